@@ -1,0 +1,16 @@
+"""The default resolver: the higher priority wins (merge_replication.md 3.3).
+
+The publisher's changes have 100.00, a server subscription's its own 0.00 to 99.99, which travels with the
+change; a client subscription's changes have 0.00 until they reached the publisher, then the publisher's.
+Equal priorities: the change that reached the publisher first wins, and that is the one the publisher holds.
+"""
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from mergerepl.changes import PRIORITY, PUBLISHER, SUBSCRIBER
+
+
+def publisher_wins() -> Column:
+    """Return, for a conflicting row of PAIRS, whether the publisher's change wins."""
+    return F.col(f"{PUBLISHER}.{PRIORITY}") >= F.col(f"{SUBSCRIBER}.{PRIORITY}")

@@ -1,0 +1,26 @@
+"""Enumerate the changes of closed generations, for articles without filters.
+
+Merge session step: after make_generation, before get_metadata. Reads contents and tombstone; writes nothing.
+"""
+
+from collections.abc import Sequence
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from mergerepl.changes import CHANGE_COLUMNS, GENERATION
+
+
+def enum_changes(
+    current: DataFrame, *, from_generation_exclusive: int, known_generations: Sequence[int]
+) -> DataFrame:
+    """Return the rows whose latest change the destination has not seen.
+
+    A row is told by its latest version only, so older generations it was part of do not matter; and if that
+    version lies in a generation the destination holds, there is nothing to tell.
+
+    Reads: current metadata rows (one per rowguid, CHANGES columns). Returns: CHANGES.
+    """
+    is_unsent = F.col(GENERATION) > F.lit(from_generation_exclusive)
+    is_known = F.col(GENERATION).isin(list(known_generations)) if known_generations else F.lit(False)
+    return current.where(is_unsent & ~is_known).select(*CHANGE_COLUMNS)

@@ -1,0 +1,110 @@
+"""Which generations a session sends: make_generation and the start of enumeration, on rows of
+MSmerge_genhistory.
+
+Pure Python over the control plane's rows; genhistory is small. Rules: merge_replication.md 2.5 to 2.7.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from enumeration.errors import UnknownGenerationError
+from mergerepl.systables.genhistory import GenStatus
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Watermark:
+    """A generation number with its guid; (0, None) is before the first generation."""
+
+    generation: int
+    guid: str | None
+
+
+def make_generation(genhistory: Iterable[Row]) -> list[Row]:
+    """Return genhistory with every open generation closed: later changes join a new one."""
+    return [
+        {**row, "genstatus": int(GenStatus.CLOSED)} if row["genstatus"] == GenStatus.OPEN else row
+        for row in genhistory
+    ]
+
+
+def start_generation(
+    *, sent: Watermark, received: Watermark, source_genhistory: Sequence[Row], source: str, destination: str
+) -> int:
+    """Return the generation after which the source's changes are enumerated: the lower of sentgen and recgen.
+
+    Args:
+        sent: sentgen of the destination, kept by the source.
+        received: recgen, kept by the destination.
+        source_genhistory: The source's generations: both guids must be among them.
+        source: Replica root, for the message.
+        destination: Replica root, for the message.
+
+    Raises:
+        UnknownGenerationError: A watermark's guid is not the source's generation of that number.
+    """
+    guid_of = {row["generation"]: row["guidsrc"] for row in source_genhistory}
+    for watermark, where in ((sent, source), (received, destination)):
+        if watermark.generation > 0 and guid_of.get(watermark.generation) != watermark.guid:
+            raise UnknownGenerationError(
+                f"'{destination}' and '{source}' no longer fit together: '{where}' remembers generation "
+                f"{watermark.generation} ({watermark.guid}) of '{source}', which is not there. One of the "
+                "replicas was "
+                "restored from an older copy. Nothing was changed. Initialise the subscriber again: take its "
+                "subscription out of the file, run `mergerepl apply`, move its folder away, put the "
+                "subscription "
+                "back and run `mergerepl apply` again.",
+                source=source,
+                destination=destination,
+                generation=watermark.generation,
+            )
+    return min(sent.generation, received.generation)
+
+
+def generations_to_send(
+    source_genhistory: Iterable[Row],
+    destination_genhistory: Iterable[Row],
+    *,
+    from_generation_exclusive: int,
+    destination_nickname: int,
+    tablenicks: Iterable[int],
+) -> list[Row]:
+    """Return the closed generations of these articles after the start that the destination does not hold yet."""
+    held = {row["guidsrc"] for row in destination_genhistory}
+    articles = set(tablenicks)
+    return sorted(
+        (
+            row
+            for row in source_genhistory
+            if row["generation"] > from_generation_exclusive
+            and row["genstatus"] != GenStatus.OPEN
+            and row["art_nick"] in articles
+            and destination_nickname not in (row["nicknames"] or ())
+            and row["guidsrc"] not in held
+        ),
+        key=lambda row: int(row["generation"]),
+    )
+
+
+def with_nickname(genhistory: Iterable[Row], guids: Iterable[str], nickname: int) -> list[Row]:
+    """Return genhistory with a replica added to the holders of these generations."""
+    chosen = set(guids)
+    return [
+        {**row, "nicknames": sorted({*(row["nicknames"] or ()), nickname})}
+        if row["guidsrc"] in chosen
+        else row
+        for row in genhistory
+    ]
+
+
+def received_generation(row: Mapping[str, Any], *, generation: int, nickname: int, now: Any) -> Row:
+    """Return the row a destination keeps of a generation it received: the source's guid under a number of its own."""
+    return {
+        **row,
+        "generation": generation,
+        "genstatus": int(GenStatus.CLOSED_ELSEWHERE),
+        "nicknames": sorted({*(row["nicknames"] or ()), nickname}),
+        "coldate": now,
+    }

@@ -1,0 +1,66 @@
+"""Merge replication for Delta Lake tables.
+
+Public names are loaded on first use, so that `import mergerepl` and the CLI's `--help` load neither Spark nor Delta.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mergerepl.api import (
+        Project,
+        capture,
+        conflict_records,
+        conflicts,
+        history,
+        load,
+        lock,
+        pending,
+        row,
+        status,
+        sync,
+        validate,
+    )
+    from mergerepl.errors import MergeReplError
+    from mergerepl.model.publication import Article, Publication, Subscription
+    from mergerepl.model.results import ApplyResult, SessionResult, SyncResult
+
+__all__ = [
+    "ApplyResult",
+    "Article",
+    "MergeReplError",
+    "Project",
+    "Publication",
+    "SessionResult",
+    "Subscription",
+    "SyncResult",
+    "capture",
+    "conflict_records",
+    "conflicts",
+    "history",
+    "load",
+    "lock",
+    "pending",
+    "row",
+    "status",
+    "sync",
+    "validate",
+]
+
+_HOMES = {
+    "MergeReplError": "mergerepl.errors",
+    **dict.fromkeys(("Article", "Publication", "Subscription"), "mergerepl.model.publication"),
+    **dict.fromkeys(("ApplyResult", "SessionResult", "SyncResult"), "mergerepl.model.results"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name from its module."""
+    if name not in __all__:
+        raise AttributeError(f"module 'mergerepl' has no attribute '{name}'")
+    return getattr(import_module(_HOMES.get(name, "mergerepl.api")), name)
+
+
+def __dir__() -> list[str]:
+    """List the public names."""
+    return __all__

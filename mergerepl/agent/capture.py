@@ -1,0 +1,340 @@
+"""Capture: the users' changes of a replica since the last time become rows of its contents and tombstones.
+
+Two steps, so that `sync --dry-run` can do the first alone: `read_changes` computes (and keeps in memory) what
+is new, `commit_changes` appends it. The commit point is MSmerge_replinfo: until it moves, appended runs do
+not count, and a next capture removes them and starts from the same versions.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from uuid import uuid4
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from mergerepl.agent.feed_window import FeedWindow
+from mergerepl.apply.side import RUN_APP_ID, append_run
+from mergerepl.changes import CHANGE_COLUMNS, ROWGUID
+from mergerepl.failpoints import failpoint
+from mergerepl.model.article import PublishedArticle
+from mergerepl.store import delta
+from mergerepl.store.control import Row
+from mergerepl.store.delta import Transaction
+from mergerepl.store.deltalog import CommitMark
+from mergerepl.store.images import image_type, rowguid_of_image
+from mergerepl.store.replica import Replica, ReplicaInfo
+from mergerepl.store.sql import quote
+from mergerepl.systables.genhistory import GenStatus
+from triggers.errors import DuplicateKeyError, FeedGapError, NullKeyError
+from triggers.net_changes import (
+    AFTER,
+    BEFORE,
+    EXISTED,
+    EXISTS,
+    compared_versions,
+    has_duplicates,
+    has_null_key,
+    net_changes,
+)
+from triggers.tracked_rows import Origin, tracked_rows
+
+log = logging.getLogger(__name__)
+
+_NAMED_KEYS = 5
+
+
+@dataclass(frozen=True)
+class CapturedArticle:
+    """What is new in one article. `rows` (CHANGES columns) is kept in memory until `release`; None if nothing is new."""
+
+    window: FeedWindow
+    rows: DataFrame | None
+    generation: Row | None
+    inserts: int = 0
+    updates: int = 0
+    deletes: int = 0
+    kept: tuple[DataFrame, ...] = ()
+    is_committed: bool = False
+
+    @property
+    def article(self) -> PublishedArticle:
+        """The article."""
+        return self.window.article
+
+    @property
+    def changes(self) -> int:
+        """Changed rows."""
+        return self.inserts + self.updates + self.deletes
+
+    def release(self) -> None:
+        """Let go of the memory."""
+        for frame in self.kept:
+            frame.unpersist()
+
+
+def read_changes(
+    spark: SparkSession,
+    replica: Replica,
+    window: FeedWindow,
+    info: ReplicaInfo,
+    *,
+    priority: float,
+    generation: Row,
+    through_seq_inclusive: int | None = None,
+    writer: int | None = None,
+) -> CapturedArticle:
+    """Compute the net changes of a window as CHANGES rows of the given open generation.
+
+    Raises: NullKeyError, DuplicateKeyError naming keys; FeedGapError if neither the feed nor the old version
+    is there.
+    """
+    if not window.has_changes:
+        return CapturedArticle(window, None, None)
+    net, counts = _materialised_net(spark, window)
+    if counts["changes"] == 0:
+        net.unpersist()
+        return CapturedArticle(window, None, None)
+    seq = info.last_seq if through_seq_inclusive is None else through_seq_inclusive
+    known = _known_rows(spark, replica, window.article, net, seq)
+    origin = Origin(writer or info.nickname, priority, generation["generation"])
+    rows = tracked_rows(net, known, window.article, origin).select(*CHANGE_COLUMNS)
+    kept: tuple[DataFrame, ...] = (net,)
+    if known is not None:
+        rows = rows.persist()
+        kept = (rows, net)
+    inserts, deletes = counts["inserts"], counts["deletes"]
+    return CapturedArticle(
+        window,
+        rows,
+        {**generation, "changecount": (generation["changecount"] or 0) + counts["changes"]},
+        inserts,
+        counts["changes"] - inserts - deletes,
+        deletes,
+        kept,
+    )
+
+
+def _materialised_net(spark: SparkSession, window: FeedWindow) -> tuple[DataFrame, dict[str, int]]:
+    """Return the net changes, kept in memory, and their counts; compare versions where the feed has a gap."""
+    if window.gap is None:
+        first, last = window.user_commits[0].version, window.user_commits[-1].version
+        try:
+            feed = delta.read_feed(
+                spark,
+                window.table,
+                from_version_exclusive=first - 1,
+                through_version_inclusive=last,
+                own_versions=[version for version in window.own_versions if first < version < last],
+            )
+            return _checked(spark, window, net_changes(feed, window.article))
+        except (PySparkException, Py4JJavaError) as error:
+            reason = feed_gap_reason(error)
+            if reason is None:
+                raise
+            window = replace(window, gap=reason)
+    log.warning("%s: %s; comparing versions instead", window.table, window.gap)
+    try:
+        before = delta.read_version(spark, window.table, window.from_version_exclusive)
+        after = delta.read_version(spark, window.table, window.through_version_inclusive)
+        return _checked(spark, window, compared_versions(before, after, window.article))
+    except (PySparkException, Py4JJavaError) as error:
+        raise FeedGapError(
+            f"Article '{window.article.name}': the changes of '{window.table}' since version "
+            f"{window.from_version_exclusive} cannot be told any more: {window.gap}, and that version cannot "
+            "be read "
+            "either. Nothing was changed. Initialise this replica anew, or restore the table from a copy "
+            "that still "
+            "has these versions.",
+            article=window.article.name,
+            table=str(window.table),
+        ) from error
+
+
+def feed_gap_reason(error: Exception) -> str | None:
+    """Return what is missing if an error says that the feed (or a version) is gone, None for any other error."""
+    text = str(error)
+    reasons = {
+        "DELTA_MISSING_CHANGE_DATA": "Change Data Feed was off for some of these versions",
+        "FILE_NOT_EXIST": "change files were removed by VACUUM",
+        "DELTA_TRUNCATED_TRANSACTION_LOG": "versions are gone from its log",
+        "DELTA_VERSION_NOT_CONTIGUOUS": "versions are gone from its log",
+        "DELTA_CHANGE_DATA_FEED_INCOMPATIBLE": "its schema changed in between",
+        "FileNotFoundException": "change files were removed by VACUUM",
+    }
+    return next((reason for code, reason in reasons.items() if code in text), None)
+
+
+def _checked(spark: SparkSession, window: FeedWindow, changed: DataFrame) -> tuple[DataFrame, dict[str, int]]:
+    """Keep the net changes in memory, count them and refuse keys that do not identify one row."""
+    article = window.article
+    image = image_type(changed, AFTER)
+    existing = article.rowguid_column is not None
+    guid = rowguid_of_image(AFTER, image, article.identity_fields, existing=existing)
+    net = changed.select(guid.alias(ROWGUID), "*").persist()
+    is_insert = F.col(EXISTS) & ~F.col(EXISTED)
+
+    def count(condition: Column) -> Column:
+        return F.count_if(F.coalesce(condition, F.lit(False)))
+
+    found = net.agg(
+        F.count(F.lit(1)).alias("changes"),
+        count(is_insert).alias("inserts"),
+        count(~F.col(EXISTS)).alias("deletes"),
+        count(has_duplicates()).alias("duplicates"),
+        count(has_null_key(article)).alias("nulls"),
+    ).collect()[0]
+    counts = {name: int(found[name]) for name in found.asDict()}
+    if counts["nulls"]:
+        raise NullKeyError(
+            f"Article '{article.name}': {counts['nulls']} new rows of '{window.table}' have NULL in their "
+            "key "
+            f"({', '.join(article.identity)}). A row without a key cannot be replicated. Nothing was "
+            "captured. Give "
+            "them keys or delete them, then run again.",
+            article=article.name,
+            table=str(window.table),
+        )
+    duplicates = _keys_of(net.where(has_duplicates()), article) if counts["duplicates"] else []
+    if not duplicates and counts["inserts"]:
+        duplicates = _duplicates_of_inserts(spark, window, net.where(is_insert))
+    if duplicates:
+        raise DuplicateKeyError(
+            f"Article '{article.name}': several rows of '{window.table}' have one key "
+            f"({', '.join(article.identity)}): "
+            f"{'; '.join(duplicates)}. Nothing was captured. Remove the duplicates, then run again.",
+            article=article.name,
+            table=str(window.table),
+            keys=", ".join(duplicates),
+        )
+    return net, counts
+
+
+def _duplicates_of_inserts(spark: SparkSession, window: FeedWindow, inserted: DataFrame) -> list[str]:
+    """Return keys of new rows that the table holds twice: the feed alone cannot tell an insert of a key that was there."""
+    article = window.article
+    names = dict(zip(article.identity, article.identity_fields, strict=True))
+    keys = inserted.select(*(F.col(f"{AFTER}.{field}").alias(name) for name, field in names.items()))
+    rows = delta.read_version(spark, window.table, window.through_version_inclusive)
+    same = rows.select(*(quote(name) for name in names)).join(keys, on=list(names), how="left_semi")
+    twice = same.groupBy(*(quote(name) for name in names)).count().where(F.col("count") > 1)
+    found = twice.limit(_NAMED_KEYS).collect()
+    return [", ".join(f"{name}={row[name]}" for name in names) for row in found]
+
+
+def _keys_of(rows: DataFrame, article: PublishedArticle) -> list[str]:
+    fields = zip(article.identity, article.identity_fields, strict=True)
+    named = rows.select(
+        *(F.coalesce(F.col(f"{AFTER}.{f}"), F.col(f"{BEFORE}.{f}")).alias(n) for n, f in fields)
+    )
+    return [
+        ", ".join(f"{n}={row[n]}" for n in article.identity) for row in named.limit(_NAMED_KEYS).collect()
+    ]
+
+
+def _known_rows(
+    spark: SparkSession, replica: Replica, article: PublishedArticle, net: DataFrame, seq: int
+) -> DataFrame | None:
+    """Return what contents and tombstone know of the changed rows, None if they are empty."""
+    if seq == 0:
+        return None
+    runs = delta.read_runs(spark, replica.folder, article, through_seq_inclusive=seq)
+    return delta.current_rows(runs.join(net.select(ROWGUID), on=ROWGUID, how="left_semi"))
+
+
+def open_generation(
+    genhistory: Sequence[Row], article: PublishedArticle, info: ReplicaInfo, number: int
+) -> Row:
+    """Return the article's open generation, or a new one under the given number."""
+    for row in genhistory:
+        if row["art_nick"] == article.nickname and row["genstatus"] == GenStatus.OPEN:
+            return row
+    return new_generation(article, number=number, nicknames=[info.nickname], status=GenStatus.OPEN)
+
+
+def new_generation(
+    article: PublishedArticle,
+    *,
+    number: int,
+    nicknames: Sequence[int],
+    status: GenStatus,
+    guid: str | None = None,
+) -> Row:
+    """Return a new row of MSmerge_genhistory."""
+    return {
+        "guidsrc": guid or str(uuid4()),
+        "pubid": article.pubid,
+        "generation": number,
+        "art_nick": article.nickname,
+        "nicknames": sorted(nicknames),
+        "coldate": datetime.now(UTC),
+        "genstatus": int(status),
+        "changecount": 0,
+    }
+
+
+def commit_changes(
+    spark: SparkSession,
+    replica: Replica,
+    captured: Sequence[CapturedArticle],
+    genhistory: Sequence[Row],
+    info: ReplicaInfo,
+) -> tuple[ReplicaInfo, list[Row]]:
+    """Append the captured rows, then move the captured versions. Returns the new replinfo and genhistory.
+
+    Windows without changes (OPTIMIZE, property changes) only move the captured version.
+    """
+    changed = [item for item in captured if item.rows is not None]
+    history = list(genhistory)
+    seq = info.last_seq
+    if changed:
+        history = upserted(genhistory, [item.generation for item in changed if item.generation])
+        seq = next_seq(replica, info)
+        marker = str(uuid4())
+        mark = CommitMark(marker, f"capture:{seq}", info.replid)
+        failpoint("capture.before_genhistory")
+        replica.save_genhistory(history)
+        failpoint("capture.before_contents")
+        append_run(
+            [(item.article, item.rows) for item in changed if item.rows is not None],
+            replica,
+            Transaction(RUN_APP_ID, seq, mark),
+            contents=any(item.inserts + item.updates for item in changed),
+            tombstones=any(item.deletes for item in changed),
+        )
+        failpoint("capture.before_replinfo")
+    moved = {item.article.nickname: item.window.through_version_inclusive for item in captured}
+    if moved.items() <= info.captured.items() and not changed:
+        return info, history
+    last = max(
+        [info.last_generation, *(item.generation["generation"] for item in changed if item.generation)]
+    )
+    info = replace(info, last_seq=seq, last_generation=last, captured={**info.captured, **moved})
+    replica.save_info(info)
+    failpoint("capture.after_replinfo")
+    return info, history
+
+
+def next_seq(replica: Replica, info: ReplicaInfo) -> int:
+    """Return the number of the next run: above the committed one and above leftovers of a crash."""
+    written = [delta.transaction_version(path, RUN_APP_ID) for path in (replica.contents, replica.tombstone)]
+    return max([info.last_seq, *written]) + 1
+
+
+def remove_leftovers(spark_of: Callable[[], SparkSession], replica: Replica, info: ReplicaInfo) -> bool:
+    """Remove runs that a crashed capture appended without reaching its commit point. Returns whether there were any."""
+    found = False
+    for path in (replica.contents, replica.tombstone):
+        if delta.transaction_version(path, RUN_APP_ID) > info.last_seq:
+            found = delta.delete_runs_after(spark_of(), path, through_seq_inclusive=info.last_seq) or found
+    return found
+
+
+def upserted(genhistory: Sequence[Row], rows: Sequence[Row]) -> list[Row]:
+    """Return genhistory with rows added, or replaced where the guid is there already."""
+    by_guid = {row["guidsrc"]: row for row in genhistory}
+    by_guid.update({row["guidsrc"]: row for row in rows})
+    return sorted(by_guid.values(), key=lambda row: int(row["generation"]))

@@ -1,0 +1,223 @@
+"""`mergerepl capture`: the users' changes of one replica, recorded without a session.
+
+Worth doing alone before change files are vacuumed. A session that died is rolled forward first: its commits
+and the numbers of its runs are planned already. The generations stay open; the next session closes and sends
+them.
+"""
+
+import json
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mergerepl.agent.feed_window import FeedWindow, feed_window
+from mergerepl.changes import PUBLISHER, SUBSCRIBER
+from mergerepl.changeset import MANIFEST
+from mergerepl.errors import CaptureError, LeaseError
+from mergerepl.model.progress import Progress
+from mergerepl.model.results import ArticleCapture, CaptureResult
+from mergerepl.store.control import Row
+from mergerepl.store.lease import lease, record_jvm
+from mergerepl.store.replica import Replica, ReplicaInfo
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from mergerepl.agent.capture import CapturedArticle
+
+log = logging.getLogger(__name__)
+
+SparkSource = Callable[[], "SparkSession"]
+
+_ATTEMPTS = 5
+
+
+def capture_replica(root: Path, *, progress: Progress) -> CaptureResult:
+    """Capture all articles of one replica and return what was new.
+
+    Raises: ConfigurationError if the folder is no replica; CaptureError, SchemaMismatchError (nothing was
+        captured); LeaseError (run again).
+    """
+    replica = Replica(root).require()
+    with _held(replica) as publishers:
+        return _capture(replica, publishers, _embedded_spark, progress)
+
+
+def capture_held(replica: Replica, *, progress: Progress) -> CaptureResult:
+    """Capture a publisher whose lease the caller holds, as `apply` does before it initialises a subscriber.
+
+    Raises: CaptureError, SchemaMismatchError (nothing was captured).
+    """
+    return _capture(replica, [], _embedded_spark, progress)
+
+
+def _embedded_spark() -> "SparkSession":
+    from mergerepl import spark
+
+    return spark.session()
+
+
+@contextmanager
+def _held(replica: Replica) -> Iterator[list[Replica]]:
+    """Hold a replica and, before it, the publishers whose sessions it must finish first; yield those."""
+    for _ in range(_ATTEMPTS):
+        publishers = _publishers_of_pending(replica)
+        with ExitStack() as stack:
+            for root in sorted(publishers):
+                stack.enter_context(lease(root, purpose=f"mergerepl capture {replica.root}"))
+            stack.enter_context(lease(replica.root, purpose=f"mergerepl capture {replica.root}"))
+            # A session may have come and died before the replica was ours.
+            if _publishers_of_pending(replica) <= publishers:
+                yield [Replica(root) for root in sorted(publishers)]
+                return
+    raise LeaseError(
+        f"Replica '{replica.root}' is synchronized again and again. Wait for its agent, then run again.",
+        replica=str(replica.root),
+    )
+
+
+def _publishers_of_pending(replica: Replica) -> set[Path]:
+    """Return the publishers at which a session with this subscriber is staged and not finished.
+
+    Raises: CaptureError if such a publisher is out of reach.
+    """
+    publishers = set()
+    for path in sorted(replica.staging.glob("*.json")):
+        try:
+            publisher = Path(json.loads(path.read_text(encoding="utf-8"))["publisher"])
+        except FileNotFoundError:
+            continue
+        except (ValueError, KeyError, TypeError) as error:
+            raise CaptureError(
+                f"'{path}' is damaged: it names the publisher of an unfinished session. Nothing was "
+                "captured. Run `mergerepl sync` at that publisher, or remove the file if no session was "
+                "interrupted.",
+                replica=str(replica.root),
+            ) from error
+        if not Replica(publisher).folder.is_dir():
+            raise CaptureError(
+                f"Session {path.stem} of '{replica.root}' was interrupted and its publisher '{publisher}' is "
+                "out of reach. Nothing was captured: that session must be finished first. Make the publisher "
+                "reachable, then run again.",
+                replica=str(replica.root),
+                publisher=str(publisher),
+            )
+        if (Replica(publisher).staging / path.stem / MANIFEST).exists():
+            publishers.add(publisher)
+    return publishers
+
+
+def _capture(
+    replica: Replica, publishers: Sequence[Replica], spark_of: SparkSource, progress: Progress
+) -> CaptureResult:
+    source = partial(_recorded_spark, spark_of, (replica, *publishers))
+    _recover(replica, publishers, source, progress)
+    info = replica.info()
+    sources = _sources(replica, info)
+    windows = [
+        feed_window(replica, article, info)
+        for article in replica.articles
+        if article.pubid in sources and article.nickname in info.captured
+    ]
+    if not any(window.has_changes for window in windows):
+        _move_versions(replica, info, windows)
+        return CaptureResult(str(replica.root), tuple(_told(window) for window in windows))
+    return CaptureResult(str(replica.root), _captured(replica, info, sources, windows, source, progress))
+
+
+def _recorded_spark(spark_of: SparkSource, replicas: Sequence[Replica]) -> "SparkSession":
+    """Return the session, its JVM noted at the replicas it will write: a successor waits for its end."""
+    from mergerepl import spark as engine
+
+    session = spark_of()
+    for replica in replicas:
+        record_jvm(replica.root, engine.jvm_pid())
+    return session
+
+
+def _recover(
+    replica: Replica, publishers: Sequence[Replica], spark_of: SparkSource, progress: Progress
+) -> None:
+    """Roll sessions forward that died: a publisher's at its own side, a subscriber's with the publisher."""
+    has_staged = replica.staging.is_dir() and any(path.is_dir() for path in replica.staging.iterdir())
+    if not has_staged and not publishers:
+        return
+    from mergerepl.agent.merge_session import recover
+
+    progress.step("recover")
+    for publisher in publishers:
+        recover(publisher, replica, spark_of)
+    if has_staged:
+        # No subscriber is ours here: each session is finished at the publisher's side only.
+        recover(replica, replica, spark_of)
+
+
+def _sources(replica: Replica, info: ReplicaInfo) -> dict[str, Row]:
+    """Return pubid -> how the replica takes part: at a subscriber its row about the publisher."""
+    if info.role == PUBLISHER:
+        return {row["pubid"]: {} for row in replica.publications}
+    return {row["pubid"]: row for row in replica.subscriptions() if row["replid"] != info.replid}
+
+
+def _move_versions(replica: Replica, info: ReplicaInfo, windows: Sequence[FeedWindow]) -> None:
+    """Move captured versions over commits that changed no rows (OPTIMIZE, properties)."""
+    captured = {**info.captured, **{w.article.nickname: w.through_version_inclusive for w in windows}}
+    if captured != info.captured:
+        replica.save_info(replace(info, captured=captured))
+
+
+def _captured(
+    replica: Replica,
+    info: ReplicaInfo,
+    sources: dict[str, Row],
+    windows: Sequence[FeedWindow],
+    spark_of: SparkSource,
+    progress: Progress,
+) -> tuple[ArticleCapture, ...]:
+    from mergerepl.agent.capture import commit_changes, open_generation, read_changes, remove_leftovers
+
+    spark = spark_of()
+    remove_leftovers(lambda: spark, replica, info)
+    genhistory = replica.genhistory()
+    # A capture that died may have left generations beyond the last one given out.
+    number = max([info.last_generation, *(int(row["generation"]) for row in genhistory)])
+    captured: list[CapturedArticle] = []
+    try:
+        for window in windows:
+            progress.step("capture", article=window.article.name)
+            number += window.has_changes
+            generation = open_generation(genhistory, window.article, info, number)
+            priority = _priority(replica, info, genhistory, sources[window.article.pubid])
+            captured.append(
+                read_changes(spark, replica, window, info, priority=priority, generation=generation)
+            )
+        commit_changes(spark, replica, captured, genhistory, info)
+    finally:
+        for item in captured:
+            item.release()
+    return tuple(
+        _told(item.window, inserts=item.inserts, updates=item.updates, deletes=item.deletes)
+        for item in captured
+    )
+
+
+def _priority(replica: Replica, info: ReplicaInfo, genhistory: list[Row], source: Row) -> float:
+    from mergerepl.agent.merge_session import SideState, own_priority
+
+    name = PUBLISHER if info.role == PUBLISHER else SUBSCRIBER
+    return own_priority(SideState(name, replica, info, genhistory, {}, source))
+
+
+def _told(window: FeedWindow, *, inserts: int = 0, updates: int = 0, deletes: int = 0) -> ArticleCapture:
+    return ArticleCapture(
+        window.article.name,
+        inserts,
+        updates,
+        deletes,
+        window.from_version_exclusive,
+        window.through_version_inclusive,
+    )

@@ -1,0 +1,155 @@
+"""What happened to an article's table since the last capture, told from its log without an engine.
+
+Everything a user can do to a table that a feed cannot tell is noticed here and refused by name, or marked as
+a gap that capture bridges by comparing versions (design section 3).
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from mergerepl.errors import CaptureError, SchemaMismatchError, StoreError
+from mergerepl.model.article import PublishedArticle
+from mergerepl.publish.column_types import ddl_of
+from mergerepl.store.deltalog import Commit, TableMetadata, commits, head_version, is_delta_table
+from mergerepl.store.replica import Replica, ReplicaInfo
+
+
+@dataclass(frozen=True)
+class FeedWindow:
+    """The versions of one article's table that are not captured yet. `gap` says why the feed cannot be used."""
+
+    article: PublishedArticle
+    table: Path
+    from_version_exclusive: int
+    through_version_inclusive: int
+    user_commits: tuple[Commit, ...]
+    own_versions: tuple[int, ...]
+    gap: str | None
+
+    @property
+    def has_changes(self) -> bool:
+        """True when a user changed rows in these versions."""
+        return bool(self.user_commits) or self.gap is not None
+
+
+def feed_window(
+    replica: Replica,
+    article: PublishedArticle,
+    info: ReplicaInfo,
+    *,
+    through_version_inclusive: int | None = None,
+) -> FeedWindow:
+    """Return the window from the article's captured version to the head.
+
+    Raises: CaptureError if the table went back, was re-created or is gone; SchemaMismatchError if its
+    published columns changed; StoreError if a commit of the window is damaged.
+    """
+    table = replica.table(article)
+    captured = info.captured[article.nickname]
+    head = _head(replica, article, table, captured)
+    if through_version_inclusive is not None:
+        head = min(head, through_version_inclusive)
+    if head == captured:
+        return FeedWindow(article, table, captured, head, (), (), None)
+    _require_same_table(replica, article, table, info)
+    try:
+        found = list(commits(table, from_version_exclusive=captured, through_version_inclusive=head))
+    except StoreError as error:
+        if "truncated" not in error.message:
+            raise
+        return FeedWindow(article, table, captured, head, (), (), "versions are gone from its log")
+    _check_schemas(replica, article, found)
+    user_commits = tuple(commit for commit in found if commit.is_user_change)
+    own_versions = tuple(commit.version for commit in found if commit.data_change and commit.mark is not None)
+    return FeedWindow(article, table, captured, head, user_commits, own_versions, _gap(found))
+
+
+def _head(replica: Replica, article: PublishedArticle, table: Path, captured: int) -> int:
+    if not is_delta_table(table):
+        raise CaptureError(
+            f"Article '{article.name}': its table '{table}' is gone or no Delta table any more. Restore it, "
+            "or take "
+            "the article's subscriptions out of the publication.",
+            replica=str(replica.root),
+            article=article.name,
+        )
+    head = head_version(table)
+    if head < captured:
+        raise CaptureError(
+            f"Article '{article.name}': table '{table}' is at version {head}, but version {captured} was "
+            "captured "
+            "already. Its folder was replaced by an older copy. Nothing was changed. Put the newer folder "
+            "back "
+            "(to go back in time use RESTORE TABLE, which is captured as a change), or initialise the "
+            "replica anew.",
+            replica=str(replica.root),
+            article=article.name,
+        )
+    return head
+
+
+def _require_same_table(replica: Replica, article: PublishedArticle, table: Path, info: ReplicaInfo) -> None:
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
+
+    try:
+        table_id = str(DeltaTable(str(table)).metadata().id)
+    except DeltaError as error:
+        raise StoreError(
+            f"Article '{article.name}': the log of '{table}' cannot be read: {error}. Restore it from a "
+            "copy.",
+            table=str(table),
+        ) from error
+    if table_id != info.table_ids.get(article.nickname):
+        raise CaptureError(
+            f"Article '{article.name}': table '{table}' was dropped and created again (its table id "
+            "changed), so what "
+            "happened to its rows is not recorded. Nothing was changed. Restore the former table, or "
+            "initialise "
+            "this replica anew; to replace all rows, use INSERT OVERWRITE instead.",
+            replica=str(replica.root),
+            article=article.name,
+        )
+
+
+def _check_schemas(replica: Replica, article: PublishedArticle, found: list[Commit]) -> None:
+    for commit in found:
+        if commit.metadata is not None:
+            problem = schema_problem(article, commit.metadata)
+            if problem is not None:
+                raise SchemaMismatchError(
+                    f"Article '{article.name}' at '{replica.root}': {problem} (version {commit.version}, "
+                    f"{commit.operation}). Schema changes do not travel in this version. Nothing was "
+                    "changed. Undo it "
+                    "with RESTORE TABLE or ALTER TABLE, or publish an explicit `columns:` list without that "
+                    "column.",
+                    replica=str(replica.root),
+                    article=article.name,
+                    version=commit.version,
+                )
+
+
+def schema_problem(article: PublishedArticle, metadata: TableMetadata) -> str | None:
+    """Return how a table's columns differ from the published ones, or None."""
+    present = {field["name"]: field for field in metadata.fields}
+    for name, type_ in zip(article.columns, article.types, strict=True):
+        if name not in present:
+            return f"published column '{name}' was dropped or renamed"
+        stored = ddl_of(present[name]["type"])
+        if stored != type_:
+            return f"published column '{name}' changed its type from {type_} to {stored}"
+    added = [name for name in present if name not in article.columns]
+    if added and not article.vertical:
+        return f"column '{added[0]}' was added"
+    return None
+
+
+def _gap(found: list[Commit]) -> str | None:
+    """Return why the feed of these commits cannot be used, or None."""
+    switched_off = False
+    for commit in found:
+        if commit.metadata is not None:
+            switched_off = not commit.metadata.change_data_feed
+        if switched_off and commit.is_user_change:
+            return f"Change Data Feed was off at version {commit.version}"
+    return None

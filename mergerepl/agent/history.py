@@ -1,0 +1,104 @@
+"""Write what a session did: MSmerge_sessions, MSmerge_articlehistory and MSmerge_history, at both replicas."""
+
+from datetime import UTC, datetime, timedelta
+
+from mergerepl.changeset import Manifest
+from mergerepl.model.results import ArticleCounts, PhaseCounts, SessionResult
+from mergerepl.store.control import Row
+from mergerepl.store.replica import Replica
+from mergerepl.systables import sessions
+from mergerepl.systables.sessions import Phase, RunStatus
+
+
+def record(
+    publisher: Replica, subscriber: Replica, manifest: Manifest, result: SessionResult, start_time: datetime
+) -> None:
+    """Append one session's rows. A session recorded twice (it was rolled forward) is read once, by its id."""
+    end_time = max(datetime.now(UTC), start_time)
+    session = _session_row(manifest, result, start_time, end_time)
+    articles = [
+        row for counts in result.articles for row in _article_rows(manifest, counts, start_time, end_time)
+    ]
+    comment = {
+        "session_id": manifest.session,
+        "agent_id": manifest.subid,
+        "comments": summary(result),
+        "error_id": None,
+        "timestamp": end_time,
+    }
+    for replica in (publisher, subscriber):
+        replica.control.append(sessions.SESSIONS, [session])
+        replica.control.append(sessions.ARTICLEHISTORY, articles)
+        replica.control.append(sessions.HISTORY, [comment])
+
+
+def summary(result: SessionResult) -> str:
+    """Return a session in one line."""
+
+    def side(counts: PhaseCounts, place: str) -> str:
+        return f"{place} {counts.inserts} inserted, {counts.updates} updated, {counts.deletes} deleted"
+
+    conflicts = result.upload.conflicts + result.download.conflicts
+    parts = [
+        side(result.upload, "publisher:"),
+        side(result.download, "subscriber:"),
+        f"{conflicts} conflicts",
+    ]
+    if result.late_changes:
+        parts.append(f"{result.late_changes} changes captured late")
+    if result.recovered:
+        parts.append("rolled forward")
+    return "; ".join(parts)
+
+
+def _session_row(manifest: Manifest, result: SessionResult, start_time: datetime, end_time: datetime) -> Row:
+    seconds = max((end_time - start_time) / timedelta(seconds=1), 0.0)
+    changes = result.upload.total + result.download.total
+    row: Row = {
+        "session_id": manifest.session,
+        "agent_id": manifest.subid,
+        "publication": manifest.publication,
+        "subscriber": manifest.subscriber.root if manifest.subscriber else result.subscriber,
+        "start_time": start_time,
+        "end_time": end_time,
+        "duration": seconds,
+        "delivery_rate": changes / seconds if seconds else None,
+        "percent_complete": 100.0,
+        "runstatus": int(RunStatus.SUCCEED),
+        "late_changes": result.late_changes,
+        "schema_changes": 0,
+        "metadata_rows_cleanedup": 0,
+    }
+    for direction, counts in (("upload", result.upload), ("download", result.download)):
+        row |= {
+            f"{direction}_inserts": counts.inserts,
+            f"{direction}_updates": counts.updates,
+            f"{direction}_deletes": counts.deletes,
+            f"{direction}_conflicts": counts.conflicts,
+            f"{direction}_conflicts_resolved": counts.conflicts,
+            f"{direction}_rows_retried": 0,
+        }
+    return row
+
+
+def _article_rows(
+    manifest: Manifest, counts: ArticleCounts, start_time: datetime, end_time: datetime
+) -> list[Row]:
+    return [
+        {
+            "session_id": manifest.session,
+            "phase_id": int(phase),
+            "article_name": counts.article,
+            "start_time": start_time,
+            "duration": (end_time - start_time) / timedelta(seconds=1),
+            "inserts": done.inserts,
+            "updates": done.updates,
+            "deletes": done.deletes,
+            "conflicts": done.conflicts,
+            "conflicts_resolved": done.conflicts,
+            "rows_retried": 0,
+            "percent_complete": 100.0,
+        }
+        for phase, done in ((Phase.UPLOAD, counts.upload), (Phase.DOWNLOAD, counts.download))
+        if done != PhaseCounts()
+    ]

@@ -1,0 +1,76 @@
+"""Are these two replicas the ones the subscription means, and in the state in which they last parted?"""
+
+from pathlib import Path
+
+from mergerepl.errors import EnumerationError, PublicationError
+from mergerepl.store.control import Row
+from mergerepl.store.replica import Replica, ReplicaInfo
+
+_AFRESH = (
+    "Nothing was changed. To initialise the subscriber again: take its subscription out of the file, run "
+    "`mergerepl apply FILE`, move its folder away, put the subscription back and run `mergerepl apply FILE` "
+    "again."
+)
+
+
+def require_same_session(
+    publisher: Replica,
+    subscriber: Replica,
+    publisher_info: ReplicaInfo,
+    subscriber_info: ReplicaInfo,
+    rows: dict[str, Row | None],
+) -> dict[str, Row]:
+    """Return each side's row about the other.
+
+    Args:
+        publisher: The publisher.
+        subscriber: The subscriber.
+        publisher_info: Its bookkeeping.
+        subscriber_info: Its bookkeeping.
+        rows: `publisher` and `subscriber` -> that side's row of sysmergesubscriptions about the other, if
+        found.
+
+    Raises: PublicationError if a replica is not the one subscribed, or a copy; EnumerationError if one of
+    them was put back to an older state.
+    """
+    for replica, info in ((publisher, publisher_info), (subscriber, subscriber_info)):
+        _refuse_copy(replica, info)
+    found = {name: row for name, row in rows.items() if row is not None}
+    if len(found) < 2:
+        at = "publisher" if rows.get("publisher") is None else "subscriber"
+        raise PublicationError(
+            f"'{subscriber.root}' and '{publisher.root}' do not know each other: the {at} has no such "
+            "subscription for "
+            f"this replica. The folder was replaced by another replica. {_AFRESH}",
+            publisher=str(publisher.root),
+            subscriber=str(subscriber.root),
+        )
+    if found["publisher"]["replicastate"] != found["subscriber"]["replicastate"]:
+        raise EnumerationError(
+            f"'{subscriber.root}' and '{publisher.root}' did not part in the same session: one of the two "
+            "was "
+            f"restored from an older copy, so what it already sent or received is not certain. {_AFRESH}",
+            publisher=str(publisher.root),
+            subscriber=str(subscriber.root),
+        )
+    return found
+
+
+def _refuse_copy(replica: Replica, info: ReplicaInfo) -> None:
+    former = Path(info.root)
+    if former == replica.root or not (former / "_mergerepl").is_dir():
+        return
+    try:
+        is_same = Replica(former).info().replid == info.replid
+    except Exception:
+        return
+    if is_same:
+        raise PublicationError(
+            f"'{replica.root}' is a copy of the replica '{former}': both have replica id {info.replid}. Two "
+            "replicas "
+            "with one identity lose changes. Nothing was changed. Remove the copy's '_mergerepl' folder and "
+            "subscribe "
+            "it with `sync_type: none`, or remove the original if the replica was moved.",
+            replica=str(replica.root),
+            original=str(former),
+        )

@@ -1,0 +1,223 @@
+"""Late capture: user commits that landed between our capture and our MERGE (design section 7.5).
+
+Our MERGE reads the table as it is when it runs, so it may overwrite what a user wrote a moment ago; the feed
+keeps what was overwritten. Such changes are concurrent with what we applied: they are captured with the
+lineage the row had before, detected, resolved and logged like any other conflict, in a changeset of their own
+that only this side carries out.
+"""
+
+from datetime import UTC, datetime
+from uuid import uuid4
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from conflict.resolve import SessionTerms
+from mergerepl import changes
+from mergerepl.agent.capture import CapturedArticle, new_generation, read_changes
+from mergerepl.agent.feed_window import FeedWindow, feed_window
+from mergerepl.agent.stage import Kept, resolved_rows, stage_article
+from mergerepl.apply.side import Side, recorded_rows
+from mergerepl.changes import PUBLISHER, SUBSCRIBER, Action
+from mergerepl.changeset import Changeset, Generation, Manifest, SideWork, drop, read_changeset
+from mergerepl.failpoints import failpoint
+from mergerepl.lineage.value import agent_nickname, late_nickname
+from mergerepl.model.article import PublishedArticle
+from mergerepl.store.images import image_type, same_image
+from mergerepl.store.replica import ReplicaInfo
+from mergerepl.systables.genhistory import GenStatus
+
+
+def late_windows(side: Side, merged_versions: dict[int, int], info: ReplicaInfo) -> list[FeedWindow]:
+    """Return, per article we merged, the window of user commits before our commit that we had not captured.
+
+    Args:
+        side: The side that was merged; its works say from which version each article was captured.
+        merged_versions: tablenick -> version of our commit.
+        info: The replica's bookkeeping as of the staging.
+    """
+    windows = []
+    for work in side.work.articles:
+        if work.nickname in merged_versions:
+            as_staged = ReplicaInfo(**{**info.__dict__, "captured": {work.nickname: work.from_version}})
+            window = feed_window(
+                side.replica,
+                side.articles[work.nickname],
+                as_staged,
+                through_version_inclusive=merged_versions[work.nickname] - 1,
+            )
+            if window.has_changes:
+                windows.append(window)
+    return windows
+
+
+def stage_late_round(
+    spark: SparkSession,
+    changeset: Changeset,
+    side: Side,
+    windows: list[FeedWindow],
+    merged_versions: dict[int, int],
+    info: ReplicaInfo,
+    *,
+    priority: float,
+    client_subscription: bool,
+    run_seq: int,
+    last_generation: int,
+) -> tuple[Changeset, int]:
+    """Stage what the late changes and our applied rows come to. Returns the round's changeset and its late
+    changes.
+
+    A round that is staged already (by a run that then died) is taken as it is.
+    """
+    number = changeset.manifest.round + 1
+    session_folder = changeset.folder if changeset.manifest.round == 0 else changeset.folder.parent
+    folder = session_folder / f"late-{side.name}-{number}"
+    staged = read_changeset(folder)
+    if staged is not None:
+        return staged, sum(work.live + work.deleted for work in side_work(staged, side).articles)
+    drop(folder)
+    folder.mkdir(parents=True)
+    generations: list[Generation] = []
+    works = []
+    conflicts = {}
+    for window in windows:
+        article = window.article
+        last_generation += 1
+        generation = new_generation(
+            article, number=last_generation, nicknames=[side.work.nickname], status=GenStatus.CLOSED
+        )
+        captured = read_changes(
+            spark,
+            side.replica,
+            window,
+            info,
+            priority=priority,
+            generation=generation,
+            through_seq_inclusive=side.work.base_seq,
+            writer=late_nickname(side.work.nickname, number),
+        )
+        if captured.rows is None:
+            continue
+        kept = Kept()
+        rows = _late_rows(
+            spark, changeset, side, captured, last_generation, kept, client_subscription=client_subscription
+        )
+        result = stage_article(
+            rows,
+            folder / str(article.nickname),
+            article,
+            from_versions=dict.fromkeys((PUBLISHER, SUBSCRIBER), merged_versions[article.nickname]),
+        )
+        works.append(result.publisher if side.name == PUBLISHER else result.subscriber)
+        conflicts[article.nickname] = result.conflicts
+        generations.append(
+            {**generation, "coldate": generation["coldate"].isoformat(), "changecount": captured.changes}
+        )
+        kept.release()
+        captured.release()
+    work = SideWork(
+        root=side.work.root,
+        replid=side.work.replid,
+        nickname=side.work.nickname,
+        base_seq=side.work.seq,
+        seq=run_seq,
+        last_generation=last_generation,
+        generations=generations,
+        articles=works,
+    )
+    before = changeset.manifest
+    manifest = Manifest(
+        session=before.session,
+        number=before.number,
+        round=number,
+        publication=before.publication,
+        pubid=before.pubid,
+        subid=before.subid,
+        upload=before.upload,
+        download=before.download,
+        started=datetime.now(UTC).isoformat(),
+        conflict_logging=before.conflict_logging,
+        conflicts=conflicts,
+        publisher=work if side.name == PUBLISHER else None,
+        subscriber=work if side.name == SUBSCRIBER else None,
+        replicastate=str(uuid4()),
+    )
+    late = Changeset(folder, manifest)
+    failpoint("late.before_manifest")
+    late.commit()
+    failpoint("late.after_manifest")
+    return late, sum(w.live + w.deleted for w in works)
+
+
+def side_work(changeset: Changeset, side: Side) -> SideWork:
+    """Return what a changeset has for one side."""
+    work = changeset.manifest.side(side.name)
+    assert work is not None
+    return work
+
+
+def _late_rows(
+    spark: SparkSession,
+    changeset: Changeset,
+    side: Side,
+    captured: CapturedArticle,
+    generation: int,
+    kept: Kept,
+    *,
+    client_subscription: bool,
+) -> DataFrame:
+    """Return RESOLVED: late changes against the rows we applied; what the table must still be changed to."""
+    article = captured.article
+    assert captured.rows is not None
+    work = next(work for work in side.work.articles if work.nickname == article.nickname)
+    late_keys = captured.rows.select(changes.ROWGUID)
+    applied = recorded_rows(spark, changeset, side, work).join(late_keys, on=changes.ROWGUID, how="left_semi")
+    at_publisher, at_subscriber = (
+        (captured.rows, applied) if side.name == PUBLISHER else (applied, captured.rows)
+    )
+    terms = SessionTerms(
+        upload=True,
+        download=True,
+        resolver_nickname=agent_nickname(side.work.nickname),
+        client_subscription=client_subscription and side.name == PUBLISHER,
+        publisher_generations={generation: generation},
+        subscriber_generations={generation: generation},
+        resolved_at_publisher=generation,
+        resolved_at_subscriber=generation,
+    )
+    resolved = resolved_rows(at_publisher, at_subscriber, article, terms, kept)
+    return _acted_on_applied(resolved, applied, side, generation, article)
+
+
+def _acted_on_applied(
+    resolved: DataFrame, applied: DataFrame, side: Side, generation: int, article: PublishedArticle
+) -> DataFrame:
+    """Set the action of this side by comparing the final state with what our MERGE left in the table.
+
+    A late change of a row that we did not apply is in the table already: only its metadata is new.
+    """
+    told = applied.select(
+        changes.ROWGUID,
+        F.col(changes.DELETED).alias("applied_deleted"),
+        F.col(changes.ROW).alias("applied_row"),
+        F.lit(True).alias("was_applied"),
+    )
+    joined = resolved.join(told, on=changes.ROWGUID, how="left")
+    same = same_image(changes.ROW, "applied_row", image_type(joined, changes.ROW))
+    action = (
+        F.when(F.col("was_applied").isNull(), Action.METADATA.value)
+        .when(F.col(changes.DELETED) & F.col("applied_deleted"), Action.METADATA.value)
+        .when(F.col(changes.DELETED), Action.DELETE.value)
+        .when(F.col("applied_deleted"), Action.INSERT.value)
+        .when(same, Action.METADATA.value)
+        .otherwise(Action.UPDATE.value)
+    )
+    other_action = changes.SUBSCRIBER_ACTION if side.name == PUBLISHER else changes.PUBLISHER_ACTION
+    acted = joined.withColumns(
+        {
+            side.action: action,
+            side.generation: F.lit(generation).cast("bigint"),
+            other_action: F.lit(None).cast("string"),
+        }
+    )
+    return acted.select(*changes.RESOLVED_COLUMNS)

@@ -1,0 +1,60 @@
+"""What `sync --dry-run` shows of conflicts: who would win, both rows as text."""
+
+from pathlib import Path
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from mergerepl import changes
+from mergerepl.agent.stage import StagedArticle
+from mergerepl.model.article import PublishedArticle
+from mergerepl.model.results import ConflictPreview
+
+SHOWN = 100
+"""Conflicts shown per article; the counts are of all."""
+
+
+def conflict_previews(
+    spark: SparkSession, folder: Path, staged: dict[int, StagedArticle], articles: dict[int, PublishedArticle]
+) -> tuple[ConflictPreview, ...]:
+    """Return the first conflicts of each staged article, by key."""
+    previews: list[ConflictPreview] = []
+    for nickname, result in staged.items():
+        if result.conflicts:
+            rows = spark.read.parquet(str(folder / str(nickname)))
+            previews += _of_article(rows.where(F.col(changes.CONFLICT_TYPE).isNotNull()), articles[nickname])
+    return tuple(previews)
+
+
+def row_texts(image: Column, article: PublishedArticle) -> Column:
+    """Return a row image as a map of column name to text."""
+    pairs = zip(article.columns, article.fields, strict=True)
+    return F.map_from_entries(
+        F.array(*(F.struct(F.lit(name), image[field].cast("string")) for name, field in pairs))
+    )
+
+
+def _of_article(conflicts: DataFrame, article: PublishedArticle) -> list[ConflictPreview]:
+    told = conflicts.select(
+        F.col(changes.CONFLICT_TYPE).alias("conflict_type"),
+        F.when(F.col(changes.PUBLISHER_WINS), changes.PUBLISHER)
+        .otherwise(changes.SUBSCRIBER)
+        .alias("winner"),
+        *(
+            F.when(
+                ~F.col(f"{side}.{changes.DELETED}"), row_texts(F.col(f"{side}.{changes.ROW}"), article)
+            ).alias(name)
+            for side, name in ((changes.WINNER, "winning_row"), (changes.LOSER, "losing_row"))
+        ),
+    )
+    return [
+        ConflictPreview(
+            article.name,
+            {name: (row["losing_row"] or row["winning_row"])[name] for name in article.identity},
+            row["conflict_type"],
+            row["winner"],
+            row["winning_row"],
+            row["losing_row"],
+        )
+        for row in told.limit(SHOWN).collect()
+    ]

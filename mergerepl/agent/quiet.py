@@ -1,0 +1,165 @@
+"""The quick "nothing to do": no table that could make work has changed since a full check found nothing.
+
+After a session found nothing to do, `<publisher>/_mergerepl/quiet/<key>.json` lists every Delta table that
+could make work with its version and its log file's size, time and inode. As long as each of them still is the
+head, the next sync is done after two look-ups a table. Any doubt is a no; then the full check decides. The
+files are caches: deleting them is harmless. `is_quiet` loads no library.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mergerepl.store.deltalog import head_version, is_at, log_path
+
+if TYPE_CHECKING:
+    from mergerepl.model.results import SessionResult
+    from mergerepl.store.replica import Replica
+
+_FORMAT = 1
+_SYSTEM_TABLES = (
+    "sysmergepublications",
+    "sysmergearticles",
+    "sysmergesubscriptions",
+    "MSmerge_genhistory",
+    "MSmerge_replinfo",
+)
+_SYSTEM_FOLDER = "_mergerepl"
+_BOTH = "both"
+
+
+def is_quiet(publisher: Path, subscriber: Path, direction: str = _BOTH) -> bool:
+    """Return whether nothing has changed at both replicas since a full check found nothing to do."""
+    try:
+        told = _remembered(publisher, subscriber, direction)
+        return (
+            told is not None
+            and not _has_staged_session(publisher, subscriber)
+            and all(_is_as_seen(seen) for seen in told["tables"])
+        )
+    except Exception:
+        # Whatever is wrong with the file or a table: the full check will say it.
+        return False
+
+
+def nothing_to_do(publisher: Path, subscriber: Path, direction: str = _BOTH) -> SessionResult:
+    """Return the result of a session that `is_quiet` made unnecessary."""
+    from mergerepl.model.results import SessionResult
+
+    started = time.monotonic()
+    told = _remembered(publisher, subscriber, direction) or {"publication": ""}
+    duration_s = round(time.monotonic() - started, 3)
+    return SessionResult(str(told["publication"]), str(subscriber), "nothing_to_do", duration_s=duration_s)
+
+
+def remember_quiet(publisher: Replica, subscriber: Replica, publication: str, direction: str = _BOTH) -> None:
+    """Note the versions of all tables after a session found nothing to do; nothing if work has come since.
+
+    First the versions, then a check: what comes after that session (a user's commit, another subscriber's
+    session) is either seen by the check or makes a version newer than the noted one. So no lease is needed.
+    """
+    pubid = publisher.publication(publication)["pubid"]
+    tables = [
+        *(replica.folder / name for replica in (publisher, subscriber) for name in _SYSTEM_TABLES),
+        *(
+            replica.table(article)
+            for replica in (publisher, subscriber)
+            for article in replica.articles_of(pubid)
+        ),
+    ]
+    seen = [_as_seen(table) for table in tables]
+    if _has_staged_session(publisher.root, subscriber.root) or not _has_nothing(
+        publisher, subscriber, pubid, direction
+    ):
+        return
+    text = json.dumps({"format": _FORMAT, "publication": publication, "tables": seen})
+    path = _path(publisher.root, subscriber.root, direction)
+    # A cache that cannot be written only costs time.
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
+
+
+def _path(publisher: Path, subscriber: Path, direction: str) -> Path:
+    roots = f"{publisher.resolve()}\n{subscriber.resolve()}"
+    key = hashlib.sha256(roots.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+    return publisher.resolve() / _SYSTEM_FOLDER / "quiet" / f"{key}-{direction}.json"
+
+
+def _remembered(publisher: Path, subscriber: Path, direction: str) -> dict[str, Any] | None:
+    """Return what was noted for a direction; nothing to do both ways is nothing to do in each."""
+    for noted in dict.fromkeys((_BOTH, direction)):
+        path = _path(publisher, subscriber, noted)
+        if path.exists():
+            told = json.loads(path.read_text(encoding="utf-8"))
+            if told["format"] == _FORMAT and told["tables"]:
+                return dict(told)
+    return None
+
+
+def _has_staged_session(publisher: Path, subscriber: Path) -> bool:
+    """Return whether a session waits to be finished (a folder at the publisher, a pointer elsewhere)."""
+    for root in (publisher, subscriber):
+        try:
+            if os.listdir(root / _SYSTEM_FOLDER / "staging"):
+                return True
+        except FileNotFoundError:
+            continue
+    return False
+
+
+def _as_seen(table: Path) -> list[Any]:
+    version = head_version(table)
+    return [str(table), version, *_stat(log_path(table, version))]
+
+
+def _is_as_seen(seen: list[Any]) -> bool:
+    table, version, *stat = seen
+    return is_at(Path(table), version) and _stat(log_path(Path(table), version)) == stat
+
+
+def _stat(path: Path) -> list[int]:
+    stat = path.stat()
+    return [stat.st_size, stat.st_mtime_ns, stat.st_ino]
+
+
+def _has_nothing(publisher: Replica, subscriber: Replica, pubid: str, direction: str) -> bool:
+    """Return whether every table is captured up to its head and no generation waits to travel."""
+    from enumeration.generations import generations_to_send, make_generation
+
+    infos = {replica.root: replica.info() for replica in (publisher, subscriber)}
+    histories = {replica.root: replica.genhistory() for replica in (publisher, subscriber)}
+    for replica in (publisher, subscriber):
+        captured = infos[replica.root].captured
+        if not all(
+            captured.get(article.nickname) == head_version(replica.table(article))
+            for article in replica.articles_of(pubid)
+        ):
+            return False
+    ways = {"upload": (subscriber, publisher), "download": (publisher, subscriber)}
+    for way in ways if direction == _BOTH else (direction,):
+        source, destination = ways[way]
+        sent = generations_to_send(
+            make_generation(histories[source.root]),
+            histories[destination.root],
+            from_generation_exclusive=_start(source, infos[destination.root].replid, pubid),
+            destination_nickname=infos[destination.root].nickname,
+            tablenicks=[article.nickname for article in source.articles_of(pubid)],
+        )
+        if any(row["changecount"] for row in sent):
+            return False
+    return True
+
+
+def _start(source: Replica, destination_replid: str, pubid: str) -> int:
+    """Return the generation up to which a source knows to have sent."""
+    rows = [r for r in source.subscriptions() if r["replid"] == destination_replid and r["pubid"] == pubid]
+    return min((int(row["sentgen"] or 0) for row in rows), default=0)

@@ -1,0 +1,197 @@
+"""Stage a session: enumerate both sides, classify, detect, resolve, and write the changeset of each article.
+
+The row work of one article is one Spark write: both directions come out of one join.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F
+
+from conflict.detect import compared, detect
+from conflict.resolve import SessionTerms, final_states, one_sided, with_actions
+from enumeration.enum_changes import enum_changes
+from enumeration.get_metadata import get_metadata
+from mergerepl import changes
+from mergerepl.agent.capture import CapturedArticle
+from mergerepl.changeset import ArticleWork
+from mergerepl.model.article import PublishedArticle
+from mergerepl.store import delta
+from mergerepl.store.replica import Replica
+
+_BOUNDED_TYPES = ("tinyint", "smallint", "int", "bigint", "date", "string")
+"""Key types whose literal text casts back exactly, so that a range of them may prune files."""
+
+
+@dataclass(frozen=True)
+class Enumerated:
+    """One side of one article: where its enumeration starts, and what of it is already in memory or not to be
+    told.
+
+    `is_complete_in_memory` holds if everything after the start was captured in this session.
+    """
+
+    replica: Replica
+    article: PublishedArticle
+    through_seq_inclusive: int
+    from_generation_exclusive: int
+    known_generations: tuple[int, ...]
+    captured: CapturedArticle | None
+    is_complete_in_memory: bool
+    is_needed: bool
+
+
+def side_changes(spark: SparkSession, side: Enumerated) -> DataFrame | None:
+    """Return the CHANGES one side has to tell the other of one article, None if there are none."""
+    if not side.is_needed:
+        return None
+    captured = side.captured.rows if side.captured is not None else None
+    if side.is_complete_in_memory:
+        return captured
+    runs = delta.read_runs(
+        spark,
+        side.replica.folder,
+        side.article,
+        through_seq_inclusive=side.through_seq_inclusive,
+        from_generation_exclusive=side.from_generation_exclusive,
+    )
+    if captured is not None and side.captured is not None and not side.captured.is_committed:
+        # A dry run captures in memory only; its rows are newer than every committed run.
+        uncommitted = captured.withColumn(delta.SEQ, F.lit(side.through_seq_inclusive + 1).cast("bigint"))
+        runs = runs.unionByName(uncommitted)
+    return enum_changes(
+        delta.current_rows(runs),
+        from_generation_exclusive=side.from_generation_exclusive,
+        known_generations=side.known_generations,
+    )
+
+
+@dataclass
+class Kept:
+    """Frames kept in memory while an article is staged.
+
+    Each is also where Spark stops planning as one: without these breaks the expressions of merging and
+    resolving are inlined into each other, and planning them takes longer than all rows.
+    """
+
+    frames: list[DataFrame] = field(default_factory=list)
+
+    def keep(self, frame: DataFrame) -> DataFrame:
+        """Return the frame, to be held in memory once it is computed."""
+        self.frames.append(frame.persist())
+        return self.frames[-1]
+
+    def release(self) -> None:
+        """Let go of the memory."""
+        for frame in self.frames:
+            frame.unpersist()
+
+
+def changeset_rows(
+    spark: SparkSession, publisher: Enumerated, subscriber: Enumerated, terms: SessionTerms, kept: Kept
+) -> DataFrame | None:
+    """Return RESOLVED of one article, None if neither side has anything to tell."""
+    at_publisher, at_subscriber = side_changes(spark, publisher), side_changes(spark, subscriber)
+    if at_publisher is None and at_subscriber is None:
+        return None
+    return resolved_rows(at_publisher, at_subscriber, publisher.article, terms, kept)
+
+
+def resolved_rows(
+    at_publisher: DataFrame | None,
+    at_subscriber: DataFrame | None,
+    article: PublishedArticle,
+    terms: SessionTerms,
+    kept: Kept,
+) -> DataFrame:
+    """Return RESOLVED from the two sides' CHANGES of one article.
+
+    Rows told by one side only are a projection; those changed at both sides, if there are any, go through
+    detection and resolution.
+    """
+    pairs = get_metadata(at_publisher, at_subscriber, floor=article.maxversion_at_cleanup)
+    if at_publisher is None or at_subscriber is None:
+        return one_sided(pairs, terms)
+    pairs = kept.keep(pairs)
+    candidates = pairs.where(F.col(changes.VERDICT) == changes.Verdict.CANDIDATE.value)
+    told = one_sided(pairs, terms)
+    if candidates.isEmpty():
+        return told
+    detected = kept.keep(detect(kept.keep(compared(candidates, article)), article))
+    final = kept.keep(final_states(detected, article, terms))
+    return told.unionByName(with_actions(final, terms))
+
+
+@dataclass(frozen=True)
+class StagedArticle:
+    """Counts of one staged article: the work of each side, conflicts, and merged or resolved rows."""
+
+    publisher: ArticleWork
+    subscriber: ArticleWork
+    conflicts: int
+    resolved: int
+
+
+def stage_article(
+    rows: DataFrame, folder: Path, article: PublishedArticle, *, from_versions: Mapping[str, int]
+) -> StagedArticle:
+    """Write the RESOLVED rows of one article and return what they amount to, counted while they are written."""
+    observation = Observation()
+    measures = {
+        **_side_measures(changes.PUBLISHER, changes.PUBLISHER_ACTION, article),
+        **_side_measures(changes.SUBSCRIBER, changes.SUBSCRIBER_ACTION, article),
+        "conflicts": F.count_if(F.col(changes.CONFLICT_TYPE).isNotNull()),
+        "resolved": F.count_if(
+            F.col(changes.VERDICT).isin(changes.Verdict.MERGE.value, changes.Verdict.CONFLICT.value)
+        ),
+    }
+    observed = rows.observe(observation, *(measure.alias(name) for name, measure in measures.items()))
+    observed.write.mode("overwrite").parquet(str(folder))
+    found = observation.get
+    return StagedArticle(
+        _work(changes.PUBLISHER, found, article, from_versions[changes.PUBLISHER]),
+        _work(changes.SUBSCRIBER, found, article, from_versions[changes.SUBSCRIBER]),
+        int(found["conflicts"]),
+        int(found["resolved"]),
+    )
+
+
+def _side_measures(side: str, action: str, article: PublishedArticle) -> dict[str, Column]:
+    def count(condition: Column) -> Column:
+        return F.count_if(F.coalesce(condition, F.lit(False)))
+
+    acts = F.col(action).isNotNull()
+    changes_row = F.coalesce(F.col(action).isin([a.value for a in changes.DATA_ACTIONS]), F.lit(False))
+    measures = {f"{side}_{a.value}": count(F.col(action) == a.value) for a in changes.Action}
+    measures[f"{side}_live"] = count(acts & ~F.col(changes.DELETED))
+    measures[f"{side}_deleted"] = count(acts & F.col(changes.DELETED))
+    for name in _bounded_fields(article):
+        key = F.when(changes_row, F.col(f"{changes.ROW}.{name}"))
+        measures[f"{side}_min_{name}"] = F.min(key).cast("string")
+        measures[f"{side}_max_{name}"] = F.max(key).cast("string")
+    return measures
+
+
+def _bounded_fields(article: PublishedArticle) -> list[str]:
+    types = dict(zip(article.fields, article.types, strict=True))
+    return [field for field in article.identity_fields if types[field] in _BOUNDED_TYPES]
+
+
+def _work(
+    side: str, found: Mapping[str, object], article: PublishedArticle, from_version: int
+) -> ArticleWork:
+    bounds = {
+        field: (str(found[f"{side}_min_{field}"]), str(found[f"{side}_max_{field}"]))
+        for field in _bounded_fields(article)
+        if found[f"{side}_min_{field}"] is not None
+    }
+    return ArticleWork(
+        nickname=article.nickname,
+        from_version=from_version,
+        actions={a.value: int(str(found[f"{side}_{a.value}"])) for a in changes.Action},
+        live=int(str(found[f"{side}_live"])),
+        deleted=int(str(found[f"{side}_deleted"])),
+        bounds=bounds,
+    )

@@ -1,0 +1,93 @@
+"""Which subscription two replica roots mean, and which subscriptions a root has; told by the control plane.
+
+At the publisher, a subscription is the row of sysmergesubscriptions about the subscriber; at the subscriber,
+the one about the publisher. Each replica also has a row about itself.
+"""
+
+from pathlib import Path
+
+from mergerepl.changes import PUBLISHER
+from mergerepl.errors import ConfigurationError, PublicationError
+from mergerepl.store.control import Row
+from mergerepl.store.replica import Replica
+
+ACTIVE = 1
+DELETED = 2
+
+
+def find_subscription(
+    publisher: Path, subscriber: Path, publication: str | None = None
+) -> tuple[Replica, Replica, Row, str]:
+    """Return both replicas, the publisher's row about the subscriber and the publication's name.
+
+    A subscriber whose folder was moved is known by its replica id.
+
+    Raises: ConfigurationError if a folder is no replica or no subscription fits; PublicationError if it is
+        not active.
+    """
+    at_publisher, at_subscriber = Replica(publisher).require(), Replica(subscriber).require()
+    info = at_publisher.info()
+    names = {row["pubid"]: row["name"] for row in at_publisher.publications if info.role == PUBLISHER}
+    rows = [row for row in at_publisher.subscriptions() if row["replid"] != info.replid]
+    rows = [row for row in rows if row["pubid"] in names and publication in (None, names[row["pubid"]])]
+    chosen = _about(rows, at_subscriber)
+    if not chosen:
+        of = f" to publication '{publication}'" if publication else ""
+        raise ConfigurationError(
+            f"'{at_subscriber.root}' has no subscription{of} at publisher '{at_publisher.root}'. "
+            f"Subscribers known there: {_known(rows)}. Add the subscription to the file and run "
+            "`mergerepl apply FILE`.",
+            publisher=str(at_publisher.root),
+            subscriber=str(at_subscriber.root),
+        )
+    active = [row for row in chosen if row["status"] == ACTIVE]
+    if not active:
+        was = "was dropped" if all(row["status"] == DELETED for row in chosen) else "is not initialised yet"
+        raise PublicationError(
+            f"The subscription of '{at_subscriber.root}' at publisher '{at_publisher.root}' {was}. "
+            "Run `mergerepl apply FILE`.",
+            publisher=str(at_publisher.root),
+            subscriber=str(at_subscriber.root),
+        )
+    if len(active) > 1:
+        several = ", ".join(sorted(names[row["pubid"]] for row in active))
+        raise ConfigurationError(
+            f"'{at_subscriber.root}' subscribes to several publications of '{at_publisher.root}': {several}. "
+            "Name one, or give the publication's file.",
+            publisher=str(at_publisher.root),
+            subscriber=str(at_subscriber.root),
+        )
+    return at_publisher, at_subscriber, active[0], names[active[0]["pubid"]]
+
+
+def subscriptions_of_root(root: Path) -> list[tuple[Path, Path, str]]:
+    """Return (publisher root, subscriber root, publication name) of each active subscription of a replica.
+
+    For a publisher those of all its subscribers, for a subscriber its own.
+
+    Raises: ConfigurationError if the folder is no replica.
+    """
+    replica = Replica(root).require()
+    info = replica.info()
+    names = {row["pubid"]: row["name"] for row in replica.publications}
+    others = [
+        row
+        for row in replica.subscriptions()
+        if row["replid"] != info.replid and row["status"] == ACTIVE and row["pubid"] in names
+    ]
+    if info.role == PUBLISHER:
+        return [(replica.root, Path(row["subscriber_server"]), names[row["pubid"]]) for row in others]
+    return [(Path(row["subscriber_server"]), replica.root, names[row["pubid"]]) for row in others]
+
+
+def _about(rows: list[Row], subscriber: Replica) -> list[Row]:
+    """Return the rows about a subscriber: by its root, else by its replica id."""
+    by_root = [row for row in rows if row["subscriber_server"] == str(subscriber.root)]
+    if any(row["status"] != DELETED for row in by_root):
+        return by_root
+    replid = subscriber.info().replid
+    return [row for row in rows if row["replid"] == replid] or by_root
+
+
+def _known(rows: list[Row]) -> str:
+    return ", ".join(sorted({row["subscriber_server"] for row in rows if row["status"] != DELETED})) or "none"

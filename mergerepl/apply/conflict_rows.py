@@ -1,0 +1,169 @@
+"""Log the losers: MSmerge_conflicts_info and the conflict table of each article.
+
+Every conflict of a staged changeset gets one row of conflicts_info and, unless the loser is a delete, its
+full losing row in the article's conflict table, each once: the ids are made from the session, the round and
+the row.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import BinaryType, StructType
+
+from mergerepl import changes
+from mergerepl.changeset import Changeset
+from mergerepl.failpoints import failpoint
+from mergerepl.model.article import PublishedArticle
+from mergerepl.store import delta
+from mergerepl.store.delta import Transaction
+from mergerepl.store.deltalog import CommitMark
+from mergerepl.store.images import image_type, key_text
+from mergerepl.store.replica import Replica
+from mergerepl.systables import conflicts_info
+from mergerepl.systables.conflicts_info import REASONS
+
+LOG_APP_ID = "mergerepl-conflicts"
+
+
+def log_conflicts(
+    spark: SparkSession,
+    changeset: Changeset,
+    replica: Replica,
+    articles: dict[int, PublishedArticle],
+    *,
+    publisher: tuple[str, str],
+    subscriber: tuple[str, str],
+) -> None:
+    """Append the changeset's conflicts to the tables of one replica.
+
+    Args:
+        spark: Session.
+        changeset: The staged changeset.
+        replica: Where the conflicts are kept.
+        articles: The replica's articles by nickname.
+        publisher: (root, replid) of the publisher, to name who won and lost.
+        subscriber: The same of the subscriber.
+    """
+    chosen = [articles[nickname] for nickname, count in changeset.manifest.conflicts.items() if count]
+    if not chosen:
+        return
+    infos = [_info_rows(spark, changeset, article, publisher, subscriber) for article in chosen]
+    for article in chosen:
+        losers = _losing_rows(spark, changeset, article, publisher, subscriber)
+        failpoint("conflicts.before_rows")
+        delta.append(losers, replica.folder / article.conflict_table, _transaction(changeset, article.name))
+        failpoint("conflicts.after_rows")
+    failpoint("conflicts.before_info")
+    delta.append(
+        delta.union_all(infos), replica.folder / conflicts_info.NAME, _transaction(changeset, "info")
+    )
+    failpoint("conflicts.after_info")
+
+
+def _transaction(changeset: Changeset, what: str) -> Transaction:
+    manifest = changeset.manifest
+    side = "publisher" if manifest.publisher else "subscriber"
+    # One application per subscription, side and round: sessions of several subscriptions share these tables.
+    app_id = f"{LOG_APP_ID}-{manifest.subid}-{side}-{manifest.round}"
+    mark = CommitMark(manifest.session, f"conflicts:{what}:{side}:{manifest.round}")
+    return Transaction(app_id, manifest.number, mark)
+
+
+def _conflicting(spark: SparkSession, changeset: Changeset, article: PublishedArticle) -> DataFrame:
+    staged = spark.read.parquet(str(changeset.rows(article.nickname)))
+    manifest = changeset.manifest
+    identity = F.concat_ws(
+        "|",
+        F.lit(manifest.session),
+        F.lit("publisher" if manifest.publisher else "subscriber"),
+        F.lit(str(manifest.round)),
+        F.lit(str(article.nickname)),
+        F.col(changes.ROWGUID),
+    )
+    conflict_id = F.substring(F.sha2(identity, 256), 1, 16)
+    return staged.where(F.col(changes.CONFLICT_TYPE).isNotNull()).withColumn(
+        conflicts_info.CONFLICT_ID, conflict_id
+    )
+
+
+def _losing_rows(
+    spark: SparkSession,
+    changeset: Changeset,
+    article: PublishedArticle,
+    publisher: tuple[str, str],
+    subscriber: tuple[str, str],
+) -> DataFrame:
+    rows = _conflicting(spark, changeset, article).where(~F.col(f"{changes.LOSER}.{changes.DELETED}"))
+    fields = zip(article.columns, article.fields, strict=True)
+    loser_id = F.when(F.col(changes.PUBLISHER_WINS), F.lit(subscriber[1])).otherwise(F.lit(publisher[1]))
+    return rows.select(
+        *(F.col(f"{changes.LOSER}.{changes.ROW}.{field}").alias(name) for name, field in fields),
+        *([] if _holds_rowguid(article) else [F.col(changes.ROWGUID)]),
+        _resolved_at(changeset).alias(conflicts_info.MODIFIED_DATE),
+        loser_id.alias(conflicts_info.ORIGIN_DATASOURCE_ID),
+        conflicts_info.CONFLICT_ID,
+    )
+
+
+def _holds_rowguid(article: PublishedArticle) -> bool:
+    return changes.ROWGUID in article.columns
+
+
+def _resolved_at(changeset: Changeset) -> Column:
+    return F.timestamp_micros(
+        F.lit(int(datetime.fromisoformat(changeset.manifest.started).timestamp() * 1_000_000))
+    )
+
+
+def _info_rows(
+    spark: SparkSession,
+    changeset: Changeset,
+    article: PublishedArticle,
+    publisher: tuple[str, str],
+    subscriber: tuple[str, str],
+) -> DataFrame:
+    rows = _conflicting(spark, changeset, article)
+    image = image_type(rows, changes.ROW)
+    wins = F.col(changes.PUBLISHER_WINS)
+    reason = F.element_at(
+        F.create_map(*(F.lit(part) for kind, text in REASONS.items() for part in (int(kind), text))),
+        F.col(changes.CONFLICT_TYPE),
+    )
+    key: Sequence[Column] = [
+        part
+        for name, field in zip(article.identity, article.identity_fields, strict=True)
+        for part in (F.lit(name), _readable(F.col(f"{changes.ROW}.{field}"), image, field))
+    ]
+    values = {
+        "tablenick": F.lit(article.nickname),
+        "rowguid": F.col(changes.ROWGUID),
+        "origin_datasource": F.when(wins, F.lit(subscriber[0])).otherwise(F.lit(publisher[0])),
+        "conflict_type": F.col(changes.CONFLICT_TYPE),
+        "reason_code": F.col(changes.CONFLICT_TYPE),
+        "reason_text": reason,
+        "pubid": F.lit(article.pubid),
+        "MSrepl_create_time": _resolved_at(changeset),
+        "origin_datasource_id": F.when(wins, F.lit(subscriber[1])).otherwise(F.lit(publisher[1])),
+        "conflict_id": F.col(conflicts_info.CONFLICT_ID),
+        "winner_datasource_id": F.when(wins, F.lit(publisher[1])).otherwise(F.lit(subscriber[1])),
+        "winner_datasource": F.when(wins, F.lit(publisher[0])).otherwise(F.lit(subscriber[0])),
+        "losing_lineage": F.col(f"{changes.LOSER}.{changes.LINEAGE}"),
+        "winning_lineage": F.col(f"{changes.WINNER}.{changes.LINEAGE}"),
+        "losing_priority": F.col(f"{changes.LOSER}.{changes.PRIORITY}"),
+        "winning_priority": F.col(f"{changes.WINNER}.{changes.PRIORITY}"),
+        "columns": F.col(changes.CONFLICT_COLUMNS),
+        "session_id": F.lit(changeset.manifest.session),
+        "rowkey": F.create_map(*key),
+    }
+    return rows.select(*(value.cast(_type(name)).alias(name) for name, value in values.items()))
+
+
+def _type(name: str) -> str:
+    return next(column.type for column in conflicts_info.TABLE.columns if column.name == name)
+
+
+def _readable(value: Column, image: StructType, field: str) -> Column:
+    data_type = image[field].dataType
+    return key_text(value, data_type) if isinstance(data_type, BinaryType) else value.cast("string")

@@ -1,0 +1,134 @@
+"""Carry out one side of a staged changeset: MERGE its articles, append its run of contents and tombstones.
+
+Every step is marked and happens once; a repeated run finds it done. Nothing here decides: the decision is
+staged.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from mergerepl import changes
+from mergerepl.changes import PUBLISHER
+from mergerepl.changeset import ArticleWork, Changeset, SideWork
+from mergerepl.failpoints import failpoint
+from mergerepl.model.article import PublishedArticle
+from mergerepl.store import delta
+from mergerepl.store.delta import Transaction
+from mergerepl.store.deltalog import Commit, CommitMark
+from mergerepl.store.replica import Replica
+
+RUN_APP_ID = "mergerepl-runs"
+"""Delta application id of the appended runs of contents and tombstone; its version is the run's seq."""
+
+_ROUNDS = 1000
+"""Transaction versions a session has for its rounds."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side of a changeset: its name, its replica, its articles there and its work."""
+
+    name: str
+    replica: Replica
+    articles: dict[int, PublishedArticle]
+    work: SideWork
+
+    @property
+    def action(self) -> str:
+        """Name of the side's action column."""
+        return changes.PUBLISHER_ACTION if self.name == PUBLISHER else changes.SUBSCRIBER_ACTION
+
+    @property
+    def generation(self) -> str:
+        """Name of the side's generation column."""
+        return changes.PUBLISHER_GENERATION if self.name == PUBLISHER else changes.SUBSCRIBER_GENERATION
+
+
+def data_app_id(subid: str) -> str:
+    """Return the Delta application id of a subscription's writes to users' tables."""
+    return f"mergerepl-{subid}"
+
+
+def data_transaction(changeset: Changeset, side: Side, nickname: int) -> Transaction:
+    """Return the transaction of one article's MERGE."""
+    manifest = changeset.manifest
+    mark = CommitMark(manifest.session, f"apply:{side.name}:{nickname}:{manifest.round}", side.work.replid)
+    return Transaction(data_app_id(manifest.subid), manifest.number * _ROUNDS + manifest.round, mark)
+
+
+def session_number_of(transaction_version: int) -> int:
+    """Return the session number a table's transaction version belongs to."""
+    return transaction_version // _ROUNDS
+
+
+def merge_article(spark: SparkSession, changeset: Changeset, side: Side, work: ArticleWork) -> Commit:
+    """Bring one article's table at one side to the staged state.
+
+    Raises: CommitConflictError, StoreError.
+    """
+    article = side.articles[work.nickname]
+    failpoint(f"{side.name}.before_merge")
+    commit = delta.merge_rows(
+        spark,
+        changeset.rows(work.nickname),
+        side.replica.table(article),
+        article,
+        action=side.action,
+        actions=work.actions,
+        bounds=work.bounds,
+        transaction=data_transaction(changeset, side, work.nickname),
+        from_version_exclusive=work.from_version,
+    )
+    failpoint(f"{side.name}.after_merge")
+    return commit
+
+
+def recorded_rows(spark: SparkSession, changeset: Changeset, side: Side, work: ArticleWork) -> DataFrame:
+    """Return the CHANGES rows one side records of one article: final states under its own generation numbers."""
+    staged = spark.read.parquet(str(changeset.rows(work.nickname))).where(F.col(side.action).isNotNull())
+    generation = F.col(side.generation)
+    born = F.when(F.col(changes.PARTCHANGEGEN) < 0, -generation).alias(changes.PARTCHANGEGEN)
+    columns = {changes.GENERATION: generation.alias(changes.GENERATION), changes.PARTCHANGEGEN: born}
+    return staged.select(*(columns.get(name, F.col(name)) for name in changes.CHANGE_COLUMNS))
+
+
+def append_run(
+    rows: Sequence[tuple[PublishedArticle, DataFrame]],
+    replica: Replica,
+    transaction: Transaction,
+    *,
+    contents: bool,
+    tombstones: bool,
+) -> None:
+    """Append one run (CHANGES rows of several articles) to contents and tombstone; the seq is the transaction's version."""
+    seq, marker = transaction.version, transaction.mark.session
+    if contents:
+        frames = [delta.contents_rows(frame, article, seq=seq, marker=marker) for article, frame in rows]
+        failpoint("run.before_contents")
+        delta.append(delta.union_all(frames), replica.contents, transaction)
+        failpoint("run.after_contents")
+    if tombstones:
+        frames = [delta.tombstone_rows(frame, article, seq=seq, marker=marker) for article, frame in rows]
+        failpoint("run.before_tombstone")
+        delta.append(delta.union_all(frames), replica.tombstone, transaction)
+        failpoint("run.after_tombstone")
+
+
+def append_side_run(spark: SparkSession, changeset: Changeset, side: Side) -> None:
+    """Append what one side records of the whole changeset."""
+    works = [work for work in side.work.articles if work.live or work.deleted]
+    if not works:
+        return
+    mark = CommitMark(
+        changeset.manifest.session, f"run:{side.name}:{changeset.manifest.round}", side.work.replid
+    )
+    append_run(
+        [(side.articles[work.nickname], recorded_rows(spark, changeset, side, work)) for work in works],
+        side.replica,
+        Transaction(RUN_APP_ID, side.work.seq, mark),
+        contents=any(work.live for work in works),
+        tombstones=any(work.deleted for work in works),
+    )

@@ -1,0 +1,169 @@
+"""The staged changeset of a merge session: redo log, audit trail and commit point.
+
+`<publisher>/_mergerepl/staging/<session>/` holds one Parquet folder per article (RESOLVED rows) and
+`manifest.json`, written last: with it the session will be carried out, by this process or by the next run;
+without it nothing has happened yet and the folder is dropped. Everything a repeated run needs is planned
+here: versions to look from, run numbers, generation numbers and guids, watermarks.
+"""
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from mergerepl.changes import DATA_ACTIONS, PUBLISHER, SUBSCRIBER
+from mergerepl.errors import StoreError
+from mergerepl.model.results import PhaseCounts
+
+MANIFEST = "manifest.json"
+
+Generation = dict[str, Any]
+"""A row of MSmerge_genhistory."""
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Mark(_Frozen):
+    """A generation watermark: number and guid."""
+
+    generation: int
+    guid: str | None
+
+
+class ArticleWork(_Frozen):
+    """What one side does with one article.
+
+    `from_version` is the side's captured version: our MERGE and user commits that slip in before it come
+    after it. `actions` are row counts by action; `live` and `deleted` those of the metadata rows; `bounds`
+    the key ranges.
+    """
+
+    nickname: int
+    from_version: int
+    actions: dict[str, int] = {}
+    live: int = 0
+    deleted: int = 0
+    bounds: dict[str, tuple[str, str]] = {}
+
+    @property
+    def touches_rows(self) -> bool:
+        """True when the user's table itself changes."""
+        return any(self.actions.get(action.value) for action in DATA_ACTIONS)
+
+
+class SideWork(_Frozen):
+    """What one replica does. `base_seq` is its last committed run before, `seq` the run this changeset appends."""
+
+    root: str
+    replid: str
+    nickname: int
+    base_seq: int
+    seq: int
+    last_generation: int
+    generations: list[Generation] = []
+    articles: list[ArticleWork] = []
+
+    @property
+    def has_rows(self) -> bool:
+        """True when there is anything to append or merge at this side."""
+        return any(work.live or work.deleted for work in self.articles)
+
+
+class Manifest(_Frozen):
+    """The plan of a changeset. A late round (user commits that slipped in) has one side only and no watermarks."""
+
+    session: str
+    number: int
+    round: int = 0
+    publication: str
+    pubid: str
+    subid: str
+    upload: bool
+    download: bool
+    started: str
+    conflict_logging: str
+    conflicts: dict[int, int] = {}
+    publisher: SideWork | None = None
+    subscriber: SideWork | None = None
+    upload_watermark: Mark | None = None
+    download_watermark: Mark | None = None
+    uploaded_guids: list[str] = []
+    downloaded_guids: list[str] = []
+    replicastate: str
+    captured: dict[str, list[str]] = {}
+
+    def side(self, name: str) -> SideWork | None:
+        """Return the work of `publisher` or `subscriber`."""
+        return {PUBLISHER: self.publisher, SUBSCRIBER: self.subscriber}[name]
+
+    def counts(self, name: str) -> PhaseCounts:
+        """Return the planned row counts at one side, conflicts left out."""
+        side = self.side(name)
+        works = side.articles if side else []
+        inserts, updates, deletes = (sum(w.actions.get(a.value, 0) for w in works) for a in DATA_ACTIONS)
+        return PhaseCounts(inserts, updates, deletes)
+
+
+@dataclass(frozen=True)
+class Changeset:
+    """A staged changeset: its folder and its plan."""
+
+    folder: Path
+    manifest: Manifest
+
+    def rows(self, nickname: int) -> Path:
+        """Return the folder of an article's staged rows."""
+        return self.folder / str(nickname)
+
+    def done_file(self, side: str) -> Path:
+        """Return the file that says one side has been carried out completely."""
+        return self.folder / f"{side}.done"
+
+    def late_folder(self, side: str, round_number: int) -> Path:
+        """Return the folder of a late round."""
+        return self.folder / f"late-{side}-{round_number}"
+
+    def commit(self) -> None:
+        """Write the manifest: from here on the changeset will be carried out, whatever happens."""
+        write_durably(self.folder / MANIFEST, self.manifest.model_dump_json(indent=1))
+
+
+def read_changeset(folder: Path) -> Changeset | None:
+    """Return the changeset staged in a folder, None if it was never completed.
+
+    Raises: StoreError if its manifest is damaged.
+    """
+    path = folder / MANIFEST
+    if not path.exists():
+        return None
+    try:
+        return Changeset(folder, Manifest.model_validate_json(path.read_text(encoding="utf-8")))
+    except ValueError as error:
+        raise StoreError(
+            f"The staged session '{folder.name}' cannot be read: {path} is damaged. Restore the file from a "
+            "copy; "
+            "the session must be finished before another one.",
+            path=str(path),
+        ) from error
+
+
+def write_durably(path: Path, text: str) -> None:
+    """Write a file so that it is either there whole or not at all, also after a power loss."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(path.name + ".tmp")
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def drop(folder: Path) -> None:
+    """Remove a staged folder; the manifest goes first, so that a half-removed one is not taken for complete."""
+    (folder / MANIFEST).unlink(missing_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,29 @@
+"""`mergerepl doctor`."""
+
+from __future__ import annotations
+
+import click
+
+from mergerepl.cli.help import Command
+from mergerepl.cli.options import is_file, replica_root, reporting
+from mergerepl.report.output import Output
+
+
+@click.command(cls=Command)
+@click.argument("replicas", metavar="[FILE|REPLICA]...", nargs=-1)
+@click.option("--engine", is_flag=True, help="Also start the Spark engine (about ten seconds).")
+@reporting
+def doctor(replicas: tuple[str, ...], engine: bool, output: Output) -> int:
+    """Check Java, JARs, versions, storage and locks.
+
+    Exit code 1 if something has to be mended. Changes nothing.
+
+    Example:
+      mergerepl doctor ./hq
+    """
+    from mergerepl import doctor as examination
+
+    roots = [replica_root(each) if is_file(each) else each for each in replicas]
+    checks = examination.checks(roots, start_engine=engine)
+    output.checked(checks)
+    return 1 if any(check.status == "fail" for check in checks) else 0

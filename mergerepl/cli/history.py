@@ -1,0 +1,39 @@
+"""`mergerepl history`."""
+
+from __future__ import annotations
+
+import click
+
+from mergerepl.cli.help import Command
+from mergerepl.cli.options import (
+    replica_argument,
+    replica_root,
+    reporting,
+    subscriber_option,
+    subscriber_root,
+)
+from mergerepl.report.output import Output
+
+
+@click.command(cls=Command)
+@replica_argument
+@subscriber_option
+@click.option(
+    "--limit",
+    metavar="N",
+    type=click.IntRange(min=1),
+    default=20,
+    show_default=True,
+    help="At most so many sessions.",
+)
+@reporting
+def history(replica: str, subscriber: str | None, limit: int, output: Output) -> None:
+    """List past merge sessions, newest first.
+
+    Example:
+      mergerepl history ./hq --limit 5
+    """
+    from mergerepl import api
+
+    root = replica_root(replica)
+    output.history(root, api.history(root, limit=limit, subscriber=subscriber_root(subscriber)))

@@ -1,0 +1,173 @@
+"""The command line: its commands, and the one place where errors become messages and exit codes."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from mergerepl.cli.help import Group
+from mergerepl.errors import MergeReplError, Transient
+from mergerepl.settings import Settings
+
+COMMANDS = {
+    "Set up": ("apply", "doctor", "demo"),
+    "Synchronize": ("sync", "capture", "validate"),
+    "Look": ("status", "pending", "history", "conflicts", "row"),
+}
+FAILED, USAGE, TRANSIENT, INTERRUPTED = 1, 2, 3, 130
+
+
+class CommandGroup(Group):
+    """Loads a command's module only when it is asked for, and is the error boundary of all commands."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return all commands in the order of `--help`."""
+        return [name for names in COMMANDS.values() for name in names]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a command, importing its module."""
+        if cmd_name not in self.list_commands(ctx):
+            return None
+        module = importlib.import_module(f"mergerepl.cli.{cmd_name}")
+        command: click.Command = getattr(module, cmd_name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands grouped by task."""
+        for task, names in COMMANDS.items():
+            commands = [(name, self.get_command(ctx, name)) for name in names]
+            with formatter.section(task):
+                formatter.write_dl(
+                    [(name, command.get_short_help_str(limit=90)) for name, command in commands if command]
+                )
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """Run the command line; with `standalone_mode`, end the process with the documented exit code."""
+        if not standalone_mode:
+            return super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
+        arguments = list(sys.argv[1:] if args is None else args)
+        as_json, verbose = "--json" in arguments, "--verbose" in arguments
+        _accept_any_character()
+        try:
+            settings = Settings.from_environment()
+            verbose = verbose or settings.debug
+            level = "INFO" if verbose and settings.log_level == "WARNING" else settings.log_level
+            logging.basicConfig(level=level, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+            outcome = super().main(arguments, prog_name, complete_var, standalone_mode=False, **extra)
+            sys.stdout.flush()
+            code = outcome if isinstance(outcome, int) else 0
+        except BrokenPipeError:
+            code = _closed_pipe()
+        except (KeyboardInterrupt, click.Abort):
+            click.echo("Interrupted. Run the command again: it first finishes what was staged.", err=True)
+            code = INTERRUPTED
+        except Exception as error:
+            code = _report(error, as_json=as_json, verbose=verbose)
+        sys.exit(code)
+
+
+def _report(error: Exception, *, as_json: bool, verbose: bool) -> int:
+    """Report an error once, in the form that was asked for; return the exit code."""
+    if verbose and not isinstance(error, click.ClickException):
+        logging.getLogger(__name__).error("the command failed", exc_info=error)
+    if as_json:
+        from mergerepl.report.json import dumps
+
+        click.echo(dumps({"error": details(error)}))
+    elif isinstance(error, click.ClickException):
+        error.show()
+    else:
+        from mergerepl.report.table import printable
+
+        lines = str(details(error)["message"]).splitlines() or [""]
+        click.echo("\n".join(["Error: " + printable(lines[0]), *map(printable, lines[1:])]), err=True)
+    return exit_code(error)
+
+
+def details(error: Exception) -> dict[str, Any]:
+    """Return an error as `--json` shows it."""
+    if isinstance(error, MergeReplError):
+        return error.details()
+    if isinstance(error, click.ClickException):
+        return {"error": type(error).__name__, "message": error.format_message(), "transient": False}
+    from mergerepl.roots import masked
+
+    said = masked(f"{type(error).__name__}: {error}")
+    return {
+        "error": "UnexpectedError",
+        "message": f"{said}. This is a bug in mergerepl: run again with --verbose and report the traceback.",
+        "transient": False,
+    }
+
+
+def exit_code(error: Exception) -> int:
+    """Return an error's exit code: 1 failed, 2 usage or configuration, 3 transient."""
+    if isinstance(error, MergeReplError):
+        return TRANSIENT if isinstance(error, Transient) else error.exit_code
+    return error.exit_code if isinstance(error, click.ClickException) else FAILED
+
+
+def _accept_any_character() -> None:
+    """Let output show what the terminal's encoding lacks as an escape instead of failing."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _closed_pipe() -> int:
+    """End quietly when the reader of our output has gone, as in `mergerepl history hq | head -1`."""
+    import os
+
+    # What is still buffered must not fail again when the interpreter closes the stream.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return FAILED
+
+
+def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    """Print the installed version."""
+    if not wanted or ctx.resilient_parsing:
+        return
+    from importlib import metadata
+
+    click.echo(f"mergerepl {metadata.version('mergerepl')}")
+    ctx.exit()
+
+
+@click.group(
+    cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
+@click.option(
+    "-v",
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_version,
+    help="Show the version.",
+)
+def main() -> None:
+    """Merge replication for Delta Lake tables: change rows anywhere, synchronize, resolve conflicts.
+
+    FILE is a publication's configuration (YAML). REPLICA is a replica's folder, the publisher's or a
+    subscriber's; where one replica is wanted, FILE stands for its publisher.
+
+    Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 transient (run again),
+    130 interrupted.
+
+    Example:
+      mergerepl apply sales.yml
+      mergerepl sync sales.yml
+      mergerepl conflicts list sales.yml
+    """

@@ -1,0 +1,93 @@
+"""Options and arguments that several commands share."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import click
+
+from mergerepl import roots
+from mergerepl.report.output import open_output
+
+_DURATION = re.compile(r"(\d{1,9})\s*(s|m|h)?")
+_UNITS = {"s": 1, "m": 60, "h": 3600}
+
+
+def reporting(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--json` and `--verbose`; the command gets an `output` instead."""
+
+    @click.option("--json", "as_json", is_flag=True, help="Print one JSON object (docs/cli-json.md).")
+    @click.option("--verbose", is_flag=True, help="Log more, and show the traceback of an error.")
+    @wraps(command)
+    def with_output(*args: Any, as_json: bool, verbose: bool, **options: Any) -> Any:
+        return command(*args, output=open_output(sys.stdout, as_json=as_json), **options)
+
+    return with_output
+
+
+def working(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `reporting`'s options and `--quiet`; the command also gets a `progress`."""
+
+    @click.option("--quiet", is_flag=True, help="Show no progress.")
+    @wraps(command)
+    def with_progress(*args: Any, quiet: bool, **options: Any) -> Any:
+        from mergerepl.report.json import JsonOutput
+        from mergerepl.report.progress import open_progress
+
+        is_for_a_program = isinstance(options["output"], JsonOutput)
+        return command(*args, progress=open_progress(sys.stderr, quiet=quiet or is_for_a_program), **options)
+
+    return reporting(with_progress)
+
+
+def duration(text: str) -> int:
+    """Return the seconds of a time such as `60s`, `5m`, `1h`; a bare number is seconds."""
+    found = _DURATION.fullmatch(text.strip())
+    if found is None or int(found.group(1)) == 0:
+        raise click.BadParameter(f"{text!r} is no time: write it as 60s, 5m or 1h.")
+    return int(found.group(1)) * _UNITS[found.group(2) or "s"]
+
+
+def key_part(text: str) -> tuple[str, str]:
+    """Return the column and the value of `order_id=7`."""
+    column, equals, value = text.partition("=")
+    if not equals or not column:
+        raise click.BadParameter(f"{text!r} names no column: write it as order_id=7.")
+    return column, value
+
+
+replica_argument = click.argument("replica", metavar="FILE|REPLICA")
+targets_argument = click.argument("targets", metavar="FILE|REPLICA...", nargs=-1, required=True)
+subscriber_option = click.option("--subscriber", metavar="REPLICA", help="Only this subscriber.")
+publication_option = click.option("--publication", metavar="NAME", help="Only this publication.")
+
+
+def is_file(text: str) -> bool:
+    """Return whether an argument is a configuration file, not a replica."""
+    path = Path(text)
+    return path.is_file() or (text.lower().endswith((".yml", ".yaml")) and not path.is_dir())
+
+
+def replica_root(text: str) -> str:
+    """Return the root that an argument means: a replica's folder, or the publisher of a file."""
+    if is_file(text):
+        from mergerepl import config
+
+        return config.load(text).publisher
+    return roots.existing(text)
+
+
+def sync_target(texts: tuple[str, ...]) -> Any:
+    """Return the argument or arguments as `api.sync` and `api.validate` take them."""
+    targets = [text if is_file(text) else roots.existing(text) for text in texts]
+    return targets[0] if len(targets) == 1 else targets
+
+
+def subscriber_root(text: str | None) -> str | None:
+    """Return the root of `--subscriber`."""
+    return None if text is None else roots.parse(text)

@@ -1,0 +1,24 @@
+"""`mergerepl pending`."""
+
+from __future__ import annotations
+
+import click
+
+from mergerepl.cli.help import Command
+from mergerepl.cli.options import replica_argument, replica_root, reporting
+from mergerepl.report.output import Output
+
+
+@click.command(cls=Command)
+@replica_argument
+@reporting
+def pending(replica: str, output: Output) -> None:
+    """Count the changes that wait for the next sync.
+
+    Example:
+      mergerepl pending ./north
+    """
+    from mergerepl import api
+
+    root = replica_root(replica)
+    output.pending(root, api.pending(root))

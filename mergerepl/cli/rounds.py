@@ -1,0 +1,98 @@
+"""The rounds of `sync --interval`: one warm worker, and signals that wait for the current session."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from types import FrameType
+
+import click
+
+from mergerepl.errors import MergeReplError, Transient
+from mergerepl.model.results import SyncResult
+from mergerepl.report.json import JsonOutput, dumps
+from mergerepl.report.output import Output
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_LOOK_S = 0.2
+
+
+class Stop:
+    """Whether a signal asked the loop to end. A second signal ends the process at once."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        """Take a signal. Nothing here may lock: the interrupted code could hold the lock."""
+        if self.asked:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        self.asked = True
+
+
+def repeat(once: Callable[[], SyncResult], output: Output, *, interval_s: float) -> int:
+    """Run `once`, report, wait, again; return 0 after a signal.
+
+    The rounds run in one worker thread: the main thread stays free for signals, and pyspark, which in a
+    main thread takes Ctrl-C for itself and cancels the running jobs, leaves it alone.
+
+    Raises:
+        MergeReplError: One that another round would meet again, such as a wrong configuration.
+    """
+    with _signals() as stop, ThreadPoolExecutor(max_workers=1, thread_name_prefix="sync") as worker:
+        while not stop.asked:
+            try:
+                output.synced_round(_result(worker.submit(once)), time=_now())
+            except MergeReplError as error:
+                if not isinstance(error, Transient):
+                    raise
+                _report(error, output)
+            _sleep(interval_s, stop)
+    return 0
+
+
+@contextmanager
+def _signals() -> Iterator[Stop]:
+    """Take the signals that end an agent, and give them back."""
+    stop = Stop()
+    before = {number: signal.signal(number, stop) for number in _SIGNALS}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _result(round_: Future[SyncResult]) -> SyncResult:
+    """Return a round's result, letting signals in while it runs."""
+    while not wait([round_], timeout=_LOOK_S).done:
+        pass
+    return round_.result()
+
+
+def _sleep(seconds: float, stop: Stop) -> None:
+    """Wait for the next round, or until asked to stop."""
+    until = time.monotonic() + seconds
+    while not stop.asked and (left := until - time.monotonic()) > 0:
+        time.sleep(min(left, _LOOK_S))
+
+
+def _report(error: MergeReplError, output: Output) -> None:
+    """Report a transient error on one line: as an object among the objects, or on standard error."""
+    if isinstance(output, JsonOutput):
+        click.echo(dumps({"time": _now(), "error": error.details()}, indent=None))
+    else:
+        click.echo(f"{_now()}  {error.message} Trying again.", err=True)
+    sys.stdout.flush()
+
+
+def _now() -> str:
+    """Return the time of a line."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

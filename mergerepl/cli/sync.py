@@ -1,0 +1,100 @@
+"""`mergerepl sync`: once, or at an interval in one warm process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mergerepl.cli.help import Command
+from mergerepl.cli.options import (
+    duration,
+    subscriber_option,
+    subscriber_root,
+    sync_target,
+    targets_argument,
+    working,
+)
+from mergerepl.model.progress import NoProgress, Progress
+from mergerepl.report.output import Output
+
+if TYPE_CHECKING:
+    from mergerepl.model.results import SessionResult, SyncResult
+
+
+@click.command(cls=Command)
+@targets_argument
+@subscriber_option
+@click.option(
+    "--direction",
+    type=click.Choice(["both", "upload", "download"]),
+    default="both",
+    show_default=True,
+    help="Upload is from the subscriber to the publisher.",
+)
+@click.option("--dry-run", is_flag=True, help="Show what would change and who would win; change nothing.")
+@click.option(
+    "--validate",
+    type=click.Choice(["rowcount", "checksum"]),
+    help="Compare publisher and subscriber afterwards, by number of rows or row by row.",
+)
+@click.option(
+    "--interval",
+    type=duration,
+    metavar="TIME",
+    help="Repeat, waiting this long (60s, 5m, 1h) between rounds.",
+)
+@working
+def sync(
+    targets: tuple[str, ...],
+    subscriber: str | None,
+    interval: int | None,
+    output: Output,
+    progress: Progress,
+    **options: Any,
+) -> int:
+    """Run a merge session for each subscription: upload, then download.
+
+    FILE or the publisher's folder means all its subscriptions, a subscriber's folder its own.
+
+    With --interval one process stays warm and reports one line a round. It goes on after a transient error
+    and stops after the current session on SIGTERM or Ctrl-C; a second signal ends it at once, which is safe
+    too.
+
+    Example:
+      mergerepl sync sales.yml --validate checksum
+      mergerepl sync ./hq --subscriber ./north --dry-run
+      mergerepl sync sales.yml --interval 60s
+    """
+    from mergerepl import api
+
+    target, only = sync_target(targets), subscriber_root(subscriber)
+
+    def once() -> SyncResult:
+        with progress:
+            return api.sync(
+                target, subscriber=only, long_running=interval is not None, progress=progress, **options
+            )
+
+    if interval is not None:
+        from mergerepl.cli.rounds import repeat
+
+        progress = NoProgress()  # One line a round, and no others.
+        return repeat(once, output, interval_s=interval)
+    result = once()
+    output.synced(result)
+    return exit_code(result)
+
+
+def exit_code(result: SyncResult) -> int:
+    """Return 0 if all went well, 3 if only transient errors happened, else 1."""
+    if result.ok:
+        return 0
+    failed = [session for session in result.sessions if session.status == "failed"]
+    is_different = any(not article.ok for session in result.sessions for article in session.validation or ())
+    return 3 if failed and not is_different and all(map(_is_transient, failed)) else 1
+
+
+def _is_transient(session: SessionResult) -> bool:
+    """Return whether the session's error is worth another run; the mark may have become text on its way."""
+    return str((session.error or {}).get("transient", False)).lower() == "true"

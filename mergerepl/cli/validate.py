@@ -1,0 +1,41 @@
+"""`mergerepl validate`."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import click
+
+from mergerepl.cli.help import Command
+from mergerepl.cli.options import reporting, subscriber_option, subscriber_root, sync_target, targets_argument
+from mergerepl.report.output import Output
+
+
+@click.command(cls=Command)
+@targets_argument
+@subscriber_option
+@click.option(
+    "--level",
+    type=click.Choice(["rowcount", "checksum"]),
+    default="checksum",
+    show_default=True,
+    help="Compare numbers of rows, or row by row.",
+)
+@reporting
+def validate(
+    targets: tuple[str, ...], subscriber: str | None, level: Literal["rowcount", "checksum"], output: Output
+) -> int:
+    """Compare each subscriber with the publisher; differing keys are named.
+
+    Changes nothing. Exit code 1 if they differ: changes that have not been synchronized yet do that too.
+
+    Example:
+      mergerepl validate sales.yml --level checksum
+    """
+    from mergerepl import api
+
+    validations = dict(
+        api.validate(sync_target(targets), subscriber=subscriber_root(subscriber), level=level)
+    )
+    output.validated(validations)
+    return 0 if all(article.ok for articles in validations.values() for article in articles) else 1

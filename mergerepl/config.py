@@ -1,0 +1,247 @@
+"""The configuration file: YAML to `Publication`.
+
+It reads the file and looks at the replicas' folders; it changes nothing. Every refusal is one
+`ConfigurationError` that names the file, the line, the key, the reason and what to do.
+"""
+
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from mergerepl import roots
+from mergerepl.configuration import strict_yaml
+from mergerepl.configuration.problems import refusal
+from mergerepl.configuration.schema import ArticleKeys, PublicationKeys, SubscriptionKeys, folded
+from mergerepl.configuration.wording import dotted, kind, place, shown
+from mergerepl.errors import ConfigurationError
+from mergerepl.model.publication import (
+    DEFAULT_SERVER_PRIORITY,
+    Article,
+    ConflictLogging,
+    Publication,
+    Resolution,
+    SubscriberType,
+    Subscription,
+    SyncType,
+    Tracking,
+)
+
+LARGEST_FILE = 1_000_000
+LONGEST_FILE_NAME = 255
+
+
+def load(path: str | os.PathLike[str]) -> Publication:
+    """Return the publication that a configuration file states.
+
+    Raises:
+        ConfigurationError: The file cannot be read or is not valid, or a replica's folder cannot be used.
+    """
+    file = Path(path)
+    name = roots.masked(str(path))
+    document = strict_yaml.parse(_read(file, name), name=name)
+    if not isinstance(document.value, dict):
+        what = "is empty" if document.value is None else f"holds {kind(document.value)}"
+        raise ConfigurationError(
+            f"{name} {what}: a configuration is a mapping that begins with `publication:` and `publisher:`.",
+            file=name,
+        )
+    try:
+        stated = PublicationKeys.model_validate(document.value)
+    except ValidationError as error:
+        raise refusal(error, document, name) from None
+    check = _Check(document, name)
+    return _publication(stated, check, folder=file.absolute().parent)
+
+
+def _read(file: Path, name: str) -> str:
+    """Return the file's text: UTF-8, of a size that a person can have written."""
+    try:
+        with file.open("rb") as stream:
+            content = stream.read(LARGEST_FILE + 1)
+    except IsADirectoryError as error:
+        raise ConfigurationError(f"{name} is a folder: name the configuration file.", file=name) from error
+    except FileNotFoundError as error:
+        raise ConfigurationError(f"{name} does not exist: check the path.", file=name) from error
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ConfigurationError(f"{name} cannot be read: {reason}.", file=name) from error
+    if len(content) > LARGEST_FILE:
+        raise ConfigurationError(
+            f"{name} is larger than {LARGEST_FILE // 1_000_000} MB: is it the configuration file?", file=name
+        )
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(
+            f"{name} is not UTF-8 text (byte {error.start + 1}): save it as UTF-8.", file=name
+        ) from error
+
+
+class _Check:
+    """Refuses with the line of a key path."""
+
+    def __init__(self, document: strict_yaml.Document, file: str) -> None:
+        self.document = document
+        self.file = file
+
+    def refuse(self, path: strict_yaml.KeyPath, problem: str) -> ConfigurationError:
+        """Return the error for one key path."""
+        return ConfigurationError(
+            f"{place(self.file, self.document.line(path))}{dotted(path)} {problem}.",
+            file=self.file,
+            key=dotted(path),
+        )
+
+    def unique(self, values: Iterable[str], path: Callable[[int], strict_yaml.KeyPath], what: str) -> None:
+        """Refuse two values that a case-blind or Unicode-composing file system would take for one."""
+        first: dict[str, str] = {}
+        for index, value in enumerate(values):
+            if (other := first.get(folded(value))) is not None:
+                raise self.refuse(
+                    path(index), f"is {shown(value)}, and {what} {shown(other)} is there already"
+                )
+            first[folded(value)] = value
+
+
+def _publication(stated: PublicationKeys, check: _Check, *, folder: Path) -> Publication:
+    """Return the publication, after the checks that need more than one value."""
+    publisher = _root(stated.publisher, check, ("publisher",), folder)
+    if not os.path.isdir(publisher):
+        raise check.refuse(
+            ("publisher",), f"is {shown(stated.publisher)}, and there is no folder {publisher}"
+        )
+    articles = tuple(
+        _article(article, check, ("articles", index), publisher)
+        for index, article in enumerate(stated.articles)
+    )
+    check.unique(
+        (article.name for article in articles), lambda index: ("articles", index, "name"), "an article"
+    )
+    _check_tables(articles, check)
+    for index, article in enumerate(articles):
+        conflict_table = f"MSmerge_conflict_{stated.publication}_{article.name}"
+        if len(conflict_table.encode()) > LONGEST_FILE_NAME:
+            raise check.refuse(
+                ("articles", index, "name"),
+                f"and the publication's name are too long together: {conflict_table[:40]}… names a folder "
+                f"(at most {LONGEST_FILE_NAME} bytes)",
+            )
+    subscriptions = tuple(
+        _subscription(subscription, check, ("subscriptions", index), folder)
+        for index, subscription in enumerate(stated.subscriptions)
+    )
+    _check_roots(publisher, subscriptions, check)
+    return Publication(
+        name=stated.publication,
+        publisher=publisher,
+        articles=articles,
+        subscriptions=subscriptions,
+        retention=stated.retention,
+        conflict_logging=ConflictLogging(stated.conflict_logging),
+    )
+
+
+def _article(stated: ArticleKeys, check: _Check, path: strict_yaml.KeyPath, publisher: str) -> Article:
+    """Return one article."""
+    if stated.key is not None and stated.rowguid is not None:
+        raise check.refuse(
+            (*path, "rowguid"), "and `key` exclude each other: keep the one that identifies a row"
+        )
+    if stated.key is None and stated.rowguid is None:
+        raise check.refuse(
+            path,
+            "says neither `key` nor `rowguid`: name the columns that identify a row, as in `key: [order_id]`",
+        )
+    if stated.resolver.resolution == "columns" and stated.tracking != "column":
+        raise check.refuse(
+            (*path, "resolver", "resolution"),
+            "is `columns`, which needs `tracking: column` in the same article",
+        )
+    table = stated.table or stated.name
+    inside = os.path.realpath(os.path.join(publisher, table))
+    if not inside.startswith(publisher.rstrip("/") + "/"):
+        raise check.refuse(
+            (*path, "table"), f"is {shown(table)}, a link that leads out of the publisher's folder"
+        )
+    key = tuple(stated.key or ())
+    identity = (stated.rowguid,) if stated.rowguid else key
+    return Article(
+        name=stated.name,
+        table=table,
+        key=key,
+        rowguid=stated.rowguid,
+        tracking=Tracking(stated.tracking),
+        columns=_with_identity(stated.columns, identity) if stated.columns else None,
+        resolver=stated.resolver.name,
+        resolution=Resolution(stated.resolver.resolution),
+    )
+
+
+def _with_identity(columns: Iterable[str], identity: tuple[str, ...]) -> tuple[str, ...]:
+    """Return a vertical filter's columns; those that identify a row are always among them."""
+    chosen = tuple(columns)
+    present = {column.casefold() for column in chosen}
+    return (*(column for column in identity if column.casefold() not in present), *chosen)
+
+
+def _check_tables(articles: tuple[Article, ...], check: _Check) -> None:
+    """Refuse two articles on one table, or a table inside another."""
+    check.unique(
+        (article.table for article in articles), lambda index: ("articles", index, "table"), "the table"
+    )
+    for index, article in enumerate(articles):
+        for other in articles:
+            if folded(article.table).startswith(folded(other.table) + "/"):
+                raise check.refuse(
+                    ("articles", index, "table"),
+                    f"is {shown(article.table)}, inside the table {shown(other.table)}",
+                )
+
+
+def _subscription(
+    stated: SubscriptionKeys, check: _Check, path: strict_yaml.KeyPath, folder: Path
+) -> Subscription:
+    """Return one subscription, with the priority that its type implies."""
+    kind = SubscriberType(stated.type)
+    if kind is SubscriberType.CLIENT and stated.priority:
+        raise check.refuse(
+            (*path, "priority"),
+            f"is {stated.priority:g}; a client subscription has none of its own (its changes take the "
+            "publisher's): remove it, or say `type: server`",
+        )
+    default = DEFAULT_SERVER_PRIORITY if kind is SubscriberType.SERVER else 0.0
+    return Subscription(
+        subscriber=_root(stated.subscriber, check, (*path, "subscriber"), folder),
+        type=kind,
+        priority=default if stated.priority is None else stated.priority,
+        sync_type=SyncType(stated.sync_type),
+        host_name=stated.host_name,
+    )
+
+
+def _check_roots(publisher: str, subscriptions: tuple[Subscription, ...], check: _Check) -> None:
+    """Refuse replicas that are one folder, or lie one inside another."""
+    replicas = [("the publisher", publisher)]
+    for index, subscription in enumerate(subscriptions):
+        path = ("subscriptions", index, "subscriber")
+        for who, other in replicas:
+            match roots.overlap(subscription.subscriber, other):
+                case "same":
+                    raise check.refuse(
+                        path, f"is the same folder as {who} ({other}): each replica has its own"
+                    )
+                case "inside":
+                    raise check.refuse(path, f"lies inside the folder of {who} ({other}): put it beside")
+                case "around":
+                    raise check.refuse(path, f"holds the folder of {who} ({other}): put it beside")
+        replicas.append((dotted(path), subscription.subscriber))
+
+
+def _root(text: str, check: _Check, path: strict_yaml.KeyPath, folder: Path) -> str:
+    """Return a replica root; a relative one is relative to the file."""
+    try:
+        return roots.parse(text, base=folder)
+    except ConfigurationError as error:
+        raise check.refuse(path, f"cannot be used: {error.message.rstrip('.')}") from error

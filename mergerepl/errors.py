@@ -1,0 +1,125 @@
+"""Every error mergerepl raises on purpose.
+
+    MergeReplError
+    ├── ConfigurationError        the file, an option or a name is wrong          (exit 2 or 1)
+    ├── EngineError               Java, JARs or the Spark session cannot be used
+    │   └── EngineLostError       the engine ended in the middle; run again               (transient)
+    ├── PublicationError          a table cannot be published or a replica cannot take part
+    ├── SchemaMismatchError       the two sides of an article no longer have one schema
+    ├── CaptureError              the change feed has a gap that cannot be bridged
+    ├── EnumerationError          watermarks and generations of two replicas do not fit together
+    ├── ConflictError             a resolver is unknown or returned something unusable
+    ├── ApplyError                a staged changeset could not be applied
+    ├── ValidationFailedError     the replicas differ after a sync
+    └── StoreError                a table or file of a replica cannot be read or written
+        ├── CommitConflictError   another writer won the commit; run again         (transient)
+        └── LeaseError            another agent holds the replica; run again       (transient)
+
+A message says what failed, on which object, why, and what to do next. `details()` gives the same facts to
+`--json` and to the session history.
+"""
+
+from typing import Any
+
+__all__ = [
+    "ApplyError",
+    "CaptureError",
+    "CommitConflictError",
+    "ConfigurationError",
+    "ConflictError",
+    "EngineError",
+    "EngineLostError",
+    "EnumerationError",
+    "LeaseError",
+    "MergeReplError",
+    "PublicationError",
+    "SchemaMismatchError",
+    "StoreError",
+    "Transient",
+    "ValidationFailedError",
+]
+
+
+class Transient(Exception):
+    """Mixed into an error that an unchanged second run may well not meet."""
+
+
+class MergeReplError(Exception):
+    """Root of the tree. `facts` are the names of the objects concerned, for machines."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, **facts: Any) -> None:
+        """Keep the one-sentence-per-fact `message` and the `facts` it names."""
+        super().__init__(message)
+        self.message = message
+        self.facts = {name: value for name, value in facts.items() if value is not None}
+
+    def details(self) -> dict[str, Any]:
+        """Return the error as one JSON-able object."""
+        return {
+            "error": type(self).__name__,
+            "message": self.message,
+            "transient": isinstance(self, Transient),
+            **{name: str(value) for name, value in self.facts.items()},
+        }
+
+
+class ConfigurationError(MergeReplError):
+    """The configuration file, an option or a name is wrong; nothing was touched."""
+
+    exit_code = 2
+
+
+class EngineError(MergeReplError):
+    """Java, the Delta JARs or the Spark session cannot be used."""
+
+
+class EngineLostError(EngineError, Transient):
+    """The JVM ended in the middle of the work (killed, out of memory). What was staged is rolled forward."""
+
+    exit_code = 3
+
+
+class PublicationError(MergeReplError):
+    """A table cannot be published, or a replica cannot take part in the publication."""
+
+
+class SchemaMismatchError(MergeReplError):
+    """The two sides of an article no longer have one schema."""
+
+
+class CaptureError(MergeReplError):
+    """The change feed of an article has a gap that capture cannot bridge."""
+
+
+class EnumerationError(MergeReplError):
+    """Watermarks and generations of two replicas do not fit together (a restore or a copy)."""
+
+
+class ConflictError(MergeReplError):
+    """A resolver is unknown or gave an unusable answer."""
+
+
+class ApplyError(MergeReplError):
+    """A staged changeset could not be applied; it stays staged and the next run rolls it forward."""
+
+
+class ValidationFailedError(MergeReplError):
+    """The replicas differ after a sync; the differing keys are in `facts`."""
+
+
+class StoreError(MergeReplError):
+    """A table or a file of a replica cannot be read or written."""
+
+
+class CommitConflictError(StoreError, Transient):
+    """Another writer won the commit as often as we tried. Nothing is lost; run again."""
+
+    exit_code = 3
+
+
+class LeaseError(StoreError, Transient):
+    """Another agent holds the replica. Wait for it to finish, then run again."""
+
+    exit_code = 3

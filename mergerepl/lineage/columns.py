@@ -1,0 +1,85 @@
+"""Lineage and colv1 as Spark column expressions; the rules are those of `value`, tied to it by a property test."""
+
+from collections.abc import Sequence
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from mergerepl.systables.contents import COLV1_TYPE, LINEAGE_TYPE
+
+
+def empty_lineage() -> Column:
+    """Return the lineage of a row that never changed since the snapshot."""
+    return F.expr(f"cast(map() as {LINEAGE_TYPE})")
+
+
+def empty_colv() -> Column:
+    """Return the colv1 of a row none of whose columns changed since the snapshot."""
+    return F.expr(f"cast(map() as {COLV1_TYPE})")
+
+
+def no_colv() -> Column:
+    """Return the colv1 of every row of a row-tracked article."""
+    return F.lit(None).cast(COLV1_TYPE)
+
+
+def version_of(lineage: Column, nickname: Column) -> Column:
+    """Return the version a lineage holds for a nickname, 0 if none."""
+    return F.coalesce(F.try_element_at(lineage, nickname), F.lit(0).cast("bigint"))
+
+
+def next_version(lineage: Column, *, floor: int) -> Column:
+    """Return the version of one more change: above everything the lineage and the floor know."""
+    highest = F.coalesce(F.array_max(F.map_values(lineage)), F.lit(0).cast("bigint"))
+    return F.greatest(highest, F.lit(floor).cast("bigint")) + F.lit(1)
+
+
+def with_version(lineage: Column, nickname: int, version: Column) -> Column:
+    """Return the lineage with one entry set."""
+    others = F.map_filter(lineage, lambda key, _: key != F.lit(nickname))
+    return F.map_concat(others, F.create_map(F.lit(nickname), version))
+
+
+def covers(known: Column, other: Column, *, floor: int) -> Column:
+    """Return whether `known` includes every change of `other`; versions up to the floor count as known."""
+    return F.forall(
+        F.map_entries(other),
+        lambda entry: (
+            entry["value"] <= F.greatest(version_of(known, entry["key"]), F.lit(floor).cast("bigint"))
+        ),
+    )
+
+
+def merge(one: Column, other: Column) -> Column:
+    """Return the lineage that includes the changes of both."""
+    nicknames = F.array_union(F.map_keys(one), F.map_keys(other))
+    return F.map_from_arrays(
+        nicknames,
+        F.transform(
+            nicknames, lambda nickname: F.greatest(version_of(one, nickname), version_of(other, nickname))
+        ),
+    )
+
+
+def is_covered(column_version: Column, known: Column, *, floor: int) -> Column:
+    """Return whether the last change of a column (struct nickname, version; NULL: none) is included in a lineage."""
+    included = column_version["version"] <= F.greatest(
+        version_of(known, column_version["nickname"]), F.lit(floor).cast("bigint")
+    )
+    return F.coalesce(included, F.lit(True))
+
+
+def with_columns_changed(colv: Column, changed: Column, nickname: Column, version: Column) -> Column:
+    """Return colv1 with the columns of the array `changed` set to (nickname, version)."""
+    kept = F.map_filter(colv, lambda column, _: ~F.array_contains(changed, column))
+    entry = F.struct(nickname.cast("int").alias("nickname"), version.cast("bigint").alias("version"))
+    return F.map_concat(kept, F.map_from_arrays(changed, F.transform(changed, lambda _: entry)))
+
+
+def colv_from(columns: Sequence[tuple[str, Column]]) -> Column:
+    """Return the colv1 of (column, its version struct or NULL) pairs; columns without a version are left out."""
+    entries = F.array(
+        *(F.struct(F.lit(name).alias("key"), version.alias("value")) for name, version in columns)
+    )
+    present = F.filter(entries, lambda entry: entry["value"].isNotNull())
+    return F.map_from_entries(present)

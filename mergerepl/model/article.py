@@ -1,0 +1,72 @@
+"""An article as the system tables know it: what the phases need of a published table, without storage."""
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class PublishedArticle:
+    """One row of sysmergearticles.
+
+    `columns` are the published columns in stored order: column i is field `c<i>` of a row image, so that any
+    column name may be published. `identity` are the columns (among them) that identify a row.
+    """
+
+    publication: str
+    pubid: str
+    name: str
+    artid: str
+    nickname: int
+    table: str
+    identity: tuple[str, ...]
+    columns: tuple[str, ...]
+    types: tuple[str, ...]
+    column_tracking: bool
+    resolution: str
+    resolver: str
+    conflict_table: str
+    vertical: bool
+    rowguid_column: str | None = None
+    maxversion_at_cleanup: int = 0
+
+    @property
+    def identity_fields(self) -> tuple[str, ...]:
+        """Return the image fields of the identity columns."""
+        return tuple(f"c{self.columns.index(name)}" for name in self.identity)
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Return the image fields, in column order."""
+        return tuple(f"c{i}" for i in range(len(self.columns)))
+
+    @property
+    def value_columns(self) -> tuple[str, ...]:
+        """Return the columns outside the identity: those that colv1 speaks of."""
+        return tuple(name for name in self.columns if name not in self.identity)
+
+    @property
+    def triggers(self) -> tuple[str, str, str]:
+        """Return the names of the article's insert, update and delete triggers, as in the original."""
+        return (f"MSmerge_ins_{self.artid}", f"MSmerge_upd_{self.artid}", f"MSmerge_del_{self.artid}")
+
+
+def published_article(row: dict[str, Any], publication: str) -> PublishedArticle:
+    """Read a row of sysmergearticles."""
+    return PublishedArticle(
+        publication=publication,
+        pubid=row["pubid"],
+        name=row["name"],
+        artid=row["artid"],
+        nickname=row["nickname"],
+        table=row["source_table"],
+        identity=tuple(row["key_columns"]),
+        columns=tuple(row["published_columns"]),
+        types=tuple(row["published_types"]),
+        column_tracking=bool(row["column_tracking"]),
+        resolution=row["resolution"],
+        resolver=row["article_resolver"],
+        conflict_table=row["conflict_table"],
+        vertical=bool(row["vertical_partition"]),
+        rowguid_column=row["rowguid_column"],
+        maxversion_at_cleanup=row["maxversion_at_cleanup"] or 0,
+    )

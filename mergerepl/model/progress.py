@@ -1,0 +1,35 @@
+"""How the library tells a person what it is doing. The library calls `step`; the caller shows it."""
+
+from types import TracebackType
+from typing import Protocol, Self
+
+
+class Progress(Protocol):
+    """Told of each step of an apply, a sync or a capture; used as a context for the time of the work."""
+
+    def step(self, name: str, *, article: str | None = None, rows: int | None = None) -> None:
+        """Say that a step begins: its name, such as "capture", the article, and its rows if known."""
+
+    def __enter__(self) -> Self:
+        """Begin to show."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop showing, also after an error."""
+
+
+class NoProgress:
+    """Shows nothing."""
+
+    def step(self, name: str, *, article: str | None = None, rows: int | None = None) -> None:
+        """Ignore the step."""
+
+    def __enter__(self) -> Self:
+        """Do nothing."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Do nothing."""

@@ -1,0 +1,98 @@
+"""The nouns of a configuration: publication, article, subscription. Values only, no storage, no Spark."""
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import StrEnum
+
+
+class Tracking(StrEnum):
+    """What counts as a conflict (merge_replication.md 3.2)."""
+
+    ROW = "row"
+    """Two changes of one row conflict, whatever the columns."""
+    COLUMN = "column"
+    """Two changes of one row conflict only where they changed one column to different values."""
+
+
+class SubscriberType(StrEnum):
+    """sysmergesubscriptions.subscriber_type."""
+
+    SERVER = "server"
+    """Global: its own priority, which travels with its changes."""
+    CLIENT = "client"
+    """Local: its changes take the publisher's priority once they reached the publisher."""
+
+
+class SyncType(StrEnum):
+    """How a new subscriber gets its first rows."""
+
+    AUTOMATIC = "automatic"
+    """From a snapshot of the publisher."""
+    NONE = "none"
+    """It holds the data already; `apply` checks that it does and creates only the system tables."""
+
+
+class Resolution(StrEnum):
+    """How much of a losing row is lost."""
+
+    ROW = "row"
+    """The winner's whole row wins, as in SQL Server."""
+    COLUMNS = "columns"
+    """Only the conflicting columns are lost (column tracking only); beyond the original."""
+
+
+class ConflictLogging(StrEnum):
+    """At which replica conflict rows are kept."""
+
+    PUBLISHER = "publisher"
+    SUBSCRIBER = "subscriber"
+    BOTH = "both"
+
+
+PUBLISHER_PRIORITY = 100.0
+"""Priority of the publisher's own changes, above every subscription's."""
+
+DEFAULT_SERVER_PRIORITY = 75.0
+DEFAULT_RETENTION = timedelta(days=14)
+
+
+@dataclass(frozen=True)
+class Article:
+    """A published table. `key` are the identifying columns; `rowguid` names an existing GUID column instead."""
+
+    name: str
+    table: str
+    key: tuple[str, ...]
+    rowguid: str | None = None
+    tracking: Tracking = Tracking.ROW
+    columns: tuple[str, ...] | None = None
+    resolver: str = "priority"
+    resolution: Resolution = Resolution.ROW
+
+    @property
+    def identity(self) -> tuple[str, ...]:
+        """The columns that identify a row: the key, or the GUID column."""
+        return (self.rowguid,) if self.rowguid else self.key
+
+
+@dataclass(frozen=True)
+class Subscription:
+    """A subscriber's right to the publication. `subscriber` is the absolute replica root."""
+
+    subscriber: str
+    type: SubscriberType = SubscriberType.SERVER
+    priority: float = DEFAULT_SERVER_PRIORITY
+    sync_type: SyncType = SyncType.AUTOMATIC
+    host_name: str | None = None
+
+
+@dataclass(frozen=True)
+class Publication:
+    """A publication as the file states it; roots are absolute paths."""
+
+    name: str
+    publisher: str
+    articles: tuple[Article, ...]
+    subscriptions: tuple[Subscription, ...] = field(default_factory=tuple)
+    retention: timedelta = DEFAULT_RETENTION
+    conflict_logging: ConflictLogging = ConflictLogging.PUBLISHER

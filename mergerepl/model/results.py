@@ -1,0 +1,285 @@
+"""What the public functions return: frozen, plain, JSON-able by `dataclasses.asdict`."""
+
+from dataclasses import dataclass, field
+from datetime import datetime
+
+
+@dataclass(frozen=True)
+class PhaseCounts:
+    """Changes one direction of a session made at its destination (rows), and the conflicts it met."""
+
+    inserts: int = 0
+    updates: int = 0
+    deletes: int = 0
+    conflicts: int = 0
+
+    def __add__(self, other: "PhaseCounts") -> "PhaseCounts":
+        """Add up the counts of two articles or two sessions."""
+        return PhaseCounts(
+            self.inserts + other.inserts,
+            self.updates + other.updates,
+            self.deletes + other.deletes,
+            self.conflicts + other.conflicts,
+        )
+
+    @property
+    def total(self) -> int:
+        """Rows changed at the destination."""
+        return self.inserts + self.updates + self.deletes
+
+
+@dataclass(frozen=True)
+class ArticleCounts:
+    """One article of one session, both directions."""
+
+    article: str
+    upload: PhaseCounts
+    download: PhaseCounts
+
+
+@dataclass(frozen=True)
+class KeyDifference:
+    """One row that differs between the replicas: `kind` is missing_at_subscriber, missing_at_publisher or different."""
+
+    key: dict[str, str]
+    kind: str
+
+
+@dataclass(frozen=True)
+class ArticleValidation:
+    """Row counts (and, for level `checksum`, order-independent row hashes) of one article at both sides."""
+
+    article: str
+    level: str
+    publisher_rows: int
+    subscriber_rows: int
+    differing_rows: int
+    examples: tuple[KeyDifference, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """True when the two sides hold the same rows as far as the level looks."""
+        return self.differing_rows == 0 and self.publisher_rows == self.subscriber_rows
+
+
+@dataclass(frozen=True)
+class ConflictPreview:
+    """One conflict as `sync --dry-run` shows it: who wins, by what code; rows as text by column."""
+
+    article: str
+    key: dict[str, str]
+    conflict_type: int
+    winner: str
+    winning_row: dict[str, str] | None
+    losing_row: dict[str, str] | None
+
+
+@dataclass(frozen=True)
+class SessionResult:
+    """One merge session (one subscription): `status` is succeeded, nothing_to_do, planned or failed."""
+
+    publication: str
+    subscriber: str
+    status: str
+    upload: PhaseCounts = PhaseCounts()
+    download: PhaseCounts = PhaseCounts()
+    articles: tuple[ArticleCounts, ...] = ()
+    duration_s: float = 0.0
+    recovered: int = 0
+    late_changes: int = 0
+    validation: tuple[ArticleValidation, ...] | None = None
+    conflicts: tuple[ConflictPreview, ...] = ()
+    error: dict[str, str] | None = None
+
+
+@dataclass(frozen=True)
+class SyncResult:
+    """All sessions of one `sync`."""
+
+    publication: str
+    sessions: tuple[SessionResult, ...]
+
+    @property
+    def ok(self) -> bool:
+        """True when no session failed and every requested validation passed."""
+        return all(
+            session.status != "failed" and all(item.ok for item in session.validation or ())
+            for session in self.sessions
+        )
+
+
+@dataclass(frozen=True)
+class PlanStep:
+    """One thing `apply` does (or, dry, would do), such as `publish`, `orders`, `turn Change Data Feed on`."""
+
+    action: str
+    object: str
+    detail: str
+
+
+@dataclass(frozen=True)
+class ApplyResult:
+    """What `apply` did, in order; empty `steps` means the replicas already matched the file."""
+
+    publication: str
+    steps: tuple[PlanStep, ...]
+    dry_run: bool = False
+    duration_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class ArticleCapture:
+    """Changes captured for one article; the trigger names are those status and history show."""
+
+    article: str
+    inserts: int
+    updates: int
+    deletes: int
+    from_version_exclusive: int
+    through_version_inclusive: int
+
+
+@dataclass(frozen=True)
+class CaptureResult:
+    """What `capture` wrote to MSmerge_contents and MSmerge_tombstone of one replica."""
+
+    replica: str
+    articles: tuple[ArticleCapture, ...]
+
+
+@dataclass(frozen=True)
+class ArticleStatus:
+    """One article at one replica. `uncaptured_commits` counts user commits the agent has not captured yet."""
+
+    publication: str
+    article: str
+    article_id: str
+    nickname: int
+    tracking: str
+    table: str
+    version: int
+    captured_version: int
+    uncaptured_commits: int
+    triggers: tuple[str, str, str]
+
+
+@dataclass(frozen=True)
+class SubscriptionStatus:
+    """One subscription as the asked replica knows it."""
+
+    publication: str
+    subscriber: str
+    subscriber_type: str
+    priority: float
+    status: str
+    sentgen: int
+    recgen: int
+    unsent_generations: int
+    last_sync_date: datetime | None
+    last_sync_status: str
+    last_sync_summary: str
+
+
+@dataclass(frozen=True)
+class ReplicaStatus:
+    """`status` of one replica: who it is, what it holds, how far its subscriptions are, what is wrong."""
+
+    replica: str
+    replid: str
+    nickname: int
+    role: str
+    articles: tuple[ArticleStatus, ...]
+    subscriptions: tuple[SubscriptionStatus, ...]
+    conflicts: int
+    open_sessions: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class PendingArticle:
+    """Changes waiting to travel: counted in captured generations, plus commits not captured yet."""
+
+    article: str
+    direction: str
+    generations: int
+    changes: int
+    uncaptured_commits: int
+
+
+@dataclass(frozen=True)
+class PendingSubscription:
+    """`pending` of one subscription."""
+
+    publication: str
+    subscriber: str
+    articles: tuple[PendingArticle, ...]
+
+
+@dataclass(frozen=True)
+class SessionRecord:
+    """One row of MSmerge_sessions with its articles and messages, newest first in lists."""
+
+    session_id: str
+    publication: str
+    subscriber: str
+    start_time: datetime
+    end_time: datetime | None
+    duration_s: float
+    runstatus: str
+    upload: PhaseCounts
+    download: PhaseCounts
+    articles: tuple[ArticleCounts, ...] = ()
+    messages: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ConflictRecord:
+    """One conflict: a row of MSmerge_conflicts_info with its losing row (absent for a losing delete)."""
+
+    conflict_id: str
+    publication: str
+    article: str
+    rowguid: str
+    key: dict[str, object]
+    conflict_type: int
+    reason_code: int
+    reason_text: str
+    origin_datasource: str
+    winner: str
+    created: datetime
+    losing_row: dict[str, object] | None = None
+    winning_row: dict[str, object] | None = None
+
+
+@dataclass(frozen=True)
+class ColumnVersion:
+    """colv1 of one column: the replica (nickname) that changed it last and its version."""
+
+    column: str
+    nickname: int
+    version: int
+
+
+@dataclass(frozen=True)
+class RowReplicaInfo:
+    """One row at one replica, as sp_showrowreplicainfo shows it; `source` is contents, tombstone or none."""
+
+    replica: str
+    nickname: int
+    source: str
+    generation: int | None
+    lineage: dict[int, int]
+    columns: tuple[ColumnVersion, ...]
+    row: dict[str, str | None] | None
+    current: bool
+
+
+@dataclass(frozen=True)
+class RowInfo:
+    """`row`: lineage and colv of one row at every replica of the publication."""
+
+    publication: str
+    article: str
+    key: dict[str, str]
+    rowguid: str
+    replicas: tuple[RowReplicaInfo, ...] = field(default_factory=tuple)

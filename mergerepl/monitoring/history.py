@@ -1,0 +1,111 @@
+"""`mergerepl history`: the last merge sessions, their articles and their messages."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from mergerepl.model.results import ArticleCounts, PhaseCounts, SessionRecord
+from mergerepl.store.control import Row, read_rows
+from mergerepl.store.replica import Replica
+from mergerepl.systables import sessions
+from mergerepl.systables.sessions import Phase, RunStatus
+from mergerepl.systables.table import SystemTable
+
+_RUNSTATUS = {
+    RunStatus.START: "started",
+    RunStatus.SUCCEED: "succeeded",
+    RunStatus.IN_PROGRESS: "in progress",
+    RunStatus.IDLE: "idle",
+    RunStatus.RETRY: "retrying",
+    RunStatus.FAIL: "failed",
+}
+
+
+def session_history(
+    root: Path, *, limit: int = 20, subscriber: str | Path | None = None
+) -> tuple[SessionRecord, ...]:
+    """Return the last sessions a replica took part in, newest first; one recorded twice is told once.
+
+    Raises: ConfigurationError if the folder is no replica; StoreError if a table of it cannot be read.
+    """
+    replica = Replica(root).require()
+    chosen = _last_sessions(replica, limit, None if subscriber is None else _root(subscriber))
+    if not chosen:
+        return ()
+    ids = [row["session_id"] for row in chosen]
+    since = min(row["start_time"] for row in chosen)
+    articles = _by_session(
+        _rows_of(replica, sessions.ARTICLEHISTORY, ids, f"start_time >= {_literal(since)}")
+    )
+    messages = _by_session(_rows_of(replica, sessions.HISTORY, ids, f"timestamp >= {_literal(since)}"))
+    return tuple(_record(row, articles[row["session_id"]], messages[row["session_id"]]) for row in chosen)
+
+
+def _root(subscriber: str | Path) -> str:
+    return str(Path(subscriber).expanduser().resolve())
+
+
+def _last_sessions(replica: Replica, limit: int, subscriber: str | None) -> list[Row]:
+    table = replica.control.path(sessions.SESSIONS.name)
+    where = None if subscriber is None else f"subscriber = {_text(subscriber)}"
+    # A session is recorded at most twice: by the run that died, and by the one that rolled it forward.
+    order = f"order by start_time desc, end_time desc limit {2 * limit}"
+    rows = read_rows(table, sessions.SESSIONS.names, where=where, order_limit=order)
+    unique: dict[str, Row] = {}
+    for row in rows:
+        unique.setdefault(row["session_id"], row)
+    return list(unique.values())[:limit]
+
+
+def _rows_of(replica: Replica, table: SystemTable, ids: Sequence[str], since: str) -> list[Row]:
+    chosen = ", ".join(_text(session_id) for session_id in ids)
+    return replica.control.rows(table, where=f"{since} and session_id in ({chosen})")
+
+
+def _by_session(rows: Iterable[Row]) -> defaultdict[str, list[Row]]:
+    grouped: defaultdict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        grouped[row["session_id"]].append(row)
+    return grouped
+
+
+def _record(row: Row, articles: list[Row], messages: list[Row]) -> SessionRecord:
+    told = sorted(messages, key=lambda message: message["timestamp"], reverse=True)
+    return SessionRecord(
+        row["session_id"],
+        row["publication"],
+        row["subscriber"],
+        row["start_time"],
+        row["end_time"],
+        float(row["duration"] or 0.0),
+        _RUNSTATUS.get(row["runstatus"], str(row["runstatus"])),
+        _counts(row, "upload_"),
+        _counts(row, "download_"),
+        _articles(articles),
+        tuple(dict.fromkeys(message["comments"] for message in told if message["comments"])),
+    )
+
+
+def _articles(rows: list[Row]) -> tuple[ArticleCounts, ...]:
+    phases: dict[str, dict[int, PhaseCounts]] = {}
+    for row in rows:
+        phases.setdefault(row["article_name"], {})[row["phase_id"]] = _counts(row, "")
+    none = PhaseCounts()
+    return tuple(
+        ArticleCounts(name, counts.get(Phase.UPLOAD, none), counts.get(Phase.DOWNLOAD, none))
+        for name, counts in sorted(phases.items())
+    )
+
+
+def _counts(row: Row, prefix: str) -> PhaseCounts:
+    names = ("inserts", "updates", "deletes", "conflicts")
+    return PhaseCounts(*(int(row[f"{prefix}{name}"] or 0) for name in names))
+
+
+def _text(value: str) -> str:
+    """Return a text as a literal of delta-rs' SQL."""
+    return "'" + value.replace("'", "''") + "'"
+
+
+def _literal(moment: object) -> str:
+    return f"arrow_cast({_text(str(moment))}, 'Timestamp(Microsecond, Some(\"UTC\"))')"

@@ -1,0 +1,87 @@
+"""Who takes part: the subscriptions a replica knows of, and the replicas at their other ends."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from mergerepl.changes import PUBLISHER
+from mergerepl.errors import ConfigurationError, MergeReplError
+from mergerepl.model.article import PublishedArticle
+from mergerepl.store.control import Row
+from mergerepl.store.replica import Replica, ReplicaInfo
+
+ACTIVE = 1
+DELETED = 2
+
+
+def others(replica: Replica, info: ReplicaInfo) -> list[Row]:
+    """Return a replica's rows of sysmergesubscriptions about other replicas, dropped ones left out."""
+    return [
+        row for row in replica.subscriptions() if row["replid"] != info.replid and row["status"] != DELETED
+    ]
+
+
+def subscriber_root(replica: Replica, info: ReplicaInfo, other: Row) -> str:
+    """Return the subscriber's root of a subscription, at whichever end it is asked for."""
+    return str(other["subscriber_server"]) if info.role == PUBLISHER else str(replica.root)
+
+
+def publication_name(replica: Replica, pubid: str) -> str:
+    """Return a publication's name, its id if the replica does not know it any more."""
+    names = {row["pubid"]: str(row["name"]) for row in replica.publications}
+    return names.get(pubid, pubid)
+
+
+def reachable(root: str | Path, replid: str) -> Replica | None:
+    """Return the replica at a root if it can be read and is the one meant, else None."""
+    try:
+        replica = Replica(root).require()
+        return replica if replica.info().replid == replid else None
+    except (MergeReplError, OSError):
+        return None
+
+
+def members(replica: Replica, pubid: str) -> list[Replica]:
+    """Return the reachable replicas of a publication, the publisher first; the asked one is among them.
+
+    A subscriber knows the others only through its publisher.
+    """
+    info = replica.info()
+    known = [row for row in others(replica, info) if row["pubid"] == pubid]
+    if info.role == PUBLISHER:
+        subscribers = (reachable(row["subscriber_server"], row["replid"]) for row in known)
+        return [replica, *(found for found in subscribers if found is not None)]
+    for row in known:
+        publisher = reachable(row["subscriber_server"], row["replid"])
+        if publisher is not None:
+            found = members(publisher, pubid)
+            is_among_them = any(member.root == replica.root for member in found)
+            return found if is_among_them else [*found, replica]
+    return [replica]
+
+
+def article_named(replica: Replica, name: str, publication: str | None) -> PublishedArticle:
+    """Return an article by its name.
+
+    Raises: ConfigurationError naming the articles there are, or the publications if several have it.
+    """
+    pubid = replica.publication(publication)["pubid"] if publication is not None else None
+    articles = [article for article in replica.articles if pubid in (None, article.pubid)]
+    chosen = [article for article in articles if article.name == name]
+    if len(chosen) == 1:
+        return chosen[0]
+    if chosen:
+        several = ", ".join(sorted(article.publication for article in chosen))
+        raise ConfigurationError(
+            f"Several publications of '{replica.root}' have an article '{name}': {several}. Name one.",
+            replica=str(replica.root),
+            article=name,
+        )
+    raise ConfigurationError(
+        f"Replica '{replica.root}' has no article '{name}'. Known: {_names(articles)}.",
+        replica=str(replica.root),
+        article=name,
+    )
+
+
+def _names(articles: Sequence[PublishedArticle]) -> str:
+    return ", ".join(sorted({article.name for article in articles})) or "none"

@@ -1,0 +1,208 @@
+"""`mergerepl row`: one row's lineage, colv1 and values at every replica (sp_showrowreplicainfo)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from mergerepl.errors import ConfigurationError, MergeReplError
+from mergerepl.lineage.value import covers, merge
+from mergerepl.model.article import PublishedArticle
+from mergerepl.model.results import ColumnVersion, RowInfo, RowReplicaInfo
+from mergerepl.model.rowguid import KeyValue, base_type, key_value, rowguid_of
+from mergerepl.monitoring.parties import article_named, members
+from mergerepl.store.control import Row, read_rows
+from mergerepl.store.deltalog import head_version
+from mergerepl.store.replica import Replica, ReplicaInfo
+from mergerepl.systables import contents
+
+CONTENTS = "contents"
+TOMBSTONE = "tombstone"
+NONE = "none"
+
+
+def row_info(root: Path, *, article: str, key: Mapping[str, str], publication: str | None = None) -> RowInfo:
+    """Return what every reachable replica of the publication knows and holds of one row.
+
+    Args:
+        root: Any replica of the publication; a subscriber reaches the others through its publisher.
+        article: Article name.
+        key: Column name -> value as text, one for each identifying column.
+        publication: Its name, if several have such an article.
+
+    Raises: ConfigurationError if a name is unknown or the key does not fit; StoreError.
+    """
+    asked = Replica(root).require()
+    chosen = article_named(asked, article, publication)
+    values = _key_values(chosen, key)
+    rowguid = _rowguid(chosen, values)
+    found = [
+        _at_replica(replica, same, values, rowguid)
+        for replica in members(asked, chosen.pubid)
+        for same in replica.articles
+        if same.artid == chosen.artid
+    ]
+    newest: dict[int, int] = {}
+    for each in found:
+        newest = merge(newest, each.lineage)
+    floor = chosen.maxversion_at_cleanup
+    replicas = tuple(replace(each, current=covers(each.lineage, newest, floor)) for each in found)
+    return RowInfo(chosen.publication, chosen.name, dict(key), rowguid, replicas)
+
+
+def _key_values(article: PublishedArticle, key: Mapping[str, str]) -> list[KeyValue]:
+    if set(key) != set(article.identity):
+        raise ConfigurationError(
+            f"Article '{article.name}' is identified by {', '.join(article.identity)}; the key given names "
+            f"{', '.join(sorted(key)) or 'no column'}. Give each of them once, as COLUMN=VALUE.",
+            article=article.name,
+        )
+    values = []
+    for name, type_ in zip(article.identity, _identity_types(article), strict=True):
+        try:
+            values.append(key_value(key[name], type_))
+        except ValueError as error:
+            raise ConfigurationError(
+                f"Key column '{name}' of article '{article.name}' is of type {type_}: {error}.",
+                article=article.name,
+            ) from error
+    return values
+
+
+def _identity_types(article: PublishedArticle) -> list[str]:
+    types = dict(zip(article.columns, article.types, strict=True))
+    return [types[name] for name in article.identity]
+
+
+def _rowguid(article: PublishedArticle, values: Sequence[KeyValue]) -> str:
+    if article.rowguid_column is not None:
+        return str(values[0]).lower()
+    return rowguid_of(values, _identity_types(article))
+
+
+def _at_replica(
+    replica: Replica, article: PublishedArticle, values: Sequence[KeyValue], rowguid: str
+) -> RowReplicaInfo:
+    info = replica.info()
+    source, known = _metadata(replica, info, article, rowguid)
+    colv = known.get("colv1") or {}
+    versions = [
+        ColumnVersion(name, colv[name]["nickname"], colv[name]["version"])
+        for name in article.columns
+        if name in colv
+    ]
+    return RowReplicaInfo(
+        str(replica.root),
+        info.nickname,
+        source,
+        known.get("generation"),
+        dict(known.get("lineage") or {}),
+        tuple(versions),
+        _row(replica, article, values),
+        current=False,
+    )
+
+
+def _metadata(
+    replica: Replica, info: ReplicaInfo, article: PublishedArticle, rowguid: str
+) -> tuple[str, Row]:
+    """Return where a row's metadata is, and it: of contents and tombstone, the higher seq counts."""
+    names = [contents.GENERATION, contents.LINEAGE, contents.SEQ]
+    text = _literal(rowguid, "string")
+    where = f"tablenick = {article.nickname} and rowguid = {text} and {contents.SEQ} <= {info.last_seq}"
+    latest = f"order by {contents.SEQ} desc limit 1"
+    live = read_rows(replica.contents, [*names, contents.COLV1], where=where, order_limit=latest)
+    deleted = read_rows(replica.tombstone, names, where=where, order_limit=latest)
+    candidates = [(CONTENTS, row) for row in live] + [(TOMBSTONE, row) for row in deleted]
+    return max(candidates, key=lambda each: int(each[1][contents.SEQ]), default=(NONE, {}))
+
+
+def _row(
+    replica: Replica, article: PublishedArticle, values: Sequence[KeyValue]
+) -> dict[str, str | None] | None:
+    """Return the published columns of the row as text, None if the table has no such row."""
+    try:
+        found = _row_by_delta_rs(replica.table(article), article, values)
+    except MergeReplError:
+        # What delta-rs cannot read (deletion vectors, column mapping, newer types), Spark can.
+        found = _row_by_spark(replica.table(article), article, values)
+    return {name: text_of(value) for name, value in found.items()} if found is not None else None
+
+
+def _row_by_delta_rs(table: Path, article: PublishedArticle, values: Sequence[KeyValue]) -> Row | None:
+    """Raises: StoreError if delta-rs cannot read the table."""
+    conditions = []
+    for name, value, type_ in zip(article.identity, values, _identity_types(article), strict=True):
+        column = '"' + name.replace('"', '""') + '"'
+        if article.rowguid_column is not None:
+            column, value = f"lower({column})", str(value).lower()
+        conditions.append(f"{column} = {_literal(value, type_)}")
+    rows = read_rows(table, article.columns, where=" and ".join(conditions), order_limit="limit 1")
+    return rows[0] if rows else None
+
+
+def _literal(value: KeyValue, type_: str) -> str:
+    """Return a key value as a literal of delta-rs' SQL."""
+    match base_type(type_), value:
+        case "binary", bytes():
+            return f"X'{value.hex()}'"
+        case "boolean", bool():
+            return str(value).lower()
+        case "date", date():
+            return f"cast('{value}' as date)"
+        case "timestamp", datetime():
+            return f"arrow_cast('{value}', 'Timestamp(Microsecond, Some(\"UTC\"))')"
+        case "timestamp_ntz", datetime():
+            return f"arrow_cast('{value}', 'Timestamp(Microsecond, None)')"
+        case "decimal", Decimal():
+            return f"cast('{value:f}' as {type_})"
+        case "string", str():
+            return "'" + value.replace("'", "''") + "'"
+    return str(value)
+
+
+def _row_by_spark(table: Path, article: PublishedArticle, values: Sequence[KeyValue]) -> Row | None:
+    from pyspark.sql import functions as F
+
+    from mergerepl import spark
+    from mergerepl.store.delta import read_version
+    from mergerepl.store.images import comparable
+    from mergerepl.store.sql import quote
+
+    rows = read_version(spark.session(), table, head_version(table))
+    types = {field.name: field.dataType for field in rows.schema}
+    for name, value in zip(article.identity, values, strict=True):
+        column = F.col(quote(name))
+        if article.rowguid_column is not None:
+            rows = rows.where(F.lower(column) == str(value).lower())
+            continue
+        wanted = F.lit(bytearray(value) if isinstance(value, bytes) else value).cast(types[name])
+        rows = rows.where(comparable(column, types[name]) == comparable(wanted, types[name]))
+    found: list[Row] = rows.select(*(quote(name) for name in article.columns)).limit(1).toArrow().to_pylist()
+    return found[0] if found else None
+
+
+def text_of(value: Any) -> str | None:
+    """Return a value as text that does not depend on who read it; NULL stays None."""
+    match value:
+        case None:
+            return None
+        case bool():
+            return str(value).lower()
+        case bytes():
+            return value.hex().upper()
+        case datetime():
+            return str(value.astimezone(UTC) if value.tzinfo is not None else value)
+        case date():
+            return value.isoformat()
+        case Decimal():
+            return f"{value:f}"
+        case dict():
+            return "{" + ", ".join(f"{name}: {text_of(part)}" for name, part in value.items()) + "}"
+        case list() if value and isinstance(value[0], tuple):
+            return text_of(dict(value))
+        case list():
+            return "[" + ", ".join(str(text_of(part)) for part in value) + "]"
+    return str(value)

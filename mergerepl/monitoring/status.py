@@ -1,0 +1,97 @@
+"""`mergerepl status`: one replica, its articles and its subscriptions; what is wrong is told, not raised."""
+
+from pathlib import Path
+
+from mergerepl.changeset import MANIFEST
+from mergerepl.errors import MergeReplError
+from mergerepl.model.article import PublishedArticle
+from mergerepl.model.publication import Tracking
+from mergerepl.model.results import ArticleStatus, ReplicaStatus, SubscriptionStatus
+from mergerepl.monitoring.parties import others, publication_name, subscriber_root
+from mergerepl.monitoring.waiting import NO_VERSION, Uncaptured, uncaptured, unsent_generations
+from mergerepl.store.control import Row
+from mergerepl.store.replica import Replica, ReplicaInfo
+from mergerepl.systables import conflicts_info
+from mergerepl.systables.catalog import SyncStatus
+
+_STATUS = {0: "inactive", 1: "active", 2: "deleted"}
+_TYPE = {1: "server", 2: "client"}
+
+
+def replica_status(root: Path) -> ReplicaStatus:
+    """Return who a replica is, what it holds and how far each subscription is.
+
+    Raises: ConfigurationError if the folder is no replica; StoreError if its catalog cannot be read.
+    """
+    replica = Replica(root).require()
+    info = replica.info()
+    looks = [(article, uncaptured(replica, article, info)) for article in replica.articles]
+    problems = [look.problem for _, look in looks if look.problem]
+    subscriptions = []
+    for row in others(replica, info):
+        try:
+            unsent = len(unsent_generations(replica, info, row, replica.articles_of(row["pubid"])))
+        except MergeReplError as error:
+            unsent = 0
+            problems.append(error.message)
+        subscriptions.append(_subscription(replica, info, row, unsent))
+    conflicts, problem = _conflicts(replica)
+    return ReplicaStatus(
+        str(replica.root),
+        info.replid,
+        info.nickname,
+        info.role,
+        tuple(_article(article, info, look) for article, look in looks),
+        tuple(subscriptions),
+        conflicts,
+        tuple(_open_sessions(replica)),
+        tuple(dict.fromkeys([*problems, *problem])),
+    )
+
+
+def _article(article: PublishedArticle, info: ReplicaInfo, look: Uncaptured) -> ArticleStatus:
+    return ArticleStatus(
+        article.publication,
+        article.name,
+        article.artid,
+        article.nickname,
+        str(Tracking.COLUMN if article.column_tracking else Tracking.ROW),
+        article.table,
+        look.version,
+        info.captured.get(article.nickname, NO_VERSION),
+        look.commits,
+        article.triggers,
+    )
+
+
+def _subscription(replica: Replica, info: ReplicaInfo, row: Row, unsent: int) -> SubscriptionStatus:
+    return SubscriptionStatus(
+        publication_name(replica, row["pubid"]),
+        subscriber_root(replica, info, row),
+        _TYPE.get(row["subscriber_type"], str(row["subscriber_type"])),
+        float(row["priority"] or 0.0),
+        _STATUS.get(row["status"], str(row["status"])),
+        row["sentgen"] or 0,
+        row["recgen"] or 0,
+        unsent,
+        row["last_sync_date"],
+        SyncStatus(row["last_sync_status"] or 0).name.lower(),
+        row["last_sync_summary"] or "",
+    )
+
+
+def _conflicts(replica: Replica) -> tuple[int, list[str]]:
+    """Return how many conflicts are logged, by the files' statistics, and what went wrong."""
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
+
+    try:
+        return int(DeltaTable(str(replica.folder / conflicts_info.NAME)).count()), []
+    except (DeltaError, OSError) as error:
+        return 0, [f"The logged conflicts of '{replica.root}' cannot be counted: {error}"]
+
+
+def _open_sessions(replica: Replica) -> list[str]:
+    """Return the sessions that were staged and not finished, at either end."""
+    staged = sorted(replica.staging.iterdir()) if replica.staging.is_dir() else []
+    return [path.stem for path in staged if path.suffix == ".json" or (path / MANIFEST).exists()]

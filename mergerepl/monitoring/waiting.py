@@ -1,0 +1,83 @@
+"""What waits at a replica: commits not captured yet, generations not sent yet. Told without an engine."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from enumeration.generations import generations_to_send, make_generation
+from mergerepl.errors import MergeReplError
+from mergerepl.model.article import PublishedArticle
+from mergerepl.store.control import Row
+from mergerepl.store.deltalog import Commit, commits, head_version
+from mergerepl.store.replica import Replica, ReplicaInfo
+
+NO_VERSION = -1
+
+
+@dataclass(frozen=True)
+class Uncaptured:
+    """One article's table since it was captured: version, user commits, what keeps capture from them."""
+
+    version: int
+    commits: int
+    problem: str | None = None
+
+
+def uncaptured(replica: Replica, article: PublishedArticle, info: ReplicaInfo) -> Uncaptured:
+    """Return what the log tells of a table since its last capture; a damaged log is told, not raised."""
+    table = replica.table(article)
+    captured = info.captured.get(article.nickname, NO_VERSION)
+    try:
+        version = head_version(table)
+    except MergeReplError as error:
+        return Uncaptured(NO_VERSION, 0, error.message)
+    if version < captured:
+        problem = (
+            f"'{table}' was replaced by an older copy: it is at version {version}, captured was {captured}."
+        )
+        return Uncaptured(version, 0, problem)
+    found: list[Commit] = []
+    try:
+        found.extend(commits(table, from_version_exclusive=captured, through_version_inclusive=version))
+    except MergeReplError as error:
+        return Uncaptured(version, _by_users(found), error.message)
+    return Uncaptured(version, _by_users(found), _recreated(article, info, found))
+
+
+def _by_users(found: Iterable[Commit]) -> int:
+    return sum(commit.is_user_change for commit in found)
+
+
+def _recreated(article: PublishedArticle, info: ReplicaInfo, found: Iterable[Commit]) -> str | None:
+    known = info.table_ids.get(article.nickname)
+    for commit in found:
+        if commit.metadata is not None and commit.metadata.table_id != known:
+            return f"Article '{article.name}': its table was created anew at version {commit.version}."
+    return None
+
+
+def unsent_generations(
+    replica: Replica,
+    info: ReplicaInfo,
+    other: Row,
+    articles: Iterable[PublishedArticle],
+    *,
+    held: Sequence[Row] = (),
+) -> list[Row]:
+    """Return the generations with changes, open ones too, that a replica has yet to send to another.
+
+    Args:
+        replica: The source.
+        info: Its bookkeeping.
+        other: Its row of sysmergesubscriptions about the destination.
+        articles: The articles in question.
+        held: The destination's genhistory, if it can be asked.
+    """
+    waiting = generations_to_send(
+        make_generation(replica.genhistory()),
+        held,
+        from_generation_exclusive=other["sentgen"] or 0,
+        destination_nickname=other["replnickname"],
+        tablenicks=[article.nickname for article in articles],
+    )
+    # A generation beyond the last one given out is what a capture left that was cut short.
+    return [row for row in waiting if row["changecount"] and row["generation"] <= info.last_generation]

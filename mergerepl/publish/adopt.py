@@ -1,0 +1,60 @@
+"""Take a subscriber's own table into a publication (`sync_type: none`), if it holds the publisher's rows."""
+
+from pathlib import Path
+
+from mergerepl.errors import PublicationError
+from mergerepl.failpoints import failpoint
+from mergerepl.publish.properties import missing_properties, set_properties
+from mergerepl.publish.table_facts import read_table_facts
+from mergerepl.publish.unfinished import article_table
+from mergerepl.publish.work import Work
+from mergerepl.snapshot.compare_rows import KEY_PREFIX, differing_rows
+from mergerepl.store.control import Row
+from mergerepl.store.delta import read_version
+
+MOST_NAMED = 5
+
+
+def adopt(work: Work, article: Row, source: Path, source_version: int, root: Path) -> tuple[int, str]:
+    """Turn the table's feed on, compare its rows, and return its captured version and its id.
+
+    Raises: PublicationError naming up to five keys that differ.
+    """
+    table = read_table_facts(article_table(root, article))
+    mark = work.mark(f"publish {article['name']} at {root}")
+    version = set_properties(work.spark, table, missing_properties(table, work.retention), mark)
+    failpoint("initialise.after_adopt")
+    # Again: both tables may have been written to since the plan was made.
+    check_same_rows(work, article, source, source_version, table.path, version)
+    return version, table.metadata.table_id
+
+
+def check_same_rows(
+    work: Work, article: Row, source: Path, source_version: int, target: Path, target_version: int
+) -> None:
+    """Check that a subscriber's table holds the publisher's rows.
+
+    Raises: PublicationError naming up to five keys that differ.
+    """
+    found = differing_rows(
+        read_version(work.spark, source, source_version),
+        read_version(work.spark, target, target_version),
+        article["published_columns"],
+        article["key_columns"],
+    ).take(MOST_NAMED + 1)
+    if not found:
+        return
+    named = [
+        ", ".join(f"{name}={row[f'{KEY_PREFIX}{i}']}" for i, name in enumerate(article["key_columns"]))
+        + f" ({row['kind']})"
+        for row in found[:MOST_NAMED]
+    ]
+    more = " and more" if len(found) > MOST_NAMED else ""
+    raise PublicationError(
+        f"Article '{article['name']}': table '{target}' does not hold the publisher's rows, as `sync_type: "
+        f"none` promises: {'; '.join(named)}{more}. Make the tables equal, or move this one away and leave "
+        "`sync_type` out: the rows are then copied from the publisher.",
+        article=article["name"],
+        table=str(target),
+        keys="; ".join(named),
+    )

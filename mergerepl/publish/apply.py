@@ -1,0 +1,125 @@
+"""`mergerepl apply`: make the replicas match the file.
+
+The plan is made without a lock and without a change: reading is safe beside a running agent, a refused file
+leaves nothing behind, and a file that changes nothing costs a few reads of small tables. If there is
+something to do, the replicas are locked and looked at again before the first step.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from mergerepl.errors import PublicationError, StoreError
+from mergerepl.failpoints import failpoint
+from mergerepl.model.progress import NoProgress, Progress
+from mergerepl.model.publication import Publication
+from mergerepl.model.results import ApplyResult
+from mergerepl.publish.plan import Plan, make_plan
+from mergerepl.publish.situation import look
+from mergerepl.store.lease import lease
+
+PURPOSE = "mergerepl apply"
+
+_LIBRARIES = frozenset({"pyspark", "py4j", "delta", "deltalake", "_internal"})
+
+
+def apply_publication(
+    publication: Publication,
+    *,
+    dry_run: bool = False,
+    progress: Progress | None = None,
+    capture: Callable[[Path], None] | None = None,
+) -> ApplyResult:
+    """Make the replicas match the publication and return what was done (or, dry, would be done).
+
+    Args:
+        publication: As the file states it.
+        dry_run: Check everything and change nothing.
+        progress: Told of each step as it begins.
+        capture: Captures the changes of the publisher at a root, whose lease is held (the agent's part).
+            Without it, a publication that is in use already can get no new subscribers.
+
+    Raises: ConfigurationError, PublicationError: refused, nothing was changed. LeaseError: somebody works on
+        one of the replicas. StoreError: a table cannot be read or written; run again, what is done stays
+        done.
+    """
+    started = time.monotonic()
+    publication = _resolved(publication)
+    progress = progress or NoProgress()
+    capture = capture or _refuse_capture
+    with _engine_errors("Checking the publication"):
+        plan = make_plan(publication, capture, progress)
+    if plan.steps and not dry_run:
+        plan = _carry_out(publication, plan, progress, capture)
+    steps = tuple(step.plan for step in plan.steps)
+    return ApplyResult(publication.name, steps, dry_run=dry_run, duration_s=time.monotonic() - started)
+
+
+def _resolved(publication: Publication) -> Publication:
+    """Return the publication with roots free of symbolic links: that is what replicas are known by."""
+    subscriptions = tuple(
+        replace(subscription, subscriber=_real(subscription.subscriber))
+        for subscription in publication.subscriptions
+    )
+    return replace(publication, publisher=_real(publication.publisher), subscriptions=subscriptions)
+
+
+def _real(root: str) -> str:
+    return os.path.realpath(root) if os.path.isabs(root) else root
+
+
+def _carry_out(
+    publication: Publication, plan: Plan, progress: Progress, capture: Callable[[Path], None]
+) -> Plan:
+    with ExitStack() as leases:
+        for root in plan.roots:
+            _make_folder(root)
+            leases.enter_context(lease(root, purpose=PURPOSE))
+        if look(publication) != plan.seen:
+            plan = make_plan(publication, capture, progress)
+        plan.work.hold(plan.roots)
+        for step in plan.steps:
+            action = step.plan.action
+            progress.step(f"{action} {step.plan.object}")
+            failpoint(f"apply.before_{action}")
+            with _engine_errors(f"Step '{action} {step.plan.object}'"):
+                step.run()
+            failpoint(f"apply.after_{action}")
+    return plan
+
+
+@contextmanager
+def _engine_errors(doing: str) -> Iterator[None]:
+    """Turn what Spark, delta-rs or the file system raise into an error of ours."""
+    try:
+        yield
+    except Exception as error:
+        library = type(error).__module__.partition(".")[0]
+        if library not in _LIBRARIES and not isinstance(error, OSError):
+            raise
+        cause = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise StoreError(
+            f"{doing} failed: {cause} What was done before stays done; see to the cause and run `mergerepl "
+            "apply` again."
+        ) from error
+
+
+def _make_folder(root: Path) -> None:
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise PublicationError(
+            f"Subscriber '{root}' cannot be created: {error.strerror}. Check the path and its permissions.",
+            replica=str(root),
+        ) from error
+
+
+def _refuse_capture(root: Path) -> None:
+    raise PublicationError(
+        f"Publisher '{root}' has changes to capture first. Run `mergerepl sync`, then `mergerepl apply` "
+        "again.",
+        replica=str(root),
+    )

@@ -1,0 +1,84 @@
+"""Publish tables: the feed on, the article's system tables there, and last its row in sysmergearticles."""
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from mergerepl.failpoints import failpoint
+from mergerepl.model.publication import Article
+from mergerepl.model.results import PlanStep
+from mergerepl.publish.check_article import published_fields
+from mergerepl.publish.column_types import Field
+from mergerepl.publish.properties import describe, missing_properties, set_properties
+from mergerepl.publish.replica_state import change_info
+from mergerepl.publish.rows import article_row
+from mergerepl.publish.system_tables import add_image_columns, create_conflict_table
+from mergerepl.publish.table_facts import TableFacts
+from mergerepl.publish.work import Step, Work
+from mergerepl.store.control import ControlPlane
+from mergerepl.systables import catalog
+from mergerepl.systables.conflicts_info import conflict_table_name
+
+
+@dataclass(frozen=True)
+class NewArticle:
+    """An article to be published, with the table it was checked against."""
+
+    article: Article
+    table: TableFacts
+    nickname: int
+    source_table: str
+
+    @property
+    def fields(self) -> list[Field]:
+        """The published columns."""
+        return published_fields(self.article, self.table)
+
+
+def publish_steps(work: Work, articles: Sequence[NewArticle]) -> list[Step]:
+    """Return one step per table to publish."""
+    return [Step(_plan(work, new), partial(_publish, work, new)) for new in articles]
+
+
+def _plan(work: Work, new: NewArticle) -> PlanStep:
+    properties = missing_properties(new.table, work.retention)
+    return PlanStep(
+        "publish",
+        new.article.name,
+        describe(properties) or "Change Data Feed is on and files are kept long enough",
+    )
+
+
+def _publish(work: Work, new: NewArticle) -> None:
+    """Publish one table. Its row in sysmergearticles is the commit point: without it, a run starts over."""
+    root, table = work.publisher, new.table
+    name = new.article.name
+    failpoint("publish.before_alter")
+    captured = set_properties(
+        work.spark, table, missing_properties(table, work.retention), work.mark(f"publish {name}")
+    )
+    failpoint("publish.after_alter")
+    mark = work.mark(f"system tables of {name}")
+    conflict_table = conflict_table_name(work.publication.name, name)
+    create_conflict_table(root, conflict_table, new.fields, retention=work.retention, mark=mark)
+    add_image_columns(work.spark, root, {new.nickname: new.fields})
+    failpoint("publish.after_system_tables")
+    change_info(root, captured={new.nickname: captured}, table_ids={new.nickname: table.metadata.table_id})
+    failpoint("publish.after_captured")
+    control = ControlPlane(root)
+    row = article_row(
+        work.publication, new.article, table, pubid=work.pubid, artid=str(uuid.uuid4()), nickname=new.nickname
+    )
+    rows = control.rows(catalog.ARTICLES)
+    control.replace(catalog.ARTICLES, [*rows, {**row, "source_table": new.source_table}])
+    failpoint("publish.after_article")
+
+
+def unpublish(root: Path, artid: str) -> None:
+    """Take an article out of the publication. Its table keeps the feed; the nickname is not reused."""
+    control = ControlPlane(root)
+    control.replace(
+        catalog.ARTICLES, [row for row in control.rows(catalog.ARTICLES) if row["artid"] != artid]
+    )

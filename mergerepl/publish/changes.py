@@ -1,0 +1,249 @@
+"""What a changed file changes in a running publication, and what it may not change."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from mergerepl.errors import PublicationError
+from mergerepl.model.publication import Article, Subscription
+from mergerepl.model.results import PlanStep
+from mergerepl.publish.column_types import ddl_of
+from mergerepl.publish.properties import describe, missing_properties, set_properties
+from mergerepl.publish.replica_state import (
+    SUBSCRIPTION_DELETED,
+    SUBSCRIPTION_INACTIVE,
+    ReplicaState,
+    change_info,
+)
+from mergerepl.publish.rows import article_settings, definition, publication_settings, subscription_settings
+from mergerepl.publish.table_facts import read_table_facts
+from mergerepl.publish.unfinished import article_table, drop_unfinished
+from mergerepl.publish.work import Step, Work
+from mergerepl.store.control import ControlPlane, Row
+from mergerepl.store.deltalog import head_version
+from mergerepl.systables import catalog
+from mergerepl.systables.table import SystemTable
+
+
+def check_article_unchanged(article: Article, row: Row) -> None:
+    """Refuse what cannot change while replicas hold metadata by it.
+
+    Raises: PublicationError naming the setting, its value then and now.
+    """
+    wanted: dict[str, tuple[Any, Any]] = {
+        "table": (row["source_table"], os.path.normpath(article.table)),
+        "key": (list(row["key_columns"]), list(article.identity)),
+        "rowguid": (row["rowguid_column"], article.rowguid),
+        "tracking": ("column" if row["column_tracking"] else "row", article.tracking.value),
+        "columns": (_columns(row), _wanted_columns(article, row)),
+    }
+    for name, (before, now) in wanted.items():
+        if before != now:
+            raise PublicationError(
+                f"Article '{article.name}': `{name}` was {_shown(before)} and is {_shown(now)} in the file. "
+                "It cannot change while the article is published. Put it back; or take all subscriptions and "
+                "then the article out of the file, running `mergerepl apply` after each, and put them in "
+                "again.",
+                article=article.name,
+            )
+
+
+def _columns(row: Row) -> list[str] | None:
+    return sorted(row["published_columns"]) if row["vertical_partition"] else None
+
+
+def _wanted_columns(article: Article, row: Row) -> list[str] | None:
+    return None if article.columns is None else sorted({*article.columns, *article.identity})
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "not given"
+    return f"[{', '.join(value)}]" if isinstance(value, list) else f"'{value}'"
+
+
+def check_subscription_unchanged(subscription: Subscription, row: Row) -> None:
+    """Refuse a change of a subscription's type: what is won by priority already was won by the old one.
+
+    Raises: PublicationError.
+    """
+    before = "server" if row["subscriber_type"] == 1 else "client"
+    if before != subscription.type.value:
+        raise PublicationError(
+            f"Subscriber '{subscription.subscriber}': `type` was {before} and is {subscription.type.value} "
+            "in the file. It cannot change while the subscription lasts. Put it back; or remove the "
+            "subscription, run `mergerepl apply`, and add it again.",
+            replica=subscription.subscriber,
+        )
+
+
+def update_rows(root: Path, table: SystemTable, change: Row, **where: object) -> None:
+    """Change columns of the rows with these values, in one commit."""
+    control = ControlPlane(root)
+    rows = control.rows(table)
+    changed = [{**row, **change} if all(row[n] == v for n, v in where.items()) else row for row in rows]
+    if changed != rows:
+        control.replace(table, changed)
+
+
+def _differing(row: Row, wanted: Row) -> Row:
+    return {name: value for name, value in wanted.items() if row[name] != value}
+
+
+def _told(row: Row, change: Row) -> str:
+    return ", ".join(f"{name} {row[name]} → {value}" for name, value in change.items())
+
+
+def publication_steps(work: Work, row: Row, replicas: Sequence[ReplicaState]) -> list[Step]:
+    """Return the step that changes retention or conflict logging, if the file changed them."""
+    change = _differing(row, publication_settings(work.publication))
+    if not change:
+        return []
+
+    def run() -> None:
+        for replica in replicas:
+            update_rows(replica.root, catalog.PUBLICATIONS, change, pubid=work.pubid)
+
+    return [Step(PlanStep("change", work.publication.name, _told(row, change)), run)]
+
+
+def article_steps(
+    work: Work, articles: Sequence[tuple[Article, Row]], replicas: Sequence[ReplicaState]
+) -> list[Step]:
+    """Return a step for each article whose resolver or resolution changed."""
+    steps = []
+    for article, row in articles:
+        change = _differing(row, article_settings(article))
+        if change:
+
+            def run(change: Row = change, artid: str = row["artid"]) -> None:
+                for replica in replicas:
+                    update_rows(replica.root, catalog.ARTICLES, change, artid=artid)
+
+            steps.append(Step(PlanStep("change", article.name, _told(row, change)), run))
+    return steps
+
+
+def subscription_steps(work: Work, subscription: Subscription, row: Row) -> list[Step]:
+    """Return the step that changes priority or host name of a subscription, at both sides."""
+    change = _differing(row, subscription_settings(subscription))
+    if not change:
+        return []
+
+    def run() -> None:
+        update_rows(work.publisher, catalog.SUBSCRIPTIONS, change, subid=row["subid"])
+        # both of its rows: about itself and about the publisher
+        update_rows(Path(subscription.subscriber), catalog.SUBSCRIPTIONS, change, pubid=work.pubid)
+
+    return [Step(PlanStep("change", subscription.subscriber, _told(row, change)), run)]
+
+
+def unsubscribe_step(work: Work, row: Row, subscriber: ReplicaState | None, articles: Sequence[Row]) -> Step:
+    """Return the step that ends a subscription. The subscriber keeps its tables, if it has them all."""
+    roots = [work.publisher, *([subscriber.root] if subscriber else [])]
+    is_unfinished = row["status"] == SUBSCRIPTION_INACTIVE
+    detail = "end the subscription; its tables " + ("were not finished: removed" if is_unfinished else "stay")
+    if subscriber is None:
+        detail += " (the replica cannot be reached: it is not told)"
+
+    def run() -> None:
+        if is_unfinished and subscriber is not None:
+            drop_unfinished([article_table(subscriber.root, a) for a in articles], row["subid"])
+        # At the publisher first: from then on no session runs for it.
+        for root in roots:
+            control = ControlPlane(root)
+            rows = control.rows(catalog.SUBSCRIPTIONS)
+            ended = [
+                {**r, "status": SUBSCRIPTION_DELETED}
+                if r["pubid"] == work.pubid and (root != work.publisher or r["subid"] == row["subid"])
+                else r
+                for r in rows
+            ]
+            control.replace(catalog.SUBSCRIPTIONS, ended)
+
+    return Step(PlanStep("unsubscribe", row["subscriber_server"], detail), run)
+
+
+def moved_step(work: Work, replica: ReplicaState, before: Path, others: Sequence[ReplicaState]) -> Step:
+    """Return the step that tells a moved replica, and those that know it, where it is now."""
+
+    def run() -> None:
+        change = {"subscriber_server": str(replica.root)}
+        for root in {replica.root, *(other.root for other in others if other.info)}:
+            update_rows(root, catalog.SUBSCRIPTIONS, change, replid=replica.repid)
+        update_rows(replica.root, catalog.PUBLICATIONS, {"publisher": str(work.publisher)}, pubid=work.pubid)
+        change_info(replica.root, root=str(replica.root))
+
+    return Step(PlanStep("move", str(replica.root), f"was at '{before}'"), run)
+
+
+def property_steps(work: Work, replica: ReplicaState, *, retention_changed: bool) -> list[Step]:
+    """Return a step for each published table that lacks a property replication needs.
+
+    A table at its captured version was not touched since it had them all.
+    """
+    steps = []
+    for row in replica.articles_of(work.pubid):
+        path = replica.root / row["source_table"]
+        captured = replica.captured.get(row["nickname"], -1)
+        if not retention_changed and head_version(path) == captured:
+            continue
+        table = read_table_facts(path)
+        properties = missing_properties(table, work.retention)
+        if properties:
+            mark = work.mark(f"properties of {row['name']} at {replica.root}")
+
+            def run(table: Any = table, properties: dict[str, str] = properties, mark: Any = mark) -> None:
+                set_properties(work.spark, table, properties, mark)
+
+            steps.append(Step(PlanStep("change", str(path), describe(properties)), run))
+    return steps
+
+
+def definition_step(
+    work: Work, row: Row | None, replicas: Sequence[ReplicaState], *, is_alone: bool
+) -> list[Step]:
+    """Return the step that stores the file as applied: the last one, which makes a new publication active."""
+    wanted = definition(work.publication)
+    if row is not None and row["definition"] == wanted and row["status"] == 1:
+        return []
+
+    def run() -> None:
+        update_rows(
+            work.publisher, catalog.PUBLICATIONS, {"definition": wanted, "status": 1}, pubid=work.pubid
+        )
+        shared = definition(work.publication, with_subscriptions=False)
+        for replica in replicas:
+            update_rows(replica.root, catalog.PUBLICATIONS, {"definition": shared}, pubid=work.pubid)
+
+    if row is None:
+        detail = "make the publication active"
+    elif is_alone:
+        detail = "note the file as applied"
+    else:
+        detail = "note the changes as applied"
+    return [Step(PlanStep("record", work.publication.name, detail), run)]
+
+
+def skip_to_head(work: Work, articles: Sequence[Row]) -> None:
+    """Take the publisher's tables as they are now for captured: nobody else has rows of them yet.
+
+    Raises: PublicationError if a table's columns changed since it was published.
+    """
+    captured, table_ids = {}, {}
+    for article in articles:
+        table = read_table_facts(work.publisher / article["source_table"])
+        types = {field["name"]: ddl_of(field["type"]) for field in table.fields}
+        published = dict(zip(article["published_columns"], article["published_types"], strict=True))
+        if any(types.get(name) != type_ for name, type_ in published.items()) or (
+            not article["vertical_partition"] and len(types) != len(published)
+        ):
+            raise PublicationError(
+                f"Article '{article['name']}': the columns of table '{table.path}' changed since it was "
+                "published. Take the article out of the file, run `mergerepl apply`, and put it in again.",
+                article=article["name"],
+            )
+        captured[article["nickname"]] = table.version
+        table_ids[article["nickname"]] = table.metadata.table_id
+    change_info(work.publisher, captured=captured, table_ids=table_ids)

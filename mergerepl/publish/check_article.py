@@ -1,0 +1,263 @@
+"""Whether a table can be published as an article: everything its Delta log tells, before any row is read."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from mergerepl.errors import PublicationError, StoreError
+from mergerepl.model.publication import Article
+from mergerepl.publish.column_types import Field, ddl_of, leaf_types
+from mergerepl.publish.table_facts import TableFacts, read_table_facts
+from mergerepl.store.deltalog import LOG_FOLDER, is_delta_table
+from mergerepl.systables.conflicts_info import CONFLICT_COLUMNS
+
+KNOWN_FEATURES = frozenset(
+    {
+        "allowColumnDefaults",
+        "appendOnly",
+        "changeDataFeed",
+        "checkConstraints",
+        "clustering",
+        "columnMapping",
+        "deletionVectors",
+        "domainMetadata",
+        "generatedColumns",
+        "identityColumns",
+        "inCommitTimestamp",
+        "invariants",
+        "rowTracking",
+        "timestampNtz",
+        "typeWidening",
+        "typeWidening-preview",
+        "v2Checkpoint",
+        "vacuumProtocolCheck",
+        "variantType",
+        "variantType-preview",
+    }
+)
+"""Table features that Spark reads and writes here without loss. Another one may mean anything: refused."""
+
+_LAST_READER_VERSION, _LAST_WRITER_VERSION = 3, 7
+
+_KEY_TYPES = frozenset(
+    {"byte", "short", "integer", "long", "string", "date", "timestamp", "timestamp_ntz", "boolean", "binary"}
+)
+_UNSUPPORTED_TYPES = {
+    "void": "VOID",
+    "variant": "VARIANT",
+    "calendar_interval": "an interval",
+    "interval": "an interval",
+}
+_RESERVED_PREFIX = "__mr_"
+_RESERVED = frozenset({"_change_type", "_commit_version", "_commit_timestamp"})
+_MAPPING_CHARACTERS = " ,;{}()\n\t="
+
+
+def read_article_table(article: Article, path: Path) -> TableFacts:
+    """Return the facts of the table an article names.
+
+    Raises: PublicationError saying what is there instead of a readable Delta table.
+    """
+    what = _what_is_there(path)
+    if what:
+        raise _refusal(article, f"its table '{path}' {what}", "Check `table:`, or create the table first.")
+    try:
+        return read_table_facts(path)
+    except StoreError as error:
+        raise PublicationError(f"Article '{article.name}': {error.message}", article=article.name) from error
+
+
+def _what_is_there(path: Path) -> str:
+    try:
+        if not path.exists():
+            return "does not exist"
+        if not path.is_dir():
+            return "is a file, not a Delta table"
+        if is_delta_table(path):
+            return ""
+        has_log = (path / LOG_FOLDER).is_dir()
+        has_parquet = any(entry.suffix == ".parquet" for entry in path.iterdir())
+    except OSError as error:
+        return f"cannot be looked at ({error.strerror})"
+    if has_log:
+        return "has an empty Delta log"
+    return (
+        "holds Parquet files without a Delta log: convert it with CONVERT TO DELTA"
+        if has_parquet
+        else "is no Delta table"
+    )
+
+
+def check_article(article: Article, table: TableFacts) -> None:
+    """Check that the table can be an article.
+
+    Raises: PublicationError naming the article, the column or property, and what to do.
+    """
+    _check_protocol(article, table)
+    _check_properties(article, table)
+    _check_column_names(article, table)
+    columns = published_fields(article, table)
+    _check_types(article, columns)
+    _check_identity(article, table)
+    _check_left_out(article, table, {field["name"] for field in columns})
+
+
+def published_fields(article: Article, table: TableFacts) -> list[Field]:
+    """Return the published columns, in table order; the identity is always among them.
+
+    Raises: PublicationError if `columns` names one that the table does not have, or one twice.
+    """
+    if article.columns is None:
+        return list(table.fields)
+    names = _all_found(article, table, article.columns, "`columns`")
+    wanted = {*names, *_all_found(article, table, article.identity, "the key")}
+    return [field for field in table.fields if field["name"] in wanted]
+
+
+def _all_found(article: Article, table: TableFacts, names: Sequence[str], where: str) -> list[str]:
+    for name in names:
+        if table.field(name) is None:
+            near = next((f["name"] for f in table.fields if f["name"].casefold() == name.casefold()), None)
+            hint = f"Did you mean '{near}'?" if near else f"The table has {_names(table)}."
+            raise _refusal(
+                article, f"{where} names column '{name}', which table '{table.path}' does not have", hint
+            )
+    if len(set(names)) != len(names):
+        raise _refusal(article, f"{where} names a column twice", "Name each once.")
+    return list(names)
+
+
+def _names(table: TableFacts, most: int = 12) -> str:
+    names = [field["name"] for field in table.fields]
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def _check_protocol(article: Article, table: TableFacts) -> None:
+    unknown = sorted(table.features - KNOWN_FEATURES)
+    if unknown:
+        raise _refusal(
+            article,
+            f"table '{table.path}' uses the Delta table feature {', '.join(unknown)}, which this mergerepl "
+            "does not know",
+            "Drop the feature with ALTER TABLE … DROP FEATURE, or use a later mergerepl.",
+        )
+    if table.reader_version > _LAST_READER_VERSION or table.writer_version > _LAST_WRITER_VERSION:
+        raise _refusal(
+            article,
+            f"table '{table.path}' has Delta protocol {table.reader_version}/{table.writer_version}; this "
+            f"mergerepl knows up to {_LAST_READER_VERSION}/{_LAST_WRITER_VERSION}",
+            "Use a later mergerepl.",
+        )
+
+
+def _check_properties(article: Article, table: TableFacts) -> None:
+    if table.properties.get("delta.appendOnly", "false").lower() == "true":
+        raise _refusal(
+            article,
+            f"table '{table.path}' is append-only (delta.appendOnly = true), so updates and deletes of other "
+            "replicas could not be applied",
+            "Unset the property, or leave the table out.",
+        )
+
+
+def _check_column_names(article: Article, table: TableFacts) -> None:
+    seen: dict[str, str] = {}
+    conflict_columns = {column.name.casefold() for column in CONFLICT_COLUMNS}
+    for name in (field["name"] for field in table.fields):
+        folded = name.casefold()
+        if folded in seen:
+            raise _refusal(
+                article, f"its columns '{seen[folded]}' and '{name}' differ only in case", "Rename one."
+            )
+        seen[folded] = name
+    for name in (field["name"] for field in published_fields(article, table)):
+        folded = name.casefold()
+        is_identity = folded == "rowguid" and name == article.rowguid
+        if (
+            folded in _RESERVED
+            or folded.startswith(_RESERVED_PREFIX)
+            or (folded in conflict_columns and not is_identity)
+        ):
+            hint = f" (or publish it as the identity: `rowguid: {name}`)" if folded == "rowguid" else ""
+            raise _refusal(
+                article,
+                f"its column '{name}' has a name that mergerepl or Delta needs for itself",
+                f"Rename the column, or leave it out with `columns:`{hint}.",
+            )
+        if any(character in _MAPPING_CHARACTERS for character in name):
+            raise _refusal(
+                article,
+                f"its column {name!r} has a name that Delta allows only with column mapping, which replicas "
+                "do not share",
+                "Rename the column, or leave it out with `columns:`.",
+            )
+
+
+def _check_types(article: Article, columns: Sequence[Field]) -> None:
+    for field in columns:
+        for name, words in _UNSUPPORTED_TYPES.items():
+            if any(leaf.startswith(name) for leaf in leaf_types(field["type"])):
+                raise _refusal(
+                    article,
+                    f"its column '{field['name']}' is {words}, which cannot be replicated",
+                    "Leave the column out with `columns:`, or change its type.",
+                )
+        if "__COLLATIONS" in field["metadata"]:
+            raise _refusal(
+                article,
+                f"its column '{field['name']}' is a collated string, which this version of Delta cannot "
+                "change",
+                "Leave the column out with `columns:`, or give it the default collation.",
+            )
+        if any(name.startswith("delta.identity.") for name in field["metadata"]):
+            raise _refusal(
+                article,
+                f"its column '{field['name']}' is an identity column (GENERATED … AS IDENTITY): each replica "
+                "would give out the same numbers, and Delta allows no values from elsewhere",
+                "Use keys that are unique everywhere, such as GUIDs, in an ordinary column.",
+            )
+
+
+def _check_identity(article: Article, table: TableFacts) -> None:
+    if not article.identity:
+        raise _refusal(article, "it has no key", "Name the columns that identify a row: `key: [column, …]`.")
+    for name in _all_found(article, table, article.identity, "the key"):
+        field = table.field(name)
+        assert field is not None
+        if article.rowguid and field["type"] != "string":
+            raise _refusal(
+                article,
+                f"its rowguid column '{name}' is {ddl_of(field['type'])}, not string",
+                "Name a string column of GUIDs, or give `key:` instead.",
+            )
+        data_type = field["type"]
+        is_supported = isinstance(data_type, str) and (
+            data_type in _KEY_TYPES or data_type.startswith("decimal")
+        )
+        if not is_supported:
+            raise _refusal(
+                article,
+                f"its key column '{name}' is {ddl_of(data_type)}, whose values have no one exact form to "
+                "compare by",
+                "Use a key of integers, strings, dates, timestamps, decimals, booleans or binaries.",
+            )
+
+
+def _check_left_out(article: Article, table: TableFacts, published: set[str]) -> None:
+    for field in table.fields:
+        has_value = {"CURRENT_DEFAULT", "delta.generationExpression"} & set(field["metadata"])
+        if field["name"] not in published and not field["nullable"] and not has_value:
+            raise _refusal(
+                article,
+                f"its column '{field['name']}' is left out by `columns:` but is NOT NULL without a default, "
+                "so rows inserted at a subscriber could not be stored here",
+                "Publish the column, or allow NULLs or give it a default.",
+            )
+
+
+def _refusal(article: Article, why: str, next_step: str) -> PublicationError:
+    return PublicationError(
+        f"Article '{article.name}' cannot be published: {why}. {next_step}",
+        article=article.name,
+        table=article.table,
+    )

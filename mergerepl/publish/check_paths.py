@@ -1,0 +1,184 @@
+"""Names and places of a publication: what can be refused before any table is opened."""
+
+import os
+import re
+import unicodedata
+from collections.abc import Iterable
+from pathlib import Path
+
+from mergerepl.errors import ConfigurationError, PublicationError
+from mergerepl.model.publication import Publication
+from mergerepl.store.lease import LOCK_FILE
+from mergerepl.systables.conflicts_info import conflict_table_name
+from mergerepl.systables.table import FOLDER
+
+_UNUSABLE = re.compile(r"[/\\\x00-\x1f\x7f]")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+_MAX_NAME_BYTES = 200
+_NOT_FOR_DELTA_RS = re.compile(r"%[0-9A-Fa-f]{2}|[\[\]^|\\]")
+"""delta-rs takes paths for URLs: it undoes percent escapes that are part of a name, panics at the rest."""
+
+
+def check_names(publication: Publication) -> None:
+    """Check the names that become names of folders.
+
+    Raises: ConfigurationError naming the first unusable one, or two that a file system may take for one.
+    """
+    _check_name("publication", publication.name)
+    if not publication.articles:
+        raise ConfigurationError(
+            f"Publication '{publication.name}' has no articles. Name at least one table under `articles:`.",
+            publication=publication.name,
+        )
+    seen: dict[str, str] = {}
+    for article in publication.articles:
+        _check_name("article", article.name)
+        _check_name("conflict table", conflict_table_name(publication.name, article.name))
+        folded = unicodedata.normalize("NFC", article.name).casefold()
+        if folded in seen:
+            raise ConfigurationError(
+                f"Articles '{seen[folded]}' and '{article.name}' of publication '{publication.name}' have "
+                "one name (case and Unicode form do not count). Rename one of them.",
+                publication=publication.name,
+                article=article.name,
+            )
+        seen[folded] = article.name
+
+
+def _check_name(kind: str, name: str) -> None:
+    if not name.strip() or name in (".", "..") or _UNUSABLE.search(name):
+        raise ConfigurationError(
+            f"{name!r} cannot be the name of a {kind}: it becomes a folder's name, so it may not be empty or "
+            "hold slashes or control characters. Choose another name.",
+        )
+    if len(name.encode()) > _MAX_NAME_BYTES:
+        raise ConfigurationError(
+            f"The {kind} name '{name[:40]}…' is {len(name.encode())} bytes long; file systems take "
+            f"{_MAX_NAME_BYTES}. Choose a shorter one."
+        )
+
+
+def check_places(publication: Publication) -> None:
+    """Check that the replica roots are folders of their own and no two articles are one table.
+
+    Raises: ConfigurationError or PublicationError naming the two that are in each other's way.
+    """
+    publisher = _root(publication.publisher, "publisher")
+    if not publisher.is_dir():
+        what = "is a file" if publisher.exists() else "does not exist"
+        raise PublicationError(
+            f"The publisher '{publisher}' {what}. Give the folder that holds the tables to publish.",
+            replica=str(publisher),
+        )
+    places = [("the publisher", publisher)]
+    for subscription in publication.subscriptions:
+        root = _root(subscription.subscriber, "subscriber")
+        _check_subscriber_folder(root)
+        for what, other in places:
+            _check_apart(root, what, other)
+        places.append((f"subscriber '{root}'", root))
+    _check_tables(publication, publisher)
+
+
+def _root(text: str, kind: str) -> Path:
+    if _SCHEME.match(text):
+        raise ConfigurationError(
+            f"The {kind} '{_without_credentials(text)}' is a URI; this version of mergerepl works on file "
+            "systems only. Mount the store, or give a path.",
+        )
+    path = Path(text)
+    if not path.is_absolute():
+        raise ConfigurationError(f"The {kind} '{text}' is not an absolute path. Give an absolute one.")
+    _check_openable(f"The {kind}", os.path.realpath(path))
+    return path
+
+
+def _check_openable(what: str, path: str) -> None:
+    found = _NOT_FOR_DELTA_RS.search(path)
+    if found:
+        raise ConfigurationError(
+            f"{what} '{path}' has {found[0]} in its path, which the Delta library cannot open. Rename the "
+            "folder."
+        )
+
+
+def _without_credentials(uri: str) -> str:
+    return re.sub(r"//[^/@]*@", "//***@", uri)
+
+
+def _check_subscriber_folder(root: Path) -> None:
+    try:
+        exists = root.exists()
+    except OSError as error:  # a loop of symbolic links
+        raise PublicationError(
+            f"The subscriber '{root}' cannot be looked at: {error.strerror}. Check the path.",
+            replica=str(root),
+        ) from error
+    if exists and not root.is_dir():
+        raise PublicationError(f"The subscriber '{root}' is a file. Give a folder.", replica=str(root))
+    for parent in Path(os.path.realpath(root)).parents:
+        if (parent / FOLDER).is_dir() or (parent / LOCK_FILE).exists():
+            raise PublicationError(
+                f"The subscriber '{root}' lies inside the replica '{parent}'. Give a folder outside of it.",
+                replica=str(root),
+            )
+
+
+def _check_apart(root: Path, what: str, other: Path) -> None:
+    one, two = Path(os.path.realpath(root)), Path(os.path.realpath(other))
+    if one == two:
+        raise ConfigurationError(
+            f"The subscriber '{root}' and {what} are one folder. Give each replica its own.",
+            replica=str(root),
+        )
+    if two in one.parents or one in two.parents:
+        inner, outer = (root, what) if two in one.parents else (what, f"'{root}'")
+        raise ConfigurationError(
+            f"{inner} lies inside {outer}; replicas may not contain each other. Give each its own folder.",
+            replica=str(root),
+        )
+
+
+def _check_tables(publication: Publication, publisher: Path) -> None:
+    seen: dict[str, str] = {}
+    for article in publication.articles:
+        if _SCHEME.match(article.table):
+            raise ConfigurationError(
+                f"Article '{article.name}': table '{_without_credentials(article.table)}' is a URI; this "
+                "version of mergerepl works on file systems only. Give a path.",
+                article=article.name,
+            )
+        table = Path(os.path.realpath(publisher / article.table))
+        _check_openable(f"Article '{article.name}': its table", str(table))
+        if FOLDER in Path(os.path.normpath(article.table)).parts:
+            raise ConfigurationError(
+                f"Article '{article.name}': table '{article.table}' is a system table of mergerepl, which "
+                "cannot be published. Choose a table of your own.",
+                article=article.name,
+            )
+        if table == Path(os.path.realpath(publisher)) or table in Path(os.path.realpath(publisher)).parents:
+            raise ConfigurationError(
+                f"Article '{article.name}': table '{table}' contains the publisher '{publisher}' itself. "
+                "Give as publisher the folder above the tables.",
+                article=article.name,
+            )
+        for place, name in seen.items():
+            if _overlap(table, Path(place)):
+                raise ConfigurationError(
+                    f"Articles '{name}' and '{article.name}' are one table ('{table}'), or one lies in the "
+                    "other. Publish a table once.",
+                    article=article.name,
+                )
+        seen[str(table)] = article.name
+        roots: Iterable[str] = (s.subscriber for s in publication.subscriptions)
+        for root in roots:
+            if _overlap(table, Path(os.path.realpath(root))):
+                raise ConfigurationError(
+                    f"Article '{article.name}': its table '{table}' and the subscriber '{root}' lie in one "
+                    "another. Give the subscriber a folder of its own.",
+                    article=article.name,
+                )
+
+
+def _overlap(one: Path, other: Path) -> bool:
+    return one == other or one in other.parents or other in one.parents

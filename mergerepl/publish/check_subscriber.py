@@ -1,0 +1,163 @@
+"""Whether a replica root can be a subscriber, and whether an article can be put there."""
+
+import os
+from pathlib import Path
+
+from mergerepl.errors import PublicationError, StoreError
+from mergerepl.model.publication import Subscription, SyncType
+from mergerepl.publish.column_types import ddl_of
+from mergerepl.publish.replica_state import SUBSCRIPTION_ACTIVE, ReplicaState
+from mergerepl.publish.table_facts import TableFacts, read_table_facts
+from mergerepl.publish.unfinished import article_table, check_unwritten, is_unfinished
+from mergerepl.publish.work import Work
+from mergerepl.store.control import Row
+from mergerepl.store.deltalog import is_delta_table
+from mergerepl.systables.table import FOLDER
+
+
+def check_was_ours(publisher: ReplicaState, subscriber: ReplicaState, row: Row | None) -> None:
+    """Check that a replica at the subscriber's root is this publisher's, and is still there if it was.
+
+    Raises: PublicationError.
+    """
+    root = subscriber.root
+    if subscriber.info is None:
+        if row is not None and row["status"] == SUBSCRIPTION_ACTIVE:
+            raise PublicationError(
+                f"Subscriber '{root}' has lost its replica: there are no system tables below it. If the "
+                "folder is elsewhere or not mounted, bring it back. To initialise it anew, take the "
+                "subscription out of the file, run `mergerepl apply`, move the old tables away and put the "
+                "subscription in again.",
+                replica=str(root),
+            )
+        return
+    if row is not None and row["replid"] != subscriber.repid:
+        raise PublicationError(
+            f"Subscriber '{root}' is another replica than the one subscribed from there (it is "
+            f"{subscriber.repid}, the subscription {row['subid']} is of {row['replid']}). Bring the right "
+            "folder back, or take the subscription out of the file, run `mergerepl apply`, and put it in "
+            "again.",
+            replica=str(root),
+        )
+    if subscriber.info["role"] == "publisher":
+        raise PublicationError(
+            f"'{root}' is a publisher; this version of mergerepl cannot make a publisher a subscriber. Give "
+            "a folder of its own.",
+            replica=str(root),
+        )
+    publishers = {
+        r["replid"]: r["subscriber_server"]
+        for r in subscriber.subscriptions
+        if r["replid"] != subscriber.repid
+    }
+    others = {replid: server for replid, server in publishers.items() if replid != publisher.repid}
+    is_known = publisher.repid in publishers or any(
+        r["replid"] == subscriber.repid for r in publisher.subscriptions
+    )
+    if others or not is_known:
+        other = next(iter(others.values()), "an unfinished initialisation")
+        raise PublicationError(
+            f"'{root}' is already a subscriber of '{other}'; a replica has one publisher. Give another "
+            f"folder, or, if that subscription has ended, remove '{root / FOLDER}'.",
+            replica=str(root),
+        )
+
+
+def check_no_session_open(subscriber: Path) -> None:
+    """Check that no session of the subscriber waits to be finished: its numbers are planned already.
+
+    Raises: PublicationError.
+    """
+    if any((subscriber / FOLDER / "staging").glob("*.json")):
+        raise PublicationError(
+            f"Subscriber '{subscriber}' has a session that was interrupted. Run `mergerepl sync` for it "
+            "first, which finishes it, then `mergerepl apply` again.",
+            replica=str(subscriber),
+        )
+
+
+def check_target(publisher: Path, subscription: Subscription, article: Row, subid: str | None) -> None:
+    """Check that an article can be put there: nothing is in its place; or, without a snapshot, its like.
+
+    Raises: PublicationError.
+    """
+    table = article_table(Path(subscription.subscriber), article)
+    if subscription.sync_type is SyncType.NONE:
+        source = read_table_facts(publisher / article["source_table"])
+        _check_schema(article, source, _facts_of_adopted(article, table))
+        return
+    if not os.path.lexists(table):
+        return
+    if subid is not None and is_unfinished(table, subid):
+        check_unwritten(Path(subscription.subscriber), table)
+        return
+    if table.is_dir() and not table.is_symlink() and not any(table.iterdir()):
+        return
+    what = "there is a table already" if is_delta_table(table) else "the place is taken"
+    raise PublicationError(
+        f"Subscriber '{subscription.subscriber}': article '{article['name']}' would be copied to '{table}', "
+        f"but {what}. Move it away; or, if it holds the publisher's rows, say `sync_type: none` in the "
+        "subscription.",
+        article=article["name"],
+        replica=subscription.subscriber,
+        table=str(table),
+    )
+
+
+def _facts_of_adopted(article: Row, table: Path) -> TableFacts:
+    if not is_delta_table(table):
+        raise PublicationError(
+            f"Article '{article['name']}': `sync_type: none` says that '{table}' holds the publisher's rows, "
+            "but there is no Delta table. Create it, or leave `sync_type` out: the rows are then copied from "
+            "the publisher.",
+            article=article["name"],
+            table=str(table),
+        )
+    try:
+        return read_table_facts(table)
+    except StoreError as error:
+        raise PublicationError(
+            f"Article '{article['name']}': {error.message}", article=article["name"]
+        ) from error
+
+
+def _check_schema(article: Row, source: TableFacts, table: TableFacts) -> None:
+    """Check that both tables have the published columns with the same types; their order plays no part."""
+    for name in article["published_columns"]:
+        ours, theirs = source.field(name), table.field(name)
+        assert ours is not None
+        if theirs is None:
+            _differ(article, table.path, f"it has no column '{name}'")
+        elif theirs["type"] != ours["type"]:
+            _differ(
+                article,
+                table.path,
+                f"its column '{name}' is {ddl_of(theirs['type'])} instead of {ddl_of(ours['type'])}",
+            )
+        elif ours["nullable"] and not theirs["nullable"]:
+            _differ(article, table.path, f"its column '{name}' allows no NULL, as the publisher's does")
+    extra = [field["name"] for field in table.fields if field["name"] not in article["published_columns"]]
+    if extra:
+        _differ(article, table.path, f"it has the column '{extra[0]}', which is not published")
+
+
+def _differ(article: Row, table: Path, how: str) -> None:
+    raise PublicationError(
+        f"Article '{article['name']}': `sync_type: none` needs a table like the publisher's at '{table}', "
+        f"but {how}. Change the table, or move it away and leave `sync_type` out: the rows are then copied "
+        "from the publisher.",
+        article=article["name"],
+        table=str(table),
+    )
+
+
+def check_same_rows_now(work: Work, article: Row, root: Path) -> None:
+    """Check that an adopted table holds the publisher's rows as they are now.
+
+    Raises: PublicationError naming up to five keys that differ.
+    """
+    from mergerepl.publish.adopt import check_same_rows
+
+    source = read_table_facts(work.publisher / article["source_table"])
+    target = read_table_facts(article_table(root, article))
+    check_same_rows(work, article, source.path, source.version, target.path, target.version)

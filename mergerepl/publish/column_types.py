@@ -1,0 +1,86 @@
+"""Column types as a Delta log states them (JSON) and as Spark DDL, translated without a session."""
+
+import re
+from typing import Any
+
+from mergerepl.store.sql import quote
+
+Json = Any
+"""A type of a Delta schema: a name, or an object for struct, array and map."""
+
+Field = dict[str, Any]
+"""A field of a Delta schema: name, type, nullable, metadata."""
+
+_DDL_NAMES = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"}
+_JSON_NAMES = {ddl: json for json, ddl in _DDL_NAMES.items()}
+_PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+
+
+def ddl_of(data_type: Json) -> str:
+    """Return a type of a Delta schema as Spark DDL (char and varchar are strings there already)."""
+    if isinstance(data_type, str):
+        return _DDL_NAMES.get(data_type, data_type)
+    if data_type["type"] == "array":
+        return f"array<{ddl_of(data_type['elementType'])}>"
+    if data_type["type"] == "map":
+        return f"map<{ddl_of(data_type['keyType'])},{ddl_of(data_type['valueType'])}>"
+    fields = (f"{_ddl_name(field['name'])}:{ddl_of(field['type'])}" for field in data_type["fields"])
+    return f"struct<{','.join(fields)}>"
+
+
+def _ddl_name(name: str) -> str:
+    return name if _PLAIN_NAME.match(name) else quote(name)
+
+
+def json_of(ddl: str) -> Json:
+    """Return the Delta schema type of a DDL type of ours (the system tables'): no names that need quotes."""
+    head, _, rest = ddl.strip().partition("<")
+    if not rest:
+        return _JSON_NAMES.get(head, head)
+    parts = _split(rest[:-1])
+    if head == "array":
+        return {"type": "array", "elementType": json_of(parts[0]), "containsNull": True}
+    if head == "map":
+        key, value = (json_of(part) for part in parts)
+        return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": True}
+    named = (part.partition(":") for part in parts)
+    return {"type": "struct", "fields": [field(name.strip(), json_of(type_)) for name, _, type_ in named]}
+
+
+def _split(text: str) -> list[str]:
+    """Split at the commas outside of angle brackets."""
+    parts, depth, begin = [], 0, 0
+    for i, character in enumerate(text):
+        depth += (character == "<") - (character == ">")
+        if character == "," and depth == 0:
+            parts.append(text[begin:i])
+            begin = i + 1
+    return [*parts, text[begin:]]
+
+
+def field(name: str, data_type: Json) -> Field:
+    """Return a nullable field."""
+    return {"name": name, "type": data_type, "nullable": True, "metadata": {}}
+
+
+def nullable(data_type: Json) -> Json:
+    """Return a type without metadata whose parts, at every depth, may all be NULL."""
+    if isinstance(data_type, str):
+        return data_type
+    if data_type["type"] == "array":
+        return {"type": "array", "elementType": nullable(data_type["elementType"]), "containsNull": True}
+    if data_type["type"] == "map":
+        key, value = nullable(data_type["keyType"]), nullable(data_type["valueType"])
+        return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": True}
+    return {"type": "struct", "fields": [field(f["name"], nullable(f["type"])) for f in data_type["fields"]]}
+
+
+def leaf_types(data_type: Json) -> set[str]:
+    """Return the names of all the primitive types a type is made of."""
+    if isinstance(data_type, str):
+        return {data_type}
+    if data_type["type"] == "array":
+        return leaf_types(data_type["elementType"])
+    if data_type["type"] == "map":
+        return leaf_types(data_type["keyType"]) | leaf_types(data_type["valueType"])
+    return set().union(*(leaf_types(f["type"]) for f in data_type["fields"]))

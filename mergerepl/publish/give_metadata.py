@@ -1,0 +1,139 @@
+"""The publisher's lineage, colv and generations for a new subscriber, in the subscriber's own numbering."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import functions as F
+
+from enumeration.generations import make_generation, received_generation, with_nickname
+from mergerepl.apply.side import RUN_APP_ID
+from mergerepl.failpoints import failpoint
+from mergerepl.publish.replica_state import ReplicaState, change_info
+from mergerepl.publish.work import Work
+from mergerepl.snapshot.copy_metadata import copy_metadata
+from mergerepl.store.control import ControlPlane, Row
+from mergerepl.store.delta import Transaction, delete_runs_after, transaction_version
+from mergerepl.store.deltalog import CommitMark, head_version
+from mergerepl.systables import catalog, contents, genhistory, replinfo, tombstone
+from mergerepl.systables.genhistory import GenStatus
+from mergerepl.systables.table import FOLDER
+
+_TABLES = (contents.NAME, tombstone.NAME)
+
+
+def give_metadata(
+    work: Work, publisher: ReplicaState, nicknames: Sequence[int], root: Path, nickname: int, mark: CommitMark
+) -> None:
+    """Copy what the publisher knows of some articles to the subscriber at `root`, which has `nickname`.
+
+    Without metadata at the publisher nothing is written.
+    """
+    theirs = _closed_generations(publisher, nicknames)
+    if not theirs:
+        return
+    assert publisher.info is not None
+    (info,) = ControlPlane(root).rows(replinfo.TABLE)
+    numbers = {row["generation"]: info["last_generation"] + i for i, row in enumerate(theirs, start=1)}
+    seq = _next_seq(root, info["last_seq"])
+    copy_metadata(
+        work.spark,
+        publisher.root,
+        root,
+        nicknames,
+        generations=numbers,
+        through_seq_inclusive=publisher.info["last_seq"],
+        seq=seq,
+        transaction=Transaction(RUN_APP_ID, seq, mark),
+    )
+    failpoint("initialise.after_metadata")
+    _enter_generations(publisher, theirs, numbers, root, nickname)
+    failpoint("initialise.after_genhistory")
+    change_info(root, last_seq=seq, last_generation=max(numbers.values()))
+
+
+def _next_seq(root: Path, last_seq: int) -> int:
+    """Return the number of the next run: above the committed one and above what a crash left."""
+    written = (transaction_version(root / FOLDER / table, RUN_APP_ID) for table in _TABLES)
+    return max([last_seq, *written]) + 1
+
+
+def _closed_generations(publisher: ReplicaState, nicknames: Sequence[int]) -> list[Row]:
+    """Close the articles' open generations and return all they have, by number.
+
+    What is captured later must not join a generation that counts as sent. A row beyond the last generation
+    given out is what a capture left that was cut short; it is not counted.
+    """
+    assert publisher.info is not None
+    last = publisher.info["last_generation"]
+    rows = publisher.control.rows(genhistory.TABLE)
+
+    def is_theirs(row: Row) -> bool:
+        return row["art_nick"] in nicknames and row["generation"] <= last
+
+    theirs: list[Row] = make_generation(row for row in rows if is_theirs(row))
+    if any(row["genstatus"] == GenStatus.OPEN for row in rows if is_theirs(row)):
+        after = [*(row for row in rows if not is_theirs(row)), *theirs]
+        publisher.control.replace(genhistory.TABLE, sorted(after, key=_number))
+    return sorted(theirs, key=_number)
+
+
+def _enter_generations(
+    publisher: ReplicaState, theirs: Sequence[Row], numbers: Mapping[int, int], root: Path, nickname: int
+) -> None:
+    """Enter the generations at the subscriber, and the subscriber among their holders at the publisher."""
+    control = ControlPlane(root)
+    now = datetime.now(UTC)
+    received = [
+        received_generation(row, generation=numbers[row["generation"]], nickname=nickname, now=now)
+        for row in theirs
+    ]
+    control.replace(genhistory.TABLE, [*control.rows(genhistory.TABLE), *received])
+    failpoint("initialise.between_genhistories")
+    rows = publisher.control.rows(genhistory.TABLE)
+    held = [row["guidsrc"] for row in theirs]
+    publisher.control.replace(genhistory.TABLE, with_nickname(rows, held, nickname))
+
+
+def _number(row: Mapping[str, Any]) -> int:
+    return int(row["generation"])
+
+
+def last_generation(root: Path, pubid: str) -> tuple[int, str | None]:
+    """Return number and guid of a publication's highest generation at a replica, (0, None) if it has none."""
+    control = ControlPlane(root)
+    (info,) = control.rows(replinfo.TABLE)
+    rows = control.rows(genhistory.TABLE)
+    theirs = [row for row in rows if row["pubid"] == pubid and row["generation"] <= info["last_generation"]]
+    if not theirs:
+        return 0, None
+    last = max(theirs, key=_number)
+    return int(last["generation"]), str(last["guidsrc"])
+
+
+def forget_metadata(work: Work, replica: ReplicaState, nicknames: Sequence[int]) -> None:
+    """Remove what an unfinished or a former subscription left of these articles at a subscriber."""
+    assert replica.info is not None
+    control = replica.control
+    articles = control.rows(catalog.ARTICLES)
+    kept = [row for row in articles if row["nickname"] not in nicknames]
+    if kept != articles:
+        control.replace(catalog.ARTICLES, kept)
+    generations = control.rows(genhistory.TABLE)
+    kept = [row for row in generations if row["art_nick"] not in nicknames]
+    if kept != generations:
+        control.replace(genhistory.TABLE, kept)
+    for name in _TABLES:
+        path = replica.root / FOLDER / name
+        if head_version(path) > 0:
+            delete_runs_after(work.spark, path, through_seq_inclusive=replica.info["last_seq"])
+            _delete_rows(work, path, nicknames)
+
+
+def _delete_rows(work: Work, path: Path, nicknames: Sequence[int]) -> None:
+    from delta.tables import DeltaTable
+
+    is_theirs = F.col(contents.TABLENICK).isin(*nicknames)
+    if not work.spark.read.format("delta").load(str(path)).where(is_theirs).isEmpty():
+        DeltaTable.forPath(work.spark, str(path)).delete(is_theirs)

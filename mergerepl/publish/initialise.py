@@ -1,0 +1,195 @@
+"""Give a subscriber the articles it lacks: tables, rows and metadata, from one version of each article.
+
+Invariant 20: the version copied is the publisher's captured one, so that every change is either in the rows
+copied, with its lineage in the metadata copied, or will be captured later and sent. A subscriber's part is
+not visible to sessions before the publisher's subscription row becomes active, which is the last commit;
+until then the next `apply` drops what was made and starts over.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from mergerepl.failpoints import failpoint
+from mergerepl.model.publication import Subscription, SyncType
+from mergerepl.publish.adopt import adopt
+from mergerepl.publish.give_metadata import forget_metadata, give_metadata, last_generation
+from mergerepl.publish.properties import retention_properties
+from mergerepl.publish.replica_state import (
+    SUBSCRIPTION_ACTIVE,
+    SUBSCRIPTION_DELETED,
+    SUBSCRIPTION_INACTIVE,
+    ReplicaState,
+    change_info,
+    read_replica,
+)
+from mergerepl.publish.rows import definition, info_row, publication_row, rows_at_subscriber
+from mergerepl.publish.system_tables import add_image_columns, create_conflict_table, create_replica
+from mergerepl.publish.table_facts import TableFacts, read_table_facts
+from mergerepl.publish.unfinished import (
+    article_table,
+    drop_unfinished,
+    drop_unfinished_replica,
+    initialise_mark,
+    subscriber_path,
+)
+from mergerepl.publish.work import Work
+from mergerepl.snapshot.copy_rows import copy_rows
+from mergerepl.snapshot.new_table import create_table
+from mergerepl.snapshot.replica_table import is_computable, replica_table
+from mergerepl.store.control import ControlPlane, Row
+from mergerepl.store.delta import Transaction
+from mergerepl.store.deltalog import CDF_PROPERTY, CommitMark
+from mergerepl.systables import catalog
+
+
+def initialise(
+    work: Work, subscription: Subscription, subid: str, artids: Sequence[str] | None = None
+) -> None:
+    """Initialise a new subscriber, or (given `artids`) new articles at one that is active already.
+
+    Reads the publisher's rows anew: steps before this one wrote them.
+    """
+    publisher = read_replica(work.publisher)
+    row = _subscription(publisher, subid)
+    root = Path(subscription.subscriber)
+    articles = [a for a in publisher.articles_of(work.pubid) if artids is None or a["artid"] in artids]
+    mark = initialise_mark(subid, "create", row["replid"])
+    failpoint("initialise.begin")
+    _prepare(work, publisher, row, articles, root, mark)
+    failpoint("initialise.after_system_tables")
+    captured, table_ids = {}, {}
+    for article in articles:
+        work.progress.step("copy", article=article["name"])
+        version, table_id = _article(work, subscription, publisher, article, root, mark)
+        captured[article["nickname"]], table_ids[article["nickname"]] = version, table_id
+        failpoint("initialise.after_article")
+    nicknames = [article["nickname"] for article in articles]
+    give_metadata(work, publisher, nicknames, root, row["replnickname"], _step(mark, "metadata"))
+    change_info(root, captured=captured, table_ids=table_ids)
+    failpoint("initialise.after_captured")
+    _enter_articles(work, publisher, articles, root)
+    failpoint("initialise.after_articles")
+    if artids is None:
+        _enter_subscription(work, publisher, row, root)
+        failpoint("initialise.before_active")
+        _activate(work, root, subid)
+        failpoint("initialise.after_active")
+
+
+def _subscription(publisher: ReplicaState, subid: str) -> Row:
+    return next(
+        row for row in publisher.subscriptions if row["subid"] == subid and row["replid"] != publisher.repid
+    )
+
+
+def _prepare(
+    work: Work, publisher: ReplicaState, row: Row, articles: Sequence[Row], root: Path, mark: CommitMark
+) -> None:
+    """Drop what an unfinished run left, and make the system tables that are missing."""
+    drop_unfinished([article_table(root, article) for article in articles], row["subid"])
+    if row["status"] == SUBSCRIPTION_INACTIVE:
+        drop_unfinished_replica(root, row["subid"])
+    images = {article["nickname"]: _fields(publisher, article) for article in articles}
+    state = read_replica(root)
+    if state.info is None:
+        info = info_row(repid=row["replid"], nickname=row["replnickname"], root=str(root), role="subscriber")
+        create_replica(root, info, images, retention=work.retention, mark=mark)
+    else:
+        forget_metadata(work, state, [article["nickname"] for article in articles])
+        add_image_columns(work.spark, root, images)
+    for article in articles:
+        create_conflict_table(
+            root, article["conflict_table"], images[article["nickname"]], retention=work.retention, mark=mark
+        )
+
+
+def _fields(publisher: ReplicaState, article: Row) -> list[dict[str, object]]:
+    table = _publisher_table(publisher, article)
+    return [field for field in table.fields if field["name"] in article["published_columns"]]
+
+
+def _publisher_table(publisher: ReplicaState, article: Row) -> TableFacts:
+    return read_table_facts(publisher.root / article["source_table"])
+
+
+def _article(
+    work: Work,
+    subscription: Subscription,
+    publisher: ReplicaState,
+    article: Row,
+    root: Path,
+    mark: CommitMark,
+) -> tuple[int, str]:
+    """Make or check one article's table; return its captured version and its id."""
+    source = _publisher_table(publisher, article)
+    captured = publisher.captured[article["nickname"]]
+    if subscription.sync_type is SyncType.NONE:
+        return adopt(work, article, source.path, captured, root)
+    target = article_table(root, article)
+    columns = list(article["published_columns"])
+    properties = {CDF_PROPERTY: "true", **retention_properties(source.properties, work.retention)}
+    new = replica_table(
+        source, columns, properties, is_computable=partial(is_computable, work.spark, source, columns)
+    )
+    table_id = create_table(target, new, mark)
+    failpoint("initialise.after_create")
+    version = copy_rows(
+        work.spark,
+        source.path,
+        captured,
+        target,
+        columns=columns,
+        partition_columns=new.partition_columns,
+        transaction=Transaction(mark.session, 1, _step(mark, "rows")),
+    )
+    # A commit between the two is somebody's write: it is captured later.
+    return (version if version == 1 else 0), table_id
+
+
+def _step(mark: CommitMark, step: str) -> CommitMark:
+    return CommitMark(mark.session, step, mark.replid)
+
+
+def _enter_articles(work: Work, publisher: ReplicaState, articles: Sequence[Row], root: Path) -> None:
+    control = ControlPlane(root)
+    publications = control.rows(catalog.PUBLICATIONS)
+    if all(row["pubid"] != work.pubid for row in publications):
+        row = publication_row(work.publication, work.pubid, len(publications) + 1)
+        row |= {"status": 1, "definition": definition(work.publication, with_subscriptions=False)}
+        control.replace(catalog.PUBLICATIONS, [*publications, row])
+    entered = [{**article, "source_table": subscriber_path(article)} for article in articles]
+    known = {article["artid"] for article in entered}
+    others = [row for row in control.rows(catalog.ARTICLES) if row["artid"] not in known]
+    control.replace(catalog.ARTICLES, [*others, *entered])
+
+
+def _enter_subscription(work: Work, publisher: ReplicaState, row: Row, root: Path) -> None:
+    """Write the subscriber's own rows of the subscription: one for itself, one for the publisher."""
+    assert publisher.info is not None
+    control = ControlPlane(root)
+    at_publisher = last_generation(work.publisher, work.pubid)
+    here = last_generation(root, work.pubid)
+    itself, other = rows_at_subscriber(publisher.info, row)
+    other |= {"recgen": at_publisher[0], "recguid": at_publisher[1], "sentgen": here[0], "sentguid": here[1]}
+    kept = [r for r in control.rows(catalog.SUBSCRIPTIONS) if r["pubid"] != work.pubid]
+    control.replace(catalog.SUBSCRIPTIONS, [*kept, itself, other])
+
+
+def _activate(work: Work, root: Path, subid: str) -> None:
+    """Make the publisher's subscription row active: the commit point of an initialisation."""
+    publisher = read_replica(work.publisher)
+    at_publisher = last_generation(work.publisher, work.pubid)
+    at_subscriber = last_generation(root, work.pubid)
+    change = {
+        "status": SUBSCRIPTION_ACTIVE,
+        "sentgen": at_publisher[0],
+        "sentguid": at_publisher[1],
+        "recgen": at_subscriber[0],
+        "recguid": at_subscriber[1],
+    }
+    rows = [
+        {**row, **change} if row["subid"] == subid and row["status"] != SUBSCRIPTION_DELETED else row
+        for row in publisher.subscriptions
+    ]
+    publisher.control.replace(catalog.SUBSCRIPTIONS, rows)

@@ -1,0 +1,258 @@
+"""What `apply` has to do, as steps in order; nothing is done before everything was checked."""
+
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from mergerepl.failpoints import failpoint
+from mergerepl.model.progress import Progress
+from mergerepl.model.publication import Publication, SyncType
+from mergerepl.model.results import PlanStep
+from mergerepl.publish import changes
+from mergerepl.publish.articles import publish_steps, unpublish
+from mergerepl.publish.check_paths import check_names, check_places
+from mergerepl.publish.replica_state import (
+    ReplicaState,
+    read_replica,
+    where_it_was,
+)
+from mergerepl.publish.rows import (
+    PUBLISHER_NICKNAME,
+    info_row,
+    publication_row,
+    publisher_row,
+    subscriber_row,
+)
+from mergerepl.publish.situation import (
+    Pair,
+    Situation,
+    checked_situation,
+    is_removed,
+    look,
+    missing_articles,
+    rows_of_new,
+)
+from mergerepl.publish.system_tables import create_replica
+from mergerepl.publish.table_facts import read_table_facts
+from mergerepl.publish.work import Step, Work
+from mergerepl.snapshot.replica_table import CONSTRAINT_PREFIX, is_computable, uncomputable
+from mergerepl.store.control import ControlPlane, Row
+from mergerepl.systables import catalog, genhistory
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The steps, the replicas they concern and what those looked like when the plan was made."""
+
+    steps: list[Step]
+    roots: list[Path]
+    seen: list[ReplicaState]
+    work: Work
+
+
+def make_plan(publication: Publication, capture: Callable[[Path], None], progress: Progress) -> Plan:
+    """Check everything and return the steps.
+
+    Raises: ConfigurationError, PublicationError, StoreError: one message, nothing was changed.
+    """
+    check_names(publication)
+    check_places(publication)
+    seen = look(publication)
+    situation = checked_situation(publication, seen, capture, progress)
+    roots = [replica.root for replica in seen if replica.info or str(replica.root) in _stated(publication)]
+    leased = [roots[0], *sorted(set(roots[1:]))]
+    return Plan(list(_steps(situation)), leased, seen, situation.work)
+
+
+def _stated(publication: Publication) -> set[str]:
+    return {publication.publisher, *(s.subscriber for s in publication.subscriptions)}
+
+
+def _steps(situation: Situation) -> Iterator[Step]:
+    """Yield what to do, in order: places, what ends, what begins, what changes, and the file as applied."""
+    work, row = situation.work, situation.row
+    first = list(_steps_before_last(situation))
+    yield from first
+    yield from changes.definition_step(work, row, situation.active, is_alone=not first)
+
+
+def _steps_before_last(situation: Situation) -> Iterator[Step]:
+    work, publisher, row = situation.work, situation.publisher, situation.row
+    replicas = [publisher, *(pair.replica for pair in situation.pairs)]
+    for replica in replicas:
+        before = where_it_was(replica)
+        if before is not None:
+            yield changes.moved_step(work, replica, before, replicas)
+    if row is None:
+        yield _publication_step(situation)
+    for left, replica_left in situation.left:
+        yield changes.unsubscribe_step(work, left, replica_left, situation.articles)
+    for article in situation.articles:
+        if is_removed(situation, article):
+            yield _unpublish_step(work, article)
+    yield from publish_steps(work, situation.new)
+    if row is not None:
+        yield from _change_steps(situation, row)
+    yield from _initialise_steps(situation)
+
+
+def _unpublish_step(work: Work, article: Row) -> Step:
+    step = PlanStep("unpublish", article["name"], "take it out of the publication; its table stays")
+    return Step(step, lambda: unpublish(work.publisher, article["artid"]))
+
+
+def _publication_step(situation: Situation) -> Step:
+    work, publisher = situation.work, situation.publisher
+    is_new = publisher.info is None
+    detail = "new publication" + (", with the publisher's system tables" if is_new else "")
+
+    def run() -> None:
+        info = publisher.info
+        if info is None:
+            info = info_row(
+                repid=str(uuid.uuid4()),
+                nickname=PUBLISHER_NICKNAME,
+                root=str(publisher.root),
+                role="publisher",
+            )
+            images = {new.nickname: new.fields for new in situation.new}
+            create_replica(
+                publisher.root, info, images, retention=work.retention, mark=work.mark("system tables")
+            )
+            failpoint("create.after_system_tables")
+        itself = publisher_row(info, work.pubid)
+        new_row = publication_row(work.publication, work.pubid, len(publisher.publications) + 1)
+        control = ControlPlane(publisher.root)
+        # A run that was cut short here left a row of a publication that never came to be.
+        known = {row["pubid"] for row in publisher.publications}
+        subscriptions = [row for row in control.rows(catalog.SUBSCRIPTIONS) if row["pubid"] in known]
+        control.replace(catalog.SUBSCRIPTIONS, [*subscriptions, itself])
+        failpoint("create.after_subscriptions")
+        control.replace(catalog.PUBLICATIONS, [*control.rows(catalog.PUBLICATIONS), new_row])
+
+    return Step(PlanStep("create", work.publication.name, detail), run)
+
+
+def _change_steps(situation: Situation, row: Row) -> Iterator[Step]:
+    work, publisher = situation.work, situation.publisher
+    replicas = [publisher, *situation.active]
+    settings = changes.publication_steps(work, row, replicas)
+    yield from settings
+    stated = {article.name: article for article in work.publication.articles}
+    known = [(stated[r["name"]], r) for r in situation.articles if r["name"] in stated]
+    yield from changes.article_steps(work, known, replicas)
+    for pair in situation.pairs:
+        if pair.row is not None and pair.is_active:
+            yield from changes.subscription_steps(work, pair.subscription, pair.row)
+    for replica in replicas:
+        yield from changes.property_steps(work, replica, retention_changed=bool(settings))
+
+
+def _initialise_steps(situation: Situation) -> Iterator[Step]:
+    work = situation.work
+    waiting = [(pair, missing_articles(work, pair, situation.articles)) for pair in situation.pairs]
+    if situation.row is not None and any(rows for _, rows in waiting):
+        yield _capture_step(situation)
+    nicknames = _Nicknames(situation.publisher)
+    of_new = rows_of_new(situation)
+    new_names = [row["name"] for row in of_new]
+    for pair, rows in waiting:
+        names = [*(row["name"] for row in rows if not is_removed(situation, row)), *new_names]
+        if not pair.is_active:
+            without = _unusable_constraints(work, [*rows, *of_new])
+            yield _subscribe_step(work, pair, names, nicknames.of(pair), without)
+        elif names:
+            yield _new_articles_step(work, pair, names)
+
+
+def _unusable_constraints(work: Work, articles: Sequence[Row]) -> list[str]:
+    """Return the CHECK constraints that a subscriber cannot have: a vertical filter leaves columns out."""
+    found = []
+    for article in articles:
+        if article["vertical_partition"]:
+            table = read_table_facts(work.publisher / article["source_table"])
+            if any(name.startswith(CONSTRAINT_PREFIX) for name in table.properties):
+                check = partial(is_computable, work.spark, table, article["published_columns"])
+                found += uncomputable(table, is_computable=check)
+    return found
+
+
+class _Nicknames:
+    """Gives out the nicknames of new subscribers, unique among all this publisher ever knew."""
+
+    def __init__(self, publisher: ReplicaState) -> None:
+        self._last: int = max([PUBLISHER_NICKNAME, *(row["replnickname"] for row in publisher.subscriptions)])
+
+    def of(self, pair: Pair) -> int:
+        if pair.row is not None:
+            return int(pair.row["replnickname"])
+        if pair.replica.info is not None:
+            return int(pair.replica.info["replnickname"])
+        self._last += 1
+        return self._last
+
+
+def _capture_step(situation: Situation) -> Step:
+    work, publisher = situation.work, situation.publisher
+    is_idle = not situation.active and not any(
+        generation["pubid"] == work.pubid for generation in publisher.control.rows(genhistory.TABLE)
+    )
+
+    def run() -> None:
+        if is_idle:
+            changes.skip_to_head(work, situation.articles)
+        else:
+            work.capture(publisher.root)
+
+    return Step(PlanStep("capture", str(publisher.root), "bring the publisher's metadata up to date"), run)
+
+
+def _subscribe_step(
+    work: Work, pair: Pair, names: Sequence[str], nickname: int, without: Sequence[str]
+) -> Step:
+    subscription = pair.subscription
+    detail = (
+        f"copy {', '.join(names)} from the publisher"
+        if subscription.sync_type is SyncType.AUTOMATIC
+        else f"{', '.join(names)} are there already"
+    )
+    if pair.row is not None:
+        detail += ", anew: it was interrupted"
+    if without:
+        detail += f", without CHECK {', '.join(without)} (not all of their columns are published)"
+
+    def run() -> None:
+        row = pair.row
+        if row is None:
+            row = subscriber_row(
+                subscription,
+                work.pubid,
+                subid=str(uuid.uuid4()),
+                replid=pair.replica.repid or str(uuid.uuid4()),
+                nickname=nickname,
+                replicastate=str(uuid.uuid4()),
+            )
+            control = ControlPlane(work.publisher)
+            control.replace(catalog.SUBSCRIPTIONS, [*control.rows(catalog.SUBSCRIPTIONS), row])
+            failpoint("subscribe.after_row")
+        from mergerepl.publish.initialise import initialise
+
+        initialise(work, subscription, row["subid"])
+
+    return Step(PlanStep("subscribe", subscription.subscriber, detail), run)
+
+
+def _new_articles_step(work: Work, pair: Pair, names: Sequence[str]) -> Step:
+    assert pair.row is not None
+    subid = pair.row["subid"]
+
+    def run() -> None:
+        from mergerepl.publish.initialise import initialise
+
+        publisher = read_replica(work.publisher)
+        artids = [row["artid"] for row in publisher.articles_of(work.pubid) if row["name"] in names]
+        initialise(work, pair.subscription, subid, artids)
+
+    return Step(PlanStep("initialise", pair.subscription.subscriber, f"add {', '.join(names)}"), run)

@@ -1,0 +1,110 @@
+"""Table properties that replication needs: the change feed on, and files kept as long as it takes."""
+
+import re
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from mergerepl.errors import PublicationError
+from mergerepl.publish.table_facts import TableFacts
+from mergerepl.store.deltalog import CDF_PROPERTY, CommitMark, find_own_commit, head_version
+from mergerepl.store.sql import literal, quote
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOG_RETENTION = "delta.logRetentionDuration"
+FILE_RETENTION = "delta.deletedFileRetentionDuration"
+
+_DEFAULTS = {LOG_RETENTION: timedelta(days=30), FILE_RETENTION: timedelta(days=7)}
+"""What Delta takes where a table states nothing."""
+
+_UNIT_SECONDS = {
+    "microsecond": 1e-6,
+    "millisecond": 1e-3,
+    "second": 1.0,
+    "minute": 60.0,
+    "hour": 3600.0,
+    "day": 86400.0,
+    "week": 604800.0,
+}
+_PART = re.compile(r"(-?\d+)\s*([a-z]+?)s?(?=[\s\d-]|\Z)", re.IGNORECASE)
+
+
+def interval_of(text: str) -> timedelta | None:
+    """Return the length of a Delta interval ("interval 30 days"), None if it has months or is no interval."""
+    body = text.strip().lower().removeprefix("interval").strip()
+    parts = _PART.findall(body)
+    if not parts or _PART.sub("", body).strip() or any(unit not in _UNIT_SECONDS for _, unit in parts):
+        return None
+    return timedelta(seconds=sum(int(number) * _UNIT_SECONDS[unit] for number, unit in parts))
+
+
+def retention_properties(properties: Mapping[str, str], retention: timedelta) -> dict[str, str]:
+    """Return the retention properties to set so that files live at least that long; what is longer stays."""
+    lengths = {
+        name: default if name not in properties else interval_of(properties[name])
+        for name, default in _DEFAULTS.items()
+    }
+    wanted = {
+        name: _interval_text(retention)
+        for name, length in lengths.items()
+        if length is not None and length < retention
+    }
+    if FILE_RETENTION in wanted and retention > _DEFAULTS[LOG_RETENTION] and LOG_RETENTION not in wanted:
+        # Delta compares it with the file retention, and takes its default where a command does not state it.
+        wanted[LOG_RETENTION] = properties[LOG_RETENTION]
+    return wanted
+
+
+def _interval_text(length: timedelta) -> str:
+    hours = -(-int(length.total_seconds()) // 3600)
+    return f"interval {hours // 24} days" if hours % 24 == 0 else f"interval {hours} hours"
+
+
+def missing_properties(table: TableFacts, retention: timedelta) -> dict[str, str]:
+    """Return the properties a published table still needs."""
+    feed = {} if table.metadata.change_data_feed else {CDF_PROPERTY: "true"}
+    return {**feed, **retention_properties(table.properties, retention)}
+
+
+def set_properties(
+    spark: "SparkSession", table: TableFacts, properties: Mapping[str, str], mark: CommitMark
+) -> int:
+    """Set table properties in one marked commit and return its version; the head if there is nothing to set.
+
+    Raises: PublicationError if Delta refuses.
+    """
+    if not properties:
+        return head_version(table.path)
+    marked = spark.newSession()
+    marked.conf.set("spark.databricks.delta.commitInfo.userMetadata", mark.to_user_metadata())
+    pairs = ", ".join(f"{literal(name)} = {literal(value)}" for name, value in properties.items())
+    try:
+        marked.sql(f"ALTER TABLE delta.{quote(str(table.path))} SET TBLPROPERTIES ({pairs})")
+    except Exception as error:
+        raise PublicationError(
+            f"Table '{table.path}' cannot be given the properties {', '.join(properties)}: {error}",
+            table=str(table.path),
+        ) from error
+    commit = find_own_commit(table.path, mark, from_version_exclusive=table.version)
+    if commit is None:
+        raise PublicationError(
+            f"Table '{table.path}': the commit that set {', '.join(properties)} is not in its log; another "
+            "process overwrote it. Stop other writers, or let them hold `mergerepl.lock(path)`, and run "
+            "`mergerepl apply` again.",
+            table=str(table.path),
+        )
+    return commit.version
+
+
+def describe(properties: Mapping[str, str]) -> str:
+    """Return properties to be set as one line for people."""
+    words = {
+        CDF_PROPERTY: "turn Change Data Feed on",
+        LOG_RETENTION: "keep the log for {}",
+        FILE_RETENTION: "keep removed files for {}",
+    }
+    return ", ".join(
+        words[name].format(value.removeprefix("interval ")) for name, value in properties.items()
+    )

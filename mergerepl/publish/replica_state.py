@@ -1,0 +1,168 @@
+"""What a replica's control plane says before `apply` changes anything, and whether it may be believed."""
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mergerepl.errors import PublicationError, StoreError
+from mergerepl.store.control import ControlPlane, Row
+from mergerepl.store.deltalog import is_delta_table
+from mergerepl.systables import catalog, registry, replinfo
+from mergerepl.systables.table import FOLDER
+
+SUBSCRIPTION_INACTIVE = 0
+SUBSCRIPTION_ACTIVE = 1
+SUBSCRIPTION_DELETED = 2
+
+ARTICLE_ACTIVE = 2
+
+
+@dataclass(frozen=True)
+class ReplicaState:
+    """One replica root and the rows that say what it takes part in; without `info` it is none yet."""
+
+    root: Path
+    info: Row | None = None
+    publications: list[Row] = field(default_factory=list)
+    articles: list[Row] = field(default_factory=list)
+    subscriptions: list[Row] = field(default_factory=list)
+
+    @property
+    def control(self) -> ControlPlane:
+        """The control plane of the replica."""
+        return ControlPlane(self.root)
+
+    @property
+    def repid(self) -> str:
+        """The identity of the replica, empty where there is none yet."""
+        return str(self.info["repid"]) if self.info else ""
+
+    @property
+    def captured(self) -> dict[int, int]:
+        """Article nickname to captured version."""
+        return dict((self.info or {}).get("captured") or {})
+
+    def publication(self, name: str) -> Row | None:
+        """Return the row of a publication."""
+        return next((row for row in self.publications if row["name"] == name), None)
+
+    def articles_of(self, pubid: str) -> list[Row]:
+        """Return the article rows of a publication."""
+        return [row for row in self.articles if row["pubid"] == pubid]
+
+    def others_of(self, pubid: str) -> list[Row]:
+        """Return the subscription rows of a publication that speak of the other side, if not deleted."""
+        return [
+            row
+            for row in self.subscriptions
+            if row["pubid"] == pubid and row["replid"] != self.repid and row["status"] != SUBSCRIPTION_DELETED
+        ]
+
+
+def read_replica(root: Path) -> ReplicaState:
+    """Return the replica at `root`.
+
+    Raises: PublicationError if system tables are missing or of a later version of mergerepl; StoreError if
+        one cannot be read.
+    """
+    control = ControlPlane(root)
+    if not control.exists(replinfo.TABLE):
+        _refuse_orphans(root)
+        return ReplicaState(root)
+    missing = [table.name for table in registry.ALL if not is_delta_table(control.path(table.name))]
+    if missing:
+        raise PublicationError(
+            f"Replica '{root}' has lost its system tables {', '.join(missing)}. Restore the folder "
+            f"'{root / FOLDER}' from a copy taken together with the tables, or initialise the replica anew: "
+            f"remove '{root / FOLDER}', take the subscription out of the file, run `mergerepl apply`, and "
+            "put it in again.",
+            replica=str(root),
+            table=missing[0],
+        )
+    info = control.rows(replinfo.TABLE)
+    if len(info) != 1:
+        raise PublicationError(
+            f"Replica '{root}' does not know who it is: {replinfo.NAME} has {len(info)} rows instead of one. "
+            f"Restore the folder '{root / FOLDER}' from a copy.",
+            replica=str(root),
+        )
+    _check_version(root, info[0])
+    return ReplicaState(
+        root,
+        info[0],
+        control.rows(catalog.PUBLICATIONS),
+        control.rows(catalog.ARTICLES),
+        control.rows(catalog.SUBSCRIPTIONS),
+    )
+
+
+def _check_version(root: Path, info: Row) -> None:
+    version = info["schema_version"]
+    if version != replinfo.SCHEMA_VERSION:
+        raise PublicationError(
+            f"The system tables of replica '{root}' have version {version}; this mergerepl knows "
+            f"{replinfo.SCHEMA_VERSION}. Use the mergerepl that wrote them, or a later one.",
+            replica=str(root),
+        )
+
+
+def _refuse_orphans(root: Path) -> None:
+    """Refuse system tables with rows but without the table that says whose they are.
+
+    MSmerge_replinfo is made last: where a first `apply` was cut short, all the others are still empty.
+    """
+    control = ControlPlane(root)
+    for table in (catalog.ARTICLES, catalog.SUBSCRIPTIONS, catalog.PUBLICATIONS):
+        if control.exists(table) and control.rows(table):
+            raise PublicationError(
+                f"Replica '{root}' has lost its system table {replinfo.NAME}. Restore the folder "
+                f"'{root / FOLDER}' from a copy.",
+                replica=str(root),
+                table=replinfo.NAME,
+            )
+
+
+def where_it_was(replica: ReplicaState) -> Path | None:
+    """Return the folder a replica was moved from, or None if it is where it was.
+
+    Raises: PublicationError if it is still there too: one of the two is a copy, and changes made in both
+        under one identity would overwrite each other unnoticed.
+    """
+    if replica.info is None:
+        return None
+    before = Path(str(replica.info["root"]))
+    if same_place(before, replica.root):
+        return None
+    if _repid_at(before) == replica.repid:
+        raise PublicationError(
+            f"'{replica.root}' is a copy of the replica at '{before}' (both are {replica.repid}); a replica "
+            "may exist only once. Use the original, or make the copy an independent table folder by "
+            f"removing '{replica.root / FOLDER}', or remove the original if the copy is to take its place.",
+            replica=str(replica.root),
+            original=str(before),
+        )
+    return before
+
+
+def _repid_at(root: Path) -> str | None:
+    control = ControlPlane(root)
+    try:
+        rows = control.rows(replinfo.TABLE) if control.exists(replinfo.TABLE) else []
+    except (StoreError, OSError):
+        return None
+    return str(rows[0]["repid"]) if rows else None
+
+
+def same_place(one: Path, other: Path) -> bool:
+    """Return whether two paths lead to one folder."""
+    return os.path.realpath(one) == os.path.realpath(other)
+
+
+def change_info(replica: Path, /, **values: Any) -> None:
+    """Change columns of MSmerge_replinfo, in one commit; maps (`captured`) are added to, not replaced."""
+    control = ControlPlane(replica)
+    (row,) = control.rows(replinfo.TABLE)
+    for name, value in values.items():
+        row[name] = {**(row[name] or {}), **value} if isinstance(value, dict) else value
+    control.replace(replinfo.TABLE, [row])

@@ -1,0 +1,212 @@
+"""Rows of the sysmerge* catalog as `apply` writes them."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from datetime import timedelta
+from typing import Any
+
+from mergerepl.model.publication import (
+    PUBLISHER_PRIORITY,
+    Article,
+    ConflictLogging,
+    Publication,
+    SubscriberType,
+    Subscription,
+    SyncType,
+)
+from mergerepl.publish.check_article import published_fields
+from mergerepl.publish.column_types import ddl_of
+from mergerepl.publish.replica_state import (
+    ARTICLE_ACTIVE,
+    SUBSCRIPTION_ACTIVE,
+    SUBSCRIPTION_INACTIVE,
+)
+from mergerepl.publish.table_facts import TableFacts
+from mergerepl.store.control import Row
+from mergerepl.systables import replinfo
+from mergerepl.systables.catalog import SyncStatus
+from mergerepl.systables.conflicts_info import conflict_table_name
+
+PUBLISHER_NICKNAME = 1
+
+_DAYS, _HOURS = 0, 4
+_CONFLICT_RETENTION_DAYS = 14
+_GENERATION_LEVELING_THRESHOLD = 1000
+_TABLE_ARTICLE = 10
+
+
+def definition(publication: Publication, *, with_subscriptions: bool = True) -> str:
+    """Return the publication as canonical JSON, as sysmergepublications keeps it."""
+    stated = asdict(publication)
+    stated["retention"] = publication.retention.total_seconds()
+    if not with_subscriptions:
+        # A subscriber need not learn of the others.
+        del stated["subscriptions"]
+    return json.dumps(stated, sort_keys=True, ensure_ascii=False)
+
+
+def publication_row(publication: Publication, pubid: str, number: int) -> Row:
+    """Return a new row of sysmergepublications; it becomes active when everything else is done."""
+    return {
+        "publisher": publication.publisher,
+        "name": publication.name,
+        "publication_type": 0,
+        "pubid": pubid,
+        "conflict_retention": _CONFLICT_RETENTION_DAYS,
+        "status": 0,
+        "snapshot_ready": 1,
+        "publication_number": number,
+        "replicate_ddl": 0,
+        "generation_leveling_threshold": _GENERATION_LEVELING_THRESHOLD,
+        "automatic_reinitialization_policy": 0,
+        **publication_settings(publication),
+    }
+
+
+def publication_settings(publication: Publication) -> Row:
+    """Return the columns of sysmergepublications that a changed file may change."""
+    unit, length = _in_units(publication.retention)
+    logging = publication.conflict_logging
+    return {
+        "retention": length,
+        "retention_period_unit": unit,
+        "centralized_conflicts": int(logging in (ConflictLogging.PUBLISHER, ConflictLogging.BOTH)),
+        "decentralized_conflicts": int(logging in (ConflictLogging.SUBSCRIBER, ConflictLogging.BOTH)),
+    }
+
+
+def _in_units(retention: timedelta) -> tuple[int, int]:
+    hours = -(-int(retention.total_seconds()) // 3600)
+    return (_DAYS, hours // 24) if hours % 24 == 0 else (_HOURS, hours)
+
+
+def article_row(
+    publication: Publication, article: Article, table: TableFacts, *, pubid: str, artid: str, nickname: int
+) -> Row:
+    """Return a new row of sysmergearticles, the same at every replica."""
+    columns = published_fields(article, table)
+    types = {column["name"]: ddl_of(column["type"]) for column in columns}
+    return {
+        "name": article.name,
+        "type": _TABLE_ARTICLE,
+        "artid": artid,
+        "pre_creation_command": 0,
+        "pubid": pubid,
+        "nickname": nickname,
+        "status": ARTICLE_ACTIVE,
+        "conflict_table": conflict_table_name(publication.name, article.name),
+        "vertical_partition": int(article.columns is not None),
+        "maxversion_at_cleanup": 0,
+        "processing_order": 0,
+        "upload_options": 0,
+        "delete_tracking": 1,
+        "compensate_for_errors": 0,
+        "source_table": article.table,
+        "column_tracking": int(article.tracking.value == "column"),
+        "key_columns": list(article.identity),
+        "key_types": [types[name] for name in article.identity],
+        "rowguid_column": article.rowguid,
+        "published_columns": list(types),
+        "published_types": list(types.values()),
+        **article_settings(article),
+    }
+
+
+def article_settings(article: Article) -> Row:
+    """Return the columns of sysmergearticles that a changed file may change."""
+    return {"article_resolver": article.resolver, "resolution": article.resolution.value}
+
+
+def info_row(*, repid: str, nickname: int, root: str, role: str) -> Row:
+    """Return the MSmerge_replinfo row of a new replica."""
+    return {
+        "repid": repid,
+        "replnickname": nickname,
+        "root": root,
+        "role": role,
+        "schema_version": replinfo.SCHEMA_VERSION,
+        "last_seq": 0,
+        "last_generation": 0,
+        "captured": {},
+        "table_ids": {},
+        "session_number": 0,
+    }
+
+
+def _subscription_row(*, server: str, pubid: str, subid: str, replid: str, nickname: int) -> Row:
+    return {
+        "subscriber_server": server,
+        "pubid": pubid,
+        "subid": subid,
+        "replid": replid,
+        "replnickname": nickname,
+        "subscription_type": 0,
+        "recgen": 0,
+        "sentgen": 0,
+        "schemaversion": 0,
+        "last_sync_status": int(SyncStatus.WAITING),
+        "session_number": 0,
+    }
+
+
+def publisher_row(info: Mapping[str, Any], pubid: str) -> Row:
+    """Return the publisher's row about itself."""
+    return {
+        **_subscription_row(
+            server=info["root"],
+            pubid=pubid,
+            subid=pubid,
+            replid=info["repid"],
+            nickname=info["replnickname"],
+        ),
+        "status": SUBSCRIPTION_ACTIVE,
+        "subscriber_type": 1,
+        "sync_type": 1,
+        "priority": PUBLISHER_PRIORITY,
+    }
+
+
+def rows_at_subscriber(publisher: Mapping[str, Any], row: Row) -> tuple[Row, Row]:
+    """Return a subscriber's rows: about itself, and about the publisher.
+
+    Args:
+        publisher: MSmerge_replinfo of the publisher.
+        row: The publisher's row of the subscription. What the file says of the subscription stands in both.
+    """
+    other = {
+        **row,
+        "subscriber_server": publisher["root"],
+        "replid": publisher["repid"],
+        "replnickname": publisher["replnickname"],
+        "status": SUBSCRIPTION_ACTIVE,
+    }
+    return {**row, "subid": row["pubid"], "replicastate": None, "status": SUBSCRIPTION_ACTIVE}, other
+
+
+def subscriber_row(
+    subscription: Subscription,
+    pubid: str,
+    *,
+    subid: str,
+    replid: str,
+    nickname: int,
+    replicastate: str | None,
+) -> Row:
+    """Return the row that speaks of a subscriber, not active yet."""
+    return {
+        **_subscription_row(
+            server=subscription.subscriber, pubid=pubid, subid=subid, replid=replid, nickname=nickname
+        ),
+        "replicastate": replicastate,
+        "status": SUBSCRIPTION_INACTIVE,
+        "subscriber_type": 1 if subscription.type is SubscriberType.SERVER else 2,
+        "sync_type": 1 if subscription.sync_type is SyncType.AUTOMATIC else 2,
+        **subscription_settings(subscription),
+    }
+
+
+def subscription_settings(subscription: Subscription) -> Row:
+    """Return the columns of sysmergesubscriptions that a changed file may change."""
+    is_server = subscription.type is SubscriberType.SERVER
+    return {"priority": subscription.priority if is_server else 0.0, "host_name": subscription.host_name}

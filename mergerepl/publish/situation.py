@@ -1,0 +1,282 @@
+"""The file against what the replicas say: what is new, what is known, what is left; all of it checked."""
+
+import os
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from mergerepl.errors import PublicationError
+from mergerepl.model.progress import Progress
+from mergerepl.model.publication import Article, Publication, Subscription, SyncType
+from mergerepl.publish import changes
+from mergerepl.publish.articles import NewArticle
+from mergerepl.publish.check_article import check_article, read_article_table
+from mergerepl.publish.check_subscriber import check_no_session_open, check_target, check_was_ours
+from mergerepl.publish.replica_state import (
+    ARTICLE_ACTIVE,
+    SUBSCRIPTION_ACTIVE,
+    SUBSCRIPTION_INACTIVE,
+    ReplicaState,
+    read_replica,
+    where_it_was,
+)
+from mergerepl.publish.rows import (
+    article_row,
+)
+from mergerepl.publish.unfinished import article_table, check_unwritten, is_unfinished
+from mergerepl.publish.work import Work
+from mergerepl.store.control import Row
+from mergerepl.systables.conflicts_info import conflict_table_name
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A subscription of the file, the subscriber's replica and the publisher's row, None while it is new."""
+
+    subscription: Subscription
+    replica: ReplicaState
+    row: Row | None
+
+    @property
+    def is_active(self) -> bool:
+        """True when the subscriber was initialised."""
+        return self.row is not None and self.row["status"] == SUBSCRIPTION_ACTIVE
+
+
+@dataclass
+class Situation:
+    """The publication of the file beside what its replicas say of it.
+
+    `left` are subscriptions that the file no longer names, each with its replica if that can be reached; `new` are
+    articles to be published.
+    """
+
+    work: Work
+    publisher: ReplicaState
+    pairs: list[Pair]
+    left: list[tuple[Row, ReplicaState | None]]
+    new: list[NewArticle] = field(default_factory=list)
+
+    @property
+    def row(self) -> Row | None:
+        """The publication's row, None while it is new."""
+        return self.publisher.publication(self.work.publication.name)
+
+    @property
+    def articles(self) -> list[Row]:
+        """The rows of the articles that are published already."""
+        return self.publisher.articles_of(self.work.pubid)
+
+    @property
+    def active(self) -> list[ReplicaState]:
+        """The subscribers that are initialised."""
+        return [pair.replica for pair in self.pairs if pair.is_active]
+
+
+def look(publication: Publication) -> list[ReplicaState]:
+    """Return the replicas the file names, publisher first, and those of subscriptions it no longer names."""
+    publisher = read_replica(Path(publication.publisher))
+    seen = [publisher, *(read_replica(Path(s.subscriber)) for s in publication.subscriptions)]
+    row = publisher.publication(publication.name)
+    if row is not None:
+        known = {replica.repid for replica in seen}
+        gone = [
+            Path(r["subscriber_server"])
+            for r in publisher.others_of(row["pubid"])
+            if r["replid"] not in known
+        ]
+        named = {str(replica.root) for replica in seen}
+        seen += [_if_readable(root) for root in gone if str(root) not in named]
+    return seen
+
+
+def _if_readable(root: Path) -> ReplicaState:
+    try:
+        return read_replica(root)
+    except PublicationError:
+        return ReplicaState(root)
+
+
+def checked_situation(
+    publication: Publication,
+    seen: list[ReplicaState],
+    capture: Callable[[Path], None],
+    progress: Progress,
+) -> Situation:
+    """Check everything, rows last, and return what `apply` finds.
+
+    Raises: ConfigurationError, PublicationError, StoreError: one message, nothing was changed.
+    """
+    situation = _situation(publication, seen, capture, progress)
+    _check_articles(situation)
+    _check_subscriptions(situation)
+    _check_left(situation)
+    _check_rows(situation)
+    return situation
+
+
+def _situation(
+    publication: Publication,
+    seen: list[ReplicaState],
+    capture: Callable[[Path], None],
+    progress: Progress,
+) -> Situation:
+    publisher = seen[0]
+    _check_publisher(publisher)
+    row = publisher.publication(publication.name)
+    pubid = row["pubid"] if row else str(uuid.uuid4())
+    rows = publisher.others_of(pubid)
+    pairs = []
+    for subscription, replica in zip(publication.subscriptions, seen[1:], strict=False):
+        found = next((r for r in rows if r["replid"] == replica.repid), None)
+        found = found or next((r for r in rows if r["subscriber_server"] == str(replica.root)), None)
+        pairs.append(Pair(subscription, replica, found))
+    named = {id(pair.row) for pair in pairs}
+    at = {replica.repid: replica for replica in seen if replica.info}
+    left = [(r, at.get(r["replid"])) for r in rows if id(r) not in named]
+    return Situation(Work(publication, pubid, publisher.root, capture, progress), publisher, pairs, left)
+
+
+def _check_publisher(publisher: ReplicaState) -> None:
+    where_it_was(publisher)
+    if publisher.info and publisher.info["role"] != "publisher":
+        raise PublicationError(
+            f"'{publisher.root}' is a subscriber; this version of mergerepl cannot publish from a "
+            "subscriber. Publish from the publisher, or from a replica root of its own.",
+            replica=str(publisher.root),
+        )
+
+
+def _check_articles(situation: Situation) -> None:
+    work = situation.work
+    publication = work.publication
+    known = {row["name"]: row for row in situation.articles}
+    _check_removed(situation, known)
+    staying = [row for row in situation.publisher.articles if not is_removed(situation, row)]
+    nicknames = [row["nickname"] for row in situation.publisher.articles]
+    next_nickname = max([0, *nicknames, *situation.publisher.captured]) + 1
+    for article in publication.articles:
+        if article.name in known:
+            changes.check_article_unchanged(article, known[article.name])
+            continue
+        path = work.publisher / article.table
+        _check_claims(situation, article, path, staying)
+        table = read_article_table(article, path)
+        check_article(article, table)
+        situation.new.append(NewArticle(article, table, next_nickname, _source_table(article)))
+        next_nickname += 1
+
+
+def _source_table(article: Article) -> str:
+    return os.path.normpath(article.table)
+
+
+def is_removed(situation: Situation, row: Row) -> bool:
+    """Return whether the file no longer names an article of the publication."""
+    names = {article.name for article in situation.work.publication.articles}
+    return row["pubid"] == situation.work.pubid and row["name"] not in names
+
+
+def _check_removed(situation: Situation, known: dict[str, Row]) -> None:
+    removed = [name for name, row in known.items() if is_removed(situation, row)]
+    if removed and situation.work.publication.subscriptions:
+        raise PublicationError(
+            f"Article '{removed[0]}' is published and no longer in the file. An article can leave only a "
+            "publication without subscriptions, because changes of it may be on their way. Put it back; or "
+            "sync, take the subscriptions out of the file, run `mergerepl apply`, and then put them in "
+            "again.",
+            article=removed[0],
+        )
+
+
+def _check_claims(situation: Situation, article: Article, path: Path, others: Sequence[Row]) -> None:
+    """Refuse a table, or a conflict table, that another article has already."""
+    conflict_table = conflict_table_name(situation.work.publication.name, article.name).casefold()
+    names = {row["pubid"]: row["name"] for row in situation.publisher.publications}
+    for row in others:
+        owner = f"article '{row['name']}' of publication '{names.get(row['pubid'])}'"
+        if os.path.realpath(situation.publisher.root / row["source_table"]) == os.path.realpath(path):
+            raise PublicationError(
+                f"Article '{article.name}': table '{path}' is {owner} already. A table belongs to one "
+                "article; add the subscriptions there, or take it out there first.",
+                article=article.name,
+                table=str(path),
+            )
+        if row["conflict_table"].casefold() == conflict_table:
+            raise PublicationError(
+                f"Article '{article.name}': its conflict table would have the name of that of {owner} "
+                f"({row['conflict_table']}). Choose another name for the article.",
+                article=article.name,
+            )
+
+
+def _check_subscriptions(situation: Situation) -> None:
+    work = situation.work
+    wanted = [*rows_of_new(situation), *situation.articles]
+    for pair in situation.pairs:
+        where_it_was(pair.replica)
+        check_was_ours(situation.publisher, pair.replica, pair.row)
+        if pair.is_active:
+            assert pair.row is not None
+            changes.check_subscription_unchanged(pair.subscription, pair.row)
+        subid = pair.row["subid"] if pair.row else None
+        missing = missing_articles(work, pair, wanted)
+        if missing:
+            check_no_session_open(pair.replica.root)
+        for row in missing:
+            check_target(situation.publisher.root, pair.subscription, row, subid)
+
+
+def _check_left(situation: Situation) -> None:
+    """Check that ending an unfinished subscription drops nothing but what `apply` made."""
+    for left, replica in situation.left:
+        if replica is not None and left["status"] == SUBSCRIPTION_INACTIVE:
+            for article in situation.articles:
+                table = article_table(replica.root, article)
+                if is_unfinished(table, left["subid"]):
+                    check_unwritten(replica.root, table)
+
+
+def rows_of_new(situation: Situation) -> list[Row]:
+    """Return the rows that the new articles will have; without an identity yet."""
+    return [
+        {
+            **article_row(
+                situation.work.publication,
+                new.article,
+                new.table,
+                pubid=situation.work.pubid,
+                artid="",
+                nickname=new.nickname,
+            ),
+            "source_table": new.source_table,
+        }
+        for new in situation.new
+    ]
+
+
+def missing_articles(work: Work, pair: Pair, articles: Sequence[Row]) -> list[Row]:
+    """Return the articles that a subscriber does not have yet."""
+    if not pair.is_active:
+        return list(articles)
+    held = {row["artid"] for row in pair.replica.articles_of(work.pubid) if row["status"] == ARTICLE_ACTIVE}
+    return [row for row in articles if row["artid"] not in held]
+
+
+def _check_rows(situation: Situation) -> None:
+    """Check rows through Spark: of new articles, and of tables that `sync_type: none` says are equal."""
+    work = situation.work
+    if situation.new:
+        from mergerepl.publish.check_rows import check_rows
+
+        for new in situation.new:
+            work.progress.step("check", article=new.article.name)
+            check_rows(work.spark, new.article, new.table)
+    for pair in situation.pairs:
+        if pair.subscription.sync_type is SyncType.NONE:
+            from mergerepl.publish.check_subscriber import check_same_rows_now
+
+            for row in missing_articles(work, pair, [*rows_of_new(situation), *situation.articles]):
+                work.progress.step("compare", article=row["name"])
+                check_same_rows_now(work, row, pair.replica.root)

@@ -1,0 +1,103 @@
+"""The system tables of a replica: made empty, and widened when an article joins.
+
+No engine is needed to make them; a column is added through Spark, which upgrades a table's features where a
+type needs one.
+"""
+
+import shutil
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mergerepl.publish.column_types import Field, ddl_of, field, json_of, nullable
+from mergerepl.publish.properties import retention_properties
+from mergerepl.publish.table_facts import read_table_facts
+from mergerepl.snapshot.new_table import NewTable, create_table
+from mergerepl.store.control import ControlPlane, Row
+from mergerepl.store.deltalog import CommitMark, is_delta_table
+from mergerepl.store.sql import quote
+from mergerepl.systables import conflicts_info, contents, registry, replinfo, tombstone
+from mergerepl.systables.contents import row_column
+from mergerepl.systables.table import FOLDER, SystemTable
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+IMAGE_TABLES = (contents.NAME, tombstone.NAME)
+"""The tables that hold row images, one column per article."""
+
+_CHECKPOINT_INTERVAL = "50"
+_STATS_COLUMNS = "tablenick,generation,seq"
+
+
+def create_replica(
+    root: Path, info: Row, images: Mapping[int, Sequence[Field]], *, retention: timedelta, mark: CommitMark
+) -> None:
+    """Make all system tables of a new replica; MSmerge_replinfo, which makes it one, comes last.
+
+    Args:
+        root: Replica root.
+        info: The row of MSmerge_replinfo.
+        images: Published columns by article nickname, for those that are known already.
+        retention: How long files must live that a session may still read.
+        mark: Who does it.
+    """
+    control = ControlPlane(root)
+    for table in registry.CONTROL_PLANE:
+        if table.name != replinfo.NAME:
+            control.replace(table, [])
+    for table in registry.DATA_PLANE:
+        # What a first `apply` left that was cut short is empty, and may lack this one's articles.
+        shutil.rmtree(control.path(table.name), ignore_errors=True)
+        columns = [field(column.name, json_of(column.type)) for column in table.columns]
+        if table.name in IMAGE_TABLES:
+            columns += [image_field(nickname, fields) for nickname, fields in images.items()]
+        create_table(control.path(table.name), NewTable(columns, (), _properties(table, retention)), mark)
+    control.replace(replinfo.TABLE, [info])
+
+
+def image_field(nickname: int, columns: Sequence[Field]) -> Field:
+    """Return the image column of an article: a struct whose field i is its i-th published column."""
+    fields = [field(f"c{i}", nullable(column["type"])) for i, column in enumerate(columns)]
+    return field(row_column(nickname), {"type": "struct", "fields": fields})
+
+
+def _properties(table: SystemTable, retention: timedelta) -> dict[str, str]:
+    properties = {"delta.checkpointInterval": _CHECKPOINT_INTERVAL, **retention_properties({}, retention)}
+    if table.name in IMAGE_TABLES:
+        properties["delta.dataSkippingStatsColumns"] = _STATS_COLUMNS
+    return properties
+
+
+def add_image_columns(spark: "SparkSession", root: Path, images: Mapping[int, Sequence[Field]]) -> None:
+    """Add the image columns that contents and tombstone do not have yet."""
+    for name in IMAGE_TABLES:
+        path = root / FOLDER / name
+        present = {column["name"] for column in read_table_facts(path).fields}
+        missing = [image_field(nickname, fields) for nickname, fields in images.items()]
+        missing = [column for column in missing if column["name"] not in present]
+        if missing:
+            columns = ", ".join(f"{quote(column['name'])} {ddl_of(column['type'])}" for column in missing)
+            spark.sql(f"ALTER TABLE delta.{quote(str(path))} ADD COLUMNS ({columns})")
+
+
+def create_conflict_table(
+    root: Path, name: str, columns: Sequence[Field], *, retention: timedelta, mark: CommitMark
+) -> None:
+    """Make the conflict table of an article: its columns, then those about the conflict.
+
+    An article whose identity is a column `rowguid` has that column once.
+    """
+    path = root / FOLDER / name
+    if is_delta_table(path):
+        return
+    own = [field(column["name"], nullable(column["type"])) for column in columns]
+    taken = {column["name"].casefold() for column in own}
+    about = [
+        field(column.name, json_of(column.type))
+        for column in conflicts_info.CONFLICT_COLUMNS
+        if column.name.casefold() not in taken
+    ]
+    properties = {"delta.checkpointInterval": _CHECKPOINT_INTERVAL, **retention_properties({}, retention)}
+    create_table(path, NewTable([*own, *about], (), properties), mark)

@@ -1,0 +1,158 @@
+"""What a Delta log says of a table at its head, read without an engine."""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mergerepl.errors import StoreError
+from mergerepl.publish.column_types import Field
+from mergerepl.store.deltalog import LOG_FOLDER, TableMetadata, head_version, log_path, read_commit
+
+_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.[^.]+)*\.(?:parquet|json)\Z")
+_ACTIONS = ("metaData", "protocol", "domainMetadata")
+_CLUSTERING = "delta.clustering"
+_PHYSICAL_NAME = "delta.columnMapping.physicalName"
+
+
+@dataclass(frozen=True)
+class TableFacts:
+    """A table at one version."""
+
+    path: Path
+    version: int
+    metadata: TableMetadata
+    reader_version: int
+    writer_version: int
+    features: frozenset[str]
+    description: str | None = None
+
+    @property
+    def fields(self) -> list[Field]:
+        """The top-level fields, as in the log."""
+        return self.metadata.fields
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """The table properties."""
+        return dict(self.metadata.configuration)
+
+    def field(self, name: str) -> Field | None:
+        """Return the column of this very name, or None."""
+        return next((field for field in self.fields if field["name"] == name), None)
+
+
+def read_table_facts(table: Path) -> TableFacts:
+    """Return the facts of a table at its head.
+
+    Raises: StoreError if it is no Delta table or its log is damaged.
+    """
+    version = head_version(table)
+    metadata: dict[str, Any] | None = None
+    protocol: dict[str, Any] | None = None
+    for action in _newest_first(table, version):
+        metadata = metadata or action.get("metaData")
+        protocol = protocol or action.get("protocol")
+        if metadata and protocol:
+            return _facts(table, version, metadata, protocol)
+    raise StoreError(
+        f"'{table}' cannot be read: its log holds no {'protocol' if metadata else 'schema'} up to version "
+        f"{version}. Log files are missing; restore them, or the table, from a copy.",
+        table=str(table),
+    )
+
+
+def _facts(table: Path, version: int, metadata: dict[str, Any], protocol: dict[str, Any]) -> TableFacts:
+    features = {*(protocol.get("readerFeatures") or ()), *(protocol.get("writerFeatures") or ())}
+    return TableFacts(
+        table,
+        version,
+        TableMetadata(
+            metadata["id"],
+            metadata["schemaString"],
+            dict(metadata.get("configuration") or {}),
+            tuple(metadata.get("partitionColumns") or ()),
+        ),
+        int(protocol["minReaderVersion"]),
+        int(protocol["minWriterVersion"]),
+        frozenset(features),
+        metadata.get("description"),
+    )
+
+
+def clustering_columns(table: TableFacts) -> list[list[str]]:
+    """Return the columns a table is clustered by, each as its path of names; none if it is not."""
+    if "clustering" not in table.features:
+        return []
+    for action in _newest_first(table.path, table.version):
+        domain = action.get("domainMetadata") or {}
+        if domain.get("domain") == _CLUSTERING:
+            stated = json.loads(domain["configuration"] or "{}") if not domain.get("removed") else {}
+            return [_logical(table.fields, names) for names in stated.get("clusteringColumns", [])]
+    return []
+
+
+def _logical(fields: list[Field], physical: list[str]) -> list[str]:
+    """Return a column's path by the names users see; column mapping stores others."""
+    found = next(
+        (field for field in fields if field["metadata"].get(_PHYSICAL_NAME, field["name"]) == physical[0]),
+        None,
+    )
+    if found is None:
+        return physical
+    inner = found["type"]["fields"] if isinstance(found["type"], dict) and "fields" in found["type"] else []
+    return [found["name"], *(_logical(inner, physical[1:]) if len(physical) > 1 else [])]
+
+
+def _newest_first(table: Path, version: int) -> Iterator[dict[str, Any]]:
+    """Yield the metaData and protocol actions from the head back to the last checkpoint, and of that."""
+    checkpoints = _checkpoints(table)
+    oldest = max((v for v in checkpoints if v <= version), default=-1)
+    for v in range(version, oldest, -1):
+        try:
+            text = log_path(table, v).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError):
+            text = ""
+        if not text.strip():
+            read_commit(table, v)  # raises, naming the file and what is wrong with it
+        if any(f'"{name}"' in text for name in _ACTIONS):
+            yield from _actions(table, v, text)
+    for path in checkpoints.get(oldest, ()):
+        yield from _checkpoint_actions(path)
+
+
+def _actions(table: Path, version: int, text: str) -> list[dict[str, Any]]:
+    try:
+        return [json.loads(line) for line in text.splitlines() if line.strip()]
+    except ValueError:
+        read_commit(table, version)
+        raise
+
+
+def _checkpoints(table: Path) -> dict[int, list[Path]]:
+    found: dict[int, list[Path]] = {}
+    for path in (table / LOG_FOLDER).iterdir():
+        if match := _CHECKPOINT.match(path.name):
+            found.setdefault(int(match[1]), []).append(path)
+    return found
+
+
+def _checkpoint_actions(path: Path) -> list[dict[str, Any]]:
+    if path.suffix == ".json":
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    import pyarrow.parquet as pq
+
+    file = pq.ParquetFile(path)
+    columns = [name for name in _ACTIONS if name in file.schema_arrow.names]
+    rows = file.read(columns=columns).to_pylist() if columns else []
+    return [_plain(row) for row in rows if any(row.values())]
+
+
+def _plain(row: dict[str, Any]) -> dict[str, Any]:
+    """Turn the map that arrow hands out as pairs into a dictionary."""
+    metadata = row.get("metaData")
+    if metadata:
+        metadata["configuration"] = dict(metadata.get("configuration") or ())
+    return row

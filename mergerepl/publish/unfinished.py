@@ -1,0 +1,77 @@
+"""What an initialisation that was cut short left at a subscriber: how it is known, and how it is dropped."""
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from mergerepl.errors import PublicationError, StoreError
+from mergerepl.store.control import Row
+from mergerepl.store.deltalog import CommitMark, commits, head_version, is_delta_table, read_commit
+from mergerepl.systables import contents
+from mergerepl.systables.table import FOLDER
+
+_DROPPED = f"{FOLDER}.dropped"
+
+
+def initialise_mark(subid: str, step: str, replid: str = "") -> CommitMark:
+    """Return the mark of a commit that initialises a subscription."""
+    return CommitMark(f"initialise {subid}", step, replid)
+
+
+def subscriber_path(article: Row) -> str:
+    """Return an article's path below a subscriber's root: the publisher's, or the article's name."""
+    return str(article["name"] if Path(article["source_table"]).is_absolute() else article["source_table"])
+
+
+def article_table(root: Path, article: Row) -> Path:
+    """Return where an article's table is at a subscriber."""
+    return root / subscriber_path(article)
+
+
+def is_unfinished(table: Path, subid: str) -> bool:
+    """Return whether the table was made by an initialisation of this subscription."""
+    if not is_delta_table(table):
+        return False
+    try:
+        mark = read_commit(table, 0).mark
+    except StoreError:
+        return False
+    return mark is not None and mark.session == initialise_mark(subid, "").session
+
+
+def check_unwritten(root: Path, table: Path) -> None:
+    """Check that nobody else has written to a table that an initialisation made: no user's write is dropped.
+
+    Raises: PublicationError.
+    """
+    head = head_version(table)
+    for commit in commits(table, from_version_exclusive=0, through_version_inclusive=head):
+        if commit.is_user_change:
+            raise PublicationError(
+                f"Subscriber '{root}' was being initialised when it was interrupted, and table '{table}' has "
+                f"been written to since (version {commit.version}). Move the table away, run `mergerepl "
+                "apply` again, and put those rows in afterwards.",
+                replica=str(root),
+                table=str(table),
+            )
+
+
+def drop_unfinished(tables: Sequence[Path], subid: str) -> None:
+    """Remove the tables that an unfinished initialisation of this subscription made."""
+    for table in tables:
+        if is_unfinished(table, subid):
+            check_unwritten(table.parent, table)
+            shutil.rmtree(table)
+
+
+def drop_unfinished_replica(root: Path, subid: str) -> None:
+    """Remove the system tables of a replica that this subscription's initialisation made from nothing.
+
+    Only for a subscription that is not active: the mark stays on the tables for good.
+    """
+    dropped = root / _DROPPED
+    shutil.rmtree(dropped, ignore_errors=True)
+    if is_unfinished(root / FOLDER / contents.NAME, subid):
+        # In one step: a replica with some of its system tables would pass for a damaged one.
+        (root / FOLDER).rename(dropped)
+        shutil.rmtree(dropped)

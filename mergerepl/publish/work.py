@@ -1,0 +1,70 @@
+"""One run of `apply`: what its steps share."""
+
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mergerepl.model.progress import Progress
+from mergerepl.model.publication import Publication
+from mergerepl.model.results import PlanStep
+from mergerepl.store.deltalog import CommitMark
+from mergerepl.store.lease import record_jvm
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True)
+class Step:
+    """One thing to do: how it is told, and what does it."""
+
+    plan: PlanStep
+    run: Callable[[], None]
+
+
+@dataclass
+class Work:
+    """The publication being applied, its identity and its session."""
+
+    publication: Publication
+    pubid: str
+    publisher: Path
+    capture: Callable[[Path], None]
+    progress: Progress
+    held: tuple[Path, ...] = ()
+    id: str = field(default_factory=lambda: f"apply {uuid.uuid4()}")
+
+    @cached_property
+    def spark(self) -> "SparkSession":
+        """The session, started when the first step needs it."""
+        from mergerepl.spark import session
+
+        spark = session()
+        self._record_jvm()
+        return spark
+
+    def hold(self, roots: Sequence[Path]) -> None:
+        """Note which replicas are leased, from now on."""
+        self.held = tuple(roots)
+        if "spark" in self.__dict__:
+            self._record_jvm()
+
+    def _record_jvm(self) -> None:
+        """Note the JVM that writes for us, so that whoever comes after a kill waits for its end."""
+        from mergerepl.spark import jvm_pid
+
+        for root in self.held:
+            record_jvm(root, jvm_pid())
+
+    @property
+    def retention(self) -> timedelta:
+        """How long metadata and files are kept."""
+        return self.publication.retention
+
+    def mark(self, step: str) -> CommitMark:
+        """Return the mark of a commit of this run."""
+        return CommitMark(self.id, step)

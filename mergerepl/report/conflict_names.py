@@ -1,0 +1,23 @@
+"""conflict_type (MSmerge_conflicts_info) in a few words, for lists."""
+
+CONFLICT_NAMES = {
+    1: "update against update, row",
+    2: "update against update, column",
+    3: "update against delete, delete won",
+    4: "update against delete, update won",
+    5: "insert failed at the publisher",
+    6: "insert failed at the subscriber",
+    7: "delete failed at the publisher",
+    8: "delete failed at the subscriber",
+    9: "update failed at the publisher",
+    10: "update failed at the subscriber",
+    11: "resolution",
+    12: "logical record, update won over delete",
+    13: "logical record, insert against update",
+    14: "logical record, delete won over update",
+}
+
+
+def conflict_name(conflict_type: int) -> str:
+    """Return the words for a type; a number that is not known stays a number."""
+    return CONFLICT_NAMES.get(conflict_type, f"type {conflict_type}")

@@ -1,0 +1,95 @@
+"""A table for people: drawn by rich on a terminal, plain aligned columns, nothing cut, anywhere else."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TextIO
+
+
+@dataclass
+class Table:
+    """Rows of text under headings. A heading that begins with `>` has its column set flush right."""
+
+    headings: Sequence[str]
+    rows: list[tuple[str, ...]] = field(default_factory=list)
+    title: str = ""
+
+    def add(self, *cells: object) -> None:
+        """Add a row; None is an empty cell."""
+        self.rows.append(tuple(printable(cell) for cell in cells))
+
+    def write(self, out: TextIO) -> None:
+        """Write the table as suits `out`."""
+        if out.isatty():
+            self._draw(out)
+        else:
+            out.write(self.plain())
+
+    def plain(self) -> str:
+        """Return aligned columns, two spaces apart, without trailing blanks."""
+        headings = tuple(heading.lstrip(">") for heading in self.headings)
+        widths = [
+            max(_width(row[column]) for row in (headings, *self.rows)) for column in range(len(headings))
+        ]
+        lines = [printable(self.title)] if self.title else []
+        for row in (headings, *self.rows):
+            cells = [
+                _pad(cell, width, right=heading.startswith(">"))
+                for cell, width, heading in zip(row, widths, self.headings, strict=True)
+            ]
+            lines.append("  ".join(cells).rstrip())
+        return "\n".join(lines) + "\n"
+
+    def _draw(self, out: TextIO) -> None:
+        """Draw with rich; cells fold rather than lose text."""
+        from rich import box
+        from rich.console import Console
+        from rich.table import Table as RichTable
+        from rich.text import Text
+
+        drawn = RichTable(
+            title=Text(printable(self.title)) if self.title else None,
+            box=box.SIMPLE_HEAD,
+            title_justify="left",
+            title_style="bold",
+        )
+        for heading in self.headings:
+            drawn.add_column(
+                Text(heading.lstrip(">")),
+                justify="right" if heading.startswith(">") else "left",
+                overflow="fold",
+            )
+        for row in self.rows:
+            drawn.add_row(*(Text(cell) for cell in row))
+        Console(file=out).print(drawn)
+
+
+def printable(value: object) -> str:
+    """Return a value as text on one line; a control character in the data must not reach the terminal."""
+    if value is None:
+        return ""
+    text = str(value)
+    if text.isprintable():
+        return text
+    return "".join(
+        letter if letter.isprintable() or unicodedata.category(letter) == "Zs" else ascii(letter)[1:-1]
+        for letter in text
+    )
+
+
+def _pad(cell: str, width: int, *, right: bool) -> str:
+    """Return a cell filled to a width on the screen."""
+    blanks = " " * (width - _width(cell))
+    return blanks + cell if right else cell + blanks
+
+
+def _width(text: str) -> int:
+    """Return the columns that a text takes: wide letters two, combining ones none."""
+    if text.isascii():
+        return len(text)
+    return sum(
+        0 if unicodedata.combining(letter) else 2 if unicodedata.east_asian_width(letter) in "WF" else 1
+        for letter in text
+    )

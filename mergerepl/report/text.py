@@ -1,0 +1,424 @@
+"""The form for people. rich is loaded only to draw on a terminal: nothing to do is one plain line."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from mergerepl.model.results import (
+    ApplyResult,
+    ArticleValidation,
+    CaptureResult,
+    ConflictPreview,
+    ConflictRecord,
+    PendingSubscription,
+    PhaseCounts,
+    ReplicaStatus,
+    RowInfo,
+    SessionRecord,
+    SessionResult,
+    SyncResult,
+)
+from mergerepl.report.conflict_names import conflict_name
+from mergerepl.report.output import Output
+from mergerepl.report.table import Table, printable
+
+if TYPE_CHECKING:
+    from mergerepl.doctor import Check
+
+_COUNTS = (">inserts", ">updates", ">deletes", ">conflicts")
+
+
+class TextOutput(Output):
+    """Writes tables and sentences."""
+
+    def applied(self, result: ApplyResult) -> None:
+        """List the steps."""
+        if not result.steps:
+            self._say(f"Publication {result.publication}: the replicas match the file, nothing to do.")
+            return
+        table = Table(("action", "object", "detail"))
+        for step in result.steps:
+            table.add(step.action, step.object, step.detail)
+        self._table(table)
+        count = _count(len(result.steps), "step")
+        if result.dry_run:
+            self._say(f"Publication {result.publication}: {count} to do; nothing was changed (--dry-run).")
+        else:
+            self._say(f"Publication {result.publication}: {count} done in {_seconds(result.duration_s)}.")
+
+    def synced(self, result: SyncResult) -> None:
+        """Show what travelled, by subscriber and direction; then conflicts to come, validation and errors."""
+        if not result.sessions:
+            self._say(f"Publication {result.publication} has no subscriptions.")
+        moved = [
+            session for session in result.sessions if _counts(session).total or _counts(session).conflicts
+        ]
+        if moved:
+            self._table(_sync_table(moved))
+        for session in result.sessions:
+            self._say(_session_line(session, in_full=session not in moved))
+            self._previews(session.conflicts)
+            if session.validation is not None:
+                self._validation(session.subscriber, session.validation)
+
+    def synced_round(self, result: SyncResult, *, time: str) -> None:
+        """Write the round on one line."""
+        sessions = "; ".join(_session_line(session, in_full=True).rstrip(".") for session in result.sessions)
+        different = [
+            f"{article.article} differs in {_count(article.differing_rows, 'row')}"
+            for session in result.sessions
+            for article in session.validation or ()
+            if not article.ok
+        ]
+        self._say("; ".join([f"{time}  {sessions or 'no subscriptions'}", *different]))
+
+    def captured(self, result: CaptureResult) -> None:
+        """Show the counts by article."""
+        table = Table(("article", *_COUNTS[:3], "versions"), title=f"Captured at {printable(result.replica)}")
+        for article in result.articles:
+            first, last = article.from_version_exclusive + 1, article.through_version_inclusive
+            versions = f"{first} to {last}" if first <= last else "none new"
+            table.add(article.article, article.inserts, article.updates, article.deletes, versions)
+        self._table(table)
+
+    def status(self, status: ReplicaStatus) -> None:
+        """Show who the replica is, its articles and how far each subscription is."""
+        self._say(f"{status.role} {status.replica}  (replid {status.replid}, nickname {status.nickname})")
+        if status.articles:
+            table = Table(("article", "publication", "tracking", ">version", ">captured", ">not captured"))
+            for article in status.articles:
+                table.add(
+                    article.article,
+                    article.publication,
+                    article.tracking,
+                    article.version,
+                    article.captured_version,
+                    article.uncaptured_commits,
+                )
+            self._table(table)
+            triggers = Table(("article", "insert trigger", "update trigger", "delete trigger"))
+            for article in status.articles:
+                triggers.add(article.article, *article.triggers)
+            self._table(triggers)
+        if status.subscriptions:
+            table = Table(
+                (
+                    "subscription",
+                    "publication",
+                    "type",
+                    ">priority",
+                    "status",
+                    ">unsent",
+                    "last sync",
+                    "result",
+                )
+            )
+            for each in status.subscriptions:
+                table.add(
+                    _short(each.subscriber),
+                    each.publication,
+                    each.subscriber_type,
+                    f"{each.priority:.2f}",
+                    each.status,
+                    each.unsent_generations,
+                    _time(each.last_sync_date) or "never",
+                    each.last_sync_summary or each.last_sync_status,
+                )
+            self._table(table)
+        self._say(
+            f"{_count(status.conflicts, 'conflict')} logged."
+            + (" List them with `mergerepl conflicts list`." if status.conflicts else "")
+        )
+        for session in status.open_sessions:
+            self._say(f"Session {session} was interrupted: the next sync finishes it before anything else.")
+
+    def pending(self, replica: str, subscriptions: Sequence[PendingSubscription]) -> None:
+        """Show what waits, by subscription, article and direction."""
+        table = Table(
+            (
+                "subscription",
+                "publication",
+                "article",
+                "direction",
+                ">generations",
+                ">changes",
+                ">not captured",
+            )
+        )
+        for each in subscriptions:
+            for article in each.articles:
+                if article.changes or article.generations or article.uncaptured_commits:
+                    table.add(
+                        _short(each.subscriber),
+                        each.publication,
+                        article.article,
+                        article.direction,
+                        article.generations,
+                        article.changes,
+                        article.uncaptured_commits,
+                    )
+        if table.rows:
+            self._table(table)
+            self._say(
+                "`not captured` counts commits to the table that the next sync or `mergerepl capture` reads."
+            )
+        else:
+            self._say(f"{replica}: nothing is pending.")
+
+    def history(self, replica: str, sessions: Sequence[SessionRecord]) -> None:
+        """Show past sessions, newest first."""
+        if not sessions:
+            self._say(f"{replica}: no session has run yet.")
+            return
+        table = Table(
+            (
+                "started",
+                "subscription",
+                "publication",
+                "result",
+                ">seconds",
+                "uploaded",
+                "downloaded",
+                ">conflicts",
+                "session",
+            )
+        )
+        for each in sessions:
+            table.add(
+                _time(each.start_time),
+                _short(each.subscriber),
+                each.publication,
+                each.runstatus,
+                f"{each.duration_s:.1f}",
+                _changes(each.upload),
+                _changes(each.download),
+                (each.upload + each.download).conflicts,
+                each.session_id,
+            )
+        self._table(table)
+        for each in sessions:
+            for message in each.messages:
+                self._say(f"{_time(each.start_time)} {_short(each.subscriber)}: {message}")
+
+    def conflict_list(self, replica: str, conflicts: Sequence[ConflictRecord]) -> None:
+        """Show one conflict on a line."""
+        if not conflicts:
+            self._say(f"{replica}: no conflicts.")
+            return
+        table = Table(("id", "article", "key", ">type", "meaning", "winner", "time"))
+        for each in conflicts:
+            table.add(
+                each.conflict_id,
+                each.article,
+                _key(each.key),
+                each.conflict_type,
+                conflict_name(each.conflict_type),
+                _short(each.winner),
+                _time(each.created),
+            )
+        self._table(table)
+        self._say(f"{_count(len(conflicts), 'conflict')}. See the rows with `mergerepl conflicts show`.")
+
+    def conflict_rows(self, conflicts: Sequence[ConflictRecord]) -> None:
+        """Show the losing row beside the winning row, the differing columns marked with `*`."""
+        for each in conflicts:
+            self._say(f"Conflict {each.conflict_id}: {each.article} {_key(each.key)}")
+            name = conflict_name(each.conflict_type)
+            self._say(f"  {name} (type {each.conflict_type}, reason {each.reason_code})")
+            self._say(f"  {each.reason_text}")
+            self._say(
+                f"  lost: the change of {each.origin_datasource}; won: {each.winner}; {_time(each.created)}"
+            )
+            self._table(_side_by_side(each.losing_row, each.winning_row))
+
+    def row(self, row: RowInfo) -> None:
+        """Show the row's metadata and columns at every replica."""
+        self._say(f"{row.publication}.{row.article} {_key(row.key)}  (rowguid {row.rowguid})")
+        table = Table(("replica", ">nickname", "source", ">generation", "lineage", "up to date"))
+        for each in row.replicas:
+            lineage = ", ".join(f"{nickname}:{version}" for nickname, version in sorted(each.lineage.items()))
+            is_current = "yes" if each.current else "no"
+            table.add(each.replica, each.nickname, each.source, each.generation, lineage or "{}", is_current)
+        self._table(table)
+        if any(each.row is not None for each in row.replicas):
+            self._table(_values_by_replica(row))
+        for each in row.replicas:
+            if each.columns:
+                colv = ", ".join(f"{part.column} {part.nickname}:{part.version}" for part in each.columns)
+                self._say(f"colv at {each.replica}: {colv}")
+
+    def validated(self, validations: Mapping[str, Sequence[ArticleValidation]]) -> None:
+        """Show each subscriber's comparison."""
+        if not validations:
+            self._say("There is no subscription to validate.")
+        for subscriber, articles in validations.items():
+            self._validation(subscriber, articles)
+
+    def checked(self, checks: Sequence[Check]) -> None:
+        """Show each check and what to do about it."""
+        table = Table(("status", "check", "found"))
+        for check in checks:
+            table.add(str(check.status), check.name, check.detail)
+        self._table(table)
+        for check in checks:
+            if check.remedy:
+                self._say(f"{check.name}: {check.remedy}")
+
+    def said(self, item: Any) -> None:
+        """Print a line or a rich renderable."""
+        if isinstance(item, str):
+            self.out.write(item + "\n")
+        else:
+            from rich.console import Console
+
+            width = None if self.out.isatty() else 200
+            Console(file=self.out, width=width).print(item)
+        self.out.flush()
+
+    def _say(self, line: str) -> None:
+        self.out.write(printable(line) + "\n")
+        self.out.flush()
+
+    def _table(self, table: Table) -> None:
+        table.write(self.out)
+        self.out.flush()
+
+    def _previews(self, previews: Sequence[ConflictPreview]) -> None:
+        """Show who would win each conflict (`sync --dry-run`)."""
+        for each in previews:
+            name = conflict_name(each.conflict_type)
+            self._say(f"Conflict in {each.article} {_key(each.key)}: {name}; {each.winner} wins")
+            self._table(_side_by_side(each.losing_row, each.winning_row))
+
+    def _validation(self, subscriber: str, articles: Sequence[ArticleValidation]) -> None:
+        """Show the comparison of one subscriber with the publisher, differing keys by name."""
+        table = Table(
+            ("article", "level", ">publisher rows", ">subscriber rows", ">differing", "result"),
+            title=f"Validation of {_short(subscriber)}",
+        )
+        for article in articles:
+            table.add(
+                article.article,
+                article.level,
+                article.publisher_rows,
+                article.subscriber_rows,
+                article.differing_rows,
+                "equal" if article.ok else "DIFFERENT",
+            )
+        self._table(table)
+        for article in articles:
+            for example in article.examples:
+                self._say(f"  {article.article} {_key(example.key)}: {example.kind.replace('_', ' ')}")
+            if more := article.differing_rows - len(article.examples):
+                self._say(f"  {article.article}: {more} more differing" if article.examples else "")
+
+
+def _sync_table(sessions: Iterable[SessionResult]) -> Table:
+    """Return what travelled: by direction, and by article where there are several."""
+    table = Table(("subscriber", "direction", "article", *_COUNTS))
+    for session in sessions:
+        for direction in ("upload", "download"):
+            total: PhaseCounts = getattr(session, direction)
+            articles = [(each.article, getattr(each, direction)) for each in session.articles]
+            moved = [(name, counts) for name, counts in articles if counts.total or counts.conflicts]
+            for name, counts in moved or [("(all)", total)]:
+                table.add(_short(session.subscriber), direction, name, *_numbers(counts))
+            if len(moved) > 1:
+                table.add(_short(session.subscriber), direction, "(all)", *_numbers(total))
+    return table
+
+
+def _session_line(session: SessionResult, *, in_full: bool) -> str:
+    """Return how a session ended; `in_full` with its counts, where no table shows them."""
+    who = _short(session.subscriber)
+    took = _seconds(session.duration_s)
+    if session.status == "failed":
+        return (
+            f"{who}: failed after {took}: {(session.error or {}).get('message', 'the reason was not kept')}"
+        )
+    if session.status == "nothing_to_do":
+        return f"{who}: nothing to do ({took})."
+    words = {"planned": "planned, nothing was changed (--dry-run)", "succeeded": "synchronized"}
+    parts = [f"{who}: {words.get(session.status, session.status)}"]
+    if in_full:
+        conflicts = _counts(session).conflicts
+        parts.append(f"uploaded {_changes(session.upload)}, downloaded {_changes(session.download)}")
+        parts += [_count(conflicts, "conflict")] if conflicts else []
+    if session.recovered:
+        parts.append(f"finished {_count(session.recovered, 'interrupted session')} first")
+    if session.late_changes:
+        parts.append(f"{_count(session.late_changes, 'change')} made meanwhile will travel next time")
+    return f"{', '.join(parts)} ({took})."
+
+
+def _side_by_side(losing: Mapping[str, object] | None, winning: Mapping[str, object] | None) -> Table:
+    """Return two rows column by column; a missing row was a delete."""
+    table = Table(("", "column", "losing row", "winning row"))
+    for column in [*(winning or {}), *(name for name in losing or {} if name not in (winning or {}))]:
+        lost, won = _cell(losing, column), _cell(winning, column)
+        table.add("*" if lost != won else "", column, lost, won)
+    if losing is None or winning is None:
+        table.add("", "", "(deleted)" if losing is None else "", "(deleted)" if winning is None else "")
+    return table
+
+
+def _values_by_replica(row: RowInfo) -> Table:
+    """Return the row's columns, one replica in each column; differing ones marked."""
+    table = Table(("", "column", *(_short(each.replica) for each in row.replicas)))
+    columns = dict.fromkeys(column for each in row.replicas for column in each.row or {})
+    for column in columns:
+        cells = [_cell(each.row, column) for each in row.replicas]
+        table.add("*" if len(set(cells)) > 1 else "", column, *cells)
+    return table
+
+
+def _cell(row: Mapping[str, object] | None, column: str) -> str:
+    """Return one value; a NULL can be told from empty text, and a row that is not there from both."""
+    if row is None:
+        return ""
+    return "NULL" if row.get(column) is None else str(row[column])
+
+
+def _counts(session: SessionResult) -> PhaseCounts:
+    return session.upload + session.download
+
+
+def _numbers(counts: PhaseCounts) -> tuple[int, int, int, int]:
+    return counts.inserts, counts.updates, counts.deletes, counts.conflicts
+
+
+def _changes(counts: PhaseCounts) -> str:
+    """Return a direction in a few letters: `+12 ~3 -1`, or `0`."""
+    signs = (("+", counts.inserts), ("~", counts.updates), ("-", counts.deletes))
+    return " ".join(f"{sign}{number}" for sign, number in signs if number) or "0"
+
+
+def _key(key: Mapping[str, object]) -> str:
+    return ", ".join(f"{column}={value}" for column, value in key.items())
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _seconds(duration_s: float) -> str:
+    return f"{duration_s:.1f} s"
+
+
+def _short(root: str) -> str:
+    """Return a root relative to the working directory where that is shorter."""
+    if not os.path.isabs(root):
+        return root
+    relative = os.path.relpath(root)
+    return relative if len(relative) < len(root) and not relative.startswith("../..") else root
+
+
+def _time(moment: datetime | None) -> str:
+    """Return a time in UTC, to the second."""
+    if moment is None:
+        return ""
+    in_utc = moment.astimezone(UTC) if moment.tzinfo else moment
+    return in_utc.strftime("%Y-%m-%d %H:%M:%SZ")

@@ -1,0 +1,113 @@
+"""Replica roots as people write them: a path or a `file://` URI, in a file or on the command line.
+
+The absolute, symlink-free path is a replica's identity on this machine: locks and subscriptions go by it.
+"""
+
+import errno
+import os
+import re
+import unicodedata
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from mergerepl.errors import ConfigurationError
+
+_SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+):/")
+_CREDENTIALS = re.compile(r"(?<=:/)[^\s'\"]*@")
+_QUERY = re.compile(r"(://[^\s'\"?]*)\?[^\s'\"]*")
+_FILE_URI = re.compile(r"^file:/", re.IGNORECASE)
+
+
+def parse(text: str, *, base: str | os.PathLike[str] = ".") -> str:
+    """Return the absolute, symlink-free path of a replica root; a relative one is relative to `base`.
+
+    Nothing is expanded: no `~`, no variables. The folder need not exist.
+
+    Raises:
+        ConfigurationError: It is empty, no path, an object store's URI, a file, or a loop of symbolic links.
+    """
+    shown = masked(text)
+    if not text.strip():
+        raise ConfigurationError("A replica root is empty: give the folder that holds the replica's tables.")
+    if any(unicodedata.category(character) in ("Cc", "Cs") for character in text):
+        raise ConfigurationError(f"Replica root {text!r} holds a control character: give a plain path.")
+    if text.startswith("~"):
+        raise ConfigurationError(f"Replica root {shown!r}: `~` is not expanded here; write the whole path.")
+    path = os.path.realpath(os.path.join(base, _local_path(text)))
+    try:
+        is_folder = Path(path).is_dir() if os.path.lexists(path) else None
+        os.stat(path)
+    except FileNotFoundError:
+        is_folder = None
+    except NotADirectoryError:
+        is_folder = False
+    except OSError as error:
+        reason = (
+            "is a loop of symbolic links"
+            if error.errno == errno.ELOOP
+            else f"cannot be read: {error.strerror}"
+        )
+        raise ConfigurationError(f"Replica root {shown!r} {reason}.", replica=path) from error
+    if is_folder is False:
+        raise ConfigurationError(
+            f"Replica root {shown!r} is a file, or lies inside one: give the folder that holds the tables.",
+            replica=path,
+        )
+    return path
+
+
+def existing(text: str, *, base: str | os.PathLike[str] = ".") -> str:
+    """Return `parse(text)` of a folder that is there.
+
+    Raises:
+        ConfigurationError: As `parse`, or there is no such folder.
+    """
+    path = parse(text, base=base)
+    if not os.path.isdir(path):
+        raise ConfigurationError(
+            f"Replica {masked(text)!r} does not exist (looked at {path}): check the path.", replica=path
+        )
+    return path
+
+
+def overlap(one: str, other: str) -> str | None:
+    """Return how two parsed roots collide: "same", "inside" (one in the other), "around", or None."""
+    if one == other or _is_same_file(one, other):
+        return "same"
+    common = os.path.commonpath([one, other])
+    return {other: "inside", one: "around"}.get(common)
+
+
+def masked(text: str) -> str:
+    """Return the text with credentials and query strings (SAS tokens) of its URIs replaced by `***`."""
+    return _QUERY.sub(r"\1?***", _CREDENTIALS.sub("/***@", text))
+
+
+def _local_path(text: str) -> str:
+    """Return the path that a root means, undoing a `file:` URI."""
+    if _FILE_URI.match(text):
+        uri = urlsplit(text)
+        if uri.netloc not in ("", "localhost"):
+            raise ConfigurationError(
+                f"Replica root {masked(text)!r} names the host {masked(uri.netloc.rpartition('@')[2])!r}: "
+                "a file URI has three slashes, as in file:///data/hq."
+            )
+        # Not uri.path: `?` and `#` may stand unquoted in a folder's name.
+        after_scheme = text[len("file:") :]
+        return unquote(
+            after_scheme.removeprefix("//localhost") if uri.netloc else "/" + after_scheme.lstrip("/")
+        )
+    if scheme := _SCHEME.match(text):
+        raise ConfigurationError(
+            f"Replica root {masked(text)!r}: object-store roots ({scheme.group(1)}://) are not supported "
+            "yet. Use a local or mounted folder."
+        )
+    return text
+
+
+def _is_same_file(one: str, other: str) -> bool:
+    """Return whether both exist and are one folder, as on a file system that ignores case."""
+    try:
+        return os.path.samefile(one, other)
+    except OSError:
+        return False

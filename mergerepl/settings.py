@@ -1,0 +1,51 @@
+"""What the environment sets. Only `mergerepl.engine` reads it too: Java, JARs, cache, memory."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from mergerepl.errors import ConfigurationError
+
+LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
+_TRUE = ("1", "true", "yes", "on")
+_FALSE = ("", "0", "false", "no", "off")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Each field is set by `MERGEREPL_<FIELD>`."""
+
+    debug: bool = False
+    """`MERGEREPL_DEBUG=1`: an error shows its traceback, as `--verbose` does. Default: off."""
+    log_level: str = "WARNING"
+    """`MERGEREPL_LOG_LEVEL`: what the command line logs to standard error. Default: WARNING."""
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] | None = None) -> "Settings":
+        """Return the settings of the environment (of this process unless another is given).
+
+        Raises:
+            ConfigurationError: A variable holds a value that it cannot have.
+        """
+        variables = os.environ if environment is None else environment
+        return cls(
+            debug=_flag("MERGEREPL_DEBUG", variables.get("MERGEREPL_DEBUG", "")),
+            log_level=_log_level(variables.get("MERGEREPL_LOG_LEVEL") or cls.log_level),
+        )
+
+
+def _flag(name: str, text: str) -> bool:
+    """Return a switch."""
+    value = text.strip().lower()
+    if value not in _TRUE + _FALSE:
+        raise ConfigurationError(f"{name} is {text!r}: set it to 1 or 0.")
+    return value in _TRUE
+
+
+def _log_level(text: str) -> str:
+    """Return a log level."""
+    if text.upper() not in LOG_LEVELS:
+        raise ConfigurationError(
+            f"MERGEREPL_LOG_LEVEL is {text!r}: set it to one of {', '.join(LOG_LEVELS)}."
+        )
+    return text.upper()

@@ -1,0 +1,154 @@
+"""Create an empty Delta table by writing its first commit.
+
+A table made through an engine loses column comments, char lengths, constraints, defaults or generation
+expressions on the way, or costs a second each. The first commit of a Delta table is three JSON lines
+(PROTOCOL.md of Delta Lake: commitInfo, protocol, metaData), put in place by a hard link, which fails if there
+is a table already.
+"""
+
+import errno
+import json
+import os
+import time
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mergerepl.errors import StoreError
+from mergerepl.publish.column_types import Field, leaf_types
+from mergerepl.store.deltalog import CDF_PROPERTY, CommitMark, log_path
+
+_READER_FEATURES = frozenset({"timestampNtz", "deletionVectors", "variantType"})
+
+
+@dataclass(frozen=True)
+class NewTable:
+    """What the first commit states."""
+
+    fields: Sequence[Field]
+    partition_columns: Sequence[str] = ()
+    properties: Mapping[str, str] = field(default_factory=dict)
+    description: str | None = None
+    clustering: Sequence[Sequence[str]] = ()
+
+
+def create_table(path: Path, table: NewTable, mark: CommitMark) -> str:
+    """Create the table and return its id.
+
+    Raises: StoreError if there already is a table, or the folder cannot be written.
+    """
+    table_id = str(uuid.uuid4())
+    actions = [_commit_info(table, mark), _protocol(table), _metadata(table, table_id), *_clustering(table)]
+    text = "\n".join(json.dumps(action, separators=(",", ":"), ensure_ascii=False) for action in actions)
+    target = log_path(path, 0)
+    temporary = target.with_name(f".{uuid.uuid4()}.tmp")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if any(name.name.endswith((".json", ".parquet")) for name in target.parent.iterdir()):
+            raise FileExistsError
+        temporary.write_text(text + "\n", encoding="utf-8")
+        _put(temporary, target)
+    except FileExistsError as error:
+        raise StoreError(
+            f"'{path}' cannot be created: there is a Delta table already. Remove it, or choose another "
+            "folder.",
+            table=str(path),
+        ) from error
+    except OSError as error:
+        raise StoreError(
+            f"'{path}' cannot be created: {error.strerror}. Check that the folder is writable and has space "
+            "left.",
+            table=str(path),
+        ) from error
+    finally:
+        temporary.unlink(missing_ok=True)
+    return table_id
+
+
+def _put(temporary: Path, target: Path) -> None:
+    try:
+        os.link(temporary, target)
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS):
+            raise
+        # A file system without hard links; the folder was empty a moment ago.
+        os.rename(temporary, target)
+
+
+def _commit_info(table: NewTable, mark: CommitMark) -> dict[str, Any]:
+    return {
+        "commitInfo": {
+            "timestamp": int(time.time() * 1000),
+            "operation": "CREATE TABLE",
+            "operationParameters": {
+                "partitionBy": json.dumps(list(table.partition_columns)),
+                "properties": json.dumps(dict(table.properties)),
+            },
+            "isolationLevel": "Serializable",
+            "isBlindAppend": True,
+            "operationMetrics": {},
+            "userMetadata": mark.to_user_metadata(),
+            "engineInfo": "mergerepl",
+            "txnId": str(uuid.uuid4()),
+        }
+    }
+
+
+def _protocol(table: NewTable) -> dict[str, Any]:
+    """Return the lowest protocol that allows what the table states."""
+    features = set(features_of(table))
+    if not features:
+        return {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}
+    features |= {"appendOnly", "invariants"}
+    reader_features = sorted(features & _READER_FEATURES)
+    protocol: dict[str, Any] = {"minReaderVersion": 3 if reader_features else 1, "minWriterVersion": 7}
+    if reader_features:
+        protocol["readerFeatures"] = reader_features
+    protocol["writerFeatures"] = sorted(features)
+    return {"protocol": protocol}
+
+
+def features_of(table: NewTable) -> Iterable[str]:
+    """Yield the table features that the schema and the properties need."""
+    types = set().union(*(leaf_types(field["type"]) for field in table.fields))
+    metadata = set().union(*(field["metadata"] for field in table.fields))
+    if table.properties.get(CDF_PROPERTY, "").lower() == "true":
+        yield "changeDataFeed"
+    if table.properties.get("delta.enableDeletionVectors", "").lower() == "true":
+        yield "deletionVectors"
+    if any(name.startswith("delta.constraints.") for name in table.properties):
+        yield "checkConstraints"
+    if "timestamp_ntz" in types:
+        yield "timestampNtz"
+    if "variant" in types:
+        yield "variantType"
+    if "delta.generationExpression" in metadata:
+        yield "generatedColumns"
+    if "CURRENT_DEFAULT" in metadata:
+        yield "allowColumnDefaults"
+    if table.clustering:
+        yield from ("clustering", "domainMetadata")
+
+
+def _clustering(table: NewTable) -> Iterable[dict[str, Any]]:
+    if table.clustering:
+        columns = [list(path) for path in table.clustering]
+        text = json.dumps({"clusteringColumns": columns, "domainName": "delta.clustering"})
+        yield {"domainMetadata": {"domain": "delta.clustering", "configuration": text, "removed": False}}
+
+
+def _metadata(table: NewTable, table_id: str) -> dict[str, Any]:
+    schema = {"type": "struct", "fields": list(table.fields)}
+    metadata = {
+        "id": table_id,
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": json.dumps(schema, separators=(",", ":"), ensure_ascii=False),
+        "partitionColumns": list(table.partition_columns),
+        "configuration": dict(table.properties),
+        "createdTime": int(time.time() * 1000),
+    }
+    if table.description is not None:
+        metadata["description"] = table.description
+    return {"metaData": metadata}

@@ -1,0 +1,114 @@
+"""What an article's table is at a new subscriber: the publisher's, without what belongs to one copy only."""
+
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Any
+
+from mergerepl.publish.column_types import Field
+from mergerepl.publish.table_facts import TableFacts, clustering_columns
+from mergerepl.snapshot.new_table import NewTable
+from mergerepl.store.sql import quote
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+CONSTRAINT_PREFIX = "delta.constraints."
+GENERATION_EXPRESSION = "delta.generationExpression"
+
+_OWN_METADATA = ("delta.columnMapping.", "delta.typeChanges", "delta.identity.", "parquet.")
+_OWN_PROPERTIES = (
+    "delta.checkpointPolicy",
+    "delta.columnMapping.",
+    "delta.coordinatedCommits.",
+    "delta.enableIcebergCompat",
+    "delta.enableInCommitTimestamps",
+    "delta.enableRowTracking",
+    "delta.enableTypeWidening",
+    "delta.feature.",
+    "delta.inCommitTimestamp",
+    "delta.minReaderVersion",
+    "delta.minWriterVersion",
+    "delta.rowTracking",
+    "delta.universalFormat.",
+)
+
+
+def replica_table(
+    table: TableFacts,
+    columns: Collection[str],
+    properties: Mapping[str, str],
+    *,
+    is_computable: Callable[[str], bool],
+) -> NewTable:
+    """Return the table to create at a subscriber.
+
+    Args:
+        table: The publisher's table.
+        columns: The published columns.
+        properties: What replication adds to the table's own properties.
+        is_computable: Whether an expression (a CHECK constraint, a generated column) needs published columns
+            only; others cannot hold where their columns are missing.
+    """
+    fields = [_without_own(field) for field in table.fields if field["name"] in columns]
+    own = {name: value for name, value in table.properties.items() if not name.startswith(_OWN_PROPERTIES)}
+    kept = {
+        name: value
+        for name, value in own.items()
+        if not name.startswith(CONSTRAINT_PREFIX) or is_computable(value)
+    }
+    return NewTable(
+        [_if_computable(field, is_computable) for field in fields],
+        [name for name in table.metadata.partition_columns if name in columns],
+        {**kept, **properties},
+        table.description,
+        [path for path in clustering_columns(table) if path[0] in columns],
+    )
+
+
+def uncomputable(table: TableFacts, *, is_computable: Callable[[str], bool]) -> list[str]:
+    """Return the names of the CHECK constraints that a subscriber cannot have."""
+    return [
+        name.removeprefix(CONSTRAINT_PREFIX)
+        for name, value in table.properties.items()
+        if name.startswith(CONSTRAINT_PREFIX) and not is_computable(value)
+    ]
+
+
+def is_computable(
+    spark: "SparkSession", table: TableFacts, columns: Collection[str], expression: str
+) -> bool:
+    """Return whether an expression of the table needs only these columns."""
+    if len(columns) == len(table.fields):
+        return True
+    from pyspark.errors import AnalysisException
+    from pyspark.sql import functions as F
+
+    rows = spark.read.format("delta").load(str(table.path))
+    try:
+        rows.select(*(F.col(quote(name)) for name in columns)).select(F.expr(expression))
+    except AnalysisException:
+        return False
+    return True
+
+
+def _if_computable(field: Field, is_computable: Callable[[str], bool]) -> Field:
+    expression = field["metadata"].get(GENERATION_EXPRESSION)
+    if expression is None or is_computable(expression):
+        return field
+    metadata = {name: value for name, value in field["metadata"].items() if name != GENERATION_EXPRESSION}
+    return {**field, "metadata": metadata}
+
+
+def _without_own(field: Field) -> Field:
+    metadata = {
+        name: value for name, value in field["metadata"].items() if not name.startswith(_OWN_METADATA)
+    }
+    return {**field, "type": _nested(field["type"]), "metadata": metadata}
+
+
+def _nested(data_type: Any) -> Any:
+    if isinstance(data_type, str):
+        return data_type
+    if data_type["type"] == "struct":
+        return {**data_type, "fields": [_without_own(field) for field in data_type["fields"]]}
+    parts = [part for part in ("elementType", "keyType", "valueType") if part in data_type]
+    return {**data_type, **{part: _nested(data_type[part]) for part in parts}}

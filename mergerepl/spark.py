@@ -1,0 +1,157 @@
+"""The only place that obtains a SparkSession: the user's own, or an embedded local one.
+
+Functions elsewhere take `spark` or a store. A notebook, a Databricks job or a spark-submit has a session: it
+is used as it is. Without one, a JVM is started here, and ends with this process, also if that is killed.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import sys
+import threading
+
+from py4j.protocol import Py4JError
+from pyspark import SparkContext
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
+
+from mergerepl.engine import confs, jvm
+from mergerepl.engine.java import find_java
+from mergerepl.errors import EngineError
+
+_lock = threading.RLock()
+_embedded: tuple[jvm.Jvm, SparkSession] | None = None
+
+
+def session(*, long_running: bool = False) -> SparkSession:
+    """Return the session to work in, starting the embedded one if there is none.
+
+    Args:
+        long_running: For agents and large change sets: the embedded JVM takes longer to start and merges
+            faster. Without effect on a session that already runs.
+
+    Raises:
+        EngineError: The user's session has no Delta, or the embedded one cannot start.
+    """
+    with _lock:
+        if _embedded is not None:
+            own_jvm, own_session = _embedded
+            if own_jvm.process.poll() is None and own_session._sc._jsc is not None:
+                return own_session
+            # The JVM was killed, or a caller stopped the session: start afresh.
+            stop()
+        if (users := users_session()) is not None:
+            require_delta(users)
+            return users
+        return _start(long_running=long_running)
+
+
+def users_session() -> SparkSession | None:
+    """Return the session that this process has or was started with, if any.
+
+    A thread other than the one that made the session has no active one, but the process has its default.
+    """
+    if (active := SparkSession.getActiveSession()) is not None:
+        return active
+    is_running = SparkContext._active_spark_context is not None
+    # spark-submit and Spark Connect leave these for the first session of the script to pick up.
+    is_provided = "PYSPARK_GATEWAY_PORT" in os.environ or "SPARK_REMOTE" in os.environ
+    return SparkSession.builder.getOrCreate() if is_running or is_provided else None
+
+
+def require_delta(spark: SparkSession) -> None:
+    """Check that a session made elsewhere can work with Delta tables.
+
+    Raises:
+        EngineError: Its confs lack Delta; the message says which to add.
+    """
+    is_databricks = "DATABRICKS_RUNTIME_VERSION" in os.environ
+    if is_databricks or confs.EXTENSION in (spark.conf.get("spark.sql.extensions", "") or ""):
+        return
+    raise EngineError(
+        "The running Spark session has no Delta Lake. Add to it, before it starts: "
+        f"spark.sql.extensions={confs.EXTENSION} and spark.sql.catalog.spark_catalog={confs.CATALOG}, with "
+        f"the Delta JARs (`delta.configure_spark_with_delta_pip`); or stop it, and mergerepl starts its own."
+    )
+
+
+def jvm_pid() -> int | None:
+    """Return the process id of the embedded JVM, None if none was started."""
+    return _embedded[0].process.pid if _embedded is not None else None
+
+
+def stop() -> None:
+    """Stop the embedded session and its JVM, if one was started. A user's session is left alone."""
+    global _embedded
+    with _lock:
+        if _embedded is None:
+            return
+        (own_jvm, own_session), _embedded = _embedded, None
+        if own_jvm.process.poll() is None:
+            # An orderly end lets Spark remove its files; if the JVM dies meanwhile, there is nothing left to
+            # stop.
+            with contextlib.suppress(Py4JError, OSError):
+                own_session.stop()
+        _forget_gateway()
+        jvm.stop(own_jvm)
+
+
+def _start(*, long_running: bool) -> SparkSession:
+    """Start the JVM and the session in it."""
+    global _embedded
+    own_jvm = jvm.launch(
+        find_java(), long_running=long_running, heap_mb=confs.heap_mb(long_running=long_running)
+    )
+    try:
+        _connect(own_jvm)
+        cores = confs.usable_cores()
+        builder = SparkSession.builder.appName("mergerepl").master(f"local[{cores}]")
+        for key, value in confs.session_confs(
+            scratch=own_jvm.scratch, cores=cores, long_running=long_running
+        ).items():
+            builder = builder.config(key, value)
+        _embedded = own_jvm, builder.getOrCreate()
+    except BaseException as error:
+        _forget_gateway()
+        jvm.stop(own_jvm)
+        if isinstance(error, Exception) and not isinstance(error, EngineError):
+            raise EngineError(
+                f"The embedded Spark did not start: {error}. {jvm.last_words(own_jvm.log)}"
+            ) from error
+        raise
+    return _embedded[1]
+
+
+def _connect(own_jvm: jvm.Jvm) -> None:
+    """Connect pyspark to the JVM.
+
+    pyspark takes the port and secret from the environment only; they are taken out again at once, so that no
+    child process inherits the secret.
+    """
+    # Python workers run this interpreter, not whatever `python3` is on the PATH of a venv that is not
+    # activated.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ["PYSPARK_GATEWAY_PORT"] = str(own_jvm.port)
+    os.environ["PYSPARK_GATEWAY_SECRET"] = own_jvm.secret
+    try:
+        SparkContext._ensure_initialized(gateway=launch_gateway())  # type: ignore[no-untyped-call]
+    finally:
+        del os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"]
+
+
+def _forget_gateway() -> None:
+    """Make pyspark forget the JVM, so that another session can start in this process."""
+    gateway = SparkContext._gateway
+    SparkContext._gateway = None
+    SparkContext._jvm = None
+    SparkContext._active_spark_context = None
+    SparkSession._instantiatedSession = None
+    SparkSession._activeSession = None
+    if gateway is not None:
+        with contextlib.suppress(Py4JError, OSError):
+            gateway.shutdown()
+
+
+atexit.register(stop)

@@ -1,0 +1,125 @@
+"""The control plane of one replica: small system tables read and written through `deltalake`, without a JVM.
+
+A table is read whole and replaced whole by one commit (7 ms), so every change of it is atomic. The caller
+holds the replica's lease; history tables are only appended to.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mergerepl.errors import StoreError
+from mergerepl.store.deltalog import is_delta_table
+from mergerepl.systables.table import FOLDER, SystemTable
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Row = dict[str, Any]
+
+
+class ControlPlane:
+    """Rows of the control-plane tables of one replica as plain dictionaries (maps as dicts, arrays as lists)."""
+
+    def __init__(self, root: Path) -> None:
+        """Look at the system tables below `root`; nothing is read yet."""
+        self.folder = root / FOLDER
+
+    def path(self, name: str) -> Path:
+        """Return the folder of a system table."""
+        return self.folder / name
+
+    def exists(self, table: SystemTable) -> bool:
+        """Return whether the table was created."""
+        return is_delta_table(self.path(table.name))
+
+    def rows(self, table: SystemTable, *, where: str | None = None) -> list[Row]:
+        """Return the rows of a table; `where` is a SQL condition of ours, for the tables that grow.
+
+        Raises: StoreError if the table is missing or unreadable.
+        """
+        return read_rows(self.path(table.name), table.names, where=where)
+
+    def replace(self, table: SystemTable, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Make `rows` the table's content, in one commit."""
+        self._write(table, rows, mode="overwrite")
+
+    def append(self, table: SystemTable, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Add rows, in one commit; no commit if there are none."""
+        if rows:
+            self._write(table, rows, mode="append")
+
+    def _write(self, table: SystemTable, rows: Iterable[Mapping[str, Any]], *, mode: str) -> None:
+        import pyarrow as pa
+        from deltalake import write_deltalake
+
+        schema = arrow_schema(table)
+        values = [{name: _arrow_value(row.get(name)) for name in table.names} for row in rows]
+        write_deltalake(
+            str(self.path(table.name)),
+            pa.Table.from_pylist(values, schema=schema),
+            mode=mode,  # type: ignore[call-overload]
+        )
+
+
+def read_rows(
+    path: Path, names: Sequence[str], *, where: str | None = None, order_limit: str = ""
+) -> list[Row]:
+    """Return rows of a Delta table read by delta-rs; columns the stored table does not have yet are None.
+
+    Raises: StoreError if the table is missing or unreadable.
+    """
+    from deltalake import DeltaTable, QueryBuilder
+    from deltalake.exceptions import DeltaError, TableNotFoundError
+
+    try:
+        table = DeltaTable(str(path))
+        stored = {field.name for field in table.schema().fields}
+        select = ", ".join(f'"{name}"' for name in names if name in stored)
+        condition = f" where {where}" if where else ""
+        query = f"select {select} from t{condition} {order_limit}"
+        result = QueryBuilder().register("t", table).execute(query).read_all()
+    except TableNotFoundError as error:
+        raise StoreError(
+            f"System table '{path.name}' is missing below '{path.parent}'. It was removed or the replica was "
+            "never "
+            "initialised; run `mergerepl apply FILE`, or restore the folder from a copy.",
+            table=str(path),
+        ) from error
+    except (DeltaError, OSError) as error:
+        raise StoreError(f"System table '{path}' cannot be read: {error}", table=str(path)) from error
+    columns = {name: result.column(name).to_pylist() for name in result.column_names}
+    return [
+        {name: _python_value(columns[name][i]) if name in columns else None for name in names}
+        for i in range(result.num_rows)
+    ]
+
+
+def _python_value(value: Any) -> Any:
+    # arrow hands maps out as lists of pairs
+    if isinstance(value, list) and value and isinstance(value[0], tuple):
+        return dict(value)
+    return value
+
+
+def _arrow_value(value: Any) -> Any:
+    return list(value.items()) if isinstance(value, Mapping) else value
+
+
+def arrow_schema(table: SystemTable) -> "pa.Schema":
+    """Return the Arrow schema of a control-plane table."""
+    import pyarrow as pa
+
+    types: dict[str, pa.DataType] = {
+        "int": pa.int32(),
+        "bigint": pa.int64(),
+        "double": pa.float64(),
+        "string": pa.string(),
+        "boolean": pa.bool_(),
+        "timestamp": pa.timestamp("us", tz="UTC"),
+        "array<int>": pa.list_(pa.int32()),
+        "array<string>": pa.list_(pa.string()),
+        "map<int,bigint>": pa.map_(pa.int32(), pa.int64()),
+        "map<int,string>": pa.map_(pa.int32(), pa.string()),
+    }
+    return pa.schema([(column.name, types[column.type]) for column in table.columns])

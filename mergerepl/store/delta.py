@@ -1,0 +1,358 @@
+"""The data plane: every read, append and MERGE of a Delta table through Spark.
+
+Writes carry a `CommitMark` and a Delta transaction (txnAppId, txnVersion), so that a repeated one is skipped
+and an own commit is told from a user's. They run in a session of their own: the confs that say so must never
+outlive the write, for a later write they still applied to would be skipped silently (reliability.md 0.3).
+"""
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from pathlib import Path
+
+from delta.exceptions import DeltaConcurrentModificationException
+from delta.tables import DeltaTable
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from mergerepl.changes import (
+    CHANGE_COLUMNS,
+    COLV1,
+    DELETED,
+    GENERATION,
+    LINEAGE,
+    PARTCHANGEGEN,
+    PRIORITY,
+    ROW,
+    ROWGUID,
+    TOMBSTONE_TYPE,
+    Action,
+)
+from mergerepl.errors import CommitConflictError, StoreError
+from mergerepl.model.article import PublishedArticle
+from mergerepl.store.deltalog import Commit, CommitMark, find_own_commit, head_version
+from mergerepl.store.images import same_value
+from mergerepl.store.sql import quote, struct_type
+from mergerepl.systables import contents, tombstone
+from mergerepl.systables.contents import COLV1_TYPE, LINEAGE_TYPE, row_column
+
+log = logging.getLogger(__name__)
+
+SEQ = contents.SEQ
+COMMIT_ATTEMPTS = 8
+RETRY_WAIT_S = 0.2
+
+
+@dataclass(frozen=True)
+class Transaction:
+    """A write that happens once: Delta skips it where the table already holds this or a later version of `app_id`."""
+
+    app_id: str
+    version: int
+    mark: CommitMark
+
+
+def read_version(spark: SparkSession, table: Path, version: int) -> DataFrame:
+    """Return the rows of a table at one version."""
+    return spark.read.format("delta").option("versionAsOf", version).load(str(table))
+
+
+def read_feed(
+    spark: SparkSession,
+    table: Path,
+    *,
+    from_version_exclusive: int,
+    through_version_inclusive: int,
+    own_versions: Sequence[int] = (),
+) -> DataFrame:
+    """Return the change feed of a version range without the agent's own commits."""
+    feed = (
+        spark.read.format("delta")
+        .option("readChangeFeed", "true")
+        .option("startingVersion", from_version_exclusive + 1)
+        .option("endingVersion", through_version_inclusive)
+        .load(str(table))
+    )
+    return feed.where(~F.col("_commit_version").isin(list(own_versions))) if own_versions else feed
+
+
+def read_runs(
+    spark: SparkSession,
+    folder: Path,
+    article: PublishedArticle,
+    *,
+    through_seq_inclusive: int,
+    from_generation_exclusive: int | None = None,
+) -> DataFrame:
+    """Return the appended runs of one article's contents and tombstones: CHANGES columns and seq, not netted.
+
+    Generations rise with runs, so a lower bound on the generation prunes files and still leaves the latest
+    version of every row it admits.
+    """
+
+    def of(table: str) -> DataFrame:
+        rows = spark.read.format("delta").load(str(folder / table))
+        rows = rows.where((F.col("tablenick") == article.nickname) & (F.col(SEQ) <= through_seq_inclusive))
+        if from_generation_exclusive is not None:
+            rows = rows.where(F.col(GENERATION) > from_generation_exclusive)
+        is_tombstone = table == tombstone.NAME
+        return rows.select(
+            ROWGUID,
+            F.lit(is_tombstone).alias(DELETED),
+            (F.col(tombstone.TYPE) if is_tombstone else F.lit(None).cast("int")).alias(TOMBSTONE_TYPE),
+            GENERATION,
+            (F.lit(None).cast("bigint") if is_tombstone else F.col(PARTCHANGEGEN)).alias(PARTCHANGEGEN),
+            LINEAGE,
+            (F.lit(None).cast(COLV1_TYPE) if is_tombstone else F.col(COLV1)).alias(COLV1),
+            PRIORITY,
+            F.col(row_column(article.nickname)).alias(ROW),
+            SEQ,
+        )
+
+    if not has_files(folder / tombstone.NAME):
+        return of(contents.NAME)
+    return of(contents.NAME).unionByName(of(tombstone.NAME))
+
+
+def has_files(table: Path) -> bool:
+    """Return whether a table holds any data file, without a Spark job."""
+    from deltalake import DeltaTable as LogTable
+
+    return bool(LogTable(str(table)).file_uris())
+
+
+def current_rows(runs: DataFrame) -> DataFrame:
+    """Return the latest version of each row: the reader's side of append-only contents and tombstones."""
+    latest = runs.groupBy(ROWGUID).agg(
+        F.max_by(F.struct(*(name for name in CHANGE_COLUMNS if name != ROWGUID)), SEQ).alias("latest")
+    )
+    return latest.select(ROWGUID, "latest.*")
+
+
+def contents_rows(rows: DataFrame, article: PublishedArticle, *, seq: int, marker: str) -> DataFrame:
+    """Return the MSmerge_contents rows of live CHANGES rows."""
+    nothing = F.lit(None)
+    return rows.where(~F.col(DELETED)).select(
+        F.lit(article.nickname).alias("tablenick"),
+        ROWGUID,
+        GENERATION,
+        PARTCHANGEGEN,
+        LINEAGE,
+        COLV1,
+        F.lit(marker).alias("marker"),
+        nothing.cast("string").alias(contents.LOGICAL_RECORD_PARENT_ROWGUID),
+        nothing.cast(LINEAGE_TYPE).alias(contents.LOGICAL_RECORD_LINEAGE),
+        nothing.cast("bigint").alias(contents.LOGICAL_RELATION_CHANGE_GEN),
+        PRIORITY,
+        F.lit(seq).cast("bigint").alias(SEQ),
+        F.col(ROW).cast(struct_type(article.types)).alias(row_column(article.nickname)),
+    )
+
+
+def tombstone_rows(rows: DataFrame, article: PublishedArticle, *, seq: int, marker: str) -> DataFrame:
+    """Return the MSmerge_tombstone rows of deleted CHANGES rows."""
+    nothing = F.lit(None)
+    return rows.where(DELETED).select(
+        ROWGUID,
+        F.lit(article.nickname).alias("tablenick"),
+        F.col(TOMBSTONE_TYPE).alias(tombstone.TYPE),
+        LINEAGE,
+        GENERATION,
+        nothing.cast("string").alias(contents.LOGICAL_RECORD_PARENT_ROWGUID),
+        nothing.cast(LINEAGE_TYPE).alias(contents.LOGICAL_RECORD_LINEAGE),
+        PRIORITY,
+        F.lit(marker).alias("marker"),
+        F.lit(seq).cast("bigint").alias(SEQ),
+        F.col(ROW).cast(struct_type(article.types)).alias(row_column(article.nickname)),
+    )
+
+
+def union_all(frames: Sequence[DataFrame]) -> DataFrame:
+    """Return the rows of all frames; a column some lack (another article's image) is NULL there."""
+    return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), frames)
+
+
+def append(rows: DataFrame, table: Path, transaction: Transaction) -> None:
+    """Append rows once; without effect if the table holds the transaction already.
+
+    Raises: StoreError if the commit is not in the log afterwards (another process overwrote it).
+    """
+    if transaction_version(table, transaction.app_id) >= transaction.version:
+        return
+    head = head_version(table)
+    (
+        rows.write.format("delta")
+        .mode("append")
+        .option("txnAppId", transaction.app_id)
+        .option("txnVersion", transaction.version)
+        .option("userMetadata", transaction.mark.to_user_metadata())
+        .save(str(table))
+    )
+    _read_back(table, transaction, from_version_exclusive=head)
+
+
+def merge_rows(
+    spark: SparkSession,
+    staged: Path,
+    table: Path,
+    article: PublishedArticle,
+    *,
+    action: str,
+    actions: Mapping[str, int],
+    bounds: Mapping[str, tuple[str, str]],
+    transaction: Transaction,
+    from_version_exclusive: int,
+) -> Commit:
+    """Bring a table to the staged final state of the rows whose `action` column says so, in one MERGE.
+
+    Args:
+        spark: Session whose JVM is used; the MERGE gets a session of its own.
+        staged: Parquet folder of the staged changeset (RESOLVED columns).
+        table: The user's table.
+        article: The article at this side.
+        action: Name of the action column.
+        actions: Rows by action, to leave out clauses without rows.
+        bounds: Image field -> (lowest, highest) key, as literal texts: prunes files of the table.
+        transaction: Mark and transaction of the commit.
+        from_version_exclusive: Where to look for our own commit from.
+
+    Returns: Our commit; it changes no data if the table already was in the final state.
+
+    Raises: CommitConflictError if other writers won the commit too often; StoreError if ours is not in the
+    log.
+    """
+    done = find_own_commit(table, transaction.mark, from_version_exclusive=from_version_exclusive)
+    if done is not None:
+        return done
+    for attempt in range(1, COMMIT_ATTEMPTS + 1):
+        try:
+            _merge(spark, staged, table, article, action, actions, bounds, transaction)
+            break
+        except DeltaConcurrentModificationException as error:
+            # Another writer changed rows we read. Everything is read and decided anew; its rows are captured
+            # late.
+            if attempt == COMMIT_ATTEMPTS:
+                raise CommitConflictError(
+                    f"Article '{article.name}' at '{table}' is being changed by other writers: the merge "
+                    "lost "
+                    f"{COMMIT_ATTEMPTS} commits in a row. Its changeset stays staged; run again.",
+                    article=article.name,
+                    table=str(table),
+                ) from error
+            log.info("commit conflict on %s, attempt %s", table, attempt)
+            time.sleep(RETRY_WAIT_S * attempt)
+    return _read_back(table, transaction, from_version_exclusive=from_version_exclusive)
+
+
+def _merge(
+    spark: SparkSession,
+    staged: Path,
+    table: Path,
+    article: PublishedArticle,
+    action: str,
+    actions: Mapping[str, int],
+    bounds: Mapping[str, tuple[str, str]],
+    transaction: Transaction,
+) -> None:
+    session = marked_session(spark, transaction)
+    chosen = [name for name in (Action.INSERT, Action.UPDATE, Action.DELETE) if actions.get(name)]
+    source = (
+        session.read.parquet(str(staged))
+        .where(F.col(action).isin([name.value for name in chosen]))
+        .select(F.col(action).alias("action"), f"{ROW}.*")
+        .alias("s")
+    )
+    target = DeltaTable.forPath(session, str(table)).alias("t")
+    merge = target.merge(source, _same_key(article, bounds))
+    columns = dict(zip(article.columns, article.fields, strict=True))
+    values: dict[str, str | Column] = {quote(name): F.col(f"s.{field}") for name, field in columns.items()}
+    if Action.DELETE in chosen:
+        merge = merge.whenMatchedDelete(condition=F.col("s.action") == Action.DELETE.value)
+    if Action.UPDATE in chosen or Action.INSERT in chosen:
+        # An insert that finds its row (sent again, or inserted meanwhile by a user and captured late) updates
+        # it.
+        if article.value_columns:
+            changed: dict[str, str | Column] = {
+                quote(name): F.col(f"s.{columns[name]}") for name in article.value_columns
+            }
+            # A row that is the same already (only its lineage is news) is neither rewritten nor counted.
+            same = [
+                same_value(F.col(f"t.{quote(name)}"), F.col(f"s.{field}"), source.schema[field].dataType)
+                for name, field in columns.items()
+                if name in article.value_columns
+            ]
+            differs = ~reduce(lambda one, other: one & other, same)
+            merge = merge.whenMatchedUpdate(condition=differs, set=changed)
+        not_deleted = F.col("s.action") != Action.DELETE.value
+        merge = (
+            merge.whenNotMatchedInsert(condition=not_deleted, values=values)
+            if Action.DELETE in chosen
+            else merge.whenNotMatchedInsert(values=values)
+        )
+    merge.execute()
+
+
+def _same_key(article: PublishedArticle, bounds: Mapping[str, tuple[str, str]]) -> Column:
+    condition: Column = F.lit(True)
+    types = dict(zip(article.columns, article.types, strict=True))
+    for name, field in zip(article.identity, article.identity_fields, strict=True):
+        condition = condition & (F.col(f"t.{quote(name)}") == F.col(f"s.{field}"))
+        if field in bounds:
+            lowest, highest = (F.lit(text).cast(types[name]) for text in bounds[field])
+            condition = condition & F.col(f"t.{quote(name)}").between(lowest, highest)
+    return condition
+
+
+def marked_session(spark: SparkSession, transaction: Transaction) -> SparkSession:
+    """Return a new session whose one write is marked and happens once. Use it for one write only."""
+    session = spark.newSession()
+    confs = {
+        "spark.databricks.delta.commitInfo.userMetadata": transaction.mark.to_user_metadata(),
+        "spark.databricks.delta.write.txnAppId": transaction.app_id,
+        "spark.databricks.delta.write.txnVersion": str(transaction.version),
+        # The staged source never changes, so Delta need not copy it before reading it twice.
+        "spark.databricks.delta.merge.materializeSource": "none",
+        # A source may never add columns to a user's table.
+        "spark.databricks.delta.schema.autoMerge.enabled": "false",
+    }
+    for key, value in confs.items():
+        session.conf.set(key, value)
+    return session
+
+
+def _read_back(table: Path, transaction: Transaction, *, from_version_exclusive: int) -> Commit:
+    """Return our commit, looked for in the log itself. A write with a transaction always commits, even if
+    empty.
+
+    Raises: StoreError if it is not there: on a local path another process can overwrite a commit
+    (reliability.md 0.1).
+    """
+    commit = find_own_commit(table, transaction.mark, from_version_exclusive=from_version_exclusive)
+    if commit is None:
+        raise StoreError(
+            f"The commit '{transaction.mark.step}' on '{table}' was reported done and is not in the log: "
+            "another "
+            "process overwrote it. Run again (the work is staged), and let other writers of this folder hold "
+            "`mergerepl.lock(path)` while they write.",
+            table=str(table),
+        )
+    return commit
+
+
+def transaction_version(table: Path, app_id: str) -> int:
+    """Return the last transaction version of an application in a table, -1 if there is none."""
+    from deltalake import DeltaTable as LogTable
+
+    version = LogTable(str(table)).transaction_version(app_id)
+    return -1 if version is None else int(version)
+
+
+def delete_runs_after(spark: SparkSession, table: Path, *, through_seq_inclusive: int) -> bool:
+    """Remove runs that a crash left behind: those beyond the last committed one. Returns whether any were."""
+    leftover = F.col(SEQ) > through_seq_inclusive
+    if spark.read.format("delta").load(str(table)).where(leftover).isEmpty():
+        return False
+    DeltaTable.forPath(spark, str(table)).delete(leftover)
+    return True

@@ -1,0 +1,206 @@
+"""Reading a Delta log without an engine: heads, commits and the marks our own commits carry.
+
+A commit of ours carries `userMetadata` of the form {"mergerepl": {...}} (`CommitMark`), so that capture can
+leave it out even when the process died between the commit and its bookkeeping (design section 3).
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from mergerepl.errors import StoreError
+
+LOG_FOLDER = "_delta_log"
+CDF_PROPERTY = "delta.enableChangeDataFeed"
+
+
+@dataclass(frozen=True)
+class CommitMark:
+    """Who made a commit: the merge session (or capture, or apply) and the step of it."""
+
+    session: str
+    step: str
+    replid: str = ""
+
+    def to_user_metadata(self) -> str:
+        """Return the text for the commit's userMetadata."""
+        return json.dumps({"mergerepl": asdict(self)}, separators=(",", ":"), sort_keys=True)
+
+    @staticmethod
+    def of_user_metadata(text: str | None) -> "CommitMark | None":
+        """Return the mark of a commit, or None if the commit is not ours."""
+        if not text or not text.startswith('{"mergerepl":'):
+            return None
+        try:
+            mark = json.loads(text)["mergerepl"]
+            return CommitMark(str(mark["session"]), str(mark["step"]), str(mark.get("replid", "")))
+        except (ValueError, KeyError, TypeError):
+            return None
+
+
+@dataclass(frozen=True)
+class TableMetadata:
+    """A metaData action: the table's id, schema (Spark JSON), properties and partition columns."""
+
+    table_id: str
+    schema_json: str
+    configuration: Mapping[str, str]
+    partition_columns: tuple[str, ...]
+
+    @cached_property
+    def fields(self) -> list[dict[str, Any]]:
+        """The top-level fields of the schema, as in the log."""
+        fields: list[dict[str, Any]] = json.loads(self.schema_json)["fields"]
+        return fields
+
+    @property
+    def change_data_feed(self) -> bool:
+        """True when commits under this metadata record their row changes."""
+        return self.configuration.get(CDF_PROPERTY, "false").lower() == "true"
+
+
+@dataclass(frozen=True)
+class Commit:
+    """One version of a table: `data_change` is False for OPTIMIZE, property changes and the like."""
+
+    version: int
+    operation: str
+    mark: CommitMark | None
+    data_change: bool
+    metadata: TableMetadata | None
+    txns: Mapping[str, int] = field(default_factory=dict)
+    metrics: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_user_change(self) -> bool:
+        """True when a user's writer changed rows in this commit."""
+        return self.data_change and self.mark is None
+
+
+def log_path(table: Path, version: int) -> Path:
+    """Return the log file of one version."""
+    return table / LOG_FOLDER / f"{version:020d}.json"
+
+
+def is_delta_table(table: Path) -> bool:
+    """Return whether there is a Delta log with at least one commit."""
+    folder = table / LOG_FOLDER
+    return folder.is_dir() and any(name.name.endswith((".json", ".parquet")) for name in folder.iterdir())
+
+
+def head_version(table: Path) -> int:
+    """Return the latest version of a table.
+
+    Raises: StoreError if there is no Delta log.
+    """
+    try:
+        names = [entry.name for entry in (table / LOG_FOLDER).iterdir()]
+    except OSError as error:
+        raise StoreError(
+            f"'{table}' is not a Delta table: its log folder cannot be read ({error.strerror}). Check the "
+            "path.",
+            table=str(table),
+        ) from error
+    versions = [
+        int(name[:20]) for name in names if len(name) == 25 and name[:20].isdigit() and name.endswith(".json")
+    ]
+    if not versions:
+        raise StoreError(
+            f"'{table}' is not a Delta table: its log holds no commit. Check the path.", table=str(table)
+        )
+    return max(versions)
+
+
+def is_at(table: Path, version: int) -> bool:
+    """Return whether `version` is the latest one, by two look-ups whatever the length of the log."""
+    return log_path(table, version).exists() and not log_path(table, version + 1).exists()
+
+
+def commits(table: Path, *, from_version_exclusive: int, through_version_inclusive: int) -> Iterator[Commit]:
+    """Yield the commits of a version range in order.
+
+    Raises: StoreError if a log file of the range is missing, empty or not JSON: a gap is never skipped.
+    """
+    for version in range(from_version_exclusive + 1, through_version_inclusive + 1):
+        yield read_commit(table, version)
+
+
+def read_commit(table: Path, version: int) -> Commit:
+    """Return one commit.
+
+    Raises: StoreError if its log file is missing, empty or not JSON.
+    """
+    path = log_path(table, version)
+    try:
+        actions = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except FileNotFoundError as error:
+        raise StoreError(
+            f"Version {version} of '{table}' is gone from its log ({path.name}): the log was truncated.",
+            table=str(table),
+            version=version,
+        ) from error
+    except (OSError, ValueError) as error:
+        raise StoreError(
+            f"Version {version} of '{table}' cannot be read: {path.name} is damaged ({error}). "
+            "Restore the file, or the table, from a copy.",
+            table=str(table),
+            version=version,
+        ) from error
+    if not actions:
+        raise StoreError(
+            f"Version {version} of '{table}' is empty: {path.name} was not written to the end "
+            "(power loss?). Remove the file if no reader has seen that version, or restore it from a copy.",
+            table=str(table),
+            version=version,
+        )
+    return _commit_of(version, actions)
+
+
+def _commit_of(version: int, actions: list[dict[str, Any]]) -> Commit:
+    info: dict[str, Any] = {}
+    metadata = None
+    data_change = False
+    txns: dict[str, int] = {}
+    for action in actions:
+        if "commitInfo" in action:
+            info = action["commitInfo"]
+        elif "metaData" in action:
+            body = action["metaData"]
+            metadata = TableMetadata(
+                body["id"],
+                body["schemaString"],
+                body.get("configuration") or {},
+                tuple(body.get("partitionColumns") or ()),
+            )
+        elif "txn" in action:
+            txns[action["txn"]["appId"]] = int(action["txn"]["version"])
+        else:
+            file = action.get("add") or action.get("remove")
+            data_change = data_change or "cdc" in action or bool(file and file.get("dataChange"))
+    return Commit(
+        version,
+        str(info.get("operation", "")),
+        CommitMark.of_user_metadata(info.get("userMetadata")),
+        data_change,
+        metadata,
+        txns,
+        {str(name): str(value) for name, value in (info.get("operationMetrics") or {}).items()},
+    )
+
+
+def find_own_commit(table: Path, mark: CommitMark, *, from_version_exclusive: int) -> Commit | None:
+    """Return the commit after a version that carries this very mark, or None.
+
+    It is how a write is read back (another process may have overwritten the commit on a local path) and how a
+    repeated run learns that a step is already done.
+    """
+    head = head_version(table)
+    for commit in commits(
+        table, from_version_exclusive=from_version_exclusive, through_version_inclusive=head
+    ):
+        if commit.mark == mark:
+            return commit
+    return None

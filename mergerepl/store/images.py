@@ -1,0 +1,178 @@
+"""Row images: the struct c0..cN a row travels as, its bit-exact comparison and its rowguid.
+
+All expressions are pure Columns. A rowguid must be the same on every replica, in every session time zone and
+Spark version, so no formatting that depends on a conf is used on the way to it.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from mergerepl.store.sql import quote
+
+KEY_TYPES = (
+    T.ByteType,
+    T.ShortType,
+    T.IntegerType,
+    T.LongType,
+    T.StringType,
+    T.DateType,
+    T.TimestampType,
+    T.TimestampNTZType,
+    T.DecimalType,
+    T.BooleanType,
+    T.BinaryType,
+)
+"""Types that may identify a row: those with one canonical text per value (no floating point, nothing nested)."""
+
+
+def row_image(columns: Sequence[str]) -> Column:
+    """Return the image of the current row: field i is the i-th column."""
+    return F.struct(*(F.col(quote(name)).alias(f"c{i}") for i, name in enumerate(columns)))
+
+
+def comparable(value: Column, data_type: T.DataType) -> Column:
+    """Return an expression whose null-safe equality is equality of the stored bits.
+
+    Spark's own equality knows no maps and no variants, takes 0.0 for -0.0, and follows a string's collation.
+    """
+    if isinstance(data_type, T.FloatType | T.DoubleType):
+        return value.cast("string")
+    if isinstance(data_type, T.StringType):
+        return value.cast("binary") if _is_collated(data_type) else value
+    if isinstance(data_type, T.StructType):
+        fields = [
+            comparable(value.getField(f.name), f.dataType).alias(f"c{i}") for i, f in enumerate(data_type)
+        ]
+        return F.when(value.isNotNull(), F.struct(*fields))
+    if isinstance(data_type, T.ArrayType):
+        return (
+            F.transform(value, lambda item: comparable(item, data_type.elementType))
+            if _is_odd(data_type)
+            else value
+        )
+    if isinstance(data_type, T.MapType):
+        pairs = F.transform(
+            F.map_entries(value),
+            lambda entry: F.struct(
+                comparable(entry["key"], data_type.keyType).alias("key"),
+                comparable(entry["value"], data_type.valueType).alias("value"),
+            ),
+        )
+        return F.array_sort(pairs)
+    if isinstance(data_type, T.VariantType):
+        return F.to_json(value)
+    return value
+
+
+def _is_collated(data_type: T.StringType) -> bool:
+    return "collate" in data_type.simpleString()
+
+
+def _is_odd(data_type: T.DataType) -> bool:
+    """Return whether a type needs more than Spark's own equality."""
+    if isinstance(data_type, T.ArrayType):
+        return _is_odd(data_type.elementType)
+    if isinstance(data_type, T.StructType):
+        return any(_is_odd(field.dataType) for field in data_type)
+    is_collated = isinstance(data_type, T.StringType) and _is_collated(data_type)
+    return is_collated or isinstance(data_type, T.FloatType | T.DoubleType | T.MapType | T.VariantType)
+
+
+def same_value(one: Column, other: Column, data_type: T.DataType) -> Column:
+    """Return whether two values are the same bits (NULL equals NULL)."""
+    if not _is_odd(data_type):
+        return one.eqNullSafe(other)
+    return comparable(one, data_type).eqNullSafe(comparable(other, data_type))
+
+
+def image_type(frame: DataFrame, column: str) -> T.StructType:
+    """Return the type of an image column (dotted for a nested one) of a frame."""
+    data_type: T.DataType = frame.schema
+    for name in column.split("."):
+        assert isinstance(data_type, T.StructType)
+        data_type = data_type[name].dataType
+    assert isinstance(data_type, T.StructType)
+    return data_type
+
+
+def same_image(one: str, other: str, data_type: T.StructType) -> Column:
+    """Return whether two images (columns of one frame) hold the same bits."""
+    terms = [same_value(F.col(f"{one}.{f.name}"), F.col(f"{other}.{f.name}"), f.dataType) for f in data_type]
+    result = terms[0]
+    for term in terms[1:]:
+        result = result & term
+    return result
+
+
+def differing_columns(
+    one: str, other: str, data_type: T.StructType, names: Iterable[tuple[str, str]]
+) -> Column:
+    """Return the array of column names whose fields differ between two images.
+
+    Args:
+        one: Image column.
+        other: Image column.
+        data_type: Type of both.
+        names: (column name, image field) pairs to compare.
+    """
+    flags = [
+        F.when(~same_value(F.col(f"{one}.{f}"), F.col(f"{other}.{f}"), data_type[f].dataType), F.lit(name))
+        for name, f in names
+    ]
+    return F.array_compact(F.array(*flags)) if flags else F.expr("cast(array() as array<string>)")
+
+
+def key_text(value: Column, data_type: T.DataType) -> Column:
+    """Return the canonical text of a key value, the same in every session."""
+    if isinstance(data_type, T.DateType):
+        return F.unix_date(value).cast("string")
+    if isinstance(data_type, T.TimestampType):
+        return F.unix_micros(value).cast("string")
+    if isinstance(data_type, T.BinaryType):
+        return F.hex(value)
+    # A cast to string writes small decimals with or without an exponent as the session's ANSI mode has it.
+    return value.try_cast("string")
+
+
+def _type_tag(data_type: T.DataType) -> str:
+    if isinstance(data_type, T.ByteType | T.ShortType | T.IntegerType | T.LongType):
+        return "i"  # one tag for all integers: widening a key does not change its rows' identity
+    tags = {
+        T.StringType: "s",
+        T.DateType: "d",
+        T.TimestampType: "t",
+        T.TimestampNTZType: "n",
+        T.DecimalType: "m",
+        T.BooleanType: "b",
+        T.BinaryType: "x",
+    }
+    return next(tag for kind, tag in tags.items() if isinstance(data_type, kind))
+
+
+def derived_rowguid(keys: Sequence[tuple[Column, T.DataType]]) -> Column:
+    """Return the rowguid of key values: SHA-256 over `tag length:text;` of each, its first 128 bits as a UUID."""
+    parts = []
+    for value, data_type in keys:
+        text = key_text(value, data_type)
+        parts += [
+            F.lit(_type_tag(data_type)),
+            F.octet_length(text).cast("string"),
+            F.lit(":"),
+            text,
+            F.lit(";"),
+        ]
+    digest = F.sha2(F.concat(*parts), 256)
+    cuts = ((1, 8), (9, 4), (13, 4), (17, 4), (21, 12))
+    return F.concat_ws("-", *(F.substring(digest, start, length) for start, length in cuts))
+
+
+def rowguid_of_image(
+    image: str, data_type: T.StructType, identity_fields: Sequence[str], *, existing: bool
+) -> Column:
+    """Return the rowguid of a row image: an existing GUID column in lower case, or derived from the key."""
+    if existing:
+        return F.lower(F.col(f"{image}.{identity_fields[0]}"))
+    return derived_rowguid([(F.col(f"{image}.{f}"), data_type[f].dataType) for f in identity_fields])

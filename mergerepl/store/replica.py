@@ -1,0 +1,158 @@
+"""One replica: where its tables are and what its control plane says of them."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from mergerepl.errors import ConfigurationError, PublicationError
+from mergerepl.model.article import PublishedArticle, published_article
+from mergerepl.store.control import ControlPlane, Row
+from mergerepl.systables import catalog, contents, genhistory, replinfo, tombstone
+from mergerepl.systables.table import FOLDER
+
+
+@dataclass(frozen=True)
+class ReplicaInfo:
+    """The one row of MSmerge_replinfo."""
+
+    replid: str
+    nickname: int
+    root: str
+    role: str
+    schema_version: int
+    last_seq: int
+    last_generation: int
+    captured: dict[int, int]
+    table_ids: dict[int, str]
+    session_number: int
+
+    def row(self) -> Row:
+        """Return the row to store."""
+        return {
+            "repid": self.replid,
+            "replnickname": self.nickname,
+            "root": self.root,
+            "role": self.role,
+            "schema_version": self.schema_version,
+            "last_seq": self.last_seq,
+            "last_generation": self.last_generation,
+            "captured": self.captured,
+            "table_ids": self.table_ids,
+            "session_number": self.session_number,
+        }
+
+    @staticmethod
+    def of(row: Row) -> "ReplicaInfo":
+        """Read the stored row."""
+        return ReplicaInfo(
+            row["repid"],
+            row["replnickname"],
+            row["root"],
+            row["role"],
+            row["schema_version"],
+            row["last_seq"],
+            row["last_generation"],
+            dict(row["captured"] or {}),
+            dict(row["table_ids"] or {}),
+            row["session_number"] or 0,
+        )
+
+
+class Replica:
+    """A replica root with its system tables."""
+
+    def __init__(self, root: Path | str) -> None:
+        """Look at the replica at `root`; nothing is read yet."""
+        self.root = Path(root).expanduser().resolve()
+        self.folder = self.root / FOLDER
+        self.control = ControlPlane(self.root)
+        self.contents = self.folder / contents.NAME
+        self.tombstone = self.folder / tombstone.NAME
+        self.staging = self.folder / "staging"
+
+    def require(self) -> "Replica":
+        """Return the replica itself.
+
+        Raises: ConfigurationError if there are no system tables below the root, or newer ones than we know.
+        """
+        if not (self.folder / replinfo.NAME).is_dir():
+            raise ConfigurationError(
+                f"'{self.root}' is not a replica: it has no '{FOLDER}' folder with system tables. "
+                "Name a publisher or subscriber root, or run `mergerepl apply FILE` first.",
+                replica=str(self.root),
+            )
+        info = self.info()
+        if info.schema_version > replinfo.SCHEMA_VERSION:
+            raise PublicationError(
+                f"Replica '{self.root}' has system tables of version {info.schema_version}; this mergerepl "
+                "knows "
+                f"{replinfo.SCHEMA_VERSION}. Upgrade mergerepl on this machine.",
+                replica=str(self.root),
+            )
+        return self
+
+    def info(self) -> ReplicaInfo:
+        """Return who the replica is and how far its bookkeeping is, read anew."""
+        rows = self.control.rows(replinfo.TABLE)
+        if len(rows) != 1:
+            raise PublicationError(
+                f"MSmerge_replinfo of '{self.root}' holds {len(rows)} rows and must hold one: it was edited "
+                "or "
+                "damaged. Restore the '_mergerepl' folder from a copy.",
+                replica=str(self.root),
+            )
+        return ReplicaInfo.of(rows[0])
+
+    def save_info(self, info: ReplicaInfo) -> None:
+        """Store the row of MSmerge_replinfo: the commit point of a capture or an apply."""
+        self.control.replace(replinfo.TABLE, [info.row()])
+
+    @cached_property
+    def publications(self) -> list[Row]:
+        """The rows of sysmergepublications."""
+        return self.control.rows(catalog.PUBLICATIONS)
+
+    @cached_property
+    def articles(self) -> list[PublishedArticle]:
+        """The articles of all publications at this replica, by nickname."""
+        names = {row["pubid"]: row["name"] for row in self.publications}
+        rows = self.control.rows(catalog.ARTICLES)
+        return sorted((published_article(row, names[row["pubid"]]) for row in rows), key=lambda a: a.nickname)
+
+    def articles_of(self, pubid: str) -> list[PublishedArticle]:
+        """Return the articles of one publication."""
+        return [article for article in self.articles if article.pubid == pubid]
+
+    def subscriptions(self) -> list[Row]:
+        """Return the rows of sysmergesubscriptions, read anew."""
+        return self.control.rows(catalog.SUBSCRIPTIONS)
+
+    def genhistory(self) -> list[Row]:
+        """Return the rows of MSmerge_genhistory, read anew."""
+        return self.control.rows(genhistory.TABLE)
+
+    def save_genhistory(self, rows: Iterable[Row]) -> None:
+        """Store MSmerge_genhistory."""
+        self.control.replace(genhistory.TABLE, rows)
+
+    def table(self, article: PublishedArticle) -> Path:
+        """Return where an article's table is at this replica."""
+        return self.root / article.table
+
+    def publication(self, name: str | None = None, *, pubid: str | None = None) -> dict[str, Any]:
+        """Return one row of sysmergepublications, by name or id; without either the only one there is.
+
+        Raises: ConfigurationError naming the publications there are.
+        """
+        chosen = [
+            row
+            for row in self.publications
+            if (name in (None, row["name"])) and (pubid in (None, row["pubid"]))
+        ]
+        if len(chosen) == 1:
+            return chosen[0]
+        known = ", ".join(sorted(row["name"] for row in self.publications)) or "none"
+        what = f"has no publication '{name}'" if name else "holds several publications; name one"
+        raise ConfigurationError(f"Replica '{self.root}' {what}. Known: {known}.", replica=str(self.root))

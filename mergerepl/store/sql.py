@@ -1,0 +1,18 @@
+"""SQL text: identifiers and literals. Pure; everything else is DataFrame code."""
+
+from collections.abc import Iterable
+
+
+def quote(name: str) -> str:
+    """Return a name as a Spark SQL identifier."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def literal(text: str) -> str:
+    """Return a text as a Spark SQL string literal."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def struct_type(types: Iterable[str]) -> str:
+    """Return the DDL type of a row image whose field i has the i-th type."""
+    return "struct<" + ",".join(f"c{i}:{type_}" for i, type_ in enumerate(types)) + ">"

@@ -1,0 +1,152 @@
+"""The sysmerge* catalog: publications, articles, subscriptions, filters, schema changes (merge_replication.md 1.3)."""
+
+from enum import IntEnum
+from typing import Final
+
+from mergerepl.systables.table import Plane, SystemTable, columns
+
+PUBLICATIONS: Final = SystemTable(
+    "sysmergepublications",
+    Plane.CONTROL,
+    columns(
+        """
+        publisher | string | replica root of the publisher
+        publisher_db | string | reserved
+        name | string | publication name
+        description | string | free text
+        retention | int | retention, in units of retention_period_unit
+        publication_type | int | 0 unfiltered, 1 filtered
+        pubid | string | identity of the publication
+        parentid | string | parent publication in a hierarchy
+        conflict_retention | int | days conflict rows are kept
+        centralized_conflicts | int | 1: conflicts are kept at the publisher
+        decentralized_conflicts | int | 1: conflicts are kept at the subscriber
+        status | int | 0 inactive, 1 active
+        snapshot_ready | int | 0 not ready, 1 ready, 2 new snapshot required
+        publication_number | int | short alias of pubid
+        replicate_ddl | int | 1: schema changes travel
+        retention_period_unit | int | 0 day, 1 week, 2 month, 3 year, 4 hour
+        generation_leveling_threshold | int | changes above which a generation may be split
+        automatic_reinitialization_policy | int | 1: upload before an automatic reinitialisation
+        definition | string | the publication as last applied (JSON), to tell a changed file
+        """
+    ),
+)
+
+ARTICLES: Final = SystemTable(
+    "sysmergearticles",
+    Plane.CONTROL,
+    columns(
+        """
+        name | string | article name
+        type | int | 10 table
+        artid | string | identity of the article; its triggers are MSmerge_ins_, _upd_ and _del_ followed by it
+        description | string | free text
+        pre_creation_command | int | what to do with a table already at the subscriber: 0 none, 1 drop
+        pubid | string | publication
+        nickname | int | article nickname, the same at every replica
+        column_tracking | int | 1: conflicts are told by column
+        status | int | 1 unsynced, 2 active
+        conflict_table | string | name of the conflict table
+        article_resolver | string | resolver name
+        resolver_info | string | what the resolver is told
+        subset_filterclause | string | row filter
+        vertical_partition | int | 1: only some columns are published
+        gen_cur | bigint | reserved
+        maxversion_at_cleanup | bigint | no version purged by metadata cleanup is higher
+        processing_order | int | 0 unordered
+        upload_options | int | 0 all, 1 and 2 restricted
+        delete_tracking | int | 1: deletes travel
+        compensate_for_errors | int | 1: an inapplicable change is undone at its source
+        source_table | string | table, relative to the replica root
+        key_columns | array<string> | identifying columns
+        key_types | array<string> | their types
+        rowguid_column | string | existing GUID column used as identity
+        published_columns | array<string> | published columns in their stored order: position i is field c<i> of a row image
+        published_types | array<string> | their types (DDL)
+        resolution | string | row: the winner's whole row wins; columns: only conflicting columns are lost
+        """
+    ),
+)
+
+SUBSCRIPTIONS: Final = SystemTable(
+    "sysmergesubscriptions",
+    Plane.CONTROL,
+    columns(
+        """
+        subscriber_server | string | replica root of the other side (at the subscriber: of the publisher)
+        db_name | string | reserved
+        pubid | string | publication
+        subid | string | identity of the subscription
+        replid | string | identity of the other side's replica
+        replnickname | int | nickname of the other side's replica
+        replicastate | string | changes with every completed session; both sides hold the same one
+        status | int | 0 inactive, 1 active, 2 deleted
+        subscriber_type | int | 1 server, 2 client
+        subscription_type | int | 0 push, 1 pull
+        sync_type | int | 1 automatic, 2 none
+        priority | double | 0.00 to 99.99 for server subscriptions, 0.00 for client ones
+        recgen | bigint | last generation received from the other side, in its numbering
+        recguid | string | its guid
+        sentgen | bigint | last generation sent to the other side, in this replica's numbering
+        sentguid | string | its guid
+        schemaversion | int | last schema change received
+        schemaguid | string | its guid
+        last_validated | timestamp | last successful validation
+        attempted_validate | timestamp | last attempted validation
+        last_sync_date | timestamp | end of the last session
+        last_sync_status | int | 0 waiting, 1 starting, 2 succeeded, 3 executing, 4 idle, 5 retrying, 6 failed
+        last_sync_summary | string | one line about the last session
+        host_name | string | value of HOST_NAME() for this subscription
+        session_number | bigint | number of the last session of this subscription
+        """
+    ),
+)
+
+SUBSETFILTERS: Final = SystemTable(
+    "sysmergesubsetfilters",
+    Plane.CONTROL,
+    columns(
+        """
+        filtername | string | name of the filter
+        join_filterid | int | identity
+        pubid | string | publication
+        artid | string | child article
+        art_nickname | int | child article
+        join_articlename | string | parent article
+        join_nickname | int | parent article
+        join_unique_key | int | 1: the parent's join column is unique
+        join_filterclause | string | join condition
+        filter_type | int | 1 join filter
+        """
+    ),
+)
+
+SCHEMACHANGE: Final = SystemTable(
+    "sysmergeschemachange",
+    Plane.CONTROL,
+    columns(
+        """
+        pubid | string | publication
+        artid | string | article
+        schemaversion | int | rising number
+        schemaguid | string | identity of the change
+        schematype | int | kind of change (merge_replication.md 1.3)
+        schematext | string | the change
+        schemastatus | int | 0 inactive, 1 active
+        schemasubtype | int | kind of DDL
+        """
+    ),
+)
+
+
+class SyncStatus(IntEnum):
+    """sysmergesubscriptions.last_sync_status."""
+
+    WAITING = 0
+    STARTING = 1
+    SUCCEEDED = 2
+    EXECUTING = 3
+    IDLE = 4
+    RETRYING = 5
+    FAILED = 6

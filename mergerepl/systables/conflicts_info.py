@@ -1,0 +1,78 @@
+"""MSmerge_conflicts_info and the conflict table of an article (merge_replication.md 1.4, 3.4, 3.5)."""
+
+from enum import IntEnum
+from typing import Final
+
+from mergerepl.systables.contents import LINEAGE_TYPE
+from mergerepl.systables.table import Plane, SystemTable, columns
+
+NAME: Final = "MSmerge_conflicts_info"
+
+CONFLICT_ID: Final = "conflict_id"
+CONFLICT_TYPE: Final = "conflict_type"
+ORIGIN_DATASOURCE_ID: Final = "origin_datasource_id"
+MODIFIED_DATE: Final = "ModifiedDate"
+
+
+class ConflictType(IntEnum):
+    """MSmerge_conflicts_info.conflict_type."""
+
+    UPDATE = 1
+    """One row was changed at both sides (row tracking)."""
+    COLUMN_UPDATE = 2
+    """One column of one row was changed at both sides to different values (column tracking)."""
+    UPDATE_DELETE_WINS = 3
+    """A row updated at one side was deleted at the other; the delete won, the updated row is logged."""
+    UPDATE_WINS_DELETE = 4
+    """A row updated at one side was deleted at the other; the update won, the delete is logged without a row."""
+
+
+REASONS: Final = {
+    ConflictType.UPDATE: "The same row was changed at both sides.",
+    ConflictType.COLUMN_UPDATE: "The same column of the row was changed at both sides.",
+    ConflictType.UPDATE_DELETE_WINS: "The row was updated at one side and deleted at the other; the delete won.",
+    ConflictType.UPDATE_WINS_DELETE: "The row was updated at one side and deleted at the other; the update won.",
+}
+
+TABLE: Final = SystemTable(
+    NAME,
+    Plane.DATA,
+    columns(
+        f"""
+        tablenick | int | article nickname
+        rowguid | string | row
+        origin_datasource | string | replica root the losing change came from
+        conflict_type | int | 1 update, 2 column update, 3 update lost to a delete, 4 delete lost to an update
+        reason_code | int | the conflict type again, as in the original
+        reason_text | string | the conflict in words
+        pubid | string | publication
+        MSrepl_create_time | timestamp | when the conflict was resolved
+        origin_datasource_id | string | replica the losing change came from
+        conflict_id | string | identity of the conflict, shared with the conflict table
+        winner_datasource_id | string | replica the winning change came from
+        winner_datasource | string | its root
+        losing_lineage | {LINEAGE_TYPE} | lineage of the losing change
+        winning_lineage | {LINEAGE_TYPE} | lineage of the winning change
+        losing_priority | double | priority of the losing change
+        winning_priority | double | priority of the winning change
+        columns | array<string> | columns changed to different values at both sides (column tracking)
+        session_id | string | merge session that resolved it
+        rowkey | map<string,string> | key columns as text, for people
+        """
+    ),
+)
+
+CONFLICT_COLUMNS: Final = columns(
+    """
+    rowguid | string | row
+    ModifiedDate | timestamp | when the conflict was resolved
+    origin_datasource_id | string | replica the losing change came from
+    conflict_id | string | identity of the conflict, shared with MSmerge_conflicts_info
+    """
+)
+"""Columns a conflict table has after the article's own; a clash with an article column is refused at publishing."""
+
+
+def conflict_table_name(publication: str, article: str) -> str:
+    """Return the name of an article's conflict table."""
+    return f"MSmerge_conflict_{publication}_{article}"

@@ -1,0 +1,56 @@
+"""MSmerge_contents: one row per inserted or updated row since the publication (merge_replication.md 1.1).
+
+On disk the table is append-only: each capture or apply appends a *run* of rows with one rising `seq`. Of all
+rows of one (tablenick, rowguid) in this table and in MSmerge_tombstone the one with the highest `seq` counts,
+so a delete supersedes the contents row and a re-insert the tombstone, each with a single append.
+`row_<tablenick>` columns, one per article, hold the row's image as captured or applied: enumeration needs no
+read of the users' table.
+"""
+
+from typing import Final
+
+from mergerepl.systables.table import Plane, SystemTable, columns
+
+NAME: Final = "MSmerge_contents"
+
+TABLENICK: Final = "tablenick"
+ROWGUID: Final = "rowguid"
+GENERATION: Final = "generation"
+PARTCHANGEGEN: Final = "partchangegen"
+LINEAGE: Final = "lineage"
+COLV1: Final = "colv1"
+MARKER: Final = "marker"
+LOGICAL_RECORD_PARENT_ROWGUID: Final = "logical_record_parent_rowguid"
+LOGICAL_RECORD_LINEAGE: Final = "logical_record_lineage"
+LOGICAL_RELATION_CHANGE_GEN: Final = "logical_relation_change_gen"
+PRIORITY: Final = "priority"
+SEQ: Final = "seq"
+
+LINEAGE_TYPE: Final = "map<int,bigint>"
+COLV1_TYPE: Final = "map<string,struct<nickname:int,version:bigint>>"
+
+TABLE: Final = SystemTable(
+    NAME,
+    Plane.DATA,
+    columns(
+        f"""
+        tablenick | int | article nickname
+        rowguid | string | row identity, the same at every replica
+        generation | bigint | generation of the row's latest change, local number
+        partchangegen | bigint | negated generation of the row's insert while nothing older is known of it, else NULL
+        lineage | {LINEAGE_TYPE} | replica nickname -> version: which changes this version of the row includes
+        colv1 | {COLV1_TYPE} | column -> who changed it last at which version; NULL for row-tracked articles
+        marker | string | merge session or capture that wrote the row
+        logical_record_parent_rowguid | string | reserved: top-level row of the logical record
+        logical_record_lineage | {LINEAGE_TYPE} | reserved: lineage of the logical record
+        logical_relation_change_gen | bigint | reserved: generation that moved the row between logical records
+        priority | double | priority of the replica that made this version (100 publisher, 0 unmerged client)
+        seq | bigint | number of the appended run; the highest one of a row counts
+        """
+    ),
+)
+
+
+def row_column(tablenick: int) -> str:
+    """Return the name of the image column of one article (in contents, tombstone and staged changesets)."""
+    return f"row_{tablenick}"

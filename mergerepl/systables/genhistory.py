@@ -1,0 +1,37 @@
+"""MSmerge_genhistory: one row per generation a replica knows (merge_replication.md 1.1)."""
+
+from enum import IntEnum
+from typing import Final
+
+from mergerepl.systables.table import Plane, SystemTable, columns
+
+NAME: Final = "MSmerge_genhistory"
+
+
+class GenStatus(IntEnum):
+    """MSmerge_genhistory.genstatus."""
+
+    OPEN = 0
+    """Local and still collecting changes; never sent."""
+    CLOSED = 1
+    """Closed, made here."""
+    CLOSED_ELSEWHERE = 2
+    """Closed, made at another replica and applied here."""
+
+
+TABLE: Final = SystemTable(
+    NAME,
+    Plane.CONTROL,
+    columns(
+        """
+        guidsrc | string | the generation's identity, the same at every replica that holds it
+        pubid | string | publication
+        generation | bigint | local number; differs from replica to replica
+        art_nick | int | the one article the generation belongs to
+        nicknames | array<int> | replicas known to hold it; it is never sent to them
+        coldate | timestamp | when it came to be here
+        genstatus | int | 0 open, 1 closed, 2 closed and from elsewhere
+        changecount | bigint | changes in it when it was last added to
+        """
+    ),
+)

@@ -1,0 +1,25 @@
+"""All system tables of a replica."""
+
+from typing import Final
+
+from mergerepl.systables import catalog, conflicts_info, contents, genhistory, replinfo, sessions, tombstone
+from mergerepl.systables.table import Plane, SystemTable
+
+ALL: Final[tuple[SystemTable, ...]] = (
+    catalog.PUBLICATIONS,
+    catalog.ARTICLES,
+    catalog.SUBSETFILTERS,
+    catalog.SUBSCRIPTIONS,
+    catalog.SCHEMACHANGE,
+    contents.TABLE,
+    tombstone.TABLE,
+    genhistory.TABLE,
+    conflicts_info.TABLE,
+    replinfo.TABLE,
+    sessions.SESSIONS,
+    sessions.ARTICLEHISTORY,
+    sessions.HISTORY,
+)
+
+DATA_PLANE: Final = tuple(table for table in ALL if table.plane is Plane.DATA)
+CONTROL_PLANE: Final = tuple(table for table in ALL if table.plane is not Plane.DATA)

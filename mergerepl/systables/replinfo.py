@@ -1,0 +1,33 @@
+"""MSmerge_replinfo: one row, who this replica is and how far its own bookkeeping is.
+
+Everything here moves in one commit. `captured` and `last_seq` together are the commit point of a capture and of
+an apply: a run of MSmerge_contents or MSmerge_tombstone with a higher `seq` is the leftover of a crash.
+"""
+
+from typing import Final
+
+from mergerepl.systables.table import Plane, SystemTable, columns
+
+NAME: Final = "MSmerge_replinfo"
+
+SCHEMA_VERSION: Final = 1
+"""Version of the whole set of system tables; migrations lead from one to the next."""
+
+TABLE: Final = SystemTable(
+    NAME,
+    Plane.CONTROL,
+    columns(
+        """
+        repid | string | identity of this replica
+        replnickname | int | short id, unique among the replicas that know each other
+        root | string | where the replica was when it was last written: a copy is told from the original by it
+        role | string | publisher or subscriber
+        schema_version | int | version of the set of system tables
+        last_seq | bigint | the last committed run of contents and tombstone
+        last_generation | bigint | the last generation number given out
+        captured | map<int,bigint> | tablenick -> table version up to which the feed is captured
+        table_ids | map<int,string> | tablenick -> Delta table id, to notice a re-created table
+        session_number | bigint | number of the last session staged here; the txnVersion of its writes follows it
+        """
+    ),
+)

@@ -1,0 +1,95 @@
+"""MSmerge_sessions, MSmerge_articlehistory and MSmerge_history: what the agent did (merge_replication.md 1.5)."""
+
+from enum import IntEnum
+from typing import Final
+
+from mergerepl.systables.table import Plane, SystemTable, columns
+
+SESSIONS: Final = SystemTable(
+    "MSmerge_sessions",
+    Plane.HISTORY,
+    columns(
+        """
+        session_id | string | identity of the session
+        agent_id | string | identity of the subscription it ran for
+        publication | string | publication name
+        subscriber | string | replica root of the subscriber
+        start_time | timestamp | start
+        end_time | timestamp | end
+        duration | double | seconds
+        upload_time | double | seconds
+        download_time | double | seconds
+        delivery_rate | double | changes a second
+        percent_complete | double | 0 to 100
+        upload_inserts | bigint | rows inserted at the publisher
+        upload_updates | bigint | rows updated at the publisher
+        upload_deletes | bigint | rows deleted at the publisher
+        upload_conflicts | bigint | conflicts met while uploading
+        upload_conflicts_resolved | bigint | of them resolved
+        upload_rows_retried | bigint | changes that had to be tried again
+        download_inserts | bigint | rows inserted at the subscriber
+        download_updates | bigint | rows updated at the subscriber
+        download_deletes | bigint | rows deleted at the subscriber
+        download_conflicts | bigint | conflicts met while downloading
+        download_conflicts_resolved | bigint | of them resolved
+        download_rows_retried | bigint | changes that had to be tried again
+        schema_changes | int | schema changes applied
+        metadata_rows_cleanedup | bigint | metadata rows removed
+        runstatus | int | 1 start, 2 succeed, 3 in progress, 4 idle, 5 retry, 6 fail
+        late_changes | bigint | user changes that landed while the session applied
+        """
+    ),
+)
+
+ARTICLEHISTORY: Final = SystemTable(
+    "MSmerge_articlehistory",
+    Plane.HISTORY,
+    columns(
+        """
+        session_id | string | session
+        phase_id | int | 1 upload, 2 download
+        article_name | string | article
+        start_time | timestamp | start
+        duration | double | seconds
+        inserts | bigint | rows inserted
+        updates | bigint | rows updated
+        deletes | bigint | rows deleted
+        conflicts | bigint | conflicts met
+        conflicts_resolved | bigint | of them resolved
+        rows_retried | bigint | changes that had to be tried again
+        percent_complete | double | 0 to 100
+        """
+    ),
+)
+
+HISTORY: Final = SystemTable(
+    "MSmerge_history",
+    Plane.HISTORY,
+    columns(
+        """
+        session_id | string | session
+        agent_id | string | identity of the subscription
+        comments | string | what happened, one line
+        error_id | string | error type, NULL if none
+        timestamp | timestamp | when
+        """
+    ),
+)
+
+
+class RunStatus(IntEnum):
+    """MSmerge_sessions.runstatus."""
+
+    START = 1
+    SUCCEED = 2
+    IN_PROGRESS = 3
+    IDLE = 4
+    RETRY = 5
+    FAIL = 6
+
+
+class Phase(IntEnum):
+    """MSmerge_articlehistory.phase_id."""
+
+    UPLOAD = 1
+    DOWNLOAD = 2

@@ -1,0 +1,55 @@
+"""What a system table is: a name, a plane and columns that are only ever appended to."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+FOLDER = "_mergerepl"
+"""The folder below a replica root that holds the system tables."""
+
+
+class Plane(StrEnum):
+    """Which library writes a table. Both write Delta; never both to one table."""
+
+    CONTROL = "control"
+    """`deltalake`: small, rewritten whole by each commit."""
+    HISTORY = "history"
+    """`deltalake`: small, only appended to."""
+    DATA = "data"
+    """Spark: grows with users' data, only appended to."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: its name, its type as Spark DDL and one line of meaning."""
+
+    name: str
+    type: str
+    doc: str
+
+
+@dataclass(frozen=True)
+class SystemTable:
+    """A system table of every replica.
+
+    NOTE: add new columns at the end, with a migration. WARNING: do not reorder or retype columns.
+    """
+
+    name: str
+    plane: Plane
+    columns: tuple[Column, ...]
+
+    @property
+    def names(self) -> list[str]:
+        """Return the column names in schema order."""
+        return [column.name for column in self.columns]
+
+
+def columns(text: str) -> tuple[Column, ...]:
+    """Read `name | type | doc` lines, the form the schema modules are written in; a line without bars goes on."""
+    rows: list[list[str]] = []
+    for line in text.strip().splitlines():
+        if "|" in line:
+            rows.append([part.strip() for part in line.split("|", 2)])
+        else:
+            rows[-1][2] += f" {line.strip()}"
+    return tuple(Column(name, type_, doc) for name, type_, doc in rows)

@@ -1,0 +1,37 @@
+"""How many rows a table has: from its log's statistics where they say it, else by counting."""
+
+from pathlib import Path
+
+from mergerepl.store.deltalog import head_version
+
+
+def row_count(table: Path) -> int:
+    """Return the number of rows of a table's latest version. Starts an engine only if the log does not tell.
+
+    Raises: StoreError if it is no Delta table.
+    """
+    version = head_version(table)
+    known = _count_in_log(table, version)
+    return known if known is not None else _count_by_spark(table, version)
+
+
+def _count_in_log(table: Path, version: int) -> int | None:
+    """Return the sum of the files' record counts; None if one is missing or there may be deletion vectors."""
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
+
+    try:
+        opened = DeltaTable(str(table), version=version)
+        if "deletionVectors" in (opened.protocol().reader_features or ()):
+            return None
+        counts = opened.get_add_actions(flatten=True).column("num_records").to_pylist()
+    except (DeltaError, KeyError, OSError):
+        return None
+    return None if None in counts else sum(counts)
+
+
+def _count_by_spark(table: Path, version: int) -> int:
+    from mergerepl import spark
+    from mergerepl.store.delta import read_version
+
+    return read_version(spark.session(), table, version).count()

@@ -1,0 +1,319 @@
+"""Time mergerepl: medians and ratios of one run, as a Markdown table on standard output.
+
+    scripts/bench                      every part, about 20 minutes
+    scripts/bench mr1 small            some parts
+    scripts/bench --rounds 3 mr1
+
+Parts: mr1 (60,000 updates a side in 1 M rows, 6,000 of them on both), hundred (100,000 changes in 1 M rows),
+small (1,000 changes in 1 M rows), scale (the same 100,000 changes in 1 M and 10 M rows), idle (nothing to
+do), cold (MR-1 as a new process), counts (Spark jobs and Delta commits of a sync).
+
+The yardstick is what people write by hand: read each table's change feed, MERGE it into the other one, the
+publisher's rows win. It keeps no losing row, no lineage and nothing to recover with. Both run in one session,
+in turns.
+"""
+
+import argparse
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+from delta.tables import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+import mergerepl
+from mergerepl import spark as engine
+
+
+@dataclass(frozen=True)
+class Load:
+    """Rows of the table, and which ids each side updates (half-open ranges)."""
+
+    rows: int
+    publisher: tuple[int, int]
+    subscriber: tuple[int, int]
+
+    @property
+    def conflicts(self) -> int:
+        """Rows updated at both sides."""
+        return max(0, min(self.publisher[1], self.subscriber[1]) - max(self.publisher[0], self.subscriber[0]))
+
+
+MR1 = Load(1_000_000, (0, 60_000), (54_000, 114_000))
+HUNDRED = Load(1_000_000, (0, 50_000), (45_000, 95_000))
+HUNDRED_IN_10M = Load(10_000_000, (0, 50_000), (45_000, 95_000))
+SMALL = Load(1_000_000, (0, 500), (450, 950))
+
+
+def write_table(spark: SparkSession, path: Path, rows: int) -> None:
+    """Write the benchmark's table: id, region, qty, price, note."""
+    spark.range(rows).selectExpr(
+        "id",
+        "concat('region-', id % 17) as region",
+        "cast(id % 100 as int) as qty",
+        "cast(id % 10000 as double) / 7 as price",
+        "concat('note ', id) as note",
+    ).write.format("delta").option("delta.enableChangeDataFeed", "true").save(str(path))
+
+
+def edit(spark: SparkSession, path: Path, ids: tuple[int, int], add: int) -> None:
+    """Update the quantity of a range of ids."""
+    table = DeltaTable.forPath(spark, str(path))
+    table.update((F.col("id") >= ids[0]) & (F.col("id") < ids[1]), {"qty": F.col("qty") + add})
+
+
+class Ours:
+    """Publisher and subscriber under mergerepl."""
+
+    def __init__(self, spark: SparkSession, folder: Path, load: Load) -> None:
+        """Publish the table and initialise the subscriber."""
+        self.spark, self.load = spark, load
+        self.publisher, self.subscriber = folder / "hq", folder / "north"
+        write_table(spark, self.publisher / "orders", load.rows)
+        file = folder / "bench.yml"
+        file.write_text(
+            yaml.safe_dump(
+                {
+                    "publication": "bench",
+                    "publisher": str(self.publisher),
+                    "articles": [{"name": "orders", "key": ["id"]}],
+                    "subscriptions": [{"subscriber": str(self.subscriber)}],
+                }
+            )
+        )
+        mergerepl.load(file).apply()
+
+    def edit(self) -> None:
+        """Make both sides' edits."""
+        edit(self.spark, self.publisher / "orders", self.load.publisher, 1)
+        edit(self.spark, self.subscriber / "orders", self.load.subscriber, 7)
+
+    def run(self) -> None:
+        """Synchronise."""
+        done = mergerepl.sync(self.publisher, long_running=True).sessions[0]
+        if done.upload.conflicts != self.load.conflicts:
+            raise SystemExit(f"{done.upload.conflicts} conflicts, not {self.load.conflicts}")
+
+    def check(self, rounds: int) -> None:
+        """Check that both sides are equal and every loser was kept."""
+        for _, articles in mergerepl.validate(self.publisher).items():
+            assert all(article.ok for article in articles), articles
+        losers = mergerepl.conflicts(self.publisher, article="orders").count()
+        assert losers == rounds * self.load.conflicts, (losers, rounds)
+
+
+class Pair:
+    """The same by hand."""
+
+    def __init__(self, spark: SparkSession, folder: Path, load: Load) -> None:
+        """Write both tables."""
+        self.spark, self.load = spark, load
+        self.tables = {name: folder / "pair" / name for name in ("hq", "north")}
+        for path in self.tables.values():
+            write_table(spark, path, load.rows)
+
+    def edit(self) -> None:
+        """Make both sides' edits."""
+        edit(self.spark, self.tables["hq"], self.load.publisher, 1)
+        edit(self.spark, self.tables["north"], self.load.subscriber, 7)
+
+    def _changes(self, name: str) -> DataFrame:
+        path = str(self.tables[name])
+        head = DeltaTable.forPath(self.spark, path).history(1).first()["version"]
+        feed = self.spark.read.format("delta").option("readChangeFeed", "true")
+        changed = feed.option("startingVersion", head).option("endingVersion", head).load(path)
+        return changed.where("_change_type in ('insert', 'update_postimage', 'delete')")
+
+    def _merge(self, name: str, source: DataFrame) -> None:
+        target = DeltaTable.forPath(self.spark, str(self.tables[name])).alias("t")
+        columns = {column: f"s.{column}" for column in ("id", "region", "qty", "price", "note")}
+        (
+            target.merge(source.alias("s"), "t.id = s.id")
+            .whenMatchedDelete("s._change_type = 'delete'")
+            .whenMatchedUpdate(set=columns)
+            .whenNotMatchedInsert("s._change_type != 'delete'", values=columns)
+            .execute()
+        )
+
+    def run(self) -> None:
+        """MERGE each side's feed into the other; the publisher's rows win."""
+        at_publisher, at_subscriber = self._changes("hq"), self._changes("north")
+        won = at_subscriber.join(at_publisher.select("id"), on="id", how="left_anti")
+        self._merge("hq", won)
+        self._merge("north", at_publisher)
+
+
+def timed(work: Callable[[], None]) -> float:
+    """Return the seconds some work takes."""
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+def in_turns(spark: SparkSession, load: Load, rounds: int, warm_up: int) -> tuple[list[float], list[float]]:
+    """Return the seconds of our rounds and of the pair's, run in turns on fresh tables."""
+    with tempfile.TemporaryDirectory() as name:
+        ours, pair = Ours(spark, Path(name), load), Pair(spark, Path(name), load)
+        seconds: tuple[list[float], list[float]] = ([], [])
+        for number in range(warm_up + rounds):
+            for kind, contender in enumerate((ours, pair)):
+                contender.edit()
+                took = timed(contender.run)
+                if number >= warm_up:
+                    seconds[kind].append(took)
+                sys.stderr.write(f"  {('mergerepl', 'by hand')[kind]}: {took:.1f} s\n")
+        ours.check(warm_up + rounds)
+        return seconds
+
+
+def report_turns(name: str, load: Load, seconds: tuple[list[float], list[float]], limit: str) -> None:
+    """Print one line of the table."""
+    ours, pair = (statistics.median(kind) for kind in seconds)
+    changes = (load.publisher[1] - load.publisher[0]) + (load.subscriber[1] - load.subscriber[0])
+    print(
+        f"| {name} | {load.rows:,} | {changes:,} | {load.conflicts:,} | {ours:.1f} s | {pair:.1f} s | "
+        f"{ours / pair:.2f} | "
+        f"{limit} |"
+    )
+
+
+def scale(spark: SparkSession, rounds: int, warm_up: int) -> None:
+    """Compare the same changes in 1 M and in 10 M rows, with the time inside Delta's own MERGE told apart."""
+    for load in (HUNDRED, HUNDRED_IN_10M):
+        with tempfile.TemporaryDirectory() as name:
+            ours = Ours(spark, Path(name), load)
+            totals, merges = [], []
+            for number in range(warm_up + rounds):
+                ours.edit()
+                took = timed(ours.run)
+                if number >= warm_up:
+                    totals.append(took)
+                    merges.append(
+                        max(merge_seconds(root / "orders") for root in (ours.publisher, ours.subscriber))
+                    )
+            total, merge = statistics.median(totals), statistics.median(merges)
+            rest = statistics.median([t - m for t, m in zip(totals, merges, strict=True)])
+            print(f"| {load.rows:,} | {total:.1f} s | {merge:.1f} s | {rest:.1f} s |")
+
+
+def merge_seconds(table: Path) -> float:
+    """Return the time Delta says its last MERGE took."""
+    from deltalake import DeltaTable as LogTable
+
+    merges = [c for c in LogTable(str(table)).history(5) if c["operation"] == "MERGE"]
+    return int(merges[0]["operationMetrics"]["executionTimeMs"]) / 1000
+
+
+def idle(spark: SparkSession, rounds: int) -> None:
+    """Compare a sync with nothing to do, as a command, with opening the same two tables with `deltalake`."""
+    with tempfile.TemporaryDirectory() as name:
+        ours = Ours(spark, Path(name), SMALL)
+        executable = str(Path(sys.executable).with_name("mergerepl"))
+        command = [executable, "sync", str(ours.publisher)]
+        tables = [str(root / "orders") for root in (ours.publisher, ours.subscriber)]
+        script = f"from deltalake import DeltaTable\nfor t in {tables!r}: DeltaTable(t)"
+
+        def run(arguments: list[str]) -> None:
+            subprocess.run(arguments, check=True, capture_output=True)
+
+        run(command)
+        run(command)
+        ours_s = statistics.median(timed(lambda: run(command)) for _ in range(rounds * 3))
+        opened = statistics.median(
+            timed(lambda: run([sys.executable, "-c", script])) for _ in range(rounds * 3)
+        )
+        print(
+            f"| nothing to do | {ours_s * 1000:.0f} ms | {opened * 1000:.0f} ms | {ours_s / opened:.2f} | 2 |"
+        )
+
+
+def cold(spark: SparkSession, rounds: int) -> None:
+    """Time MR-1 as a command: a new Python, a new JVM."""
+    with tempfile.TemporaryDirectory() as name:
+        ours = Ours(spark, Path(name), MR1)
+        executable = str(Path(sys.executable).with_name("mergerepl"))
+        seconds = []
+        for _ in range(rounds):
+            ours.edit()
+            seconds.append(
+                timed(lambda: subprocess.run([executable, "sync", str(ours.publisher)], check=True))
+            )
+        print(f"| MR-1 cold | {statistics.median(seconds):.1f} s |")
+
+
+def counts(spark: SparkSession) -> None:
+    """Count the Spark jobs and the Delta commits of one sync with changes on both sides."""
+    with tempfile.TemporaryDirectory() as name:
+        ours = Ours(spark, Path(name), SMALL)
+        ours.edit()
+        before = commits_below(Path(name))
+        first = next_job(spark)
+        ours.run()
+        jobs = next_job(spark) - first - 1
+        after = commits_below(Path(name))
+        print(f"| Spark jobs | {jobs} |")
+        for table, number in sorted(after.items()):
+            if number != before.get(table, 0):
+                print(f"| commits of {table} | {number - before.get(table, 0)} |")
+
+
+def next_job(spark: SparkSession) -> int:
+    """Return the number of the next Spark job (one is run to learn it)."""
+    tag = f"bench-{time.time_ns()}"
+    spark.sparkContext.setJobGroup(tag, tag)
+    spark.range(1).collect()
+    number = max(spark.sparkContext.statusTracker().getJobIdsForGroup(tag))
+    spark.sparkContext.setLocalProperty("spark.jobGroup.id", "")
+    return int(number)
+
+
+def commits_below(folder: Path) -> dict[str, int]:
+    """Return the number of commits of every Delta table below a folder."""
+    logs = folder.rglob("_delta_log")
+    return {str(log.parent.relative_to(folder)): len(list(log.glob("*.json"))) for log in logs}
+
+
+def main() -> None:
+    """Run the chosen parts."""
+    every = ("mr1", "hundred", "small", "scale", "idle", "cold", "counts")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(every))
+    parser.add_argument("--rounds", type=int, default=5, help="measured rounds (default 5)")
+    parser.add_argument("--warm-up", type=int, default=2, help="rounds before (default 2)")
+    options = parser.parse_args()
+    if unknown := set(options.parts) - set(every):
+        parser.error(f"unknown part: {', '.join(sorted(unknown))}")
+    parts = options.parts or every
+    spark = engine.session(long_running=True)
+    header = "| load | rows | changes | conflicts | mergerepl | by hand | ratio | limit |"
+    if {"mr1", "hundred", "small"} & set(parts):
+        print(f"{header}\n|{'---|' * 8}")
+    for name, load, limit in (("mr1", MR1, ""), ("hundred", HUNDRED, "1.5"), ("small", SMALL, "2.5")):
+        if name in parts:
+            report_turns(name, load, in_turns(spark, load, options.rounds, options.warm_up), limit)
+    if "scale" in parts:
+        print("\n| rows | total | inside Delta's MERGE | the rest |\n|---|---|---|---|")
+        scale(spark, options.rounds, options.warm_up)
+    print("\n| | mergerepl | opening with deltalake | ratio | limit |\n|---|---|---|---|---|")
+    if "idle" in parts:
+        idle(spark, options.rounds)
+    print("\n| | |\n|---|---|")
+    if "cold" in parts:
+        cold(spark, options.rounds)
+    if "counts" in parts:
+        counts(spark)
+    shutil.rmtree(Path(tempfile.gettempdir()) / "mergerepl-bench", ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()

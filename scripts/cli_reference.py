@@ -1,0 +1,48 @@
+"""Write docs/cli.md from the commands' own `--help`; with `--check`, only say whether it is up to date."""
+
+import sys
+from pathlib import Path
+
+import click
+
+from mergerepl.cli.main import COMMANDS, main
+
+PAGE = Path(__file__).parent.parent / "docs" / "cli.md"
+HEAD = """# Command line
+
+<!-- Written by scripts/cli_reference.py from `mergerepl --help`. Do not edit. -->
+
+What `--json` prints is described in [cli-json.md](cli-json.md), every error in [errors.md](errors.md).
+"""
+
+
+def page() -> str:
+    """Return the page."""
+    parts = [HEAD, _section("mergerepl", main, None, level=2)]
+    with click.Context(main, info_name="mergerepl") as context:
+        for task, names in COMMANDS.items():
+            parts.append(f"## {task}\n")
+            for name in names:
+                command = main.get_command(context, name)
+                assert command is not None
+                parts.append(_section(name, command, context, level=3))
+                parts += [
+                    _section(inner, found, click.Context(command, info_name=name, parent=context), level=4)
+                    for inner, found in getattr(command, "commands", {}).items()
+                ]
+    return "\n".join(parts)
+
+
+def _section(name: str, command: click.Command, parent: click.Context | None, *, level: int) -> str:
+    """Return a command's heading and help."""
+    context = click.Context(command, info_name=name, parent=parent, terminal_width=100, max_content_width=100)
+    # A group's settings, such as `-h`, are handed down when the command line is parsed, not here.
+    context.help_option_names = ["-h", "--help"]
+    return f"{'#' * level} {context.command_path}\n\n```text\n{command.get_help(context).strip()}\n```\n"
+
+
+if __name__ == "__main__":
+    if "--check" not in sys.argv[1:]:
+        PAGE.write_text(page(), encoding="utf-8")
+    elif PAGE.read_text(encoding="utf-8") != page():
+        sys.exit(f"{PAGE} is not what `mergerepl --help` says: run python scripts/cli_reference.py")

@@ -1,0 +1,77 @@
+"""Write docs/system-tables.md from the code's own schemas; with `--check`, only say whether it is up to date."""
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from mergerepl.systables import catalog, conflicts_info, contents, genhistory, replinfo, sessions, tombstone
+from mergerepl.systables.registry import ALL
+from mergerepl.systables.table import FOLDER, Column, Plane, SystemTable
+
+PAGE = Path(__file__).parent.parent / "docs" / "system-tables.md"
+
+HEAD = f"""# System tables
+
+<!-- Written by scripts/system_tables_reference.py from mergerepl/systables. Do not edit. -->
+
+Every replica, the publisher's and each subscriber's, has the same set of system tables in the folder `{FOLDER}` below
+its root. They are Delta tables: any engine can read them. Never write them. Names, columns and codes are those of SQL
+Server merge replication where it has them; types are Spark's. Version of the set: {replinfo.SCHEMA_VERSION}. Columns
+are only ever added at the end.
+
+A column of images, `row_<article nickname>`, is added to `{contents.NAME}` and `{tombstone.NAME}` for every article:
+a struct with one field `c<i>` for each published column, in the order of `sysmergearticles.published_columns`.
+
+How a session uses these tables: [protocol.md](protocol.md).
+"""
+
+PURPOSE = {
+    catalog.PUBLICATIONS.name: "The publications that this replica publishes or receives.",
+    catalog.ARTICLES.name: "The articles of those publications: the published tables.",
+    catalog.SUBSETFILTERS.name: "Join filters. Empty: row filters are not supported by this version.",
+    catalog.SUBSCRIPTIONS.name: "One row for each subscription, about the other side: who it is and how far the two are.",
+    catalog.SCHEMACHANGE.name: "Schema changes. Empty: they do not travel in this version.",
+    contents.NAME: "Rows inserted or updated since the publication. Append-only: the row with the highest `seq`, "
+    f"here or in `{tombstone.NAME}`, is what counts.",
+    tombstone.NAME: "Rows deleted since the publication. Append-only like the contents.",
+    genhistory.NAME: "The generations this replica knows: the batches that changes travel in.",
+    conflicts_info.NAME: "Every conflict, with who won and why; its losing row is in the article's conflict table.",
+    replinfo.NAME: "One row: who this replica is, and how far its own bookkeeping is.",
+    sessions.SESSIONS.name: "Past merge sessions.",
+    sessions.ARTICLEHISTORY.name: "What each session did, by article and direction.",
+    sessions.HISTORY.name: "Messages of sessions.",
+}
+
+WRITER = {
+    Plane.CONTROL: "Small; written whole by each commit, with deltalake.",
+    Plane.HISTORY: "Small; appended to, with deltalake.",
+    Plane.DATA: "Grows with the changes; appended to, with Spark.",
+}
+
+
+def page() -> str:
+    """Return the page."""
+    return "\n".join([HEAD, *(_section(table) for table in ALL), _conflict_table()])
+
+
+def _section(table: SystemTable) -> str:
+    """Return one table's heading, purpose and columns."""
+    return f"## {table.name}\n\n{PURPOSE[table.name]} {WRITER[table.plane]}\n\n{_columns(table.columns)}"
+
+
+def _conflict_table() -> str:
+    name = conflicts_info.conflict_table_name("<publication>", "<article>")
+    purpose = "One for each article: the losing rows, as they were. The article's own columns, then these."
+    return f"## {name}\n\n{purpose} {WRITER[Plane.DATA]}\n\n{_columns(conflicts_info.CONFLICT_COLUMNS)}"
+
+
+def _columns(columns: Iterable[Column]) -> str:
+    rows = "".join(f"| `{column.name}` | `{column.type}` | {column.doc} |\n" for column in columns)
+    return f"| column | type | meaning |\n|---|---|---|\n{rows}"
+
+
+if __name__ == "__main__":
+    if "--check" not in sys.argv[1:]:
+        PAGE.write_text(page(), encoding="utf-8")
+    elif PAGE.read_text(encoding="utf-8") != page():
+        sys.exit(f"{PAGE} is not what the code says: run python scripts/system_tables_reference.py")

@@ -1,0 +1,56 @@
+"""Fixtures and Hypothesis profiles for all tests. One Spark session per worker, fresh folders."""
+
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+from pyspark.sql import SparkSession
+
+# The first example of a Spark test pays for a cold JVM; on a busy machine drawing is slow too.
+COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+# At the desk: new examples each time, few enough to wait for.
+settings.register_profile("dev", max_examples=50, **COMMON)
+# In CI: the same examples each time, so that a red run is about the change.
+settings.register_profile("ci", max_examples=100, derandomize=True, print_blob=True, **COMMON)
+# scripts/test --long: a search.
+settings.register_profile("long", max_examples=2000, **COMMON)
+settings.load_profile(os.environ.get("MERGEREPL_TEST_PROFILE", "dev"))
+
+# Two workers share the machine: their heaps must fit beside each other.
+os.environ.setdefault("MERGEREPL_MEMORY", "2g")
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """The worker's session, in a JVM for long runs: after ten merges it is the faster one."""
+    from mergerepl import spark as engine
+
+    yield engine.session(long_running=True)
+    engine.stop()
+
+
+@pytest.fixture(scope="session")
+def worker_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """This worker's scratch folder, which pytest removes when it is old."""
+    return tmp_path_factory.mktemp("replicas")
+
+
+@pytest.fixture
+def replica_dir(worker_folder: Path) -> Path:
+    """An empty folder for one replica, new for each test: Delta's log cache never sees a path twice."""
+    folder = worker_folder / uuid.uuid4().hex[:12]
+    folder.mkdir()
+    return folder
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave the slow tests to `scripts/test --long`, or to whoever names them (`-m slow`, `-k`)."""
+    is_chosen = bool(config.option.markexpr or config.option.keyword)
+    if is_chosen or os.environ.get("MERGEREPL_TEST_PROFILE") == "long":
+        return
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    items[:] = [item for item in items if item not in slow]
+    config.hook.pytest_deselected(items=slow)

@@ -1,0 +1,109 @@
+"""Users commit while a session applies: between its capture and its MERGE (I6, I9, I25, I31; design section 7.5).
+
+The session is paused right before its MERGE; the commits then land on a table the session thinks it knows.
+"""
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import mergerepl
+from mergerepl import failpoints
+from tests.properties.engine_network import EngineNetwork, Setting
+from tests.properties.reference import Subscriber
+
+
+def row(a: str | None, b: str | None, c: str | None = None) -> dict[str, str | None]:
+    return {"a": a, "b": b, "c": c}
+
+
+def paused_sync(
+    engine: EngineNetwork, point: str, gate: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[threading.Thread, list[object]]:
+    """Start a session that stops at a failpoint; return once it is there."""
+    failpoints._passed.clear()
+    monkeypatch.setenv("MERGEREPL_FAILPOINT", f"{point}=pause:{gate}")
+    outcome: list[object] = []
+
+    def run() -> None:
+        try:
+            outcome.append(engine.sync("north"))
+        except BaseException as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    reached = gate.with_name(gate.name + ".reached")
+    deadline = time.monotonic() + 300
+    while not reached.exists() and thread.is_alive() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert reached.exists(), outcome
+    return thread, outcome
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("tracking", ["row", pytest.param("column", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("side", ["publisher", pytest.param("subscriber", marks=pytest.mark.slow)])
+def test_inv_25_commits_that_slip_in_before_the_merge_survive_or_are_logged(
+    spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch, side: str, tracking: str
+) -> None:
+    snapshot = {f"k{n}": row("a", "b") for n in range(10)}
+    engine = EngineNetwork(
+        spark, replica_dir, Setting((Subscriber("north", "server", 75.0),), tracking), snapshot
+    )
+    here, there = ("hub", "north") if side == "publisher" else ("north", "hub")
+    # What the session brings: updates, a delete, an insert, and a conflict of its own.
+    incoming = {f"k{n}": row(f"in{n}", "b") for n in range(5)} | {"k5": None, "new": row("in", "in")}
+    engine.write(there, incoming)
+    engine.write(here, {"k4": row("own4", "b")})
+    thread, outcome = paused_sync(engine, f"{side}.before_merge", replica_dir / "gate", monkeypatch)
+    late = {
+        "k0": row("late0", "b"),  # the column that comes in
+        "k1": row("a", "late1"),  # another column
+        "k2": None,  # deleted here, updated there
+        "k4": row("own4", "late4"),  # a row that is in conflict already
+        "k5": row("a", "late5"),  # updated here, deleted there
+        "new": row("late-new", "x"),  # inserted at both
+        "k8": row("late8", "b"),  # nothing to do with the session
+        "fresh": row("late-fresh", "x"),
+    }
+    engine.write(here, {key: late[key] for key in ("k0", "k1", "k8")})
+    engine.write(here, {key: value for key, value in late.items() if key not in ("k0", "k1", "k8")})
+    (replica_dir / "gate").touch()
+    thread.join(600)
+    monkeypatch.delenv("MERGEREPL_FAILPOINT")
+    assert isinstance(outcome[0], mergerepl.SessionResult), outcome
+    assert outcome[0].late_changes == len(late)
+    for _ in range(2):
+        engine.sync("north")
+    rows = engine.rows("hub")
+    assert rows == engine.rows("north")
+    logged = engine.conflicts()
+    assert len(logged) == len(set(logged)), logged
+    lost = {(key, values) for key, _, _, _, values in logged}
+
+    def kept(key: str, column: int, token: str) -> bool:
+        in_row = key in rows and rows[key][column] == token
+        return in_row or any(
+            k == key and values is not None and values[column] == token for k, values in lost
+        )
+
+    tokens = [
+        ("k0", 0, "late0"),
+        ("k1", 1, "late1"),
+        ("k4", 1, "late4"),
+        ("k5", 1, "late5"),
+        ("new", 0, "late-new"),
+    ]
+    tokens += [("k8", 0, "late8"), ("fresh", 0, "late-fresh"), ("new", 0, "in"), ("k4", 0, "own4")]
+    tokens += [(f"k{n}", 0, f"in{n}") for n in range(5)]
+    assert [token for token in tokens if not kept(*token)] == []
+    # A losing delete has no row: it is logged as an update that won.
+    assert "k2" not in rows or any(key == "k2" and kind == 4 for key, kind, *_ in logged)
+    assert "k5" not in rows or any(key == "k5" and kind == 4 for key, kind, *_ in logged)
+    if tracking == "column":
+        assert rows["k1"][:2] == ["in1", "late1"]
+    assert engine.sync("north").status == "nothing_to_do"

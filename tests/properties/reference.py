@@ -1,0 +1,611 @@
+"""Reference model of merge replication: one publisher, N subscribers, plain dictionaries.
+
+Written from the specification, not from the engine, so that one misreading cannot hide in both. Each replica
+also keeps *ghost* state (`seen`: the exact set of changes a row includes). No rule reads it; it only checks
+what the rules decide.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+Value = str | None
+Row = dict[str, Value]
+Lineage = dict[int, int]
+Colv = dict[str, tuple[int, int]]
+Direction = Literal["both", "upload", "download"]
+PUBLISHER_PRIORITY = 100.0
+CRASH_POINTS = ("staged", "hub data", "sub data", "hub metadata", "sub metadata", "recgen")
+
+
+class ModelError(AssertionError):
+    """The rules decided something the ghost state disproves."""
+
+
+class UnknownGenerationError(Exception):
+    """A watermark names a generation the other side does not have: resynchronise."""
+
+
+def bump(lineage: Lineage, nickname: int, floor: int) -> Lineage:
+    """Add one change by `nickname`: its version passes every known version and the floor."""
+    return {**lineage, nickname: max([*lineage.values(), floor]) + 1}
+
+
+def merge_lineage(one: Lineage, other: Lineage) -> Lineage:
+    """Return the component-wise maximum."""
+    return {nick: max(one.get(nick, 0), other.get(nick, 0)) for nick in sorted({*one, *other})}
+
+
+def knows(lineage: Lineage, floor: int, nickname: int, version: int) -> bool:
+    """Say whether a row with this lineage, at a replica with this floor, includes the change."""
+    return version <= max(lineage.get(nickname, 0), floor)
+
+
+def covers(lineage: Lineage, floor: int, other: Lineage) -> bool:
+    """Say whether every change in `other` is known."""
+    return all(knows(lineage, floor, nick, version) for nick, version in other.items())
+
+
+@dataclass(frozen=True)
+class Subscriber:
+    """A subscription: `server` changes carry their priority, `client` changes 0 until at the publisher."""
+
+    name: str
+    kind: Literal["server", "client"] = "server"
+    priority: float = 0.0
+
+
+@dataclass
+class Generation:
+    """One row of MSmerge_genhistory; status 0 open, 1 closed, 2 closed and from elsewhere."""
+
+    guid: str
+    status: int
+    nicknames: frozenset[int]
+
+
+@dataclass(frozen=True)
+class Meta:
+    """One row of MSmerge_contents or MSmerge_tombstone."""
+
+    gen: int
+    lineage: Lineage
+    colv: Colv
+    priority: float
+
+
+@dataclass(frozen=True)
+class Version:
+    """A row (None: deleted) with its metadata, as one replica sends it."""
+
+    row: Row | None
+    lineage: Lineage
+    colv: Colv
+    priority: float
+    seen: frozenset[int]
+
+
+@dataclass(frozen=True)
+class Event:
+    """Ghost: one captured net change (or a resolution), the columns it set and what it had seen."""
+
+    replica: str
+    key: str
+    kind: Literal["insert", "update", "delete", "resolve"]
+    columns: frozenset[str]
+    past: frozenset[int]
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """One logged loser."""
+
+    key: str
+    type: int
+    winner: str
+    loser: str
+    row: Row | None
+    winner_lineage: Lineage
+    loser_lineage: Lineage
+    winner_seen: frozenset[int]
+    loser_seen: frozenset[int]
+
+
+@dataclass
+class Replica:
+    """One database copy with its system tables; `captured` is what the tables held at the last capture."""
+
+    name: str
+    nick: int
+    kind: Literal["publisher", "server", "client"]
+    priority: float
+    rows: dict[str, Row] = field(default_factory=dict)
+    captured: dict[str, Row] = field(default_factory=dict)
+    contents: dict[str, Meta] = field(default_factory=dict)
+    tombstones: dict[str, Meta] = field(default_factory=dict)
+    generations: dict[int, Generation] = field(default_factory=dict)
+    sent: dict[str, tuple[int, str]] = field(default_factory=dict)
+    received: dict[str, tuple[int, str]] = field(default_factory=dict)
+    clock: int = 0  # no version known here is higher; a bump goes above it
+    floor: int = (
+        0  # every change up to this version, by anyone and of any row, is known here: it may be purged
+    )
+    acked: dict[str, int] = field(default_factory=dict)  # hub: a subscriber's clock at its last upload
+    purged: set[int] = field(default_factory=set)  # generations that lost metadata
+    seen: dict[str, frozenset[int]] = field(default_factory=dict)
+
+    def meta(self, key: str) -> Meta | None:
+        """Return the key's contents or tombstone row."""
+        return self.contents.get(key) or self.tombstones.get(key)
+
+    def version(self, key: str) -> Version:
+        """Return the captured state of a row that has metadata."""
+        meta = self.meta(key)
+        assert meta is not None
+        row = self.captured[key] if key in self.contents else None
+        return Version(row, meta.lineage, meta.colv, meta.priority, self.seen.get(key, frozenset()))
+
+    def put_row(self, table: dict[str, Row], key: str, row: Row | None) -> None:
+        """Set or remove one row of one table."""
+        if row is None:
+            table.pop(key, None)
+        else:
+            table[key] = dict(row)
+
+    def put_meta(self, key: str, gen: int, version: Version) -> None:
+        """Write the metadata of an applied version: live rows in contents, deletes in tombstones."""
+        into, out = (
+            (self.tombstones, self.contents) if version.row is None else (self.contents, self.tombstones)
+        )
+        out.pop(key, None)
+        into[key] = Meta(gen, dict(version.lineage), dict(version.colv), version.priority)
+        self.seen[key] = version.seen
+        self.clock = max([self.clock, *version.lineage.values()])
+
+    def add_generation(self, guid: str, status: int, nicknames: Iterable[int]) -> int:
+        """Record a generation under the next local number."""
+        number = max(self.generations, default=0) + 1
+        self.generations[number] = Generation(guid, status, frozenset(nicknames))
+        return number
+
+    def local_number(self, guid: str) -> int | None:
+        """Return the local number of a generation, if it is here."""
+        return next((n for n, gen in self.generations.items() if gen.guid == guid), None)
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a session does with one row; `guid` is the generation it travels in."""
+
+    key: str
+    guid: str
+    to_hub: Version | None
+    to_sub: Version | None
+    conflict: Conflict | None = None
+    nothing_new: bool = False
+
+
+@dataclass
+class Changeset:
+    """A staged session: the redo log."""
+
+    sub: str
+    direction: Direction
+    steps: list[Step]
+    up: list[Generation]
+    down: list[Generation]
+    new_guid: str
+    up_mark: tuple[int, str]
+    down_mark: tuple[int, str]
+    acked: int
+    floor: int
+    done: int = 0
+    skipped: set[str] = field(default_factory=set)
+
+
+@dataclass(frozen=True)
+class Result:
+    """Rows moved by one session."""
+
+    uploaded: int
+    downloaded: int
+    conflicts: int
+    crashed: bool = False
+
+
+class Network:
+    """A publisher and its subscribers, all starting from one snapshot.
+
+    `stamp` says which columns of a resolved row get the resolution's version: those where the losing side's
+    own change is overridden (default), or all in which the two rows differ.
+    """
+
+    def __init__(
+        self,
+        subscribers: Iterable[Subscriber],
+        *,
+        publisher: str = "hub",
+        columns: tuple[str, ...] = ("a", "b", "c"),
+        snapshot: Mapping[str, Row] | None = None,
+        tracking: Literal["row", "column"] = "row",
+        resolution: Literal["row", "columns"] = "row",
+        stamp: Literal["overridden", "differing"] = "overridden",
+    ) -> None:
+        self.columns, self.tracking, self.resolution, self.stamp = columns, tracking, resolution, stamp
+        self.hub = Replica(publisher, 1, "publisher", PUBLISHER_PRIORITY)
+        self.subscribers = {
+            s.name: Replica(s.name, nick, s.kind, s.priority if s.kind == "server" else 0.0)
+            for nick, s in enumerate(subscribers, 2)
+        }
+        self.replicas = {publisher: self.hub, **self.subscribers}
+        for replica in self.replicas.values():
+            replica.rows, replica.captured = (
+                copy.deepcopy(dict(snapshot or {})),
+                copy.deepcopy(dict(snapshot or {})),
+            )
+        self.conflicts: list[Conflict] = []
+        self.events: list[Event] = []
+        self.trace: list[
+            tuple[str, str, frozenset[int], frozenset[int]]
+        ] = []  # replica, key, seen before, after
+        self.staged: list[Changeset] = []
+        self._guids = itertools.count(1)
+
+    # -- users ---------------------------------------------------------------------------------------------
+    def write(self, replica: str, key: str, op: str, values: Mapping[str, Value] | None = None) -> bool:
+        """Do one user `insert`, `update` or `delete`; False where no row is there (or one is in the way)."""
+        rows = self.replicas[replica].rows
+        if (op == "insert") == (key in rows):
+            return False
+        if op == "delete":
+            del rows[key]
+        else:
+            rows[key] = {**(rows.get(key) or dict.fromkeys(self.columns)), **(values or {})}
+        return True
+
+    def rows(self, replica: str) -> dict[str, Row]:
+        """Return the replica's table."""
+        return self.replicas[replica].rows
+
+    def lineage(self, replica: str, key: str) -> Lineage:
+        """Return a row's lineage; {} where it never changed since the snapshot (or was purged)."""
+        meta = self.replicas[replica].meta(key)
+        return meta.lineage if meta else {}
+
+    # -- tracking ------------------------------------------------------------------------------------------
+    def capture(self, name: str) -> int:
+        """Track the user's net changes since the last capture; return how many rows changed."""
+        replica = self.replicas[name]
+        changed = [
+            k
+            for k in sorted({*replica.rows, *replica.captured})
+            if replica.rows.get(k) != replica.captured.get(k)
+        ]
+        if not changed:
+            return 0
+        gen = next((n for n, g in replica.generations.items() if g.status == 0), None)
+        if gen is None:
+            gen = replica.add_generation(f"g{next(self._guids)}", 0, {replica.nick})
+        for key in changed:
+            before, after, old = replica.captured.get(key), replica.rows.get(key), replica.meta(key)
+            mask = frozenset(c for c in self.columns if not before or not after or before[c] != after[c])
+            lineage = bump(old.lineage if old else {}, replica.nick, replica.clock)
+            colv: Colv = {}
+            if self.tracking == "column" and after is not None:
+                colv = {
+                    **(old.colv if old else {}),
+                    **dict.fromkeys(mask, (replica.nick, lineage[replica.nick])),
+                }
+            past = replica.seen.get(key, frozenset())
+            kind: Literal["insert", "update", "delete"] = (
+                "delete" if after is None else "insert" if before is None else "update"
+            )
+            seen = past | {self._event(Event(name, key, kind, mask, past))}
+            replica.put_meta(key, gen, Version(after, lineage, colv, replica.priority, seen))
+            replica.put_row(replica.captured, key, after)
+        return len(changed)
+
+    def _event(self, event: Event) -> int:
+        self.events.append(event)
+        return len(self.events) - 1
+
+    # -- sessions ------------------------------------------------------------------------------------------
+    def sync(self, subscriber: str, direction: Direction = "both", crash: str | None = None) -> Result:
+        """Run one session; with `crash`, stop after that step (one of CRASH_POINTS)."""
+        self._recover()
+        hub, sub = self.hub, self.subscribers[subscriber]
+        for replica in (sub, hub):
+            self.capture(replica.name)
+            for generation in replica.generations.values():
+                generation.status = generation.status or 1
+        up_start, down_start = self._start(sub, hub), self._start(hub, sub)
+        up, down = self._enumerate(sub, hub, up_start), self._enumerate(hub, sub, down_start)
+        guid = f"g{next(self._guids)}"
+        in_up = {k for k in (*sub.contents, *sub.tombstones) if self._gen(sub, k) in up}
+        in_down = {k for k in (*hub.contents, *hub.tombstones) if self._gen(hub, k) in down}
+        plans = (
+            self._plan(sub, hub, k, k in in_up, k in in_down, direction, guid)
+            for k in sorted(in_up | in_down)
+        )
+        changeset = Changeset(
+            subscriber,
+            direction,
+            [step for step in plans if step],
+            [sub.generations[n] for n in up],
+            [hub.generations[n] for n in down],
+            guid,
+            self._mark(sub),
+            self._mark(hub),
+            acked=sub.clock,
+            floor=hub.floor,
+        )
+        self.staged.append(changeset)
+        if not self._apply(changeset, crash):
+            return Result(0, 0, 0, crashed=True)
+        moved = [
+            (s.to_hub is not None, s.to_sub is not None, s.conflict is not None) for s in changeset.steps
+        ]
+        return Result(*(sum(column) for column in zip(*moved, strict=True)) if moved else (0, 0, 0))
+
+    def _gen(self, replica: Replica, key: str) -> int:
+        meta = replica.meta(key)
+        return meta.gen if meta else 0
+
+    def _mark(self, replica: Replica) -> tuple[int, str]:
+        last = max(replica.generations, default=0)
+        return (last, replica.generations[last].guid) if last else (0, "")
+
+    def _start(self, source: Replica, dest: Replica) -> int:
+        marks = source.sent.get(dest.name, (0, "")), dest.received.get(source.name, (0, ""))
+        for number, guid in marks:
+            if number and (number not in source.generations or source.generations[number].guid != guid):
+                raise UnknownGenerationError(
+                    f"{source.name} does not know generation {number} ({guid}): resynchronise"
+                )
+        return min(marks)[0]
+
+    def _enumerate(self, source: Replica, dest: Replica, start: int) -> list[int]:
+        known = {g.guid for g in dest.generations.values()}  # not by nickname: it may have been restored
+        found = [n for n, g in source.generations.items() if n > start and g.status and g.guid not in known]
+        if not source.purged.isdisjoint(found):
+            raise UnknownGenerationError(
+                f"{dest.name} needs generations {source.name} cleaned up: reinitialise"
+            )
+        return found
+
+    def _plan(
+        self,
+        sub: Replica,
+        hub: Replica,
+        key: str,
+        in_up: bool,
+        in_down: bool,
+        direction: Direction,
+        new_guid: str,
+    ) -> Step | None:
+        """Classify one changed row (sp_MSgetmetadata)."""
+        if in_up and in_down:
+            mine, theirs = sub.version(key), hub.version(key)
+            hub_knows = covers(theirs.lineage, hub.floor, mine.lineage)
+            sub_knows = covers(mine.lineage, sub.floor, theirs.lineage)
+        elif in_up:  # the subscriber has everything the hub has
+            mine, sub_knows = sub.version(key), True
+            hub_knows = bool(hub.meta(key)) and covers(hub.version(key).lineage, 0, mine.lineage)
+        else:
+            theirs, hub_knows = hub.version(key), True
+            sub_knows = bool(sub.meta(key)) and covers(sub.version(key).lineage, 0, theirs.lineage)
+        at_sub, at_hub = sub.seen.get(key, frozenset()), hub.seen.get(key, frozenset())
+        if hub_knows != (at_sub <= at_hub) or sub_knows != (at_hub <= at_sub):
+            raise ModelError(f"{key}: lineage says {hub_knows, sub_knows}, history says {at_sub, at_hub}")
+        if hub_knows and sub_knows:
+            return None
+        if hub_knows:
+            down = hub.generations[self._gen(hub, key)].guid
+            return Step(key, down, None, theirs) if direction != "upload" else None
+        if sub.kind == "client" and direction != "download":
+            merged = replace(mine, priority=PUBLISHER_PRIORITY)
+        else:
+            merged = mine
+        if sub_knows:
+            return (
+                Step(key, sub.generations[self._gen(sub, key)].guid, merged, None)
+                if direction != "download"
+                else None
+            )
+        resolver = sub if direction == "download" else hub
+        result, conflict = self._resolve(key, sub, hub, mine, replace(merged), theirs, resolver)
+        return Step(
+            key,
+            new_guid,
+            None if direction == "download" else result,
+            None if direction == "upload" else result,
+            conflict,
+        )
+
+    # -- conflicts -----------------------------------------------------------------------------------------
+    def _resolve(
+        self,
+        key: str,
+        sub: Replica,
+        hub: Replica,
+        mine: Version,
+        merged: Version,
+        theirs: Version,
+        resolver: Replica,
+    ) -> tuple[Version, Conflict | None]:
+        """Merge or resolve two concurrent versions; equal priorities go to the publisher's."""
+        sub_wins = mine.priority > theirs.priority
+        lineage, seen = merge_lineage(mine.lineage, theirs.lineage), mine.seen | theirs.seen
+        priority = mine.priority if resolver is sub else max(merged.priority, theirs.priority)
+        changed_mine = {c for c, (n, v) in mine.colv.items() if not knows(theirs.lineage, hub.floor, n, v)}
+        changed_theirs = {c for c, (n, v) in theirs.colv.items() if not knows(mine.lineage, sub.floor, n, v)}
+        merged_row: Row | None = None
+        colv: Colv = {}
+        differing, conflicting = set(self.columns), set(self.columns)
+        if mine.row is None and theirs.row is None:
+            return Version(None, lineage, {}, priority, seen), None
+        if mine.row is not None and theirs.row is not None:
+            differing = {c for c in self.columns if mine.row[c] != theirs.row[c]}
+            if self.tracking == "column":
+                conflicting = differing & changed_mine & changed_theirs
+                if differing - changed_mine - changed_theirs:
+                    raise ModelError(f"{key}: {differing} differ but nobody changed them")
+                merged_row = {}
+                for c in self.columns:
+                    mine_taken = c in changed_mine and (c not in changed_theirs or sub_wins)
+                    merged_row[c] = (mine if mine_taken else theirs).row[c]  # type: ignore[index]
+                    pairs = [x.colv[c] for x in (mine, theirs) if c in x.colv]
+                    if (c in changed_mine) != (c in changed_theirs):
+                        colv[c] = (mine if c in changed_mine else theirs).colv[c]
+                    elif pairs:
+                        colv[c] = max(pairs, key=lambda pair: (pair[1], pair[0]))
+            elif not differing:
+                merged_row, conflicting = mine.row, set()
+            if not conflicting:
+                return Version(merged_row, lineage, colv, priority, seen), None
+        winner, loser = (merged, theirs) if sub_wins else (theirs, merged)
+        names = (sub.name, hub.name) if sub_wins else (hub.name, sub.name)
+        code = 4 if loser.row is None else 3 if winner.row is None else 2 if self.tracking == "column" else 1
+        conflict = Conflict(
+            key,
+            code,
+            *names,
+            loser.row,
+            winner.lineage,
+            loser.lineage,
+            winner_seen=winner.seen,
+            loser_seen=loser.seen,
+        )
+        lineage = bump(lineage, resolver.nick, max(hub.clock, sub.clock))
+        row = merged_row if merged_row is not None and self.resolution == "columns" else winner.row
+        stamped = differing
+        if merged_row is not None and self.stamp == "overridden":
+            by_loser = changed_theirs if sub_wins else changed_mine
+            stamped = conflicting if self.resolution == "columns" else differing & by_loser
+        if self.tracking == "column" and row is not None:
+            colv = {**colv, **dict.fromkeys(stamped, (resolver.nick, lineage[resolver.nick]))}
+        seen |= {self._event(Event(resolver.name, key, "resolve", frozenset(stamped), seen))}
+        return Version(row, lineage, {} if row is None else colv, winner.priority, seen), conflict
+
+    # -- applying ------------------------------------------------------------------------------------------
+    def _recover(self) -> None:
+        """Roll every staged session forward before anything else happens, whoever's turn it is."""
+        for changeset in list(self.staged):
+            self._apply(changeset, None)
+
+    def _apply(self, cs: Changeset, crash: str | None) -> bool:
+        """Do the steps that are not done; False after a crash or if the changeset was outdated."""
+        for point in range(cs.done, len(CRASH_POINTS)):
+            if not self._apply_step(cs, point):
+                self.staged.remove(cs)
+                return False
+            cs.done = point + 1
+            if CRASH_POINTS[point] == crash:
+                return False
+        hub, sub = self.hub, self.subscribers[cs.sub]
+        if cs.direction != "download":
+            sub.sent[hub.name] = cs.up_mark
+        if cs.direction != "upload":
+            hub.sent[sub.name] = cs.down_mark
+        self.staged.remove(cs)
+        return True
+
+    def _apply_step(self, cs: Changeset, point: int) -> bool:
+        hub, sub = self.hub, self.subscribers[cs.sub]
+        name = CRASH_POINTS[point]
+        to_hub = [(s, s.to_hub) for s in cs.steps if s.to_hub]
+        to_sub = [(s, s.to_sub) for s in cs.steps if s.to_sub and s.key not in cs.skipped]
+        if name in ("hub data", "sub data"):
+            dest, moves = (hub, to_hub) if name == "hub data" else (sub, to_sub)
+            late = {s.key for s, _ in moves if dest.rows.get(s.key) != dest.captured.get(s.key)}
+            if late and (dest is hub or cs.direction == "download"):
+                return False  # a user wrote after the capture and nothing is applied yet: start again
+            cs.skipped |= late  # the hub has its part: leave the row to the next session
+            for step, version in moves:
+                if step.key not in late:
+                    dest.put_row(dest.rows, step.key, version.row)
+                    dest.put_row(dest.captured, step.key, version.row)
+        elif name == "hub metadata":
+            self._record(cs, hub, sub, cs.up if cs.direction != "download" else [], to_hub)
+            for step in cs.steps:
+                if step.conflict:
+                    self.conflicts.append(step.conflict)
+            again = [k for k in sorted(cs.skipped) if hub.meta(k)]
+            if again:
+                number = hub.add_generation(f"g{next(self._guids)}", 1, {hub.nick})
+                for key in again:
+                    hub.put_meta(key, number, hub.version(key))
+        elif name == "sub metadata":
+            self._record(cs, sub, hub, cs.down if cs.direction != "upload" else [], to_sub)
+        elif name == "recgen":
+            if cs.direction != "download":
+                hub.received[sub.name], hub.acked[sub.name] = cs.up_mark, cs.acked
+                hub.floor = min(hub.acked.get(s, 0) for s in self.subscribers)
+            if cs.direction != "upload":
+                known = {g.guid for g in sub.generations.values()}
+                while (after := hub.generations.get(cs.down_mark[0] + 1)) and after.guid in known:
+                    cs.down_mark = (
+                        cs.down_mark[0] + 1,
+                        after.guid,
+                    )  # resolutions too: a restored hub lacks them
+                sub.received[hub.name] = cs.down_mark
+                if not cs.skipped:
+                    sub.floor = max(sub.floor, cs.floor)
+        return True
+
+    def _record(
+        self,
+        cs: Changeset,
+        dest: Replica,
+        source: Replica,
+        gens: list[Generation],
+        moves: list[tuple[Step, Version]],
+    ) -> None:
+        """Write generations, then contents and tombstones, then the clock, at one side."""
+        for generation in gens:
+            if dest.local_number(generation.guid) is None:
+                dest.add_generation(generation.guid, 2, generation.nicknames | {source.nick, dest.nick})
+        for step, version in moves:
+            number = dest.local_number(step.guid)
+            if number is None:  # a merge or resolution: known to both sides, or to the resolver alone
+                known = {dest.nick} if cs.direction != "both" else {dest.nick, source.nick}
+                number = dest.add_generation(
+                    step.guid, 1 if dest is self.hub or cs.direction != "both" else 2, known
+                )
+            self.trace.append((dest.name, step.key, dest.seen.get(step.key, frozenset()), version.seen))
+            dest.put_meta(step.key, number, version)
+        dest.clock = max(dest.clock, source.clock if gens or cs.direction == "both" else 0)
+
+    # -- cleanup and restore -------------------------------------------------------------------------------
+    def cleanup(self, name: str) -> int:
+        """Purge metadata that every replica has, at one replica; return how many rows went."""
+        self._recover()
+        replica, hub = self.replicas[name], self.hub
+        partners = list(self.subscribers.values()) if replica is hub else [hub]
+        purged = 0
+        for table in (replica.contents, replica.tombstones):
+            for key, meta in list(table.items()):
+                if max(meta.lineage.values()) <= replica.floor and all(
+                    self._has(replica, partner, meta.gen) for partner in partners
+                ):
+                    del table[key]
+                    purged += 1
+                    replica.purged.add(meta.gen)
+        return purged
+
+    def _has(self, source: Replica, dest: Replica, gen: int) -> bool:
+        marks = source.sent.get(dest.name, (0, "")), dest.received.get(source.name, (0, ""))
+        return gen <= min(marks)[0] or dest.nick in source.generations[gen].nicknames
+
+    def backup(self, name: str) -> Replica:
+        """Copy a replica."""
+        return copy.deepcopy(self.replicas[name])
+
+    def restore(self, backup: Replica) -> None:
+        """Put a copy back in place of the replica."""
+        self.staged = [cs for cs in self.staged if backup is not self.hub and cs.sub != backup.name]
+        vars(self.replicas[backup.name]).update(copy.deepcopy(vars(backup)))

@@ -1,0 +1,515 @@
+"""Properties of the reference model alone: what the rules promise, before any engine follows them.
+
+2,000 examples a property; `MERGEREPL_TEST_PROFILE=long` makes it 100,000.
+The numbers are those of docs/protocol.md.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.properties.ledger import World, image
+from tests.properties.reference import (
+    CRASH_POINTS,
+    Lineage,
+    Network,
+    Subscriber,
+    UnknownGenerationError,
+    bump,
+    covers,
+    merge_lineage,
+)
+from tests.properties.strategies import COLUMNS, KEYS, SNAPSHOT, History, histories
+
+LONG = os.environ.get("MERGEREPL_TEST_PROFILE") == "long"
+examples = settings(
+    max_examples=100_000 if LONG else 2_000,
+    deadline=None,
+    derandomize=not LONG,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+)
+lineages = st.dictionaries(st.integers(1, 4), st.integers(1, 5), max_size=4)
+replicas = st.integers(0, 3)
+NAMES = ("hub", "north", "south", "east")
+
+
+def settled(history: History) -> World:
+    """Play a history to rest."""
+    return World(history).play(history).quiesce()
+
+
+def structure(world: World) -> None:
+    """Check the system tables of every replica."""
+    for replica in world.net.replicas.values():
+        numbers = list(replica.generations)
+        guids = [g.guid for g in replica.generations.values()]
+        assert not replica.contents.keys() & replica.tombstones.keys()
+        if not world.net.staged:
+            assert replica.contents.keys() <= replica.captured.keys()
+            assert not replica.tombstones.keys() & replica.captured.keys()
+        assert all(
+            m.gen in replica.generations for m in (*replica.contents.values(), *replica.tombstones.values())
+        )
+        assert numbers == sorted(set(numbers))
+        assert sum(g.status == 0 for g in replica.generations.values()) <= 1
+        assert len(guids) == len(set(guids))
+
+
+# -- convergence -------------------------------------------------------------------------------------------
+@examples
+@given(histories())
+def test_inv_01_two_passes_converge(history: History) -> None:
+    world = settled(history)
+    hub = world.net.hub
+    for replica in world.net.subscribers.values():
+        assert replica.rows == hub.rows
+        if not world.cleaned:
+            assert {k: m.lineage for k, m in replica.contents.items()} == {
+                k: m.lineage for k, m in hub.contents.items()
+            }
+            assert {k: m.colv for k, m in replica.contents.items()} == {
+                k: m.colv for k, m in hub.contents.items()
+            }
+
+
+@examples
+@given(histories())
+def test_inv_02_03_a_further_pass_moves_and_changes_nothing(history: History) -> None:
+    world = settled(history)
+    before = repr(world.state())
+    assert all((r.uploaded, r.downloaded, r.conflicts) == (0, 0, 0) for r in world.one_pass())
+    assert repr(world.state()) == before
+
+
+@examples
+@given(histories())
+def test_inv_04_the_same_history_gives_the_same_state(history: History) -> None:
+    assert repr(settled(history).state()) == repr(settled(history).state())
+
+
+# -- nothing lost, nothing invented ------------------------------------------------------------------------
+@examples
+@given(histories())
+def test_inv_06_every_write_is_kept_or_overwritten_knowingly_or_logged(history: History) -> None:
+    world = settled(history)
+    assert world.lost() == []
+    assert world.lost_changes() == []
+
+
+@examples
+@given(histories())
+def test_inv_07_every_value_was_written_by_a_user(history: History) -> None:
+    world = World(history)
+
+    def check(world: World) -> None:
+        for replica in world.net.replicas.values():
+            assert all((k, c, row[c]) in world.values for k, row in replica.rows.items() for c in COLUMNS)
+
+    world.play(history, check).quiesce()
+    check(world)
+
+
+@examples
+@given(histories(column=False))
+def test_inv_08_row_tracking_never_mixes_two_versions(history: History) -> None:
+    world = settled(history)
+    assert all(
+        (k, image(row)) in world.images for r in world.net.replicas.values() for k, row in r.rows.items()
+    )
+
+
+@examples
+@given(histories(column=True))
+def test_inv_08_column_conflicts_need_one_column_changed_on_both_sides(history: History) -> None:
+    world = settled(history)
+    events = world.net.events
+    for conflict in (c for c in world.net.conflicts if c.type == 2):
+        sides = []
+        for one, other in (
+            (conflict.winner_seen, conflict.loser_seen),
+            (conflict.loser_seen, conflict.winner_seen),
+        ):
+            sides.append({c for e in one - other if events[e].kind != "resolve" for c in events[e].columns})
+        assert sides[0] & sides[1]
+
+
+@examples
+@given(histories(column=True), st.permutations(COLUMNS), st.permutations(NAMES))
+def test_inv_08_disjoint_column_edits_all_survive(
+    history: History, columns: list[str], names: list[str]
+) -> None:
+    world = settled(history)
+    if "k0" in world.net.rows("hub"):
+        logged = len(world.net.conflicts)
+        for name, column in zip(names, columns, strict=False):
+            world.write(name, "k0", "update", (column,))
+        wanted = {c: world.net.rows(n)["k0"][c] for n, c in zip(names, columns, strict=False)}
+        assert world.quiesce().net.rows("hub")["k0"] == wanted
+        assert len(world.net.conflicts) == logged
+
+
+@examples
+@given(histories())
+def test_inv_09_a_conflict_is_logged_once(history: History) -> None:
+    log = [
+        (c.key, sorted(c.winner_lineage.items()), sorted(c.loser_lineage.items()))
+        for c in settled(history).net.conflicts
+    ]
+    assert len(log) == len({repr(entry) for entry in log})
+
+
+# -- deletes -----------------------------------------------------------------------------------------------
+@examples
+@given(histories(), replicas, replicas)
+def test_inv_11_a_deleted_row_stays_away_also_after_cleanup(
+    history: History, first: int, second: int
+) -> None:
+    world = settled(history)
+    for number in (first, second):
+        world.write(NAMES[number], "k0", "delete")
+    world.quiesce()
+    for name in NAMES:
+        world.net.cleanup(name)
+        world.upsert(name, "k1")
+    world.quiesce()
+    assert all("k0" not in world.net.rows(name) for name in NAMES)
+    assert world.lost_changes() == []
+
+
+@examples
+@given(histories(), replicas, replicas)
+def test_inv_12_insert_delete_insert_propagates(history: History, first: int, second: int) -> None:
+    world = settled(history)
+    for number, op in ((first, "insert"), (second, "delete"), (first, "insert")):
+        world.write(NAMES[number], "k1", op)
+        world.quiesce()
+    wanted = world.net.rows(NAMES[first])["k1"]
+    assert all(world.net.rows(name)["k1"] == wanted for name in NAMES)
+
+
+@examples
+@given(histories(cleanup=False), replicas, replicas)
+def test_inv_13_two_deletes_are_no_conflict(history: History, first: int, second: int) -> None:
+    world = settled(history)
+    logged = len(world.net.conflicts)
+    for number in (first, second):
+        world.write(NAMES[number], "k0", "delete")
+    world.quiesce()
+    assert len(world.net.conflicts) == logged
+    assert len({repr(sorted(world.net.lineage(name, "k0").items())) for name in NAMES}) == 1
+
+
+@examples
+@given(histories(), st.permutations(NAMES), st.booleans())
+def test_inv_14_delete_against_update_has_one_winner_and_one_logged_loser(
+    history: History, names: list[str], delete_first: bool
+) -> None:
+    world = settled(history)
+    world.upsert("hub", "k0")
+    world.quiesce()
+    logged = len(world.net.conflicts)
+    world.write(names[0], "k0", "delete")
+    world.write(names[1], "k0", "update", ("b",))
+    updated = dict(world.net.rows(names[1])["k0"])
+    for name in names[:2] if delete_first else names[1::-1]:
+        if name != "hub":
+            world.net.sync(name)
+    world.quiesce()
+    (conflict,) = world.net.conflicts[logged:]
+    kept = world.net.rows("hub").get("k0")
+    assert (conflict.type, kept, conflict.row) in ((3, None, updated), (4, updated, None))
+
+
+@examples
+@given(histories(), st.permutations(NAMES), st.booleans())
+def test_inv_15_two_inserts_of_one_key_are_one_conflict(
+    history: History, names: list[str], small: bool
+) -> None:
+    world = settled(history)
+    world.write("hub", "k1", "delete")
+    world.quiesce()
+    logged = len(world.net.conflicts)
+    for name in names[:2]:
+        world.write(name, "k1", "insert", small=1 if small else 0)
+    rows = [dict(world.net.rows(name)["k1"]) for name in names[:2]]
+    world.quiesce()
+    assert len(world.net.conflicts) - logged == (0 if small else 1)
+    assert {image(world.net.rows(name)["k1"]) for name in NAMES} <= {image(row) for row in rows}
+    assert len({image(world.net.rows(name)["k1"]) for name in NAMES}) == 1
+
+
+@examples
+@given(histories(), replicas, st.integers(0, 3))
+def test_inv_16_a_folded_insert_and_delete_still_deletes(history: History, name: int, updates: int) -> None:
+    world = settled(history)
+    had = "k1" in world.net.rows("hub")
+    if had:
+        world.write(NAMES[name], "k1", "delete")
+    world.write(NAMES[name], "k1", "insert")
+    for _ in range(updates):
+        world.write(NAMES[name], "k1", "update")
+    world.write(NAMES[name], "k1", "delete")
+    assert world.net.capture(NAMES[name]) == int(had)
+    world.quiesce()
+    assert all("k1" not in world.net.rows(n) for n in NAMES)
+
+
+# -- metadata ----------------------------------------------------------------------------------------------
+@examples
+@given(lineages, lineages, lineages, st.integers(1, 4), st.integers(0, 6))
+def test_inv_17_lineage_algebra(
+    one: Lineage, two: Lineage, three: Lineage, nickname: int, floor: int
+) -> None:
+    both = merge_lineage(one, two)
+    assert both == merge_lineage(two, one)
+    assert merge_lineage(both, three) == merge_lineage(one, merge_lineage(two, three))
+    assert merge_lineage(one, one) == one
+    assert covers(both, 0, one)
+    assert covers(both, 0, two)
+    assert covers(three, floor, both) == (covers(three, floor, one) and covers(three, floor, two))
+    assert (covers(one, 0, two) and covers(two, 0, one)) == (one == two)
+    later = bump(one, nickname, floor)
+    assert covers(later, 0, one)
+    assert not covers(one, floor, later)
+    assert later[nickname] > max([*one.values(), floor])
+
+
+@examples
+@given(histories(cleanup=False))
+def test_inv_17_lineages_only_grow_and_bound_the_column_versions(history: History) -> None:
+    world = World(history)
+    last: dict[tuple[str, str], Lineage] = {}
+
+    def check(world: World) -> None:
+        for name, replica in world.net.replicas.items():
+            for key in KEYS:
+                lineage = world.net.lineage(name, key)
+                assert covers(lineage, 0, last.get((name, key), {}))
+                last[name, key] = lineage
+            for meta in replica.contents.values():
+                assert all(v <= meta.lineage.get(n, 0) for n, v in meta.colv.values())
+
+    world.play(history, check).quiesce()
+    check(world)
+
+
+@examples
+@given(histories())
+def test_inv_18_19_system_tables_stay_sound(history: History) -> None:
+    world = World(history)
+    closed: dict[tuple[str, int], str] = {}
+
+    def check(world: World) -> None:
+        structure(world)
+        for name, replica in world.net.replicas.items():
+            for number, generation in replica.generations.items():
+                assert closed.setdefault((name, number), generation.guid) == generation.guid
+
+    world.play(history, check).quiesce()
+    check(world)
+
+
+@examples
+@given(histories())
+def test_inv_20_a_watermark_never_passes_work(history: History) -> None:
+    def check(world: World) -> None:
+        hub = world.net.hub
+        for sub in world.net.subscribers.values():
+            for source, dest in ((sub, hub), (hub, sub)):
+                marks = source.sent.get(dest.name, (0, "")), dest.received.get(source.name, (0, ""))
+                for key in KEYS:
+                    meta = source.meta(key)
+                    if meta and (
+                        meta.gen <= max(marks)[0] or dest.nick in source.generations[meta.gen].nicknames
+                    ):
+                        assert source.seen[key] <= dest.seen.get(key, frozenset()) or world.net.staged
+
+    world = World(history).play(history, check).quiesce()
+    check(world)
+
+
+@examples
+@given(histories(faults=False), histories(faults=False), st.integers(0, 3), st.integers(0, 3))
+def test_inv_21_a_restored_replica_is_resent_or_refused(
+    history: History, more: History, name: int, at: int
+) -> None:
+    world = World(history).play(history)
+    if at:
+        world.quiesce()
+    backup = world.net.backup(NAMES[name])
+    try:
+        world.play(more)
+        world.net.restore(backup)
+        world.quiesce()
+    except UnknownGenerationError:
+        return
+    assert all(world.net.rows(n) == world.net.rows("hub") for n in NAMES)
+
+
+@examples
+@given(histories())
+def test_inv_22_a_change_is_never_applied_where_it_is_known(history: History) -> None:
+    world = settled(history)
+    assert all(before < after for _, _, before, after in world.net.trace)
+    structure(world)
+
+
+# -- crashes -----------------------------------------------------------------------------------------------
+@examples
+@given(histories(), st.sampled_from(CRASH_POINTS), st.integers(1, 3))
+def test_inv_26_a_crashed_session_run_again_is_a_session(history: History, point: str, name: int) -> None:
+    calm, crashed = (World(history).play(history) for _ in range(2))
+    calm.net.sync(NAMES[name])
+    crashed.net.sync(NAMES[name], crash=point)
+    crashed.net.sync(NAMES[name])
+    assert repr(calm.state()) == repr(crashed.state())
+
+
+# -- golden histories --------------------------------------------------------------------------------------
+def pair(tracking: str = "row", **options: str) -> Network:
+    """Return a hub with a server subscriber (75), a client and a server subscriber (25)."""
+    subscribers = [
+        Subscriber("north", "server", 75.0),
+        Subscriber("south", "client"),
+        Subscriber("east", "server", 25.0),
+    ]
+    return Network(subscribers, snapshot=SNAPSHOT, tracking=tracking, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "kept"),
+    [
+        ("hub", "north", "hub"),
+        ("north", "south", "north"),
+        ("south", "north", "south"),
+        ("east", "north", "north"),
+    ],
+)
+def test_inv_14_priorities_travel_with_the_change(first: str, second: str, kept: str) -> None:
+    net = pair()
+    for name in (first, second):
+        net.write(name, "k0", "update", {"a": name})
+    for name in (first, second, first, second):
+        if name != "hub":
+            net.sync(name)
+    assert {net.rows(name)["k0"]["a"] for name in (first, second, "hub")} == {kept}
+    assert [c.type for c in net.conflicts] == [1]
+
+
+@pytest.mark.parametrize("names", [("north", "west"), ("west", "north")])
+def test_inv_14_equal_priorities_keep_what_reached_the_publisher_first(names: tuple[str, str]) -> None:
+    net = Network(
+        [Subscriber("north", "server", 75.0), Subscriber("west", "server", 75.0)], snapshot=SNAPSHOT
+    )
+    for name in names:
+        net.write(name, "k0", "update", {"a": name})
+    for name in names * 2:
+        net.sync(name)
+    assert {net.rows(name)["k0"]["a"] for name in ("hub", *names)} == {names[0]}
+    assert [(c.winner, c.loser) for c in net.conflicts] == [("hub", names[1])]
+
+
+def values(net: Network, key: str, column: str) -> set[str | None]:
+    """Return what the replicas hold."""
+    return {net.rows(name)[key][column] for name in net.replicas}
+
+
+def all_sync(net: Network, passes: int = 2) -> None:
+    """Synchronise every subscriber, `passes` times."""
+    for name in list(net.subscribers) * passes:
+        net.sync(name)
+
+
+def test_inv_06_a_cleanup_floor_does_not_swallow_a_change_made_offline() -> None:
+    net = pair()
+    for value in ("1", "2", "3"):
+        net.write("hub", "k1", "update" if "k1" in net.rows("hub") else "insert", {"a": value})
+        all_sync(net)
+    net.write("north", "k0", "update", {"a": "north"})
+    assert net.cleanup("hub") == 1
+    net.write("hub", "k0", "update", {"a": "hub"})
+    all_sync(net)
+    assert [(c.winner, c.loser) for c in net.conflicts] == [("hub", "north")]
+
+
+@pytest.mark.parametrize("resolution", ["row", "columns"])
+def test_inv_08_a_resolution_does_not_touch_columns_its_loser_left_alone(resolution: str) -> None:
+    net = pair("column", resolution=resolution)
+    net.write("north", "k0", "update", {"a": "north", "b": "north"})
+    net.sync("north")
+    net.sync("east")
+    net.write("south", "k0", "update", {"a": "south"})
+    net.write("east", "k0", "update", {"b": "east"})
+    net.sync("south")
+    all_sync(net)
+    assert (values(net, "k0", "a"), values(net, "k0", "b")) == ({"north"}, {"east"})
+    assert [c.loser for c in net.conflicts] == ["south"]
+
+
+@pytest.mark.parametrize("point", CRASH_POINTS)
+def test_inv_26_anothers_session_first_recovers_the_crashed_one(point: str) -> None:
+    net = pair()
+    net.write("north", "k0", "update", {"a": "north"})
+    net.sync("north", crash=point)
+    net.write("south", "k0", "update", {"a": "south"})
+    net.sync("south")
+    all_sync(net)
+    assert values(net, "k0", "a") == {"north"}
+    assert [c.loser for c in net.conflicts] == ["south"]
+
+
+@pytest.mark.parametrize("late", ["hub", "north"])
+@pytest.mark.parametrize("point", CRASH_POINTS)
+def test_inv_25_a_write_between_staging_and_applying_is_kept_or_logged(late: str, point: str) -> None:
+    net = pair()
+    for name in ("hub", "north"):
+        net.write(name, "k0", "update", {"a": name})
+    net.sync("north", crash=point)
+    net.write(late, "k0", "update", {"b": "late"})
+    all_sync(net)
+    assert {tuple(net.rows(name)["k0"].values()) for name in net.replicas} <= {
+        ("hub", "late", None),
+        ("hub", "s2", None),
+    }
+    assert values(net, "k0", "b") == {"late"} or "late" in [c.row["b"] for c in net.conflicts if c.row]
+
+
+def test_inv_21_a_restored_publisher_is_refused_by_who_knows_its_lost_resolution() -> None:
+    net = pair()
+    net.write("hub", "k0", "update", {"a": "hub"})
+    net.sync("south", "upload")
+    backup = net.backup("hub")
+    net.write("north", "k0", "update", {"a": "north"})
+    net.sync("north")
+    net.restore(backup)
+    net.write("hub", "k0", "update", {"a": "hub again"})
+    with pytest.raises(UnknownGenerationError):
+        net.sync("north")
+
+
+def test_inv_21_a_restored_subscriber_is_sent_again_what_it_had() -> None:
+    net = pair()
+    backup = net.backup("north")
+    net.write("hub", "k0", "update", {"a": "hub"})
+    net.sync("north")
+    net.restore(backup)
+    net.sync("north")
+    assert net.rows("north")["k0"]["a"] == "hub"
+
+
+def test_inv_37_a_replica_that_missed_cleaned_up_changes_is_refused() -> None:
+    net = pair()
+    backup = net.backup("north")
+    for value in ("1", "2"):
+        net.write("hub", "k0", "update", {"a": value})
+        all_sync(net)
+    all_sync(net)
+    assert net.cleanup("hub") == 1
+    net.restore(backup)
+    with pytest.raises(UnknownGenerationError):
+        net.sync("north")

@@ -1,0 +1,232 @@
+"""The flights of 2013 edited at three sites by seeded chance, and what must become of them, computed without mergerepl.
+
+The expectation follows the rules in docs/conflicts.md on plain dictionaries: one list of edits a site, one pass over the
+subscriptions in order. It knows nothing of lineages, generations or Spark.
+"""
+
+import random
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from delta.tables import DeltaTable as SparkTable
+from deltalake import DeltaTable, write_deltalake
+from pyspark.sql import SparkSession
+
+from mergerepl.demo.flights_data import SampleTable
+
+Key = tuple[Any, ...]
+Row = dict[str, Any]
+Edits = dict[Key, Row | None]
+"""Key -> the row as the site wants it, None for a delete."""
+
+
+@dataclass(frozen=True)
+class Draw:
+    """How one article is edited: keys in play, edits a site, and the columns that change."""
+
+    pool: int
+    each: int
+    inserts: int
+    columns: Mapping[str, tuple[Any, ...]]
+
+
+DRAWS = {
+    "flights": Draw(
+        900,
+        400,
+        40,
+        {
+            "dep_delay": (-5, 0, 5, 120),
+            "arr_delay": (0, 7),
+            "tailnum": ("N1", "N2", None),
+            "dep_time": (1, 2),
+        },
+    ),
+    "planes": Draw(100, 40, 5, {"seats": (9, 10), "engine": ("Turbo-jet", "Other"), "speed": (90, None)}),
+    "weather": Draw(150, 60, 8, {"temp": (0.1, -0.5, None), "visib": (0.0, 10.0)}),
+}
+
+
+def rows_by_key(table: pa.Table, key: tuple[str, ...]) -> dict[Key, Row]:
+    return {tuple(row[name] for name in key): row for row in table.to_pylist()}
+
+
+def draw_edits(
+    sample: SampleTable, base: Mapping[Key, Row], sites: tuple[str, ...], seed: int
+) -> dict[str, Edits]:
+    """Return each site's edits: updates, one in seven a delete, and inserts that sites may share a key of."""
+    chance = random.Random(f"{seed} {sample.name}")
+    how = DRAWS[sample.name]
+    pool = chance.sample(sorted(base), how.pool)
+    templates = chance.sample(sorted(base), how.inserts)
+    edits: dict[str, Edits] = {}
+    for site in sites:
+        chosen: Edits = {}
+        for key in chance.sample(pool, how.each):
+            changed = chance.sample(sorted(how.columns), chance.randint(1, 2))
+            new = {**base[key], **{name: chance.choice(how.columns[name]) for name in changed}}
+            chosen[key] = None if chance.random() < 1 / 7 else new
+        for template in chance.sample(templates, how.inserts // 2):
+            row = {**base[template], **_new_key(sample, base[template])}
+            row |= {name: chance.choice(values) for name, values in how.columns.items()}
+            chosen[tuple(row[name] for name in sample.key)] = row
+        edits[site] = chosen
+    return edits
+
+
+def _new_key(sample: SampleTable, row: Row) -> Row:
+    """Return key columns that no row has: the year after, or a name no airport or plane has."""
+    if "year" in sample.key:
+        return {"year": row["year"] + 1}
+    name = sample.key[0]
+    return {name: f"{row[name]}*"}
+
+
+@dataclass
+class Expected:
+    """Where all replicas must end, and which conflicts must be logged on the way."""
+
+    rows: dict[Key, Row]
+    conflicts: Counter[int] = field(default_factory=Counter)
+    losers: list[tuple[int, Key, Row | None]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Told:
+    """What the hub has to tell of a row: the row (None: deleted) and the columns that were changed on the way."""
+
+    row: Row | None
+    changed: frozenset[str]
+
+
+def expected(sample: SampleTable, base: Mapping[Key, Row], edits: Mapping[str, Edits]) -> Expected:
+    """Return what the rules come to if the hub's own edits meet each subscriber's, in order, and the hub never loses.
+
+    The hub never loses here: its own edits have priority 100, the server subscriber's 75, the client's 0.
+    """
+    hub, *subscribers = edits
+    by_column = sample.tracking == "column"
+    news = {
+        key: told
+        for key, row in edits[hub].items()
+        if (told := _told(base.get(key), row, sample)) is not None
+    }
+    result = Expected({})
+    for subscriber in subscribers:
+        for key, row in edits[subscriber].items():
+            theirs = _told(base.get(key), row, sample)
+            if theirs is None:
+                continue
+            ours = news.get(key)
+            news[key] = theirs if ours is None else _met(ours, theirs, key, result, by_column=by_column)
+    result.rows = {**base, **{key: told.row for key, told in news.items() if told.row is not None}}
+    for key, told in news.items():
+        if told.row is None:
+            result.rows.pop(key, None)
+    return result
+
+
+def _told(before: Row | None, after: Row | None, sample: SampleTable) -> Told | None:
+    """Return what an edit comes to, None if nothing: an insert changes every column, an update those that differ."""
+    if after is None or before is None:
+        return None if after is before else Told(after, frozenset(_values(after or before or {}, sample)))
+    changed = frozenset(name for name in _values(after, sample) if after[name] != before[name])
+    return Told(after, changed) if changed else None
+
+
+def _values(row: Row, sample: SampleTable) -> list[str]:
+    return [name for name in row if name not in sample.key]
+
+
+def _met(ours: Told, theirs: Told, key: Key, result: Expected, *, by_column: bool) -> Told:
+    """Return what the hub holds after a subscriber's edit met its own; a conflict is the subscriber's loss."""
+
+    def lost(kind: int) -> Told:
+        result.conflicts[kind] += 1
+        result.losers.append((kind, key, theirs.row))
+        return ours
+
+    if ours.row is None or theirs.row is None:
+        if ours.row is None and theirs.row is None:
+            return ours
+        return lost(3 if ours.row is None else 4)
+    if ours.row == theirs.row:
+        return Told(ours.row, ours.changed | theirs.changed)
+    clashing = {name for name in ours.changed & theirs.changed if ours.row[name] != theirs.row[name]}
+    if not by_column:
+        return lost(1)
+    if clashing:
+        # What the loser had changed is overridden: whoever comes next meets a change of those columns, too.
+        overridden = {name for name in theirs.changed if ours.row[name] != theirs.row[name]}
+        return Told(lost(2).row, ours.changed | overridden)
+    merged = {**ours.row, **{name: theirs.row[name] for name in theirs.changed}}
+    return Told(merged, ours.changed | theirs.changed)
+
+
+# Making the edits: one way a site. ----------------------------------------------------------------------
+
+
+def edit_by_sql(spark: SparkSession, table: Path, sample: SampleTable, edits: Edits) -> None:
+    """Make them with one MERGE statement."""
+    frame, names = _source(spark, table, sample, edits)
+    frame.createOrReplaceTempView("edits_to_make")
+    sets = ", ".join(f"t.{name} = s.{name}" for name in names if name not in sample.key)
+    spark.sql(
+        f"MERGE INTO delta.`{table}` t USING edits_to_make s ON {_same_key(sample)} "
+        f"WHEN MATCHED AND s.op = 'delete' THEN DELETE WHEN MATCHED THEN UPDATE SET {sets} "
+        f"WHEN NOT MATCHED THEN INSERT ({', '.join(names)}) VALUES ({', '.join(f's.{name}' for name in names)})"
+    )
+
+
+def edit_by_dataframe(spark: SparkSession, table: Path, sample: SampleTable, edits: Edits) -> None:
+    """Make them with the Python interface of Delta."""
+    frame, names = _source(spark, table, sample, edits)
+    every = {name: f"s.{name}" for name in names}
+    changed = {name: value for name, value in every.items() if name not in sample.key}
+    merge = SparkTable.forPath(spark, str(table)).alias("t").merge(frame.alias("s"), _same_key(sample))
+    merge.whenMatchedDelete("s.op = 'delete'").whenMatchedUpdate(set=changed).whenNotMatchedInsert(
+        values=every
+    ).execute()
+
+
+def edit_by_deltalake(table: Path, sample: SampleTable, base: Mapping[Key, Row], edits: Edits) -> None:
+    """Make them without Spark: a merge for the updates and deletes, an append for the inserts."""
+    schema = schema_of(table)
+    old = {key: row for key, row in edits.items() if key in base}
+    source = _arrow(schema, sample, old)
+    merge = DeltaTable(str(table)).merge(source, _same_key(sample), source_alias="s", target_alias="t")
+    changed = {name: f"s.{name}" for name in schema.names if name not in sample.key}
+    merge.when_matched_delete("s.op = 'delete'").when_matched_update(
+        changed, predicate="s.op = 'write'"
+    ).execute()
+    new = [row for key, row in edits.items() if key not in base]
+    write_deltalake(str(table), pa.Table.from_pylist(new, schema=schema), mode="append")
+
+
+def schema_of(table: Path) -> pa.Schema:
+    """Return the table's schema in the types that pyarrow makes rows of."""
+    schema = DeltaTable(str(table)).to_pyarrow_dataset().schema
+    views = {pa.string_view(): pa.string(), pa.large_string(): pa.string()}
+    return pa.schema([field.with_type(views.get(field.type, field.type)) for field in schema])
+
+
+def _source(spark: SparkSession, table: Path, sample: SampleTable, edits: Edits) -> tuple[Any, list[str]]:
+    """Return the edits as a frame of rows with `op`, and the table's columns."""
+    schema = schema_of(table)
+    return spark.createDataFrame(_arrow(schema, sample, edits)), schema.names
+
+
+def _arrow(schema: pa.Schema, sample: SampleTable, edits: Edits) -> pa.Table:
+    rows = [
+        {**dict(zip(sample.key, key, strict=True)), **(row or {}), "op": "delete" if row is None else "write"}
+        for key, row in edits.items()
+    ]
+    return pa.Table.from_pylist(rows, schema=schema.append(pa.field("op", pa.string())))
+
+
+def _same_key(sample: SampleTable) -> str:
+    return " AND ".join(f"t.{name} = s.{name}" for name in sample.key)

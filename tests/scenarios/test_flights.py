@@ -1,0 +1,202 @@
+"""All flights that left New York in 2013, edited at three sites and brought together; counted against plain Python."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import yaml
+from click.testing import CliRunner
+from deltalake import DeltaTable, write_deltalake
+
+import mergerepl
+from mergerepl.cli.main import main
+from mergerepl.demo.flights_data import TABLES, read_sample
+from tests.scenarios import flights
+
+pytestmark = pytest.mark.spark
+
+SITES = ("hq", "north", "south")
+SEED = 20130208
+EDITED = [sample for sample in TABLES if sample.name in flights.DRAWS]
+
+
+def read(root: Path, article: str) -> pa.Table:
+    return DeltaTable(str(root / article)).to_pyarrow_table()
+
+
+def write_file(folder: Path, names: list[str]) -> Path:
+    file = folder / "flights.yml"
+    articles = [
+        {"name": sample.name, "key": list(sample.key), "tracking": sample.tracking}
+        for sample in TABLES
+        if sample.name in names
+    ]
+    subscriptions = [
+        {"subscriber": "./north", "type": "server", "priority": 75.0},
+        {"subscriber": "./south", "type": "client"},
+    ]
+    publication = {
+        "publication": "flights",
+        "publisher": "./hq",
+        "articles": articles,
+        "subscriptions": subscriptions,
+    }
+    file.write_text(yaml.safe_dump(publication))
+    return file
+
+
+class Story:
+    """The year of flights, edited everywhere and synchronized until nothing moves."""
+
+    def __init__(self, spark: Any, folder: Path) -> None:
+        self.folder = folder
+        self.base = read_sample()
+        for name, table in self.base.items():
+            write_deltalake(str(folder / "hq" / name), table)
+        self.project = mergerepl.load(write_file(folder, list(self.base)))
+        self.project.apply()
+        self.expected = {}
+        for sample in EDITED:
+            rows = flights.rows_by_key(self.base[sample.name], sample.key)
+            edits = flights.draw_edits(sample, rows, SITES, SEED)
+            self.expected[sample.name] = flights.expected(sample, rows, edits)
+            flights.edit_by_sql(spark, folder / "hq" / sample.name, sample, edits["hq"])
+            flights.edit_by_dataframe(spark, folder / "north" / sample.name, sample, edits["north"])
+            flights.edit_by_deltalake(folder / "south" / sample.name, sample, rows, edits["south"])
+        self.passes = []
+        while len(self.passes) < 5 and not self.is_quiet():
+            self.passes.append(mergerepl.sync(self.project, long_running=True))
+
+    def is_quiet(self) -> bool:
+        return bool(self.passes) and all(s.status == "nothing_to_do" for s in self.passes[-1].sessions)
+
+    def conflicts(self) -> list[dict[str, Any]]:
+        path = self.folder / "hq" / "_mergerepl" / "MSmerge_conflicts_info"
+        return DeltaTable(str(path)).to_pyarrow_table().to_pylist()
+
+
+@pytest.fixture(scope="module")
+def story(spark, tmp_path_factory):
+    return Story(spark, tmp_path_factory.mktemp("flights"))
+
+
+def test_the_keys_are_keys_in_the_whole_data(story):
+    assert story.base["flights"].num_rows == 336_776
+    for sample in TABLES:
+        table = story.base[sample.name]
+        assert all(table[name].null_count == 0 for name in sample.key), sample.name
+        assert table.group_by(list(sample.key)).aggregate([]).num_rows == table.num_rows, sample.name
+
+
+def test_inv_01_02_two_passes_and_then_it_is_quiet(story):
+    assert story.is_quiet()
+    assert len(story.passes) == 3
+    versions = {
+        path: DeltaTable(str(path)).version()
+        for site in SITES
+        for sample in TABLES
+        for path in [story.folder / site / sample.name]
+    }
+    assert all(s.status == "nothing_to_do" for s in mergerepl.sync(story.project).sessions)
+    assert {path: DeltaTable(str(path)).version() for path in versions} == versions
+
+
+@pytest.mark.parametrize("sample", EDITED, ids=lambda sample: sample.name)
+def test_inv_01_every_replica_holds_what_the_rules_come_to(story, sample):
+    for site in SITES:
+        rows = flights.rows_by_key(read(story.folder / site, sample.name), sample.key)
+        wanted = story.expected[sample.name].rows
+        assert {key: row for key, row in rows.items() if wanted.get(key) != row} == {}, site
+        assert wanted.keys() == rows.keys(), site
+
+
+@pytest.mark.parametrize(("article", "key"), [("airlines", "carrier"), ("airports", "faa")])
+def test_an_article_nobody_edited_is_as_it_was(story, article, key):
+    before = story.base[article].sort_by(key).to_pylist()
+    for site in SITES:
+        assert read(story.folder / site, article).sort_by(key).to_pylist() == before
+
+
+def test_inv_41_checksums_say_ok(story):
+    for articles in mergerepl.validate(story.project, level="checksum").values():
+        assert [article.article for article in articles if not article.ok] == []
+        assert {a.article: a.publisher_rows for a in articles} == {
+            name: len(story.expected[name].rows) if name in story.expected else table.num_rows
+            for name, table in story.base.items()
+        }
+
+
+@pytest.mark.parametrize("sample", EDITED, ids=lambda sample: sample.name)
+def test_inv_06_the_conflicts_are_those_the_rules_count(story, sample):
+    nickname = {
+        article.article: article.nickname for article in mergerepl.status(story.folder / "hq").articles
+    }[sample.name]
+    logged = Counter(row["conflict_type"] for row in story.conflicts() if row["tablenick"] == nickname)
+    assert logged == story.expected[sample.name].conflicts
+    assert sum(logged.values()) > 0
+
+
+@pytest.mark.parametrize("sample", EDITED, ids=lambda sample: sample.name)
+def test_inv_06_every_losing_row_is_kept_as_it_was(story, sample):
+    path = story.folder / "hq" / "_mergerepl" / f"MSmerge_conflict_flights_{sample.name}"
+    names = story.base[sample.name].column_names
+    kept = DeltaTable(str(path)).to_pyarrow_table(columns=names).to_pylist()
+    lost = [row for _, _, row in story.expected[sample.name].losers if row is not None]
+    assert sorted(map(repr, kept)) == sorted(repr({name: row[name] for name in names}) for row in lost)
+
+
+def test_sessions_report_the_conflicts_they_met(story):
+    reported = sum(
+        (session.upload + session.download).conflicts
+        for result in story.passes
+        for session in result.sessions
+    )
+    assert reported == len(story.conflicts())
+
+
+def test_the_same_from_the_command_line(spark, tmp_path):
+    tables = read_sample(days=((1, 1),))
+    for name in ("airports", "airlines"):
+        write_deltalake(str(tmp_path / "hq" / name), tables[name])
+    file = str(write_file(tmp_path, ["airports", "airlines"]))
+
+    def command(*arguments: str, code: int = 0) -> Any:
+        shown = CliRunner().invoke(main, [*arguments, "--json"])
+        assert shown.exit_code == code, shown.output
+        return json.loads(shown.stdout)
+
+    assert command("apply", file)["steps"]
+    for site, name in (("hq", "Here"), ("south", "There")):
+        table = DeltaTable(str(tmp_path / site / "airports"))
+        table.update(predicate="faa = 'JFK'", updates={"name": f"'{name}'"})
+    DeltaTable(str(tmp_path / "north" / "airlines")).delete("carrier = 'UA'")
+    command("validate", file, code=1)
+    (waiting,) = [
+        item for item in command("pending", file)["subscriptions"] if item["subscriber"].endswith("north")
+    ]
+    assert any(article["uncaptured_commits"] for article in waiting["articles"])
+
+    planned = command("sync", file, "--dry-run")
+    assert {session["status"] for session in planned["sessions"]} == {"planned"}
+    first = command("sync", file)
+    assert [session["upload"]["conflicts"] for session in first["sessions"]] == [0, 1]
+    assert [session["upload"]["deletes"] for session in first["sessions"]] == [1, 0]
+    second = command("sync", file, "--validate", "checksum")
+    assert all(session["validation"]["ok"] for session in second["sessions"])
+
+    (conflict,) = command("conflicts", "list", file)["conflicts"]
+    assert conflict["key"] == {"faa": "JFK"}
+    (full,) = command("conflicts", "show", file, conflict["conflict_id"])["conflicts"]
+    assert (full["losing_row"]["name"], full["winning_row"]["name"]) == ("There", "Here")
+    # A session that finds nothing to do leaves no row: south's second one did not.
+    assert len(command("history", file)["sessions"]) == 3
+    names = {
+        row["name"]
+        for site in SITES
+        for row in read(tmp_path / site, "airports").to_pylist()
+        if row["faa"] == "JFK"
+    }
+    assert names == {"Here"}

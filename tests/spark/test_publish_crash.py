@@ -1,0 +1,247 @@
+"""I26 for `apply`: cut short at any point, the next `apply` needs no flag and ends where it would have."""
+
+import os
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable as LogTable
+from pyspark.sql import SparkSession
+
+from mergerepl import failpoints
+from mergerepl.errors import PublicationError
+from mergerepl.model.publication import Article
+from mergerepl.systables import catalog, genhistory, replinfo
+from tests.spark.publishing import Hub, orders
+from tests.spark.test_publish_changes import capture, metadata, notes
+
+pytestmark = pytest.mark.spark
+
+LINES = Article("lines", "lines", ("order_id",))
+
+FIRST = [
+    "apply.before_create",
+    "create.after_system_tables",
+    "create.after_subscriptions",
+    "apply.after_create",
+    "publish.before_alter",
+    "publish.after_alter",
+    "publish.after_system_tables",
+    "publish.after_captured",
+    "publish.after_article",
+    "publish.after_alter:2",
+    "apply.after_publish:2",
+    "subscribe.after_row",
+    "initialise.begin",
+    "initialise.after_system_tables",
+    "initialise.after_create",
+    "initialise.after_article",
+    "initialise.after_create:2",
+    "initialise.after_captured",
+    "initialise.after_articles",
+    "initialise.before_active",
+    "initialise.after_active",
+    "apply.before_record",
+]
+RUNNING = [
+    "apply.after_capture",
+    "initialise.begin",
+    "initialise.after_system_tables",
+    "initialise.after_article",
+    "initialise.between_appends",
+    "initialise.after_metadata",
+    "initialise.between_genhistories",
+    "initialise.after_genhistory",
+    "initialise.after_captured",
+    "initialise.after_articles",
+    "initialise.before_active",
+    "initialise.after_active",
+]
+
+
+def cut_short(hub: Hub, point: str, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
+    failpoints._passed.clear()
+    monkeypatch.setenv("MERGEREPL_FAILPOINT", f"{point}=raise")
+    with pytest.raises(failpoints.FailpointError):
+        hub.apply(**options)
+    monkeypatch.delenv("MERGEREPL_FAILPOINT")
+
+
+@pytest.fixture
+def hub(replica_dir: Path) -> Hub:
+    hub = Hub(replica_dir)
+    hub.table("orders", {"id": [1, 2, 3], "note": ["a", "b", "c"]})
+    hub.table("lines", {"order_id": [1], "item": ["x"]})
+    hub.articles(orders(), LINES)
+    hub.subscribe("north")
+    return hub
+
+
+def assert_first_apply_is_done(spark: SparkSession, hub: Hub) -> None:
+    assert hub.apply().steps == ()
+    assert notes(spark, hub, "north") == {1: "a", 2: "b", 3: "c"}
+    assert [row["name"] for row in hub.rows("north", catalog.ARTICLES)] == ["orders", "lines"]
+    assert hub.rows("north", catalog.ARTICLES) == hub.rows("hq", catalog.ARTICLES)
+    for name in ("hq", "north"):
+        assert [row["status"] for row in hub.rows(name, catalog.SUBSCRIPTIONS)] == [1, 1]
+        assert [row["status"] for row in hub.rows(name, catalog.PUBLICATIONS)] == [1]
+        (info,) = hub.rows(name, replinfo.TABLE)
+        articles = hub.rows(name, catalog.ARTICLES)
+        assert len({row["nickname"] for row in articles}) == 2
+        assert all(info["captured"][row["nickname"]] == 1 for row in articles)
+    assert [hub.rows(name, replinfo.TABLE)[0]["replnickname"] for name in ("hq", "north")] == [1, 2]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("point", FIRST)
+def test_a_first_apply_that_was_cut_short_is_finished(
+    spark: SparkSession, hub: Hub, point: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut_short(hub, point, monkeypatch)
+    hub.apply()
+    assert_first_apply_is_done(spark, hub)
+
+
+def test_a_first_apply_that_is_cut_short_again_and_again_is_finished(
+    spark: SparkSession, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I27: each attempt finishes what the one before left, and is cut short a little later."""
+    for point in FIRST:
+        if ":" not in point:
+            cut_short(hub, point, monkeypatch)
+    hub.apply()
+    assert_first_apply_is_done(spark, hub)
+
+
+def change_before(hub: Hub) -> None:
+    hub.apply()
+    table = LogTable(str(hub.publisher / "orders"))
+    table.update(predicate="id = 1", updates={"note": "'changed'"})
+    table.delete("id = 2")
+    hub.subscribe("south")
+
+
+def change_between(hub: Hub) -> None:
+    LogTable(str(hub.publisher / "orders")).update(predicate="id = 3", updates={"note": "'late'"})
+
+
+def assert_new_subscriber_fits(spark: SparkSession, hub: Hub, expected: dict[int, str]) -> None:
+    assert hub.apply(capture=capture).steps == ()
+    assert notes(spark, hub, "south") == expected
+    found = []
+    for table in ("MSmerge_tombstone", "MSmerge_contents"):
+        here, there = (metadata(spark, hub, name, table) for name in ("south", "hq"))
+        assert [row[:2] for row in here] == [row[:2] for row in there]
+        found += here
+    generations = {row["generation"]: row["guidsrc"] for row in hub.rows("south", genhistory.TABLE)}
+    at_hq = {row["generation"]: row["guidsrc"] for row in hub.rows("hq", genhistory.TABLE)}
+    assert {row[2] for row in found} <= set(generations)
+    sent = next(row for row in hub.rows("hq", catalog.SUBSCRIPTIONS) if row["replnickname"] == 3)
+    received = next(row for row in hub.rows("south", catalog.SUBSCRIPTIONS) if row["replnickname"] == 1)
+    assert (sent["sentgen"], sent["sentguid"]) == (received["recgen"], received["recguid"])
+    assert (sent["recgen"], sent["recguid"]) == (received["sentgen"], received["sentguid"])
+    assert generations[received["sentgen"]] == received["sentguid"]
+    assert at_hq[sent["sentgen"]] == sent["sentguid"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("point", RUNNING)
+def test_a_new_subscriber_of_a_running_publication_starts_over(
+    spark: SparkSession, hub: Hub, point: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change_before(hub)
+    cut_short(hub, point, monkeypatch, capture=capture)
+    change_between(hub)
+    hub.apply(capture=capture)
+    late = "c" if point == "initialise.after_active" else "late"
+    assert_new_subscriber_fits(spark, hub, {1: "changed", 3: late})
+
+
+def test_a_new_subscriber_that_is_cut_short_again_and_again_fits_in(
+    spark: SparkSession, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change_before(hub)
+    for point in RUNNING:
+        cut_short(hub, point, monkeypatch, capture=capture)
+        if point == "initialise.after_metadata":
+            change_between(hub)
+    hub.apply(capture=capture)
+    assert_new_subscriber_fits(spark, hub, {1: "changed", 3: "late"})
+
+
+def test_a_new_article_that_is_cut_short_again_and_again_is_finished(
+    spark: SparkSession, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.articles(orders())
+    hub.apply()
+    hub.table("orders", {"id": [9], "note": ["mine"]}, at="north", mode="append")
+    subscriptions = hub.rows("north", catalog.SUBSCRIPTIONS)
+    hub.articles(orders(), LINES)
+    for point in (
+        "publish.after_article",
+        *(f"initialise.after_{p}" for p in ("create", "captured", "articles")),
+    ):
+        cut_short(hub, point, monkeypatch, capture=capture)
+    hub.apply(capture=capture)
+    assert hub.apply().steps == ()
+    assert [row["name"] for row in hub.rows("north", catalog.ARTICLES)] == ["orders", "lines"]
+    assert spark.read.format("delta").load(str(hub.root("north") / "lines")).count() == 1
+    assert notes(spark, hub, "north") == {1: "a", 2: "b", 3: "c", 9: "mine"}
+    assert hub.rows("north", catalog.SUBSCRIPTIONS) == subscriptions
+    captured = hub.rows("north", replinfo.TABLE)[0]["captured"]
+    assert captured == {row["nickname"]: 1 for row in hub.rows("north", catalog.ARTICLES)}
+
+
+def test_rows_written_to_an_unfinished_table_are_not_dropped(
+    spark: SparkSession, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut_short(hub, "initialise.before_active", monkeypatch)
+    hub.table("orders", {"id": [9], "note": ["mine"]}, at="north", mode="append")
+    before = hub.snapshot_of_files()
+    with pytest.raises(PublicationError, match=r"written to since \(version 2\).*Move the table away"):
+        hub.apply(capture=capture)
+    assert hub.snapshot_of_files() == before
+    shutil.move(hub.root("north") / "orders", hub.folder / "saved")
+    hub.apply(capture=capture)
+    assert notes(spark, hub, "north") == {1: "a", 2: "b", 3: "c"}
+
+
+def test_an_unfinished_subscription_can_be_taken_back(
+    spark: SparkSession, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut_short(hub, "initialise.after_article", monkeypatch)
+    subscriptions = hub.publication.subscriptions
+    hub.publication = replace(hub.publication, subscriptions=())
+    hub.apply()
+    assert hub.apply().steps == ()
+    hub.publication = replace(hub.publication, subscriptions=subscriptions)
+    hub.apply(capture=capture)
+    assert notes(spark, hub, "north") == {1: "a", 2: "b", 3: "c"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("point", ["publish.after_alter", "initialise.after_captured"])
+def test_a_killed_apply_is_finished(spark: SparkSession, hub: Hub, point: str) -> None:
+    """The same with a real kill of the whole process group, JVM and all."""
+    script = (
+        "import pickle, sys\n"
+        "from mergerepl.publish.apply import apply_publication\n"
+        "apply_publication(pickle.load(sys.stdin.buffer))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        input=pickle.dumps(hub.publication),
+        env={**os.environ, "MERGEREPL_FAILPOINT": f"{point}=killgroup"},
+        start_new_session=True,
+        timeout=120,
+    )
+    assert done.returncode == -signal.SIGKILL
+    hub.apply()
+    assert hub.apply().steps == ()
+    assert notes(spark, hub, "north") == {1: "a", 2: "b", 3: "c"}

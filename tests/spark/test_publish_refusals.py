@@ -1,0 +1,319 @@
+"""Bad inputs (reliability.md c5): each is refused with object, cause and next step, and changes nothing."""
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from mergerepl.errors import ConfigurationError, MergeReplError, PublicationError, StoreError
+from mergerepl.model.publication import Article, Subscription
+from tests.spark.publishing import Hub, column, orders
+
+ID = column("id", "integer")
+
+
+def with_fields(*fields: dict[str, object], **properties: str) -> Callable[[Hub], None]:
+    def prepare(hub: Hub) -> None:
+        hub.empty_table("orders", list(fields), **properties)
+
+    return prepare
+
+
+def file_at_table(hub: Hub) -> None:
+    (hub.publisher / "orders").write_text("x")
+
+
+def parquet_without_log(hub: Hub) -> None:
+    hub.table("orders", {"id": [1]})
+    shutil.rmtree(hub.publisher / "orders" / "_delta_log")
+
+
+def empty_log(hub: Hub) -> None:
+    (hub.publisher / "orders" / "_delta_log").mkdir(parents=True)
+
+
+def truncated_last_commit(hub: Hub) -> None:
+    hub.table("orders", {"id": [1]})
+    hub.table("orders", {"id": [2]}, mode="append")
+    (hub.publisher / "orders" / "_delta_log" / f"{1:020d}.json").write_text("")
+
+
+def missing_first_commit(hub: Hub) -> None:
+    hub.table("orders", {"id": [1]})
+    hub.table("orders", {"id": [2]}, mode="append")
+    (hub.publisher / "orders" / "_delta_log" / f"{0:020d}.json").unlink()
+
+
+def edited_protocol(old: str, new: str) -> Callable[[Hub], None]:
+    def prepare(hub: Hub) -> None:
+        log = hub.table("orders", {"id": [1]}) / "_delta_log" / f"{0:020d}.json"
+        text = log.read_text()
+        assert old in text
+        log.write_text(text.replace(old, new))
+
+    return prepare
+
+
+PROTOCOL = '"minReaderVersion":1,"minWriterVersion":2'
+
+TABLES: dict[str, tuple[Callable[[Hub], None], Article, str]] = {
+    "no folder": (lambda hub: None, orders(), "does not exist.*create the table"),
+    "a file": (file_at_table, orders(), "is a file, not a Delta table"),
+    "an empty folder": (lambda hub: (hub.publisher / "orders").mkdir(), orders(), "is no Delta table"),
+    "Parquet without a log": (parquet_without_log, orders(), "CONVERT TO DELTA"),
+    "an empty log": (empty_log, orders(), "empty Delta log"),
+    "a truncated last commit": (
+        truncated_last_commit,
+        orders(),
+        r"00000000000000000001\.json was not written",
+    ),
+    "a missing commit": (missing_first_commit, orders(), r"00000000000000000000\.json"),
+    "an unknown feature": (
+        edited_protocol(
+            PROTOCOL, '"minReaderVersion":1,"minWriterVersion":7,"writerFeatures":["timeTravelPlus"]'
+        ),
+        orders(),
+        "feature timeTravelPlus.*DROP FEATURE",
+    ),
+    "a newer protocol": (
+        edited_protocol(PROTOCOL, '"minReaderVersion":4,"minWriterVersion":8'),
+        orders(),
+        "4/8",
+    ),
+    "append-only": (with_fields(ID, **{"delta.appendOnly": "true"}), orders(), "append-only.*Unset"),
+    "an identity column": (
+        with_fields(ID, column("n", "long", **{"delta.identity.start": 1})),
+        orders(),
+        "'n' is an identity column",
+    ),
+    "an interval": (with_fields(ID, column("i", "interval day to second")), orders(), "'i' is an interval"),
+    "VOID": (with_fields(ID, column("x", "void")), orders(), "'x' is VOID"),
+    "VARIANT": (with_fields(ID, column("x", "variant")), orders(), "'x' is VARIANT.*columns:"),
+    "VARIANT in a struct": (
+        with_fields(ID, column("s", {"type": "struct", "fields": [column("x", "variant")]})),
+        orders(),
+        "'s' is VARIANT",
+    ),
+    "names equal but for case": (
+        with_fields(ID, column("ID", "string")),
+        orders(),
+        "'id' and 'ID' differ only in case",
+    ),
+    "a column of the feed": (
+        with_fields(ID, column("_change_type", "string")),
+        orders(),
+        "'_change_type'.*Rename",
+    ),
+    "a column of the conflict table": (
+        with_fields(ID, column("modifieddate", "date")),
+        orders(),
+        "'modifieddate'",
+    ),
+    "rowguid that is not the identity": (
+        with_fields(ID, column("rowguid", "string")),
+        orders(),
+        "'rowguid'.*`rowguid: rowguid`",
+    ),
+    "a name of ours": (with_fields(ID, column("__mr_x", "string")), orders(), "'__mr_x'"),
+    "a name that needs column mapping": (
+        with_fields(ID, column("a b", "string")),
+        orders(),
+        "'a b'.*column mapping",
+    ),
+    "no key": (with_fields(ID), orders(key=()), "has no key"),
+    "a missing key column": (
+        with_fields(ID),
+        orders(key=("nr",)),
+        "the key names column 'nr'.*The table has id",
+    ),
+    "a key in the wrong case": (with_fields(ID), orders(key=("Id",)), "Did you mean 'id'"),
+    "a key column twice": (with_fields(ID), orders(key=("id", "id")), "names a column twice"),
+    "a float key": (with_fields(column("id", "float")), orders(), "key column 'id' is float"),
+    "a map key": (
+        with_fields(
+            column("id", {"type": "map", "keyType": "string", "valueType": "long", "valueContainsNull": True})
+        ),
+        orders(),
+        "key column 'id' is map<string,bigint>",
+    ),
+    "a struct key": (
+        with_fields(column("id", {"type": "struct", "fields": [ID]})),
+        orders(),
+        "key column 'id' is struct<id:int>",
+    ),
+    "a collated string": (
+        with_fields(ID, column("s", "string", __COLLATIONS={"s": "spark.UTF8_LCASE"})),
+        orders(),
+        "'s' is a collated string",
+    ),
+    "a rowguid that is a number": (
+        with_fields(ID),
+        orders(key=(), rowguid="id"),
+        "rowguid column 'id' is int",
+    ),
+    "a rowguid that is missing": (with_fields(ID), orders(key=(), rowguid="g"), "column 'g'"),
+    "columns that are missing": (with_fields(ID), orders(columns=("id", "z")), "`columns` names column 'z'"),
+    "columns that leave out NOT NULL": (
+        with_fields(ID, column("must", "string", nullable=False)),
+        orders(columns=("id",)),
+        "'must' is left out by `columns:` but is NOT NULL without a default",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", TABLES)
+def test_a_table_that_cannot_be_published_is_refused_without_a_jvm(replica_dir: Path, case: str) -> None:
+    prepare, article, message = TABLES[case]
+    hub = Hub(replica_dir)
+    prepare(hub)
+    hub.articles(article)
+    hub.subscribe("north")
+    refused(hub, message)
+
+
+def refused(hub: Hub, message: str, error: type[MergeReplError] = PublicationError) -> None:
+    before = hub.snapshot_of_files()
+    with pytest.raises(error, match=f"(?s){message}"):
+        hub.apply()
+    assert hub.snapshot_of_files() == before
+    assert sorted(path.name for path in hub.folder.iterdir()) == sorted(
+        {Path(path).relative_to(hub.folder).parts[0] for path in before} | {"hq"}
+    )
+
+
+def place(root: str) -> Callable[[Hub], None]:
+    def prepare(hub: Hub) -> None:
+        subscriptions = (Subscription(root.format(folder=hub.folder)),)
+        hub.publication = replace(hub.publication, subscriptions=subscriptions)
+
+    return prepare
+
+
+def file_as_subscriber(hub: Hub) -> None:
+    (hub.folder / "north").write_text("x")
+    hub.subscribe("north")
+
+
+def twice(hub: Hub) -> None:
+    (hub.folder / "north").mkdir()
+    (hub.folder / "north" / "stays").touch()
+    (hub.folder / "link").symlink_to(hub.folder / "north")
+    hub.subscribe("north")
+    hub.subscribe("link")
+
+
+def one_table_twice(hub: Hub) -> None:
+    (hub.publisher / "link").symlink_to(hub.publisher / "orders")
+    hub.articles(orders(), Article("again", "link", ("id",)))
+
+
+def table_in_table(hub: Hub) -> None:
+    hub.articles(orders(), Article("inner", "orders/inner", ("id",)))
+
+
+PLACES: dict[str, tuple[Callable[[Hub], None], str]] = {
+    "the publisher itself": (place("{folder}/hq"), "one folder"),
+    "the publisher by another name": (place("{folder}/hq/../hq/"), "one folder"),
+    "inside the publisher": (place("{folder}/hq/north"), "lies inside the publisher"),
+    "around the publisher": (place("{folder}"), "lies inside"),
+    "a URI": (place("s3://key:secret@bucket/x"), r"s3://\*\*\*@bucket.*file systems"),
+    "a relative path": (place("north"), "not an absolute path"),
+    "a file": (file_as_subscriber, "is a file"),
+    "one folder twice": (twice, "one folder"),
+    "a name delta-rs cannot open": (place("{folder}/no%20rth"), "%20.*Rename the folder"),
+    "a table name delta-rs cannot open": (
+        lambda hub: hub.articles(Article("x", "a[b]", ("id",))),
+        r"\[ in its path.*Rename",
+    ),
+    "one table twice": (one_table_twice, "'orders' and 'again' are one table"),
+    "a table inside another": (table_in_table, "'orders' and 'inner'"),
+    "articles equal but for case": (
+        lambda hub: hub.articles(orders(), Article("Orders", "o2", ("id",))),
+        "'orders' and 'Orders'",
+    ),
+    "an article with a slash": (lambda hub: hub.articles(Article("a/b", "orders", ("id",))), "slashes"),
+    "no articles": (lambda hub: hub.articles(), "no articles"),
+    "a system table": (
+        lambda hub: hub.articles(Article("x", "_mergerepl/MSmerge_contents", ("rowguid",))),
+        "system table",
+    ),
+    "the root as a table": (lambda hub: hub.articles(Article("x", ".", ("id",))), "contains the publisher"),
+}
+
+
+@pytest.mark.parametrize("case", PLACES)
+def test_a_place_that_cannot_be_a_replica_is_refused(replica_dir: Path, case: str) -> None:
+    prepare, message = PLACES[case]
+    hub = Hub(replica_dir)
+    hub.table("orders", {"id": [1]})
+    hub.articles(orders())
+    prepare(hub)
+    before = hub.snapshot_of_files()
+    with pytest.raises((ConfigurationError, PublicationError), match=f"(?s){message}"):
+        hub.apply()
+    assert hub.snapshot_of_files() == before
+
+
+def test_a_missing_publisher_is_refused(replica_dir: Path) -> None:
+    hub = Hub(replica_dir)
+    hub.articles(orders())
+    shutil.rmtree(hub.publisher)
+    with pytest.raises(PublicationError, match=r"does not exist"):
+        hub.apply()
+
+
+ROWS: dict[str, tuple[dict[str, list[object]], Article, str]] = {
+    "NULL keys": ({"id": [1, None, None]}, orders(), "NULL values.*id=NULL"),
+    "duplicate keys": ({"id": [1, 2, 2, 3, 3]}, orders(), "duplicate values"),
+    "duplicate compound keys": (
+        {"id": [1, 1], "n": ["a", "a"]},
+        orders(key=("id", "n")),
+        r"key \(id, n\).*id=1, n=a",
+    ),
+    "more than five": ({"id": [i // 2 for i in range(20)]}, orders(), "and more"),
+    "rowguids that are no GUIDs": (
+        {"id": [1], "g": ["nonsense"]},
+        orders(key=(), rowguid="g"),
+        "rowguid column.*no GUIDs.*g=nonsense",
+    ),
+    "rowguids equal but for case": (
+        {"id": [1, 2], "g": ["3F2504E0-4F89-11D3-9A0C-0305E82C3301", "3f2504e0-4f89-11d3-9a0c-0305e82c3301"]},
+        orders(key=(), rowguid="g"),
+        "duplicate values",
+    ),
+    "rowguids that are NULL": ({"g": [None, None]}, orders(key=(), rowguid="g"), "NULL values"),
+}
+
+
+@pytest.mark.spark
+def test_files_outside_the_table_are_refused(spark: SparkSession, replica_dir: Path) -> None:
+    hub = Hub(replica_dir)
+    hub.table("orig inal", {"id": [1]})
+    spark.sql(f"CREATE TABLE delta.`{hub.publisher}/orders` SHALLOW CLONE delta.`{hub.publisher}/orig inal`")
+    hub.articles(orders())
+    refused(hub, "files outside its folder.*orig inal/part.*CREATE TABLE")
+
+
+@pytest.mark.spark
+def test_a_missing_data_file_is_an_error_of_ours(spark: SparkSession, replica_dir: Path) -> None:
+    hub = Hub(replica_dir)
+    path = hub.table("orders", {"id": [1]})
+    next(path.glob("*.parquet")).unlink()
+    hub.articles(orders())
+    refused(hub, "Checking the publication failed: .*run `mergerepl apply`", StoreError)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("case", ROWS)
+def test_rows_without_an_identity_are_refused(spark: SparkSession, replica_dir: Path, case: str) -> None:
+    rows, article, message = ROWS[case]
+    hub = Hub(replica_dir)
+    types = {"id": pa.int64(), "g": pa.string(), "n": pa.string()}
+    hub.table("orders", {name: pa.array(values, types[name]) for name, values in rows.items()})
+    hub.articles(article)
+    hub.subscribe("north")
+    refused(hub, message)

@@ -1,0 +1,289 @@
+"""Validation: equal bits are equal, everything else is named by its key."""
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from mergerepl.errors import ConfigurationError
+from mergerepl.model.article import PublishedArticle
+from mergerepl.model.publication import Article
+from mergerepl.model.results import ArticleValidation
+from mergerepl.validation.compare_tables import SHOWN, compare_tables
+from mergerepl.validation.row_count import row_count
+from mergerepl.validation.row_hash import row_hash
+from mergerepl.validation.validate import validate_subscription
+from tests.spark.publishing import Hub, orders
+
+pytestmark = pytest.mark.spark
+
+
+def article(
+    rows: DataFrame, *, key: tuple[str, ...] = ("id",), rowguid: str | None = None
+) -> PublishedArticle:
+    return PublishedArticle(
+        publication="sales",
+        pubid="p",
+        name="orders",
+        artid="a",
+        nickname=1,
+        table="orders",
+        identity=(rowguid,) if rowguid else key,
+        columns=tuple(field.name for field in rows.schema),
+        types=tuple(field.dataType.simpleString() for field in rows.schema),
+        column_tracking=False,
+        resolution="row",
+        resolver="priority",
+        conflict_table="c",
+        vertical=False,
+        rowguid_column=rowguid,
+    )
+
+
+def compare(
+    spark: SparkSession,
+    folder: Path,
+    publisher: str,
+    subscriber: str,
+    *,
+    key: tuple[str, ...] = ("id",),
+    rowguid: str | None = None,
+) -> ArticleValidation:
+    """Compare two tables given as queries; the published columns are the publisher's."""
+    tables = {"hq": publisher, "north": subscriber}
+    for name, query in tables.items():
+        spark.sql(query).write.format("delta").save(str(folder / name))
+    published = article(spark.sql(publisher), key=key, rowguid=rowguid)
+    return compare_tables(spark, published, published, folder / "hq", folder / "north")
+
+
+def kinds(result: ArticleValidation) -> dict[str, str]:
+    return {",".join(map(str, each.key.values())): each.kind for each in result.examples}
+
+
+SAME = {
+    "nothing at all": ("select 1 as id where false", "select 1 as id where false"),
+    "order of rows": ("values (1, 'a'), (2, 'b') as t(id, v)", "values (2, 'b'), (1, 'a') as t(id, v)"),
+    "order of columns": ("select 1 as id, 'a' as v, 2 as w", "select 2 as w, 'a' as v, 1 as id"),
+    "NOT NULL at one side only": ("select 1 as id, 'a' as v", "select 1 as id, max('a') as v"),
+    "a NOT NULL field at one side only": (
+        "select 1 as id, array(1) as v",
+        "select 1 as id, collect_list(x) as v from values (1), (null) as t(x)",
+    ),
+    "not a number": ("select 1 as id, double('NaN') as v", "select 1 as id, 0.0D / double('NaN') as v"),
+    "order of a map": (
+        "select 1 as id, map('a', 1, 'b', 2) as v",
+        "select 1 as id, map('b', 2, 'a', 1) as v",
+    ),
+    "all NULL": ("select 1 as id, string(null) as v", "select 1 as id, string(null) as v"),
+    "a NULL struct": (
+        "select 1 as id, cast(null as struct<a:int>) as v",
+        "select 1 as id, cast(null as struct<a:int>) as v",
+    ),
+}
+
+DIFFERENT = {
+    "NULL and empty text": ("select 1 as id, string(null) as v", "select 1 as id, '' as v"),
+    "NULL and zero": ("select 1 as id, int(null) as v", "select 1 as id, 0 as v"),
+    "which column is NULL": (
+        "select 1 as id, 'a' as v, string(null) as w",
+        "select 1 as id, string(null) as v, 'a' as w",
+    ),
+    "negative zero": ("select 1 as id, 0.0D as v", "select 1 as id, -0.0D as v"),
+    "negative zero as float": ("select 1 as id, float(0) as v", "select 1 as id, -float(0) as v"),
+    "negative zero in an array": ("select 1 as id, array(0.0D) as v", "select 1 as id, array(-0.0D) as v"),
+    "last bit of a double": ("select 1 as id, 0.3D as v", "select 1 as id, 0.1D + 0.2D as v"),
+    "trailing blank": ("select 1 as id, 'a' as v", "select 1 as id, 'a ' as v"),
+    "value of a map": ("select 1 as id, map('a', 1) as v", "select 1 as id, map('a', 2) as v"),
+    "NULL in an array": (
+        "select 1 as id, array('a', null) as v",
+        "select 1 as id, array(null, 'a') as v",
+    ),
+    "length of an array": ("select 1 as id, array('a') as v", "select 1 as id, array('a', null) as v"),
+    "a NULL struct and one of NULLs": (
+        "select 1 as id, cast(null as struct<a:int>) as v",
+        "select 1 as id, named_struct('a', int(null)) as v",
+    ),
+    "which field is NULL": (
+        "select 1 as id, named_struct('a', 'x', 'b', string(null)) as v",
+        "select 1 as id, named_struct('a', string(null), 'b', 'x') as v",
+    ),
+    "microsecond": (
+        "select 1 as id, timestamp'2020-01-01 00:00:00.000001' as v",
+        "select 1 as id, timestamp'2020-01-01 00:00:00.000002' as v",
+    ),
+    "microsecond in a struct": (
+        "select 1 as id, named_struct('t', timestamp'2020-01-01 00:00:00.000001') as v",
+        "select 1 as id, named_struct('t', timestamp'2020-01-01 00:00:00.000002') as v",
+    ),
+    "microsecond without zone in an array": (
+        "select 1 as id, array(timestamp_ntz'2020-01-01 00:00:00.000001') as v",
+        "select 1 as id, array(timestamp_ntz'2020-01-01 00:00:00.000002') as v",
+    ),
+    "bytes": ("select 1 as id, X'00' as v", "select 1 as id, X'0000' as v"),
+    "bytes in an array": ("select 1 as id, array(X'FF') as v", "select 1 as id, array(X'FE') as v"),
+    "swapped values": ("select 1 as id, 2 as v, 3 as w", "select 1 as id, 3 as v, 2 as w"),
+}
+
+
+def hashes(spark: SparkSession, case: tuple[str, str]) -> tuple[list[int], list[int]]:
+    """Return the hashes of both sides' rows, of the publisher's columns in the publisher's order."""
+    columns = spark.sql(case[0]).columns
+    frames = [spark.sql(query) for query in case]
+    one, other = (
+        sorted(row[0] for row in frame.select(row_hash(columns, frame.schema)).collect()) for frame in frames
+    )
+    return one, other
+
+
+@pytest.mark.parametrize("case", SAME)
+def test_equal_bits_have_one_hash(spark: SparkSession, case: str) -> None:
+    one, other = hashes(spark, SAME[case])
+    assert one == other
+
+
+@pytest.mark.parametrize("case", DIFFERENT)
+def test_other_bits_have_other_hashes(spark: SparkSession, case: str) -> None:
+    one, other = hashes(spark, DIFFERENT[case])
+    assert len(one) == len(other) == 1
+    assert one != other
+
+
+def test_order_of_rows_and_of_columns_plays_no_part(spark: SparkSession, replica_dir: Path) -> None:
+    result = compare(
+        spark,
+        replica_dir,
+        "select id, string(id) as v, map(id, 0.0D) as w from range(500)",
+        "select map(id, 0.0D) as w, 7 as unpublished, id, string(id) as v from range(499, -1, -1)",
+    )
+    assert result.ok
+    assert (result.publisher_rows, result.subscriber_rows, result.examples) == (500, 500, ())
+
+
+def test_rows_that_one_side_lacks_are_named(spark: SparkSession, replica_dir: Path) -> None:
+    result = compare(
+        spark,
+        replica_dir,
+        "values (1, 'a'), (2, 'b'), (3, 'c') as t(id, v)",
+        "values (2, 'B'), (3, 'c'), (4, 'd'), (5, 'e') as t(id, v)",
+    )
+    assert (result.publisher_rows, result.subscriber_rows, result.differing_rows) == (3, 4, 4)
+    assert kinds(result) == {
+        "1": "missing_at_subscriber",
+        "2": "different",
+        "4": "missing_at_publisher",
+        "5": "missing_at_publisher",
+    }
+
+
+def test_keys_of_several_columns_are_named_whole(spark: SparkSession, replica_dir: Path) -> None:
+    result = compare(
+        spark,
+        replica_dir,
+        "select date'2020-02-29' as d, X'0AFF' as b, decimal(1.50) as m, 1 as v",
+        "select date'2020-02-29' as d, X'0AFF' as b, decimal(1.50) as m, 2 as v",
+        key=("d", "b", "m"),
+    )
+    (example,) = result.examples
+    assert example.key == {"d": "2020-02-29", "b": "0AFF", "m": "2"}
+
+
+def test_all_differences_are_counted_and_the_first_are_named(spark: SparkSession, replica_dir: Path) -> None:
+    result = compare(
+        spark, replica_dir, "select id, 1 as v from range(1000)", "select id, 2 as v from range(1000)"
+    )
+    assert result.differing_rows == 1000
+    assert list(kinds(result)) == [str(number) for number in range(SHOWN)]
+
+
+def test_a_key_of_several_rows_is_compared_row_by_row(spark: SparkSession, replica_dir: Path) -> None:
+    result = compare(
+        spark,
+        replica_dir,
+        "values (1, 'a'), (1, 'a'), (2, 'x'), (2, 'y') as t(id, v)",
+        "values (1, 'a'), (2, 'y'), (2, 'x') as t(id, v)",
+    )
+    assert (result.differing_rows, kinds(result)) == (1, {"1": "different"})
+
+
+def test_a_null_key_is_a_key(spark: SparkSession, replica_dir: Path) -> None:
+    result = compare(
+        spark, replica_dir, "values (int(null), 'a') as t(id, v)", "values (int(null), 'b') as t(id, v)"
+    )
+    assert (result.differing_rows, [each.kind for each in result.examples]) == (1, ["different"])
+
+
+def test_a_guid_is_one_identity_in_any_case_of_letters(spark: SparkSession, replica_dir: Path) -> None:
+    result = compare(
+        spark,
+        replica_dir,
+        "values ('AB-1', 'x'), ('cd-2', 'y') as t(guid, v)",
+        "values ('ab-1', 'x'), ('cd-2', 'y') as t(guid, v)",
+        rowguid="guid",
+    )
+    # The stored text differs, so the row does; it is still one row.
+    assert (result.differing_rows, [each.kind for each in result.examples]) == (1, ["different"])
+
+
+def test_more_columns_than_fit_one_mask(spark: SparkSession) -> None:
+    def row(null_at: int) -> str:
+        values = (f"{'int(null)' if i == null_at else 7} as c{i}" for i in range(70))
+        return f"select 1 as id, {', '.join(values)}"
+
+    one, other = hashes(spark, (row(68), row(69)))
+    assert one != other
+
+
+def test_rows_are_counted_without_an_engine_where_the_log_tells(
+    spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mergerepl.validation.row_count._count_by_spark", lambda table, version: -1)
+    spark.range(10).write.format("delta").save(str(replica_dir / "t"))
+    spark.sql(f"delete from delta.`{replica_dir}/t` where id < 3")
+    assert row_count(replica_dir / "t") == 7
+
+
+def test_rows_are_counted_by_the_engine_where_the_log_does_not_tell(
+    spark: SparkSession, replica_dir: Path
+) -> None:
+    table = replica_dir / "t"
+    rows = spark.range(10).repartition(1).write.format("delta")
+    rows.option("delta.enableDeletionVectors", "true").save(str(table))
+    spark.sql(f"delete from delta.`{table}` where id < 3")
+    assert row_count(table) == 7
+    spark.range(5).write.format("delta").option("delta.dataSkippingNumIndexedCols", "0").save(f"{table}2")
+    assert row_count(Path(f"{table}2")) == 5
+
+
+@pytest.fixture
+def hub(replica_dir: Path) -> Hub:
+    hub = Hub(replica_dir)
+    hub.table("orders", {"id": [1, 2, 3], "note": ["a", None, "c"], "secret": [1, 2, 3]})
+    hub.table("lines", {"order_id": [1, 1], "n": [1, 2]})
+    hub.articles(orders(columns=("id", "note")), Article("lines", "lines", ("order_id", "n")))
+    hub.subscribe("north")
+    hub.apply()
+    return hub
+
+
+def validated(hub: Hub, level: str) -> dict[str, ArticleValidation]:
+    found = validate_subscription(hub.root("hq"), hub.root("north"), level)
+    return {each.article: each for each in found}
+
+
+def test_a_subscription_is_compared_article_by_article(spark: SparkSession, hub: Hub) -> None:
+    for level in ("rowcount", "checksum"):
+        assert all(each.ok and each.level == level for each in validated(hub, level).values())
+    spark.sql(f"update delta.`{hub.root('north')}/orders` set note = 'z' where id = 2")
+    spark.sql(f"insert into delta.`{hub.root('north')}/lines` values (9, 9)")
+    spark.sql(f"update delta.`{hub.root('hq')}/orders` set secret = 0")
+    counted, compared = validated(hub, "rowcount"), validated(hub, "checksum")
+    assert counted["orders"].ok
+    assert (counted["lines"].publisher_rows, counted["lines"].subscriber_rows) == (2, 3)
+    assert kinds(compared["orders"]) == {"2": "different"}
+    assert kinds(compared["lines"]) == {"9,9": "missing_at_publisher"}
+
+
+def test_what_is_no_subscription_is_refused(hub: Hub) -> None:
+    with pytest.raises(ConfigurationError, match="no active subscription"):
+        validate_subscription(hub.root("north"), hub.root("hq"), "rowcount")

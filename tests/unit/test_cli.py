@@ -1,0 +1,553 @@
+"""The command line over an in-memory `mergerepl.api`: arguments in, output and exit code out. No Spark."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+import types
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import click
+import pytest
+from click.testing import CliRunner
+
+import mergerepl
+from mergerepl import errors
+from mergerepl.cli.main import COMMANDS, main
+from mergerepl.model import results
+
+COUNTS = results.PhaseCounts(inserts=2, updates=1, deletes=0, conflicts=1)
+IDLE = results.SessionResult("sales", "north", "nothing_to_do", duration_s=0.4)
+DONE = replace(
+    IDLE,
+    status="succeeded",
+    upload=COUNTS,
+    articles=(results.ArticleCounts("orders", COUNTS, results.PhaseCounts()),),
+)
+DIFFERENT = results.ArticleValidation(
+    "orders", "checksum", 3, 3, 1, (results.KeyDifference({"order_id": "7"}, "different"),)
+)
+EQUAL = results.ArticleValidation("orders", "checksum", 3, 3, 0)
+CONFLICT = results.ConflictRecord(
+    conflict_id="c1",
+    publication="sales",
+    article="orders",
+    rowguid="00000000-0000-0000-0000-000000000007",
+    key={"order_id": 7},
+    conflict_type=1,
+    reason_code=1,
+    reason_text="The same row was changed at both sides.",
+    origin_datasource="north",
+    winner="hq",
+    created=datetime(2026, 11, 21, 3, 4, 5, tzinfo=UTC),
+    losing_row={"order_id": 7, "amount": 5},
+    winning_row={"order_id": 7, "amount": 9},
+)
+
+
+class Api(types.ModuleType):
+    """Answers as told, and keeps what it was asked."""
+
+    def __init__(self):
+        super().__init__("mergerepl.api")
+        self.calls = []
+        self.answers = {}
+
+    def __getattr__(self, name):
+        if name.startswith("_"):
+            raise AttributeError(name)
+
+        def call(*args, progress=None, **options):
+            self.calls.append((name, args, options))
+            if progress is not None:
+                progress.step(name, article="orders")
+            answer = self.answers[name]
+            if isinstance(answer, list):
+                answer = answer.pop(0)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+        return call
+
+
+@pytest.fixture
+def api(monkeypatch):
+    fake = Api()
+    monkeypatch.setitem(sys.modules, "mergerepl.api", fake)
+    monkeypatch.setattr(mergerepl, "api", fake, raising=False)
+    return fake
+
+
+@pytest.fixture
+def hq(tmp_path, monkeypatch):
+    for name in ("hq", "north"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "sales.yml").write_text(
+        "publication: sales\npublisher: ./hq\narticles:\n  - {name: orders, key: [order_id]}\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "hq"
+
+
+def run(*arguments):
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+def commands(group=main, path=()):
+    """Every command with its words."""
+    with click.Context(group) as context:
+        for name in group.list_commands(context):
+            command = group.get_command(context, name)
+            yield (*path, name), command
+            if isinstance(command, click.Group):
+                yield from commands(command, (*path, name))
+
+
+ALL_COMMANDS = [pytest.param(words, command, id=" ".join(words)) for words, command in commands()]
+
+
+@pytest.mark.parametrize(("words", "command"), ALL_COMMANDS)
+def test_every_command_has_help_with_an_example_of_itself(words, command):
+    shown = run(*words, "--help")
+    assert shown.exit_code == 0
+    assert "Example:\n    mergerepl " + " ".join(words) in shown.output
+
+
+@pytest.mark.parametrize(("words", "command"), ALL_COMMANDS)
+def test_the_example_parses(words, command, hq):
+    for line in command.help.split("Example:\n")[1].strip().splitlines():
+        arguments = line.split()[1 + len(words) :]
+        if not isinstance(command, click.Group):
+            command.make_context(" ".join(words), arguments)
+
+
+def test_help_lists_every_command_by_task():
+    shown = run("--help").output
+    assert [task for task in COMMANDS if f"{task}:" in shown] == list(COMMANDS)
+    assert all(f"\n  {name} " in shown for names in COMMANDS.values() for name in names)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("frobnicate",),
+        ("sync",),
+        ("sync", "--frobnicate"),
+        ("sync", "hq", "--direction", "sideways"),
+        ("sync", "hq", "--interval", "soon"),
+        ("sync", "hq", "--interval", "0s"),
+        ("row", "hq", "--article", "orders"),
+        ("row", "hq", "--article", "orders", "--key", "7"),
+        ("row", "hq", "--article", "orders", "--key", "a=1", "--key", "a=2"),
+        ("history", "hq", "--limit", "0"),
+        ("conflicts", "show", "hq"),
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_is_exit_2_and_calls_nothing(api, hq, arguments):
+    for extra in ((), ("--json",)):
+        shown = run(*arguments, *extra)
+        assert shown.exit_code == 2
+        assert api.calls == []
+    assert json.loads(shown.stdout)["error"]["message"]
+
+
+def test_no_arguments_shows_the_help():
+    assert "Synchronize:" in run().output
+    assert run().exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        ("gone", "does not exist"),
+        ("gone.yml", "does not exist"),
+        ("s3://k:secret@b/x", "not supported yet"),
+        ("", "is empty"),
+    ],
+)
+@pytest.mark.parametrize("command", ["sync", "status", "pending", "history", "capture", "validate"])
+def test_a_target_that_is_not_there_is_exit_2(api, hq, command, target, expected):
+    if command in ("sync", "validate") and target == "gone.yml":
+        api.answers[command] = errors.ConfigurationError("gone.yml does not exist")
+    shown = run(command, target)
+    assert shown.exit_code == 2
+    assert expected in shown.stderr
+    assert "secret" not in shown.output
+
+
+def test_apply_loads_the_file_and_lists_the_steps(api, hq):
+    steps = (results.PlanStep("publish", "orders", "turn Change Data Feed on"),)
+    project = types.SimpleNamespace(
+        apply=lambda *, dry_run, progress: results.ApplyResult("sales", steps, dry_run)
+    )
+    api.answers["load"] = project
+    shown = run("apply", "sales.yml", "--dry-run")
+    assert shown.exit_code == 0
+    assert "turn Change Data Feed on" in shown.stdout
+    assert "nothing was changed" in shown.stdout
+    assert json.loads(run("apply", "sales.yml", "--json").stdout)["steps"][0]["action"] == "publish"
+
+
+def test_sync_passes_its_options_on(api, hq):
+    api.answers["sync"] = results.SyncResult("sales", (IDLE,))
+    shown = run(
+        "sync", "hq", "--subscriber", "north", "--direction", "upload", "--validate", "checksum", "--dry-run"
+    )
+    assert shown.exit_code == 0
+    assert shown.stdout == "north: nothing to do (0.4 s).\n"
+    options = {
+        "subscriber": str(hq.parent / "north"),
+        "direction": "upload",
+        "validate": "checksum",
+        "dry_run": True,
+        "long_running": False,
+    }
+    assert api.calls == [("sync", (str(hq),), options)]
+
+
+def test_sync_takes_files_and_replicas(api, hq):
+    api.answers["sync"] = results.SyncResult("sales", (IDLE,))
+    run("sync", "sales.yml")
+    run("sync", "sales.yml", "north")
+    assert [call[1] for call in api.calls] == [("sales.yml",), (["sales.yml", str(hq.parent / "north")],)]
+
+
+def test_a_replica_may_be_named_like_a_file(api, hq):
+    (hq.parent / "old.yml").mkdir()
+    api.answers["pending"] = ()
+    run("pending", "old.yml")
+    assert api.calls == [("pending", (str(hq.parent / "old.yml"),), {})]
+
+
+def test_sync_json_is_the_promised_object(api, hq):
+    api.answers["sync"] = results.SyncResult("sales", (replace(DONE, validation=(EQUAL,)),))
+    shown = run("sync", "hq", "--json")
+    said = json.loads(shown.stdout)
+    (session,) = said["sessions"]
+    assert (shown.exit_code, shown.stderr, said["publication"], said["ok"]) == (0, "", "sales", True)
+    assert list(session)[:5] == ["subscriber", "status", "upload", "download", "duration_s"]
+    assert session["upload"] == {"inserts": 2, "updates": 1, "deletes": 0, "conflicts": 1}
+    assert session["validation"]["ok"] is True
+
+
+TRANSIENT_FACTS = errors.LeaseError("held").details()
+PERMANENT_FACTS = errors.ApplyError("broken").details()
+FAILED = replace(IDLE, status="failed")
+
+
+@pytest.mark.parametrize(
+    ("sessions", "code"),
+    [
+        ((DONE, IDLE), 0),
+        ((replace(DONE, validation=(EQUAL,)),), 0),
+        ((replace(DONE, validation=(DIFFERENT,)),), 1),
+        ((FAILED,), 1),
+        ((replace(FAILED, error=PERMANENT_FACTS), IDLE), 1),
+        ((replace(FAILED, error=TRANSIENT_FACTS), IDLE), 3),
+        ((replace(FAILED, error={"message": "held", "transient": "True"}),), 3),
+        ((replace(FAILED, error=TRANSIENT_FACTS), replace(FAILED, error=PERMANENT_FACTS)), 1),
+        ((replace(FAILED, error=TRANSIENT_FACTS), replace(DONE, validation=(DIFFERENT,))), 1),
+        ((), 0),
+    ],
+)
+def test_exit_code_of_a_sync(api, hq, sessions, code):
+    api.answers["sync"] = results.SyncResult("sales", sessions)
+    assert run("sync", "hq").exit_code == code
+    assert run("sync", "hq", "--json").exit_code == code
+
+
+def test_a_failed_validation_names_the_keys(api, hq):
+    api.answers["sync"] = results.SyncResult("sales", (replace(DONE, validation=(DIFFERENT,)),))
+    shown = run("sync", "hq", "--validate", "checksum")
+    assert "orders order_id=7: different" in shown.stdout
+    assert "DIFFERENT" in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.ConfigurationError("no"), 2),
+        (errors.ApplyError("no", article="orders"), 1),
+        (errors.LeaseError("held by 42"), 3),
+        (errors.CommitConflictError("again"), 3),
+        (ZeroDivisionError("oops s3://k:secret@b/x"), 1),
+    ],
+)
+def test_an_error_is_one_message_and_an_exit_code(api, hq, error, code, monkeypatch):
+    monkeypatch.delenv("MERGEREPL_DEBUG", raising=False)
+    api.answers["sync"] = error
+    shown = run("sync", "hq", "--quiet")
+    assert shown.exit_code == code
+    assert (shown.stdout, shown.stderr.count("\n")) == ("", 1)
+    assert shown.stderr.startswith("Error: ")
+    assert "Traceback" not in shown.output
+    assert "secret" not in shown.output
+    in_json = run("sync", "hq", "--json")
+    assert in_json.exit_code == code
+    assert in_json.stderr == ""
+    assert json.loads(in_json.stdout)["error"]["transient"] is (code == 3)
+
+
+def test_an_error_shows_no_control_characters(api, hq):
+    api.answers["sync"] = errors.ApplyError("row \x1b[31mred\nsecond line")
+    assert run("sync", "hq", "--quiet").stderr == "Error: row \\x1b[31mred\nsecond line\n"
+
+
+@pytest.mark.parametrize("way", ["option", "environment"])
+def test_the_traceback_is_shown_on_request(api, hq, way):
+    arguments = ["--verbose"] if way == "option" else []
+    environment = {"MERGEREPL_DEBUG": "1"} if way == "environment" else {}
+    fake = "import sys, types; import mergerepl; api = types.ModuleType('mergerepl.api');"
+    fake += "api.status = lambda r: 1 / 0; sys.modules['mergerepl.api'] = mergerepl.api = api;"
+    fake += "from mergerepl.cli.main import main; main()"
+    shown = subprocess.run(
+        [sys.executable, "-c", fake, "status", "hq", *arguments],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert shown.returncode == 1
+    assert "Traceback" in shown.stderr
+    assert "Error: ZeroDivisionError: division by zero. This is a bug" in shown.stderr
+
+
+def test_a_wrong_setting_is_exit_2(monkeypatch):
+    monkeypatch.setenv("MERGEREPL_LOG_LEVEL", "LOUD")
+    shown = run("--version")
+    assert shown.exit_code == 2
+    assert "MERGEREPL_LOG_LEVEL" in shown.stderr
+
+
+def test_progress_goes_to_standard_error_and_can_be_turned_off(api, hq):
+    api.answers["capture"] = results.CaptureResult("hq", (results.ArticleCapture("orders", 1, 2, 3, 4, 6),))
+    shown = run("capture", "hq")
+    assert "capture orders" in shown.stderr
+    assert "5 to 6" in shown.stdout
+    assert run("capture", "hq", "--quiet").stderr == ""
+    assert json.loads(run("capture", "hq", "--json").output)["articles"][0]["deletes"] == 3
+
+
+def test_a_file_stands_for_its_publisher(api, hq):
+    api.answers["pending"] = ()
+    shown = run("pending", "sales.yml")
+    assert shown.exit_code == 0
+    assert "nothing is pending" in shown.stdout
+    assert api.calls == [("pending", (str(hq),), {})]
+
+
+def test_history_passes_limit_and_subscriber(api, hq):
+    api.answers["history"] = ()
+    assert (
+        json.loads(run("history", "hq", "--limit", 3, "--subscriber", "north", "--json").stdout)["sessions"]
+        == []
+    )
+    assert api.calls == [("history", (str(hq),), {"limit": 3, "subscriber": str(hq.parent / "north")})]
+
+
+def test_conflicts_list_says_the_type_in_words(api, hq):
+    api.answers["conflict_records"] = (CONFLICT,)
+    shown = run("conflicts", "list", "hq", "--article", "orders").stdout
+    assert "update against update, row" in shown
+    assert "2026-11-21 03:04:05Z" in shown
+    said = json.loads(run("conflicts", "list", "hq", "--json").stdout)
+    assert said["conflicts"][0]["conflict_name"] == "update against update, row"
+
+
+def test_conflicts_show_marks_the_differing_columns(api, hq):
+    api.answers["conflict_records"] = (CONFLICT,)
+    lines = run("conflicts", "show", "hq", "c1").stdout.splitlines()
+    assert [line.split() for line in lines[-2:]] == [["order_id", "7", "7"], ["*", "amount", "5", "9"]]
+    assert api.calls[0][2]["conflict_id"] == "c1"
+
+
+def test_conflicts_show_of_an_unknown_id_is_exit_2(api, hq):
+    api.answers["conflict_records"] = ()
+    shown = run("conflicts", "show", "hq", "c9")
+    assert shown.exit_code == 2
+    assert "mergerepl conflicts list" in shown.stderr
+    assert run("conflicts", "show", "hq", "--article", "orders").exit_code == 0
+
+
+def test_conflicts_show_fetches_the_rows_that_a_list_leaves_out(api, hq):
+    without = replace(CONFLICT, losing_row=None, winning_row=None)
+    api.answers["conflict_records"] = [(without,), (CONFLICT,)]
+    assert "amount" in run("conflicts", "show", "hq", "--article", "orders").stdout
+    assert [call[2].get("conflict_id") for call in api.calls] == [None, "c1"]
+
+
+def test_row_parses_the_key(api, hq):
+    key = {"order_id": "7", "note": "a=b"}
+    api.answers["row"] = results.RowInfo("sales", "orders", key, "guid")
+    assert run("row", "hq", "--article", "orders", "--key", "order_id=7", "--key", "note=a=b").exit_code == 0
+    assert api.calls == [("row", (str(hq),), {"article": "orders", "key": key, "publication": None})]
+
+
+@pytest.mark.parametrize(("answer", "code"), [(EQUAL, 0), (DIFFERENT, 1)])
+def test_validate_is_exit_1_if_replicas_differ(api, hq, answer, code):
+    api.answers["validate"] = {"north": (answer,)}
+    assert run("validate", "sales.yml").exit_code == code
+    shown = run("validate", "sales.yml", "--level", "rowcount", "--json")
+    assert shown.exit_code == code
+    assert json.loads(shown.stdout)["ok"] is (code == 0)
+    assert [call[2]["level"] for call in api.calls] == ["checksum", "rowcount"]
+
+
+@pytest.mark.parametrize(("status", "code"), [("ok", 0), ("warn", 0), ("fail", 1)])
+def test_doctor_is_exit_1_if_something_has_to_be_mended(hq, monkeypatch, status, code):
+    fake = types.ModuleType("mergerepl.doctor")
+    asked = []
+    check = types.SimpleNamespace(name="java", status=status, detail="21", remedy="install")
+    fake.checks = lambda roots, *, start_engine: asked.append((list(roots), start_engine)) or [check]
+    monkeypatch.setitem(sys.modules, "mergerepl.doctor", fake)
+    monkeypatch.setattr(mergerepl, "doctor", fake, raising=False)
+    shown = run("doctor", "hq", "sales.yml", "--engine")
+    assert shown.exit_code == code
+    assert "java: install" in shown.stdout
+    assert asked == [(["hq", str(hq)], True)]
+
+
+def test_demo_passes_its_folder(hq, monkeypatch):
+    fake = types.ModuleType("mergerepl.demo")
+    fake.run = lambda directory, emit: emit(f"story in {directory}")
+    monkeypatch.setitem(sys.modules, "mergerepl.demo", fake)
+    monkeypatch.setattr(mergerepl, "demo", fake, raising=False)
+    assert run("demo").stdout == "story in demo\n"
+    assert json.loads(run("demo", "there", "--json").stdout) == {"text": "story in there"}
+
+
+# Rounds of `--interval`, closed pipes and start-up: in processes of their own. ----------------------
+
+FAKE = """
+import sys, time, types
+import mergerepl
+from mergerepl.errors import ApplyError, LeaseError
+from mergerepl.model.results import SessionResult, SyncResult
+
+rounds = []
+def sync(target, *, progress, **options):
+    rounds.append(target)
+    progress.step("sync")
+    print(f"began {len(rounds)}", file=sys.stderr, flush=True)
+    time.sleep(SESSION_S)
+    if len(rounds) == 2:
+        raise LeaseError("The replica is held by process 42.")
+    if len(rounds) == LAST:
+        raise ApplyError("The disk is full.")
+    return SyncResult("sales", (SessionResult("sales", "north", "nothing_to_do"),))
+
+api = types.ModuleType("mergerepl.api")
+api.sync = sync
+sys.modules["mergerepl.api"] = mergerepl.api = api
+from mergerepl.cli.main import main
+"""
+
+
+def start(*arguments, session_s=0.05, last=99, after="main()"):
+    text = f"SESSION_S, LAST = {session_s}, {last}\n{FAKE}\n{textwrap.dedent(after)}"
+    return subprocess.Popen(
+        [sys.executable, "-c", text, *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_rounds_go_on_after_a_transient_error_and_end_at_a_permanent_one(hq):
+    said, complaints = start("sync", "hq", "--interval", "1s", last=3).communicate(timeout=60)
+    assert len(said.splitlines()) == 1
+    assert "north: nothing to do" in said
+    assert "held by process 42. Trying again." in complaints
+    assert complaints.endswith("Error: The disk is full.\n")
+    assert len(complaints.splitlines()) == 3 + 2, "the fake's own lines and the two errors"
+
+
+def test_rounds_in_json_are_one_object_per_line(hq):
+    process = start("sync", "hq", "--interval", "1s", "--json", last=3)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 1
+    first, second = (json.loads(line) for line in said.splitlines()[:2])
+    assert first["sessions"][0]["status"] == "nothing_to_do"
+    assert second["error"]["transient"] is True
+    assert first["time"].endswith("Z")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_rounds_after_the_current_session(hq, number):
+    process = start("sync", "hq", "--interval", "1h", session_s=1.0)
+    while "began" not in process.stderr.readline():
+        pass
+    process.send_signal(number)
+    said, complaints = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert "north: nothing to do" in said, "the session was finished and reported"
+    assert "Traceback" not in complaints
+
+
+def test_a_signal_between_sessions_ends_the_rounds(hq):
+    process = start("sync", "hq", "--interval", "1h")
+    assert "nothing to do" in process.stdout.readline()
+    began = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=60) == 0
+    assert time.monotonic() - began < 30
+    process.communicate()
+
+
+def test_a_second_signal_ends_the_rounds_at_once(hq):
+    process = start("sync", "hq", "--interval", "1h", session_s=300)
+    while "began" not in process.stderr.readline():
+        pass
+    process.send_signal(signal.SIGTERM)
+    time.sleep(0.5)
+    assert process.poll() is None, "the first one waits for the session"
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=60) == -signal.SIGTERM
+    process.communicate()
+
+
+def test_ctrl_c_is_a_message_and_130(hq):
+    process = start("sync", "hq", session_s=300)
+    while "began" not in process.stderr.readline():
+        pass
+    process.send_signal(signal.SIGINT)
+    _, complaints = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Interrupted. Run the command again" in complaints
+    assert "Traceback" not in complaints
+
+
+@pytest.mark.parametrize("extra", [(), ("--json",)])
+def test_a_closed_pipe_is_no_traceback(hq, extra):
+    process = start("sync", "hq", "--quiet", *extra, session_s=0.5)
+    process.stdout.close()
+    assert process.wait(timeout=60) == 1
+    assert process.stderr.read() == "began 1\n"
+    process.stderr.close()
+
+
+HEAVY = {"rich", "pydantic", "pandas", "pyarrow", "numpy", "pyspark", "delta", "deltalake", "networkx"}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("--help",), ("--version",), ("sync", "--help"), ("sync", "hq"), ("sync", "hq", "--json")],
+    ids=" ".join,
+)
+def test_a_quick_command_loads_nothing_heavy(hq, arguments):
+    after = """
+    try:
+        main()
+    finally:
+        print(" ".join(sys.modules), file=sys.stderr)
+    """
+    process = start(*arguments, after=after)
+    _, complaints = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert {name.split(".")[0] for name in complaints.split()} & HEAVY == set()

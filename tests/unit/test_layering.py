@@ -1,0 +1,229 @@
+"""Who may import whom. The table is the architecture: no phase imports another, `mergerepl` joins them.
+
+    cli, report --> api --> agent --> features --> triggers | enumeration | conflict
+                                          |                      |
+                                          +-------> base <-------+
+
+Imports inside functions count; those for type checkers only do not.
+"""
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import networkx as nx
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("mergerepl", "triggers", "enumeration", "conflict")
+PHASES = {"triggers", "enumeration", "conflict"}
+
+BASE = {
+    "mergerepl.changes",
+    "mergerepl.changeset",
+    "mergerepl.errors",
+    "mergerepl.failpoints",
+    "mergerepl.lineage",
+    "mergerepl.model",
+    "mergerepl.roots",
+    "mergerepl.settings",
+    "mergerepl.spark",
+    "mergerepl.store",
+    "mergerepl.systables",
+}
+# Of the store, a phase may use what computes columns and text; it reads and writes no table.
+PURE_STORE = {"mergerepl.store.images", "mergerepl.store.sql"}
+PURE = {
+    "mergerepl.changes",
+    "mergerepl.errors",
+    "mergerepl.lineage",
+    "mergerepl.model",
+    "mergerepl.systables",
+}
+FEATURES = {
+    "mergerepl.apply",
+    "mergerepl.monitoring",
+    "mergerepl.publish",
+    "mergerepl.snapshot",
+    "mergerepl.validation",
+}
+
+MAY_IMPORT: dict[str, set[str]] = {
+    "mergerepl": set(),
+    "mergerepl.__main__": {"mergerepl.cli"},
+    "mergerepl.errors": set(),
+    "mergerepl.failpoints": set(),
+    "mergerepl.model": {"mergerepl.errors"},
+    "mergerepl.systables": {"mergerepl.model", "mergerepl.errors"},
+    "mergerepl.changes": {"mergerepl.model", "mergerepl.systables"},
+    "mergerepl.changeset": {
+        "mergerepl.changes",
+        "mergerepl.errors",
+        "mergerepl.model",
+        "mergerepl.systables",
+    },
+    "mergerepl.lineage": {"mergerepl.errors", "mergerepl.model", "mergerepl.systables"},
+    "mergerepl.roots": {"mergerepl.errors"},
+    "mergerepl.settings": {"mergerepl.errors"},
+    "mergerepl.engine": {"mergerepl.errors"},
+    "mergerepl.spark": {"mergerepl.engine", "mergerepl.errors", "mergerepl.settings"},
+    "mergerepl.store": BASE,
+    "mergerepl.configuration": {"mergerepl.errors", "mergerepl.model", "mergerepl.roots"},
+    "mergerepl.config": {"mergerepl.configuration", "mergerepl.errors", "mergerepl.model", "mergerepl.roots"},
+    **dict.fromkeys(PHASES, PURE | PURE_STORE),
+    "mergerepl.apply": BASE | PHASES,
+    "mergerepl.monitoring": BASE | PHASES,
+    "mergerepl.validation": BASE | PHASES,
+    # Publishing initialises new subscribers, rows and metadata; a snapshot copies tables by the facts that
+    # publishing reads.
+    "mergerepl.publish": BASE | PHASES | {"mergerepl.apply", "mergerepl.snapshot"},
+    "mergerepl.snapshot": BASE | PHASES | {"mergerepl.publish"},
+    "mergerepl.agent": BASE | PHASES | FEATURES,
+    "mergerepl.api": BASE | FEATURES | {"mergerepl.agent", "mergerepl.config"},
+    "mergerepl.doctor": BASE | {"mergerepl.engine"},
+    "mergerepl.demo": BASE | {"mergerepl", "mergerepl.api", "mergerepl.config"},
+    "mergerepl.report": {"mergerepl.doctor", "mergerepl.errors", "mergerepl.model"},
+    "mergerepl.cli": {
+        "mergerepl",
+        "mergerepl.api",
+        "mergerepl.config",
+        "mergerepl.demo",
+        "mergerepl.doctor",
+        "mergerepl.errors",
+        "mergerepl.model",
+        "mergerepl.report",
+        "mergerepl.roots",
+        "mergerepl.settings",
+    },
+}
+
+SPARK = {"pyspark", "delta", "py4j"}
+DATA = {*SPARK, "deltalake", "pyarrow", "pandas", "numpy"}
+FOR_PEOPLE = {"click", "rich"}
+MUST_NOT_IMPORT: dict[str, set[str]] = {
+    "mergerepl": DATA | FOR_PEOPLE,
+    "mergerepl.errors": DATA | FOR_PEOPLE,
+    "mergerepl.model": DATA | FOR_PEOPLE,
+    "mergerepl.roots": DATA | FOR_PEOPLE,
+    "mergerepl.settings": DATA | FOR_PEOPLE,
+    "mergerepl.config": DATA | FOR_PEOPLE,
+    "mergerepl.configuration": DATA | FOR_PEOPLE,
+    "mergerepl.systables": (DATA - {"pyspark"}) | FOR_PEOPLE,
+    "mergerepl.cli": DATA | {"rich"},
+    "mergerepl.report": DATA | {"click"},
+    **dict.fromkeys(PHASES, (DATA - {"pyspark"}) | FOR_PEOPLE),
+    **dict.fromkeys(FEATURES | {"mergerepl.agent", "mergerepl.store", "mergerepl.lineage"}, FOR_PEOPLE),
+}
+
+
+def module_name(file: Path) -> str:
+    return ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def unit(module: str) -> str:
+    """Return the row of the table that a module belongs to."""
+    parts = module.split(".")
+    return ".".join(parts[:2]) if parts[0] == "mergerepl" else parts[0]
+
+
+@cache
+def modules() -> dict[str, ast.Module]:
+    files = [file for package in PACKAGES for file in sorted((ROOT / package).rglob("*.py"))]
+    return {module_name(file): ast.parse(file.read_text(encoding="utf-8"), str(file)) for file in files}
+
+
+def statements(tree: ast.AST, *, in_functions: bool) -> Iterator[ast.AST]:
+    """Yield the nodes that run: not what only type checkers see."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            continue
+        if not in_functions and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            continue
+        yield node
+        yield from statements(node, in_functions=in_functions)
+
+
+def imports(module: str, *, in_functions: bool = True) -> set[str]:
+    """Return the modules that a module imports: own ones by module, others by package."""
+    found = set()
+    for node in statements(modules()[module], in_functions=in_functions):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module} line {node.lineno}: imports are absolute"
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return {_own_module(name) for name in found}
+
+
+def _own_module(name: str) -> str:
+    """Return the module that `from package import name` loads, or the package of others."""
+    if name.split(".")[0] not in PACKAGES:
+        return name.split(".")[0]
+    while name not in modules() and "." in name:
+        name = name.rpartition(".")[0]
+    return name
+
+
+@pytest.mark.parametrize("module", sorted(modules()))
+def test_imports_only_what_the_table_allows(module):
+    home = unit(module)
+    assert home in MAY_IMPORT, f"{home} is new: say in MAY_IMPORT what it may import"
+    allowed = MAY_IMPORT[home]
+    wrong = {
+        name
+        for name in imports(module)
+        if name.split(".")[0] in PACKAGES and unit(name) != home and not {name, unit(name)} & allowed
+    }
+    assert wrong == set(), f"{home} may import only {sorted(allowed)}"
+
+
+@pytest.mark.parametrize("module", sorted(modules()))
+def test_imports_no_library_of_another_layer(module):
+    assert imports(module) & MUST_NOT_IMPORT.get(unit(module), set()) == set()
+
+
+def test_the_table_has_no_cycle():
+    # publish and snapshot share facts about tables in both directions; their modules have no cycle (below).
+    graph = nx.DiGraph(
+        (importer, unit(name))
+        for importer, names in MAY_IMPORT.items()
+        for name in names
+        if unit(name) != importer
+    )
+    graph.remove_edge("mergerepl.snapshot", "mergerepl.publish")
+    # `BASE` is written once for all of the base layer: only what is really imported counts inside it.
+    inside_base = [(one, other) for one, other in graph.edges if {one, other} <= BASE]
+    graph.remove_edges_from(inside_base)
+    assert list(nx.simple_cycles(graph)) == []
+
+
+def test_modules_have_no_cycle_when_they_are_loaded():
+    graph = nx.DiGraph(
+        (module, name)
+        for module in modules()
+        for name in imports(module, in_functions=False)
+        if name in modules() and name != module
+    )
+    assert list(nx.simple_cycles(graph)) == []
+
+
+def test_only_settings_and_the_engine_read_the_environment():
+    # spark.py hands pyspark its gateway through the environment; pyspark takes it from nowhere else.
+    readers = {
+        unit(module)
+        for module, tree in modules().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv")
+    }
+    assert readers <= {"mergerepl.settings", "mergerepl.engine", "mergerepl.spark", "mergerepl.failpoints"}
+
+
+def test_library_code_does_not_print():
+    prints = [
+        f"{module}:{node.lineno}"
+        for module, tree in modules().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
+    ]
+    assert prints == []

@@ -1,0 +1,287 @@
+"""The quick "nothing to do": when it may answer, and when the full check must."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from mergerepl.agent.quiet import is_quiet, nothing_to_do, remember_quiet
+from mergerepl.agent.subscription import find_subscription, subscriptions_of_root
+from mergerepl.errors import ConfigurationError, PublicationError
+from mergerepl.store.replica import Replica
+from mergerepl.systables import catalog, genhistory, registry, replinfo
+from mergerepl.systables.genhistory import GenStatus
+
+PUBID = "pub-1"
+
+
+def article(name: str, nickname: int) -> dict[str, Any]:
+    return {
+        "name": name,
+        "artid": f"art-{nickname}",
+        "pubid": PUBID,
+        "nickname": nickname,
+        "source_table": name,
+        "key_columns": ["id"],
+        "published_columns": ["id"],
+        "published_types": ["bigint"],
+    }
+
+
+def subscription(server: Path, replid: str, nickname: int, **more: Any) -> dict[str, Any]:
+    return {
+        "subscriber_server": str(server),
+        "pubid": PUBID,
+        "subid": "sub-1",
+        "replid": replid,
+        "replnickname": nickname,
+        "status": 1,
+        "subscriber_type": 1,
+        "sentgen": 0,
+        "recgen": 0,
+        **more,
+    }
+
+
+def make_replica(root: Path, role: str, nickname: int, other: dict[str, Any]) -> Replica:
+    """Write the system tables of a replica that captured its one table up to its head."""
+    replica = Replica(root)
+    write_deltalake(str(root / "orders"), pa.table({"id": [1, 2]}))
+    for table in registry.CONTROL_PLANE:
+        replica.control.replace(table, [])
+    info = {
+        "repid": f"replica-{nickname}",
+        "replnickname": nickname,
+        "root": str(root),
+        "role": role,
+        "schema_version": 1,
+        "last_seq": 0,
+        "last_generation": 0,
+        "captured": {1: 0},
+        "table_ids": {1: "x"},
+        "session_number": 0,
+    }
+    replica.control.replace(replinfo.TABLE, [info])
+    replica.control.replace(catalog.PUBLICATIONS, [{"name": "sales", "pubid": PUBID}])
+    replica.control.replace(catalog.ARTICLES, [article("orders", 1)])
+    itself = subscription(root, f"replica-{nickname}", nickname, subid=PUBID)
+    replica.control.replace(catalog.SUBSCRIPTIONS, [itself, other])
+    return replica
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> tuple[Replica, Replica]:
+    """A publisher and its subscriber, in step."""
+    hq, north = tmp_path / "hq", tmp_path / "north"
+    return (
+        make_replica(hq, "publisher", 1, subscription(north, "replica-2", 2)),
+        make_replica(north, "subscriber", 2, subscription(hq, "replica-1", 1)),
+    )
+
+
+def remembered(pair: tuple[Replica, Replica], direction: str = "both") -> bool:
+    remember_quiet(*pair, "sales", direction)
+    return quiet(pair, direction)
+
+
+def quiet(pair: tuple[Replica, Replica], direction: str = "both") -> bool:
+    return is_quiet(pair[0].root, pair[1].root, direction)
+
+
+def add_row(replica: Replica) -> None:
+    write_deltalake(str(replica.root / "orders"), pa.table({"id": [3]}), mode="append")
+
+
+def generation(number: int, *, nickname: int, status: GenStatus, changes: int) -> dict[str, Any]:
+    return {
+        "guidsrc": f"guid-{number}",
+        "pubid": PUBID,
+        "generation": number,
+        "art_nick": 1,
+        "nicknames": [nickname],
+        "genstatus": int(status),
+        "changecount": changes,
+    }
+
+
+def test_nothing_is_quiet_before_a_full_check(pair):
+    assert not quiet(pair)
+    assert remembered(pair)
+
+
+def test_the_result_names_publication_and_subscriber(pair):
+    remember_quiet(*pair, "sales", "both")
+    result = nothing_to_do(pair[0].root, pair[1].root, "both")
+    assert (result.publication, result.subscriber) == ("sales", str(pair[1].root))
+    assert result.status == "nothing_to_do"
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_a_users_commit_ends_the_quiet(pair, side):
+    assert remembered(pair)
+    add_row(pair[side])
+    assert not quiet(pair)
+
+
+@pytest.mark.parametrize("side", [0, 1])
+@pytest.mark.parametrize(
+    "table", [catalog.PUBLICATIONS, catalog.ARTICLES, catalog.SUBSCRIPTIONS, genhistory.TABLE, replinfo.TABLE]
+)
+def test_a_commit_to_the_catalog_ends_the_quiet(pair, side, table):
+    assert remembered(pair)
+    pair[side].control.replace(table, pair[side].control.rows(table))
+    assert not quiet(pair)
+
+
+def test_a_staged_session_ends_the_quiet(pair):
+    assert remembered(pair)
+    (pair[0].staging / "session").mkdir(parents=True)
+    assert not quiet(pair)
+
+
+def test_a_pointer_to_a_staged_session_ends_the_quiet(pair):
+    assert remembered(pair)
+    pair[1].staging.mkdir()
+    (pair[1].staging / "session.json").write_text("{}")
+    assert not quiet(pair)
+
+
+def test_a_restored_log_of_the_same_version_ends_the_quiet(pair):
+    assert remembered(pair)
+    log = pair[1].root / "orders" / "_delta_log" / "00000000000000000000.json"
+    copy = log.with_suffix(".copy")
+    shutil.copy2(log, copy)
+    copy.replace(log)
+    assert not quiet(pair)
+
+
+def test_a_removed_table_ends_the_quiet(pair):
+    assert remembered(pair)
+    shutil.rmtree(pair[1].root / "orders")
+    assert not quiet(pair)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "{}", '{"format": 1, "tables": []}', '{"format": 2}', "null"]
+)
+def test_a_damaged_note_is_no_answer(pair, text):
+    assert remembered(pair)
+    (note,) = (pair[0].folder / "quiet").iterdir()
+    note.write_text(text)
+    assert not quiet(pair)
+
+
+def test_removing_the_notes_is_harmless(pair):
+    assert remembered(pair)
+    shutil.rmtree(pair[0].folder / "quiet")
+    assert not quiet(pair)
+    assert remembered(pair)
+
+
+def test_a_moved_subscriber_is_another_one(pair, tmp_path):
+    assert remembered(pair)
+    shutil.move(str(pair[1].root), str(tmp_path / "elsewhere"))
+    assert not is_quiet(pair[0].root, tmp_path / "elsewhere", "both")
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_a_commit_after_the_full_check_is_not_noted_as_seen(pair, side):
+    add_row(pair[side])
+    assert not remembered(pair)
+
+
+@pytest.mark.parametrize("side", [0, 1])
+@pytest.mark.parametrize("status", GenStatus)
+def test_another_session_after_the_full_check_is_not_noted_as_seen(pair, side, status):
+    # A session of another subscriber left a generation here; the tables are captured to their heads.
+    here = pair[side]
+    here.save_genhistory([generation(1, nickname=side + 1, status=status, changes=3)])
+    assert not remembered(pair)
+
+
+def test_generations_without_changes_or_already_held_are_no_work(pair):
+    pair[0].save_genhistory(
+        [
+            generation(1, nickname=1, status=GenStatus.OPEN, changes=0),
+            {**generation(2, nickname=1, status=GenStatus.CLOSED, changes=5), "nicknames": [1, 2]},
+        ]
+    )
+    assert remembered(pair)
+
+
+def test_both_ways_quiet_is_quiet_each_way_but_not_the_reverse(pair):
+    assert remembered(pair, "upload")
+    assert not quiet(pair, "both")
+    assert not quiet(pair, "download")
+    assert remembered(pair, "both")
+    assert quiet(pair, "download")
+
+
+def test_work_of_the_other_direction_does_not_end_the_quiet_of_one(pair):
+    pair[0].save_genhistory([generation(1, nickname=1, status=GenStatus.CLOSED, changes=3)])
+    assert remembered(pair, "upload")
+    assert not remembered(pair, "download")
+
+
+def test_a_staged_session_is_not_noted(pair):
+    (pair[0].staging / "session").mkdir(parents=True)
+    remember_quiet(*pair, "sales", "both")
+    assert not (pair[0].folder / "quiet").exists()
+
+
+def test_the_answer_loads_no_library(pair):
+    assert remembered(pair)
+    script = (
+        "import sys; from pathlib import Path; from mergerepl.agent.quiet import is_quiet, nothing_to_do;"
+        f"hq, north = Path({str(pair[0].root)!r}), Path({str(pair[1].root)!r});"
+        "assert is_quiet(hq, north, 'both'); nothing_to_do(hq, north, 'both');"
+        "print([m for m in ('deltalake', 'pyarrow', 'pydantic', 'pyspark', 'pandas') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_subscription_is_found_from_either_end(pair):
+    hq, north = pair
+    assert subscriptions_of_root(hq.root) == [(hq.root, north.root, "sales")]
+    assert subscriptions_of_root(north.root) == [(hq.root, north.root, "sales")]
+    publisher, subscriber, row, name = find_subscription(hq.root, north.root, None)
+    assert (publisher.root, subscriber.root, name) == (hq.root, north.root, "sales")
+    assert row["replid"] == "replica-2"
+
+
+def test_a_moved_subscriber_is_known_by_its_replica_id(pair, tmp_path):
+    moved = tmp_path / "moved"
+    shutil.move(str(pair[1].root), str(moved))
+    _, subscriber, row, _ = find_subscription(pair[0].root, moved, "sales")
+    assert (subscriber.root, row["replid"]) == (moved, "replica-2")
+
+
+def changed_subscription(pair: tuple[Replica, Replica], **changes: Any) -> None:
+    itself, other = pair[0].subscriptions()
+    pair[0].control.replace(catalog.SUBSCRIPTIONS, [itself, {**other, **changes}])
+
+
+@pytest.mark.parametrize(("status", "words"), [(0, "not initialised"), (2, "dropped")])
+def test_an_inactive_subscription_is_refused_by_name(pair, status, words):
+    changed_subscription(pair, status=status)
+    with pytest.raises(PublicationError, match=words):
+        find_subscription(pair[0].root, pair[1].root, None)
+    assert subscriptions_of_root(pair[0].root) == []
+
+
+def test_what_is_no_subscription_is_refused_by_name(pair, tmp_path):
+    with pytest.raises(ConfigurationError, match="no subscription to publication 'other'"):
+        find_subscription(pair[0].root, pair[1].root, "other")
+    with pytest.raises(ConfigurationError, match="has no subscription at publisher"):
+        find_subscription(pair[1].root, pair[0].root, None)
+    with pytest.raises(ConfigurationError, match="not a replica"):
+        find_subscription(pair[0].root, tmp_path, None)
+    changed_subscription(pair, subscriber_server="/elsewhere", replid="another")
+    with pytest.raises(ConfigurationError, match=r"Subscribers known there: /elsewhere.*mergerepl apply"):
+        find_subscription(pair[0].root, pair[1].root, None)

@@ -1,0 +1,334 @@
+"""The two forms of output: nothing cut or drawn when piped, drawn on a terminal, strict JSON."""
+
+import io
+import json
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from enum import StrEnum
+
+import pytest
+
+from mergerepl.model import results
+from mergerepl.model.results import ArticleCounts, PhaseCounts, SessionResult, SyncResult
+from mergerepl.report.conflict_names import CONFLICT_NAMES, conflict_name
+from mergerepl.report.json import dumps, jsonable
+from mergerepl.report.output import Output, open_output
+from mergerepl.report.progress import LineProgress, LiveProgress, NoProgress, open_progress
+from mergerepl.report.table import Table, printable
+from mergerepl.systables.conflicts_info import ConflictType
+
+NOW = datetime(2026, 11, 21, 3, 4, 5, tzinfo=UTC)
+LONG = "MSmerge_ins_" + "0123456789ABCDEF" * 12
+SOME = PhaseCounts(2, 1, 0, 1)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def text(method: str, *arguments, out=None, **options) -> str:
+    out = out or io.StringIO()
+    getattr(open_output(out, as_json=False), method)(*arguments, **options)
+    return out.getvalue()
+
+
+def said(method: str, *arguments, **options):
+    out = io.StringIO()
+    getattr(open_output(out, as_json=True), method)(*arguments, **options)
+    return json.loads(out.getvalue())
+
+
+STATUS = results.ReplicaStatus(
+    replica="/data/hq",
+    replid="guid",
+    nickname=1,
+    role="publisher",
+    articles=(
+        results.ArticleStatus(
+            "sales",
+            "orders",
+            "guid",
+            1,
+            "row",
+            "/data/hq/orders",
+            9,
+            7,
+            2,
+            (LONG, "MSmerge_upd", "MSmerge_del"),
+        ),
+    ),
+    subscriptions=(
+        results.SubscriptionStatus(
+            "sales", "/data/north", "server", 75.0, "active", 4, 3, 1, NOW, "succeeded", "2 up, 0 down"
+        ),
+        results.SubscriptionStatus("sales", "/data/west", "client", 0.0, "active", 0, 0, 5, None, "", ""),
+    ),
+    conflicts=1,
+    open_sessions=("s1",),
+)
+ROW = results.RowInfo(
+    "sales",
+    "orders",
+    {"order_id": "7"},
+    "guid",
+    (
+        results.RowReplicaInfo(
+            "/data/hq",
+            1,
+            "contents",
+            4,
+            {1: 2, 3: 1},
+            (results.ColumnVersion("amount", 1, 2),),
+            {"amount": "9"},
+            True,
+        ),
+        results.RowReplicaInfo("/data/north", 3, "none", None, {}, (), {"amount": "5"}, False),
+    ),
+)
+CONFLICT = results.ConflictRecord(
+    "c1",
+    "sales",
+    "orders",
+    "guid",
+    {"order_id": 7},
+    3,
+    3,
+    "because",
+    "north",
+    "hq",
+    NOW,
+    {"order_id": 7, "n": None},
+)
+SESSION = results.SessionRecord(
+    "s1", "sales", "/data/north", NOW, NOW, 1.25, "succeeded", SOME, PhaseCounts(), (), ("late changes: 2",)
+)
+PENDING = results.PendingSubscription(
+    "sales", "/data/north", (results.PendingArticle("orders", "upload", 1, 12, 3),)
+)
+EVERYTHING = [
+    ("applied", results.ApplyResult("sales", (results.PlanStep("publish", "orders", LONG),))),
+    ("synced", SyncResult("sales", (SessionResult("sales", "/data/north", "succeeded", SOME, SOME),))),
+    ("captured", results.CaptureResult("/data/hq", (results.ArticleCapture("orders", 1, 2, 3, 4, 4),))),
+    ("status", STATUS),
+    ("pending", "/data/hq", [PENDING]),
+    ("history", "/data/hq", [SESSION]),
+    ("conflict_list", "/data/hq", [CONFLICT]),
+    ("conflict_rows", [CONFLICT]),
+    ("row", ROW),
+    ("validated", {"/data/north": [results.ArticleValidation("orders", "rowcount", 3, 4, 1)]}),
+]
+
+
+@pytest.mark.parametrize("report", EVERYTHING, ids=lambda report: report[0])
+def test_piped_output_is_plain_and_whole(report):
+    shown = text(*report)
+    assert "\x1b" not in shown
+    assert not set("│┃━─╭…") & set(shown)
+    assert all(line == line.rstrip() for line in shown.splitlines())
+
+
+@pytest.mark.parametrize("report", EVERYTHING, ids=lambda report: report[0])
+def test_a_terminal_shows_the_same_words(report, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "400")
+    drawn = text(*report, out=Terminal())
+    assert all(word in drawn for word in text(*report).replace("\n", " ").split())
+
+
+def test_a_narrow_terminal_folds_and_cuts_nothing(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    drawn = text("applied", EVERYTHING[0][1], out=Terminal())
+    assert "…" not in drawn
+    assert drawn.count("0123456789") + drawn.count("ABCDEF") >= 12
+
+
+@pytest.mark.parametrize("report", EVERYTHING, ids=lambda report: report[0])
+def test_json_is_one_object(report):
+    assert isinstance(said(*report), dict)
+
+
+def test_every_report_is_tested():
+    assert {report[0] for report in EVERYTHING} | {
+        "synced_round",
+        "checked",
+        "said",
+    } == Output.__abstractmethods__
+
+
+def test_sync_shows_articles_and_their_sum():
+    session = SessionResult(
+        "sales",
+        "north",
+        "succeeded",
+        upload=PhaseCounts(3, 0, 0, 0),
+        articles=(
+            ArticleCounts("orders", PhaseCounts(1), PhaseCounts()),
+            ArticleCounts("lines", PhaseCounts(2), PhaseCounts()),
+        ),
+        duration_s=2.0,
+        recovered=1,
+        late_changes=2,
+    )
+    assert text("synced", SyncResult("sales", (session,))).splitlines() == [
+        "subscriber  direction  article  inserts  updates  deletes  conflicts",
+        "north       upload     orders         1        0        0          0",
+        "north       upload     lines          2        0        0          0",
+        "north       upload     (all)          3        0        0          0",
+        "north       download   (all)          0        0        0          0",
+        "north: synchronized, finished 1 interrupted session first, "
+        "2 changes made meanwhile will travel next time (2.0 s).",
+    ]
+
+
+def test_a_dry_run_says_who_wins():
+    preview = results.ConflictPreview("orders", {"id": "7"}, 3, "hq", None, {"id": "7", "n": "1"})
+    session = SessionResult("sales", "north", "planned", conflicts=(preview,))
+    shown = text("synced", SyncResult("sales", (session,)))
+    assert "north: planned, nothing was changed (--dry-run)" in shown
+    assert "Conflict in orders id=7: update against delete, delete won; hq wins" in shown
+    assert "(deleted)" in shown
+    assert said("synced", SyncResult("sales", (session,)))["sessions"][0]["conflicts"][0]["winner"] == "hq"
+
+
+def test_a_failed_session_says_why():
+    session = SessionResult("sales", "north", "failed", error={"message": "The disk is full."})
+    assert text("synced", SyncResult("sales", (session,))) == "north: failed after 0.0 s: The disk is full.\n"
+
+
+def test_a_round_is_one_line():
+    different = results.ArticleValidation("orders", "checksum", 3, 3, 2)
+    sessions = (
+        SessionResult(
+            "sales", "north", "succeeded", SOME, PhaseCounts(), duration_s=1.0, validation=(different,)
+        ),
+        SessionResult("sales", "south", "nothing_to_do"),
+    )
+    assert text("synced_round", SyncResult("sales", sessions), time="T") == (
+        "T  north: synchronized, uploaded +2 ~1, downloaded 0, 1 conflict (1.0 s); "
+        "south: nothing to do (0.0 s); orders differs in 2 rows\n"
+    )
+    assert said("synced_round", SyncResult("sales", sessions), time="T")["time"] == "T"
+
+
+def test_validation_counts_the_keys_it_does_not_name():
+    example = results.KeyDifference({"id": "1"}, "missing_at_subscriber")
+    shown = text(
+        "validated", {"north": [results.ArticleValidation("orders", "checksum", 9, 3, 6, (example,))]}
+    )
+    assert "orders id=1: missing at subscriber" in shown
+    assert "orders: 5 more differing" in shown
+
+
+def test_empty_reports_are_sentences():
+    assert "nothing to do" in text("applied", results.ApplyResult("sales", ()))
+    assert "no session has run yet" in text("history", "hq", [])
+    assert "no conflicts" in text("conflict_list", "hq", [])
+    assert "no subscription" in text("validated", {})
+    assert "no subscriptions" in text("synced", SyncResult("sales", ()))
+
+
+def test_null_is_not_empty_text():
+    row = replace(CONFLICT, losing_row={"note": None}, winning_row={"note": ""})
+    assert "*  note    NULL" in text("conflict_rows", [row])
+
+
+def test_row_data_cannot_steer_the_terminal():
+    hostile = {"n": "\x1b[2J\x07\u202e[bold]x[/bold]\r\n"}
+    for out in (io.StringIO(), Terminal()):
+        shown = text("conflict_rows", [replace(CONFLICT, losing_row=hostile)], out=out)
+        assert "\x1b[2J" not in shown
+        assert "\x07" not in shown
+        assert "\u202e" not in shown
+        assert "[bold]x[/bold]" in shown.replace("\n", "")
+
+
+def test_the_demo_may_print_renderables():
+    from rich.table import Table as RichTable
+
+    assert text("said", "a line") == "a line\n"
+    table = RichTable("column")
+    table.add_row("value")
+    assert "value" in text("said", table)
+
+
+def test_wide_letters_keep_columns_aligned():
+    table = Table(("name", ">n"))
+    table.add("日本", 1)
+    table.add("ab", 22)
+    assert table.plain() == "name   n\n日本   1\nab    22\n"
+
+
+def test_printable_keeps_what_people_write():
+    assert printable("Ünïcödé ☃ a\u00a0b") == "Ünïcödé ☃ a\u00a0b"
+    assert printable("a\tb\u2028") == "a\\tb\\u2028"
+
+
+def test_json_takes_every_value_that_a_row_may_hold():
+    class Color(StrEnum):
+        RED = "red"
+
+    row = {
+        1: float("nan"),
+        "inf": float("-inf"),
+        "decimal": Decimal("1.10"),
+        "bytes": b"\x00\xff",
+        "time": NOW,
+        "day": date(2026, 1, 2),
+        "span": timedelta(hours=1),
+        "color": Color.RED,
+        "set": {1},
+        "big": 2**70,
+        "nested": ({"a": None},),
+    }
+    assert jsonable(row) == {
+        "1": "nan",
+        "inf": "-inf",
+        "decimal": "1.10",
+        "bytes": "00ff",
+        "time": "2026-11-21T03:04:05+00:00",
+        "day": "2026-01-02",
+        "span": 3600.0,
+        "color": "red",
+        "set": [1],
+        "big": 2**70,
+        "nested": [{"a": None}],
+    }
+    assert dumps(row, indent=None).isascii()
+
+
+def test_every_conflict_type_has_words():
+    assert set(CONFLICT_NAMES) >= {int(kind) for kind in ConflictType}
+    assert conflict_name(99) == "type 99"
+
+
+def test_progress_suits_where_it_is_shown():
+    assert isinstance(open_progress(Terminal(), quiet=True), NoProgress)
+    assert isinstance(open_progress(Terminal(), quiet=False), LiveProgress)
+    out = io.StringIO()
+    with open_progress(out, quiet=False) as progress:
+        assert isinstance(progress, LineProgress)
+        progress.step("apply", article="orders", rows=1200)
+    assert out.getvalue().endswith("s  apply orders (1,200 rows)\n")
+
+
+def test_the_live_line_shows_each_step(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    out = Terminal()
+    with open_progress(out, quiet=False) as progress:
+        progress.step("capture", article="orders")
+        progress.step("apply [bold]x")
+    assert "capture orders" in out.getvalue()
+
+
+def test_the_live_line_is_gone_after_an_error():
+    progress = open_progress(Terminal(), quiet=False)
+
+    def work():
+        with progress:
+            progress.step("capture")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        work()
+    assert progress.live is None
