@@ -124,6 +124,8 @@ def final_states(detected: DataFrame, article: PublishedArticle, terms: SessionT
     publisher_row, subscriber_row = F.col(f"{PUBLISHER}.{ROW}"), F.col(f"{SUBSCRIBER}.{ROW}")
     winner_row = F.when(wins, publisher_row).otherwise(subscriber_row)
     takes_columns = is_merge | (F.lit(by_columns) & ~one_deleted)
+    # A row that comes back from a delete is the winner's, column by column: nobody changed one to anything else.
+    winner_colv = F.when(wins, F.col(f"{PUBLISHER}.{COLV1}")).otherwise(F.col(f"{SUBSCRIBER}.{COLV1}"))
     colv = _merged_colv(article, version, terms, by_columns=by_columns)
     # What a download-only session merges keeps the subscriber's priority: it has not reached the publisher
     # yet.
@@ -136,9 +138,7 @@ def final_states(detected: DataFrame, article: PublishedArticle, terms: SessionT
             TOMBSTONE_TYPE: F.when(deleted, F.lit(int(TombstoneType.USER_DELETE))),
             PARTCHANGEGEN: F.lit(None).cast("bigint"),
             LINEAGE: F.when(is_merge, joined).otherwise(resolved),
-            COLV1: F.when(
-                ~deleted, F.when(one_deleted, _stamped_colv(article, version, terms)).otherwise(colv)
-            ),
+            COLV1: F.when(~deleted, F.when(one_deleted, winner_colv).otherwise(colv)),
             PRIORITY: priority.cast("double"),
             ROW: F.when(takes_columns, _merged_row(detected, article)).otherwise(winner_row),
         }
@@ -167,18 +167,6 @@ def _merged_row(detected: DataFrame, article: PublishedArticle) -> Column:
     return F.struct(*(value(field.name).alias(field.name) for field in image))
 
 
-def _stamp(version: Column, terms: SessionTerms) -> Column:
-    """Return the colv1 entry of a column that the resolution decided."""
-    return F.struct(F.lit(terms.resolver_nickname).alias("nickname"), version.cast("bigint").alias("version"))
-
-
-def _stamped_colv(article: PublishedArticle, version: Column, terms: SessionTerms) -> Column:
-    """Return colv1 of a row whose delete lost: a delete changes every column, so all are decided anew."""
-    if not article.column_tracking:
-        return lineage.no_colv()
-    return lineage.colv_from([(name, _stamp(version, terms)) for name in value_fields(article)])
-
-
 def _merged_colv(
     article: PublishedArticle, version: Column, terms: SessionTerms, *, by_columns: bool
 ) -> Column:
@@ -191,7 +179,9 @@ def _merged_colv(
     """
     if not article.column_tracking:
         return lineage.no_colv()
-    stamp = _stamp(version, terms)
+    stamp = F.struct(
+        F.lit(terms.resolver_nickname).alias("nickname"), version.cast("bigint").alias("version")
+    )
 
     def entry(name: str, field: str) -> Column:
         at_publisher = F.try_element_at(F.col(f"{PUBLISHER}.{COLV1}"), F.lit(name))

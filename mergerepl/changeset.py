@@ -68,11 +68,6 @@ class SideWork(_Frozen):
     generations: list[Generation] = []
     articles: list[ArticleWork] = []
 
-    @property
-    def has_rows(self) -> bool:
-        """True when there is anything to append or merge at this side."""
-        return any(work.live or work.deleted for work in self.articles)
-
 
 class Manifest(_Frozen):
     """The plan of a changeset. A late round (user commits that slipped in) has one side only and no watermarks."""
@@ -95,7 +90,6 @@ class Manifest(_Frozen):
     uploaded_guids: list[str] = []
     downloaded_guids: list[str] = []
     replicastate: str
-    captured: dict[str, list[str]] = {}
 
     def side(self, name: str) -> SideWork | None:
         """Return the work of `publisher` or `subscriber`."""
@@ -125,8 +119,9 @@ class Changeset:
         return self.folder / f"{side}.done"
 
     def late_folder(self, side: str, round_number: int) -> Path:
-        """Return the folder of a late round."""
-        return self.folder / f"late-{side}-{round_number}"
+        """Return the folder of a late round; all of them lie in the session's folder."""
+        session_folder = self.folder if self.manifest.round == 0 else self.folder.parent
+        return session_folder / f"late-{side}-{round_number}"
 
     def commit(self) -> None:
         """Write the manifest: from here on the changeset will be carried out, whatever happens."""

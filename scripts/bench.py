@@ -14,7 +14,6 @@ in turns.
 """
 
 import argparse
-import shutil
 import statistics
 import subprocess
 import sys
@@ -312,7 +311,6 @@ def main() -> None:
         cold(spark, options.rounds)
     if "counts" in parts:
         counts(spark)
-    shutil.rmtree(Path(tempfile.gettempdir()) / "mergerepl-bench", ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from mergerepl.agent.feed_window import FeedWindow
-from mergerepl.apply.side import RUN_APP_ID, append_run
+from mergerepl.apply.side import RUN_APP_ID, append_run, next_seq
 from mergerepl.changes import CHANGE_COLUMNS, ROWGUID
 from mergerepl.failpoints import failpoint
 from mergerepl.model.article import PublishedArticle
@@ -292,7 +292,7 @@ def commit_changes(
     seq = info.last_seq
     if changed:
         history = upserted(genhistory, [item.generation for item in changed if item.generation])
-        seq = next_seq(replica, info)
+        seq = next_seq(replica.root, info.last_seq)
         marker = str(uuid4())
         mark = CommitMark(marker, f"capture:{seq}", info.replid)
         failpoint("capture.before_genhistory")
@@ -316,12 +316,6 @@ def commit_changes(
     replica.save_info(info)
     failpoint("capture.after_replinfo")
     return info, history
-
-
-def next_seq(replica: Replica, info: ReplicaInfo) -> int:
-    """Return the number of the next run: above the committed one and above leftovers of a crash."""
-    written = [delta.transaction_version(path, RUN_APP_ID) for path in (replica.contents, replica.tombstone)]
-    return max([info.last_seq, *written]) + 1
 
 
 def remove_leftovers(spark_of: Callable[[], SparkSession], replica: Replica, info: ReplicaInfo) -> bool:

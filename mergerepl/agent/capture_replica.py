@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mergerepl.agent.feed_window import FeedWindow, feed_window
-from mergerepl.changes import PUBLISHER, SUBSCRIBER
+from mergerepl.agent.subscription import own_priority
+from mergerepl.changes import PUBLISHER
 from mergerepl.changeset import MANIFEST
 from mergerepl.errors import CaptureError, LeaseError
 from mergerepl.model.progress import Progress
@@ -146,7 +147,7 @@ def _recover(
     has_staged = replica.staging.is_dir() and any(path.is_dir() for path in replica.staging.iterdir())
     if not has_staged and not publishers:
         return
-    from mergerepl.agent.merge_session import recover
+    from mergerepl.agent.recovery import recover
 
     progress.step("recover")
     for publisher in publishers:
@@ -191,7 +192,7 @@ def _captured(
             progress.step("capture", article=window.article.name)
             number += window.has_changes
             generation = open_generation(genhistory, window.article, info, number)
-            priority = _priority(replica, info, genhistory, sources[window.article.pubid])
+            priority = own_priority(info.role, sources[window.article.pubid])
             captured.append(
                 read_changes(spark, replica, window, info, priority=priority, generation=generation)
             )
@@ -203,13 +204,6 @@ def _captured(
         _told(item.window, inserts=item.inserts, updates=item.updates, deletes=item.deletes)
         for item in captured
     )
-
-
-def _priority(replica: Replica, info: ReplicaInfo, genhistory: list[Row], source: Row) -> float:
-    from mergerepl.agent.merge_session import SideState, own_priority
-
-    name = PUBLISHER if info.role == PUBLISHER else SUBSCRIBER
-    return own_priority(SideState(name, replica, info, genhistory, {}, source))
 
 
 def _told(window: FeedWindow, *, inserts: int = 0, updates: int = 0, deletes: int = 0) -> ArticleCapture:

@@ -19,13 +19,14 @@ from enumeration.generations import with_nickname
 from mergerepl import spark as engine
 from mergerepl.agent.capture import upserted
 from mergerepl.agent.late import late_windows, stage_late_round
+from mergerepl.agent.subscription import is_client, own_priority
 from mergerepl.apply.conflict_rows import log_conflicts
 from mergerepl.apply.side import Side, append_side_run, merge_article
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.changeset import Changeset, Generation, SideWork, drop, write_durably
 from mergerepl.errors import ApplyError
 from mergerepl.failpoints import failpoint
-from mergerepl.model.publication import PUBLISHER_PRIORITY, ConflictLogging
+from mergerepl.model.publication import ConflictLogging
 from mergerepl.model.results import ArticleCounts, PhaseCounts
 from mergerepl.store.control import Row
 from mergerepl.store.deltalog import Commit
@@ -38,6 +39,15 @@ log = logging.getLogger(__name__)
 
 LATE_ROUNDS = 20
 _WRITES_AT_ONCE = 3
+
+
+@dataclass(frozen=True)
+class Parties:
+    """Both sides of a changeset by name; `held` are those whose lease is ours, the only ones that may be written."""
+
+    replicas: dict[str, Replica]
+    works: dict[str, SideWork]
+    held: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -74,12 +84,13 @@ def carry_out(
     manifest = changeset.manifest
     works = {name: work for name in (PUBLISHER, SUBSCRIBER) if (work := manifest.side(name)) is not None}
     replicas = {name: Replica(work.root) for name, work in works.items()}
+    parties = Parties(replicas, works, tuple(sides))
 
     def run(name: str) -> SideOutcome:
         if changeset.done_file(name).exists():
             return SideOutcome({})
         record_jvm(replicas[name].root, engine.jvm_pid())
-        outcome = _carry_out_side(spark, changeset, name, replicas, works, held=sides)
+        outcome = _carry_out_side(spark, changeset, name, parties)
         write_durably(changeset.done_file(name), "")
         failpoint(f"{name}.after_done")
         return outcome
@@ -103,19 +114,12 @@ def _carry_out_side(
     spark: SparkSession,
     changeset: Changeset,
     name: str,
-    replicas: dict[str, Replica],
-    works: dict[str, SideWork],
-    *,
-    held: Sequence[str],
+    parties: Parties,
 ) -> SideOutcome:
-    replica, work = replicas[name], works[name]
+    replica, work = parties.replicas[name], parties.works[name]
     articles = {article.nickname: article for article in replica.articles}
     info = replica.info()
-    subscription = _subscription_row(changeset, replicas, name)
-    is_client = subscription["subscriber_type"] == 2
-    priority = (
-        PUBLISHER_PRIORITY if name == PUBLISHER else (0.0 if is_client else float(subscription["priority"]))
-    )
+    subscription = _subscription_row(changeset, parties.replicas, name)
     counts: dict[int, PhaseCounts] = {}
     captured = dict(info.captured)
     generations: list[Generation] = []
@@ -124,7 +128,7 @@ def _carry_out_side(
     current = changeset
     for _ in range(LATE_ROUNDS):
         side = Side(name, replica, articles, _work_of(current, name))
-        commits = _write_all(spark, current, side, replicas, works, held)
+        commits = _write_all(spark, current, side, parties)
         for nickname, commit in commits.items():
             counts[nickname] = counts.get(nickname, PhaseCounts()) + _merged_counts(commit)
             captured[nickname] = max(captured.get(nickname, -1), commit.version)
@@ -142,8 +146,8 @@ def _carry_out_side(
             windows,
             versions,
             info,
-            priority=priority,
-            client_subscription=is_client,
+            priority=own_priority(name, subscription),
+            client_subscription=is_client(subscription),
             run_seq=seq + 1,
             last_generation=last_generation,
         )
@@ -169,9 +173,7 @@ def _write_all(
     spark: SparkSession,
     changeset: Changeset,
     side: Side,
-    replicas: dict[str, Replica],
-    works: dict[str, SideWork],
-    held: Sequence[str],
+    parties: Parties,
 ) -> dict[int, Commit]:
     """MERGE the side's articles, append its run and log the conflicts. Returns tablenick -> our MERGE's commit.
 
@@ -181,7 +183,7 @@ def _write_all(
     merges = [work for work in side.work.articles if work.touches_rows]
 
     def log() -> None:
-        _log_conflicts(spark, changeset, side, replicas, works, held)
+        _log_conflicts(spark, changeset, side, parties)
 
     with ThreadPoolExecutor(_WRITES_AT_ONCE) as pool:
         merged = {work.nickname: pool.submit(merge_article, spark, changeset, side, work) for work in merges}
@@ -202,9 +204,7 @@ def _log_conflicts(
     spark: SparkSession,
     changeset: Changeset,
     side: Side,
-    replicas: dict[str, Replica],
-    works: dict[str, SideWork],
-    held: Sequence[str],
+    parties: Parties,
 ) -> None:
     """Log a round's conflicts where the publication keeps them, but never at a replica that is not held.
 
@@ -212,18 +212,16 @@ def _log_conflicts(
     """
     if not any(changeset.manifest.conflicts.values()):
         return
-    publisher, subscriber = ((works[n].root, works[n].replid) for n in (PUBLISHER, SUBSCRIBER))
     logging_at = _logging_sides(changeset)
     is_late = changeset.manifest.round > 0
-    reachable = [name for name in logging_at if name in held] or [PUBLISHER]
+    reachable = [name for name in logging_at if name in parties.held] or [PUBLISHER]
     for name in reachable if is_late else [name for name in logging_at if name == side.name]:
         log_conflicts(
             spark,
             changeset,
-            replicas[name],
-            {article.nickname: article for article in replicas[name].articles},
-            publisher=publisher,
-            subscriber=subscriber,
+            parties.replicas[name],
+            {article.nickname: article for article in parties.replicas[name].articles},
+            parties.works,
         )
 
 

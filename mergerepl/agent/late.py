@@ -70,8 +70,7 @@ def stage_late_round(
     A round that is staged already (by a run that then died) is taken as it is.
     """
     number = changeset.manifest.round + 1
-    session_folder = changeset.folder if changeset.manifest.round == 0 else changeset.folder.parent
-    folder = session_folder / f"late-{side.name}-{number}"
+    folder = changeset.late_folder(side.name, number)
     staged = read_changeset(folder)
     if staged is not None:
         return staged, sum(work.live + work.deleted for work in side_work(staged, side).articles)

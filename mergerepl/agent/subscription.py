@@ -8,11 +8,14 @@ from pathlib import Path
 
 from mergerepl.changes import PUBLISHER
 from mergerepl.errors import ConfigurationError, PublicationError
+from mergerepl.model.publication import PUBLISHER_PRIORITY
 from mergerepl.store.control import Row
 from mergerepl.store.replica import Replica
 
 ACTIVE = 1
 DELETED = 2
+CLIENT = 2
+"""sysmergesubscriptions.subscriber_type of a client subscription."""
 
 
 def find_subscription(
@@ -78,6 +81,18 @@ def subscriptions_of_root(root: Path) -> list[tuple[Path, Path, str]]:
     if info.role == PUBLISHER:
         return [(replica.root, Path(row["subscriber_server"]), names[row["pubid"]]) for row in others]
     return [(Path(row["subscriber_server"]), replica.root, names[row["pubid"]]) for row in others]
+
+
+def own_priority(side: str, subscription: Row) -> float:
+    """Return the priority of the changes made at one side of a subscription (merge_replication.md 3.3)."""
+    if side == PUBLISHER:
+        return PUBLISHER_PRIORITY
+    return 0.0 if is_client(subscription) else float(subscription["priority"] or 0.0)
+
+
+def is_client(subscription: Row) -> bool:
+    """Return whether the subscriber is a client: its changes become the publisher's once they are there."""
+    return int(subscription["subscriber_type"]) == CLIENT
 
 
 def _about(rows: list[Row], subscriber: Replica) -> list[Row]:

@@ -5,7 +5,7 @@ full losing row in the article's conflict table, each once: the ids are made fro
 the row.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -13,7 +13,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, StructType
 
 from mergerepl import changes
-from mergerepl.changeset import Changeset
+from mergerepl.changes import PUBLISHER, SUBSCRIBER
+from mergerepl.changeset import Changeset, SideWork
 from mergerepl.failpoints import failpoint
 from mergerepl.model.article import PublishedArticle
 from mergerepl.store import delta
@@ -24,6 +25,7 @@ from mergerepl.store.replica import Replica
 from mergerepl.systables import conflicts_info
 from mergerepl.systables.conflicts_info import REASONS
 
+Works = Mapping[str, SideWork]
 LOG_APP_ID = "mergerepl-conflicts"
 
 
@@ -32,9 +34,7 @@ def log_conflicts(
     changeset: Changeset,
     replica: Replica,
     articles: dict[int, PublishedArticle],
-    *,
-    publisher: tuple[str, str],
-    subscriber: tuple[str, str],
+    works: Works,
 ) -> None:
     """Append the changeset's conflicts to the tables of one replica.
 
@@ -43,15 +43,14 @@ def log_conflicts(
         changeset: The staged changeset.
         replica: Where the conflicts are kept.
         articles: The replica's articles by nickname.
-        publisher: (root, replid) of the publisher, to name who won and lost.
-        subscriber: The same of the subscriber.
+        works: `publisher` and `subscriber` -> the session's work there, to name who won and lost.
     """
     chosen = [articles[nickname] for nickname, count in changeset.manifest.conflicts.items() if count]
     if not chosen:
         return
-    infos = [_info_rows(spark, changeset, article, publisher, subscriber) for article in chosen]
+    infos = [_info_rows(spark, changeset, article, works) for article in chosen]
     for article in chosen:
-        losers = _losing_rows(spark, changeset, article, publisher, subscriber)
+        losers = _losing_rows(spark, changeset, article, works)
         failpoint("conflicts.before_rows")
         delta.append(losers, replica.folder / article.conflict_table, _transaction(changeset, article.name))
         failpoint("conflicts.after_rows")
@@ -92,18 +91,23 @@ def _losing_rows(
     spark: SparkSession,
     changeset: Changeset,
     article: PublishedArticle,
-    publisher: tuple[str, str],
-    subscriber: tuple[str, str],
+    works: Works,
 ) -> DataFrame:
     rows = _conflicting(spark, changeset, article).where(~F.col(f"{changes.LOSER}.{changes.DELETED}"))
     fields = zip(article.columns, article.fields, strict=True)
-    loser_id = F.when(F.col(changes.PUBLISHER_WINS), F.lit(subscriber[1])).otherwise(F.lit(publisher[1]))
+    loser_id = _by_outcome(works[SUBSCRIBER].replid, works[PUBLISHER].replid)
     return rows.select(
         *(F.col(f"{changes.LOSER}.{changes.ROW}.{field}").alias(name) for name, field in fields),
         *([] if _holds_rowguid(article) else [F.col(changes.ROWGUID)]),
         _resolved_at(changeset).alias(conflicts_info.MODIFIED_DATE),
         loser_id.alias(conflicts_info.ORIGIN_DATASOURCE_ID),
         conflicts_info.CONFLICT_ID,
+    )
+
+
+def _by_outcome(if_publisher_wins: str, if_subscriber_wins: str) -> Column:
+    return F.when(F.col(changes.PUBLISHER_WINS), F.lit(if_publisher_wins)).otherwise(
+        F.lit(if_subscriber_wins)
     )
 
 
@@ -121,12 +125,10 @@ def _info_rows(
     spark: SparkSession,
     changeset: Changeset,
     article: PublishedArticle,
-    publisher: tuple[str, str],
-    subscriber: tuple[str, str],
+    works: Works,
 ) -> DataFrame:
     rows = _conflicting(spark, changeset, article)
     image = image_type(rows, changes.ROW)
-    wins = F.col(changes.PUBLISHER_WINS)
     reason = F.element_at(
         F.create_map(*(F.lit(part) for kind, text in REASONS.items() for part in (int(kind), text))),
         F.col(changes.CONFLICT_TYPE),
@@ -139,16 +141,16 @@ def _info_rows(
     values = {
         "tablenick": F.lit(article.nickname),
         "rowguid": F.col(changes.ROWGUID),
-        "origin_datasource": F.when(wins, F.lit(subscriber[0])).otherwise(F.lit(publisher[0])),
+        "origin_datasource": _by_outcome(works[SUBSCRIBER].root, works[PUBLISHER].root),
         "conflict_type": F.col(changes.CONFLICT_TYPE),
         "reason_code": F.col(changes.CONFLICT_TYPE),
         "reason_text": reason,
         "pubid": F.lit(article.pubid),
         "MSrepl_create_time": _resolved_at(changeset),
-        "origin_datasource_id": F.when(wins, F.lit(subscriber[1])).otherwise(F.lit(publisher[1])),
+        "origin_datasource_id": _by_outcome(works[SUBSCRIBER].replid, works[PUBLISHER].replid),
         "conflict_id": F.col(conflicts_info.CONFLICT_ID),
-        "winner_datasource_id": F.when(wins, F.lit(publisher[1])).otherwise(F.lit(subscriber[1])),
-        "winner_datasource": F.when(wins, F.lit(publisher[0])).otherwise(F.lit(subscriber[0])),
+        "winner_datasource_id": _by_outcome(works[PUBLISHER].replid, works[SUBSCRIBER].replid),
+        "winner_datasource": _by_outcome(works[PUBLISHER].root, works[SUBSCRIBER].root),
         "losing_lineage": F.col(f"{changes.LOSER}.{changes.LINEAGE}"),
         "winning_lineage": F.col(f"{changes.WINNER}.{changes.LINEAGE}"),
         "losing_priority": F.col(f"{changes.LOSER}.{changes.PRIORITY}"),

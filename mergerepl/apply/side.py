@@ -6,6 +6,7 @@ staged.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -19,6 +20,8 @@ from mergerepl.store import delta
 from mergerepl.store.delta import Transaction
 from mergerepl.store.deltalog import Commit, CommitMark
 from mergerepl.store.replica import Replica
+from mergerepl.systables import contents, tombstone
+from mergerepl.systables.table import FOLDER
 
 RUN_APP_ID = "mergerepl-runs"
 """Delta application id of the appended runs of contents and tombstone; its version is the run's seq."""
@@ -93,6 +96,12 @@ def recorded_rows(spark: SparkSession, changeset: Changeset, side: Side, work: A
     born = F.when(F.col(changes.PARTCHANGEGEN) < 0, -generation).alias(changes.PARTCHANGEGEN)
     columns = {changes.GENERATION: generation.alias(changes.GENERATION), changes.PARTCHANGEGEN: born}
     return staged.select(*(columns.get(name, F.col(name)) for name in changes.CHANGE_COLUMNS))
+
+
+def next_seq(root: Path, last_seq: int) -> int:
+    """Return the number of a replica's next run: above the committed one and above what a crash left."""
+    tables = (root / FOLDER / name for name in (contents.NAME, tombstone.NAME))
+    return max([last_seq, *(delta.transaction_version(table, RUN_APP_ID) for table in tables)]) + 1
 
 
 def append_run(

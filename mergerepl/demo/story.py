@@ -137,6 +137,9 @@ def _sync(project: api.Project, emit: Emit) -> SyncResult:
         f"{Path(session.subscriber).name} {session.status.replace('_', ' ')}" for session in result.sessions
     )
     emit(f"mergerepl sync {FILE}: {outcome}, in {took:.1f} s.")
+    for session in result.sessions:
+        if session.error is not None:
+            emit(f"{Path(session.subscriber).name}: {session.error['message']}")
     return result
 
 

@@ -137,7 +137,9 @@ def memory_options(*, heap_mb: int, long_running: bool) -> list[str]:
     if long_running:
         # Spark fills 250 MB of class metadata; without a head start the collector runs for each step of it.
         return [f"-Xmx{heap_mb}m", f"-Xms{min(heap_mb, 1024)}m", "-XX:+UseG1GC", "-XX:MetaspaceSize=256m"]
-    return [f"-Xmx{heap_mb}m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:MetaspaceSize=256m"]
+    # With one compiler the JVM reserves 48 MB for its code; Spark fills them, and compiling would stop.
+    code_cache = ["-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=240m"]
+    return [f"-Xmx{heap_mb}m", "-XX:+UseSerialGC", *code_cache, "-XX:MetaspaceSize=256m"]
 
 
 def java_command(java: Java, class_path: list[Path], options: list[str]) -> list[str]:

@@ -8,13 +8,13 @@ from typing import Any
 from pyspark.sql import functions as F
 
 from enumeration.generations import make_generation, received_generation, with_nickname
-from mergerepl.apply.side import RUN_APP_ID
+from mergerepl.apply.side import RUN_APP_ID, next_seq
 from mergerepl.failpoints import failpoint
 from mergerepl.publish.replica_state import ReplicaState, change_info
 from mergerepl.publish.work import Work
 from mergerepl.snapshot.copy_metadata import copy_metadata
 from mergerepl.store.control import ControlPlane, Row
-from mergerepl.store.delta import Transaction, delete_runs_after, transaction_version
+from mergerepl.store.delta import Transaction, delete_runs_after
 from mergerepl.store.deltalog import CommitMark, head_version
 from mergerepl.systables import catalog, contents, genhistory, replinfo, tombstone
 from mergerepl.systables.genhistory import GenStatus
@@ -36,7 +36,7 @@ def give_metadata(
     assert publisher.info is not None
     (info,) = ControlPlane(root).rows(replinfo.TABLE)
     numbers = {row["generation"]: info["last_generation"] + i for i, row in enumerate(theirs, start=1)}
-    seq = _next_seq(root, info["last_seq"])
+    seq = next_seq(root, info["last_seq"])
     copy_metadata(
         work.spark,
         publisher.root,
@@ -51,12 +51,6 @@ def give_metadata(
     _enter_generations(publisher, theirs, numbers, root, nickname)
     failpoint("initialise.after_genhistory")
     change_info(root, last_seq=seq, last_generation=max(numbers.values()))
-
-
-def _next_seq(root: Path, last_seq: int) -> int:
-    """Return the number of the next run: above the committed one and above what a crash left."""
-    written = (transaction_version(root / FOLDER / table, RUN_APP_ID) for table in _TABLES)
-    return max([last_seq, *written]) + 1
 
 
 def _closed_generations(publisher: ReplicaState, nicknames: Sequence[int]) -> list[Row]:

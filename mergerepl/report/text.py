@@ -132,6 +132,8 @@ class TextOutput(Output):
             f"{_count(status.conflicts, 'conflict')} logged."
             + (" List them with `mergerepl conflicts list`." if status.conflicts else "")
         )
+        for problem in status.problems:
+            self._say(f"Problem: {problem}")
         for session in status.open_sessions:
             self._say(f"Session {session} was interrupted: the next sync finishes it before anything else.")
 

@@ -452,8 +452,6 @@ class Network:
             differing = {c for c in self.columns if mine.row[c] != theirs.row[c]}
             if self.tracking == "column":
                 conflicting = differing & changed_mine & changed_theirs
-                if differing - changed_mine - changed_theirs:
-                    raise ModelError(f"{key}: {differing} differ but nobody changed them")
                 merged_row = {}
                 for c in self.columns:
                     mine_taken = c in changed_mine and (c not in changed_theirs or sub_wins)
@@ -483,7 +481,9 @@ class Network:
         lineage = bump(lineage, resolver.nick, max(hub.clock, sub.clock))
         row = merged_row if merged_row is not None and self.resolution == "columns" else winner.row
         stamped = differing
-        if merged_row is not None and self.stamp == "overridden":
+        if loser.row is None:  # an update won over a delete: the row comes back as the winner had it
+            colv, stamped = dict(winner.colv), set()
+        elif merged_row is not None and self.stamp == "overridden":
             by_loser = changed_theirs if sub_wins else changed_mine
             stamped = conflicting if self.resolution == "columns" else differing & by_loser
         if self.tracking == "column" and row is not None:

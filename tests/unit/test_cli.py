@@ -456,6 +456,8 @@ def start(*arguments, session_s=0.05, last=99, after="main()"):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # Where the tests run in a shell's background, Ctrl-C is ignored, and children inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 

@@ -1,0 +1,222 @@
+"""What a session will tell whom: generations from the watermarks, their numbers at the other side, the manifest."""
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from uuid import uuid4
+
+from pyspark.sql import SparkSession
+
+from enumeration.generations import (
+    Watermark,
+    generations_to_send,
+    make_generation,
+    received_generation,
+    start_generation,
+)
+from mergerepl.agent.capture import (
+    new_generation,
+)
+from mergerepl.agent.sides import SideState, last_number
+from mergerepl.agent.stage import StagedArticle
+from mergerepl.apply.side import data_app_id, next_seq, session_number_of
+from mergerepl.changes import PUBLISHER, SUBSCRIBER
+from mergerepl.changeset import (
+    Generation,
+    Manifest,
+    Mark,
+    SideWork,
+)
+from mergerepl.store import delta
+from mergerepl.store.control import Row
+from mergerepl.systables.genhistory import GenStatus
+
+log = logging.getLogger(__name__)
+
+_AT_ONCE = 2
+"""Spark actions run side by side: one keeps two cores busy only in part."""
+
+SparkSource = Callable[[], SparkSession]
+
+
+@dataclass(frozen=True)
+class SessionPlan:
+    """Which generations travel, and under which numbers they are received."""
+
+    upload: bool
+    download: bool
+    upload_start: int
+    download_start: int
+    up: list[Row]
+    down: list[Row]
+
+
+def plan_generations(sides: dict[str, SideState], *, upload: bool, download: bool) -> SessionPlan:
+    """Return which closed generations each side has to tell the other.
+
+    Raises: UnknownGenerationError if the watermarks of the two sides do not fit together.
+    """
+    publisher, subscriber = sides[PUBLISHER], sides[SUBSCRIBER]
+    starts = {}
+    for source, destination in ((subscriber, publisher), (publisher, subscriber)):
+        starts[source.name] = start_generation(
+            sent=Watermark(source.other["sentgen"] or 0, source.other["sentguid"]),
+            received=Watermark(destination.other["recgen"] or 0, destination.other["recguid"]),
+            source_genhistory=source.genhistory,
+            source=str(source.replica.root),
+            destination=str(destination.replica.root),
+        )
+
+    def to_send(source: SideState, destination: SideState) -> list[Row]:
+        return generations_to_send(
+            make_generation(source.genhistory),
+            destination.genhistory,
+            from_generation_exclusive=starts[source.name],
+            destination_nickname=destination.info.nickname,
+            tablenicks=source.articles,
+        )
+
+    up, down = to_send(subscriber, publisher), to_send(publisher, subscriber)
+    return SessionPlan(upload, download, starts[SUBSCRIBER], starts[PUBLISHER], up, down)
+
+
+def has_work(sides: dict[str, SideState], *, upload: bool, download: bool) -> bool:
+    """Return whether there is anything to capture or to tell in the directions that run."""
+    plan = plan_generations(sides, upload=upload, download=download)
+    has_new = {name: any(window.has_changes for window in side.windows) for name, side in sides.items()}
+    has_up = upload and (has_new[SUBSCRIBER] or any(row["changecount"] for row in plan.up))
+    has_down = download and (has_new[PUBLISHER] or any(row["changecount"] for row in plan.down))
+    return has_up or has_down
+
+
+@dataclass(frozen=True)
+class Numbered:
+    """The generation numbers of a session: how each side receives the other's, and where resolved rows go."""
+
+    publisher_numbers: dict[int, int]
+    subscriber_numbers: dict[int, int]
+    resolved_at_publisher: dict[int, int]
+    resolved_at_subscriber: dict[int, int]
+
+
+def number_generations(sides: dict[str, SideState], plan: SessionPlan) -> Numbered:
+    """Give out the next local numbers at each side; an article changed at both sides gets one for resolved rows."""
+    two_sided = sorted({row["art_nick"] for row in plan.up} & {row["art_nick"] for row in plan.down})
+
+    def number(side: SideState, received: list[Row], *, used: bool) -> tuple[dict[int, int], dict[int, int]]:
+        if not used:
+            return {}, {}
+        first = last_number(side) + 1
+        numbers = {row["generation"]: first + i for i, row in enumerate(received)}
+        resolved = {nickname: first + len(received) + i for i, nickname in enumerate(two_sided)}
+        return numbers, resolved
+
+    publisher_numbers, at_publisher = number(sides[PUBLISHER], plan.up, used=plan.upload)
+    subscriber_numbers, at_subscriber = number(sides[SUBSCRIBER], plan.down, used=plan.download)
+    return Numbered(publisher_numbers, subscriber_numbers, at_publisher, at_subscriber)
+
+
+def session_manifest(
+    sides: dict[str, SideState],
+    plan: SessionPlan,
+    numbers: Numbered,
+    staged: dict[int, StagedArticle],
+    session: str,
+    publication: str,
+) -> Manifest:
+    """Return the plan of the session: all that carrying it out, now or after a crash, will need."""
+    publisher, subscriber = sides[PUBLISHER], sides[SUBSCRIBER]
+    now = datetime.now(UTC)
+    resolved = [nickname for nickname, article in staged.items() if article.resolved]
+    both = plan.upload and plan.download
+    guids = {nickname: str(uuid4()) for nickname in resolved}
+
+    def resolution(side: SideState, numbers_: dict[int, int], *, made_here: bool) -> list[Row]:
+        holders = [publisher.info.nickname, subscriber.info.nickname] if both else [side.info.nickname]
+        status = GenStatus.CLOSED if made_here else GenStatus.CLOSED_ELSEWHERE
+        return [
+            {
+                **new_generation(
+                    side.articles[n], number=numbers_[n], nicknames=holders, status=status, guid=guids[n]
+                ),
+                "changecount": staged[n].resolved,
+            }
+            for n in resolved
+            if n in numbers_
+        ]
+
+    def received(side: SideState, rows: Iterable[Row], numbers_: dict[int, int]) -> list[Row]:
+        return [
+            received_generation(
+                row, generation=numbers_[row["generation"]], nickname=side.info.nickname, now=now
+            )
+            for row in rows
+            if row["generation"] in numbers_
+        ]
+
+    at_publisher = received(publisher, plan.up, numbers.publisher_numbers)
+    at_publisher += resolution(publisher, numbers.resolved_at_publisher, made_here=True)
+    at_subscriber = received(subscriber, plan.down, numbers.subscriber_numbers)
+    at_subscriber += resolution(subscriber, numbers.resolved_at_subscriber, made_here=not plan.upload)
+    first = publisher.replica.publication(pubid=publisher.other["pubid"])
+    return Manifest(
+        session=session,
+        number=_next_session_number(sides, staged),
+        publication=publication,
+        pubid=publisher.other["pubid"],
+        subid=publisher.other["subid"],
+        upload=plan.upload,
+        download=plan.download,
+        started=now.isoformat(),
+        conflict_logging=_conflict_logging(first),
+        conflicts={nickname: article.conflicts for nickname, article in staged.items()},
+        publisher=_side_work(publisher, at_publisher, [staged[n].publisher for n in sorted(staged)]),
+        subscriber=_side_work(subscriber, at_subscriber, [staged[n].subscriber for n in sorted(staged)]),
+        # What a side received in this very session the other one holds too, so both watermarks may cover it;
+        # with one direction only, resolved rows have yet to travel.
+        upload_watermark=_watermark(subscriber, at_subscriber if both else []) if plan.upload else None,
+        download_watermark=_watermark(publisher, at_publisher if both else []) if plan.download else None,
+        uploaded_guids=[row["guidsrc"] for row in plan.up] if plan.upload else [],
+        downloaded_guids=[row["guidsrc"] for row in plan.down] if plan.download else [],
+        replicastate=str(uuid4()),
+    )
+
+
+def _side_work(side: SideState, generations: Sequence[Row], works: Sequence[object]) -> SideWork:
+    rows: list[Generation] = [{**row, "coldate": row["coldate"].isoformat()} for row in generations]
+    return SideWork(
+        root=str(side.replica.root),
+        replid=side.info.replid,
+        nickname=side.info.nickname,
+        base_seq=side.info.last_seq,
+        seq=next_seq(side.replica.root, side.info.last_seq),
+        last_generation=max([side.info.last_generation, *(row["generation"] for row in generations)]),
+        generations=rows,
+        articles=list(works),  # type: ignore[arg-type]
+    )
+
+
+def _watermark(side: SideState, received: Sequence[Row]) -> Mark:
+    rows = [row for row in (*side.genhistory, *received) if row["genstatus"] != GenStatus.OPEN]
+    if not rows:
+        return Mark(generation=0, guid=None)
+    last = max(rows, key=lambda row: int(row["generation"]))
+    return Mark(generation=last["generation"], guid=last["guidsrc"])
+
+
+def _next_session_number(sides: dict[str, SideState], staged: dict[int, StagedArticle]) -> int:
+    """Return a number above every one used, also in tables whose bookkeeping was restored: writes must not be skipped."""
+    used = [0]
+    for side in sides.values():
+        used += [side.info.session_number, side.other["session_number"] or 0]
+        app_id = data_app_id(side.other["subid"])
+        for nickname in staged:
+            version = delta.transaction_version(side.replica.table(side.articles[nickname]), app_id)
+            used.append(session_number_of(version) if version >= 0 else 0)
+    return max(used) + 1
+
+
+def _conflict_logging(publication: Row) -> str:
+    centralized, decentralized = publication["centralized_conflicts"], publication["decentralized_conflicts"]
+    return "both" if centralized and decentralized else "subscriber" if decentralized else "publisher"

@@ -1,0 +1,171 @@
+"""The two sides of a session: what each replica knows of the other, and what is captured there."""
+
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+from pyspark.sql import SparkSession
+
+from enumeration.generations import (
+    make_generation,
+)
+from mergerepl.agent.capture import (
+    CapturedArticle,
+    commit_changes,
+    open_generation,
+    read_changes,
+    remove_leftovers,
+    upserted,
+)
+from mergerepl.agent.feed_window import FeedWindow, feed_window
+from mergerepl.agent.identity import require_same_session
+from mergerepl.agent.subscription import own_priority
+from mergerepl.changes import PUBLISHER, SUBSCRIBER
+from mergerepl.model.article import PublishedArticle
+from mergerepl.store.control import Row
+from mergerepl.store.replica import Replica, ReplicaInfo
+from mergerepl.systables.genhistory import GenStatus
+
+log = logging.getLogger(__name__)
+
+_AT_ONCE = 2
+"""Spark actions run side by side: one keeps two cores busy only in part."""
+
+SparkSource = Callable[[], SparkSession]
+
+
+@dataclass(frozen=True)
+class SideState:
+    """One replica of the session: its bookkeeping as it moves along. `other` is its row about the other side."""
+
+    name: str
+    replica: Replica
+    info: ReplicaInfo
+    genhistory: list[Row]
+    articles: dict[int, PublishedArticle]
+    other: Row
+    windows: tuple[FeedWindow, ...] = ()
+    captured: tuple[CapturedArticle, ...] = ()
+
+    def captured_article(self, nickname: int) -> CapturedArticle | None:
+        """Return what was captured of an article in this session, None if nothing."""
+        return next((c for c in self.captured if c.article.nickname == nickname and c.rows is not None), None)
+
+
+def open_sides(publisher: Replica, subscriber: Replica, subscription: Row) -> dict[str, SideState]:
+    """Return both sides by name, from the control plane alone.
+
+    Raises: PublicationError, EnumerationError if the replicas are not those of the subscription, or not in the
+    state in which they parted.
+    """
+    pubid, subid = subscription["pubid"], subscription["subid"]
+    infos = {PUBLISHER: publisher.info(), SUBSCRIBER: subscriber.info()}
+    replicas = {PUBLISHER: publisher, SUBSCRIBER: subscriber}
+    others = {PUBLISHER: SUBSCRIBER, SUBSCRIBER: PUBLISHER}
+    rows = {name: replica.subscriptions() for name, replica in replicas.items()}
+    found = {
+        name: next(
+            (r for r in rows[name] if r["subid"] == subid and r["replid"] == infos[others[name]].replid), None
+        )
+        for name in replicas
+    }
+    row_of = require_same_session(publisher, subscriber, infos[PUBLISHER], infos[SUBSCRIBER], found)
+    return {
+        name: SideState(
+            name,
+            replica,
+            infos[name],
+            replica.genhistory(),
+            {article.nickname: article for article in replica.articles_of(pubid)},
+            row_of[name],
+        )
+        for name, replica in replicas.items()
+    }
+
+
+def with_windows(side: SideState) -> SideState:
+    """Return the side with what happened to its tables since the last capture, told from their logs."""
+    windows = tuple(feed_window(side.replica, article, side.info) for article in side.articles.values())
+    return replace(side, windows=windows)
+
+
+def last_number(side: SideState) -> int:
+    """Return the highest generation number given out, also by a capture that died before its commit point."""
+    return max(side.info.last_generation, *(int(row["generation"]) for row in side.genhistory), 0)
+
+
+def note_versions(sides: dict[str, SideState]) -> None:
+    """Move captured versions over commits that changed no rows (OPTIMIZE, properties), so that they are read once."""
+    for side in sides.values():
+        moved = {w.article.nickname: w.through_version_inclusive for w in side.windows if not w.has_changes}
+        captured = {**side.info.captured, **moved}
+        if captured != side.info.captured:
+            side.replica.save_info(replace(side.info, captured=captured))
+
+
+def captured_sides(spark: SparkSession, sides: dict[str, SideState]) -> dict[str, SideState]:
+    """Compute what is new at both sides, side by side; nothing is written yet."""
+    jobs = []
+    for side in sides.values():
+        number = last_number(side)
+        for window in side.windows:
+            if window.has_changes:
+                number += 1
+            generation = open_generation(side.genhistory, window.article, side.info, number)
+            jobs.append((side, window, generation))
+
+    def read(job: tuple[SideState, FeedWindow, Row]) -> CapturedArticle:
+        side, window, generation = job
+        return read_changes(
+            spark,
+            side.replica,
+            window,
+            side.info,
+            priority=own_priority(side.name, side.other),
+            generation=generation,
+        )
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        results = list(pool.map(read, jobs))
+    by_side: dict[str, list[CapturedArticle]] = {name: [] for name in sides}
+    for (side, _, _), result in zip(jobs, results, strict=True):
+        by_side[side.name].append(result)
+    return {name: replace(side, captured=tuple(by_side[name])) for name, side in sides.items()}
+
+
+def committed_sides(spark: SparkSession, sides: dict[str, SideState]) -> dict[str, SideState]:
+    """Append what was captured and close the generations (make_generation), both sides side by side."""
+
+    def commit(side: SideState) -> SideState:
+        remove_leftovers(lambda: spark, side.replica, side.info)
+        items = [closed(item) for item in side.captured]
+        before = make_generation(side.genhistory)
+        info, after = commit_changes(spark, side.replica, items, before, side.info)
+        is_saved = any(item.rows is not None for item in items)
+        if not is_saved and before != side.genhistory:
+            side.replica.save_genhistory(before)
+        committed = tuple(replace(item, is_committed=True) for item in items)
+        return replace(side, info=info, genhistory=after, captured=committed)
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        done = list(pool.map(commit, sides.values()))
+    return {side.name: side for side in done}
+
+
+def closed(item: CapturedArticle) -> CapturedArticle:
+    """Return what was captured with its generation closed (make_generation)."""
+    if item.generation is None:
+        return item
+    return replace(item, generation={**item.generation, "genstatus": int(GenStatus.CLOSED)})
+
+
+def as_if_committed(side: SideState) -> SideState:
+    """Return the side as `committed_sides` would, with nothing written (`--dry-run`)."""
+    items = [closed(item) for item in side.captured]
+    generations = [item.generation for item in items if item.generation is not None]
+    history_ = upserted(make_generation(side.genhistory), generations)
+    last = max([side.info.last_generation, *(row["generation"] for row in generations)])
+    moved = {item.article.nickname: item.window.through_version_inclusive for item in items}
+    info = replace(side.info, last_generation=last, captured={**side.info.captured, **moved})
+    return replace(side, genhistory=history_, captured=tuple(items), info=info)

@@ -1,0 +1,166 @@
+"""Stage a session: the changesets of its articles and the manifest that commits to carrying them out."""
+
+import json
+import logging
+import shutil
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from uuid import uuid4
+
+from pyspark.sql import SparkSession
+
+from conflict.resolve import SessionTerms
+from mergerepl.agent.carry_out import pointer
+from mergerepl.agent.constraints import refuse_violations
+from mergerepl.agent.session_plan import (
+    Numbered,
+    SessionPlan,
+    number_generations,
+    plan_generations,
+    session_manifest,
+)
+from mergerepl.agent.sides import SideState, committed_sides
+from mergerepl.agent.stage import Enumerated, Kept, StagedArticle, changeset_rows, stage_article
+from mergerepl.agent.subscription import is_client
+from mergerepl.changes import PUBLISHER, SUBSCRIBER
+from mergerepl.changeset import (
+    Changeset,
+    write_durably,
+)
+from mergerepl.failpoints import failpoint
+from mergerepl.lineage.value import agent_nickname
+from mergerepl.model.progress import Progress
+from mergerepl.store.control import Row
+
+log = logging.getLogger(__name__)
+
+_AT_ONCE = 2
+"""Spark actions run side by side: one keeps two cores busy only in part."""
+
+SparkSource = Callable[[], SparkSession]
+
+
+def enumerated(side: SideState, nickname: int, sent: list[Row], start: int) -> Enumerated:
+    """Return one side of one article for staging."""
+    to_send = [row for row in sent if row["art_nick"] == nickname]
+    chosen = {row["generation"] for row in to_send}
+    known = tuple(
+        row["generation"]
+        for row in side.genhistory
+        if row["art_nick"] == nickname and row["generation"] > start and row["generation"] not in chosen
+    )
+    captured = side.captured_article(nickname)
+    is_new = (
+        captured is not None
+        and captured.generation is not None
+        and [row["guidsrc"] for row in to_send] == [captured.generation["guidsrc"]]
+        and captured.generation["changecount"] == captured.changes
+    )
+    return Enumerated(
+        side.replica,
+        side.articles[nickname],
+        side.info.last_seq,
+        start,
+        known,
+        captured,
+        is_complete_in_memory=is_new,
+        is_needed=bool(to_send),
+    )
+
+
+def session_terms(
+    sides: dict[str, SideState], plan: SessionPlan, numbers: Numbered, nickname: int
+) -> SessionTerms:
+    """Return what resolve needs to know for one article."""
+    resolver_side = PUBLISHER if plan.upload else SUBSCRIBER
+    return SessionTerms(
+        upload=plan.upload,
+        download=plan.download,
+        resolver_nickname=agent_nickname(sides[resolver_side].info.nickname),
+        client_subscription=plan.upload and is_client(sides[SUBSCRIBER].other),
+        publisher_generations=numbers.publisher_numbers,
+        subscriber_generations=numbers.subscriber_numbers,
+        resolved_at_publisher=numbers.resolved_at_publisher.get(nickname, 0),
+        resolved_at_subscriber=numbers.resolved_at_subscriber.get(nickname, 0),
+        upload_start=plan.upload_start,
+        download_start=plan.download_start,
+    )
+
+
+def stage_articles(
+    spark: SparkSession,
+    sides: dict[str, SideState],
+    plan: SessionPlan,
+    numbers: Numbered,
+    folder: Path,
+    progress: Progress,
+) -> dict[int, StagedArticle]:
+    """Write the changesets of all articles with something to tell. Returns tablenick -> what it amounts to."""
+    nicknames = sorted(
+        {
+            row["art_nick"]
+            for row in (*(plan.up if plan.upload else ()), *(plan.down if plan.download else ()))
+        }
+    )
+
+    def stage(nickname: int) -> StagedArticle | None:
+        publisher = enumerated(sides[PUBLISHER], nickname, plan.down, plan.download_start)
+        subscriber = enumerated(sides[SUBSCRIBER], nickname, plan.up, plan.upload_start)
+        kept = Kept()
+        try:
+            terms = session_terms(sides, plan, numbers, nickname)
+            rows = changeset_rows(spark, publisher, subscriber, terms, kept)
+            if rows is None:
+                return None
+            versions = {name: side.info.captured[nickname] for name, side in sides.items()}
+            rows_folder = folder / str(nickname)
+            staged = stage_article(rows, rows_folder, publisher.article, from_versions=versions)
+        finally:
+            kept.release()
+        replicas = sides[PUBLISHER].replica, sides[SUBSCRIBER].replica
+        refuse_violations(spark, rows_folder, staged, *replicas, publisher.article, subscriber.article)
+        progress.step("stage", article=publisher.article.name, rows=_rows_of(staged))
+        return staged
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        results = list(pool.map(stage, nicknames))
+    return {n: staged for n, staged in zip(nicknames, results, strict=True) if staged is not None}
+
+
+def _rows_of(staged: StagedArticle) -> int:
+    return sum(work.live + work.deleted for work in (staged.publisher, staged.subscriber))
+
+
+def staged_changeset(
+    spark: SparkSession,
+    sides: dict[str, SideState],
+    publication: str,
+    *,
+    upload: bool,
+    download: bool,
+    progress: Progress,
+) -> Changeset:
+    """Commit what was captured, stage all articles and commit to the plan: the point of no return.
+
+    Raises: ApplyError (a constraint would refuse a row), UnknownGenerationError; nothing is staged then.
+    """
+    sides = committed_sides(spark, sides)
+    plan = plan_generations(sides, upload=upload, download=download)
+    numbers = number_generations(sides, plan)
+    session = str(uuid4())
+    folder = sides[PUBLISHER].replica.staging / session
+    folder.mkdir(parents=True)
+    try:
+        staged = stage_articles(spark, sides, plan, numbers, folder, progress)
+        manifest = session_manifest(sides, plan, numbers, staged, session, publication)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    changeset = Changeset(folder, manifest)
+    told = json.dumps({"publisher": str(sides[PUBLISHER].replica.root), "session": session})
+    write_durably(pointer(sides[SUBSCRIBER].replica, session), told)
+    failpoint("stage.before_manifest")
+    changeset.commit()
+    failpoint("stage.after_manifest")
+    return changeset
