@@ -27,6 +27,9 @@ from mergerepl.store.images import differing_columns, image_type, rowguid_of_ima
 from mergerepl.systables.tombstone import TombstoneType
 from triggers.net_changes import AFTER, BEFORE, EXISTED, EXISTS
 
+KNOWN_COLUMNS = (ROWGUID, LINEAGE, COLV1, PARTCHANGEGEN)
+"""What continuing a row's metadata needs to know of it."""
+
 
 @dataclass(frozen=True)
 class Origin:
@@ -46,7 +49,7 @@ def tracked_rows(
     known of starts from the snapshot's {}. An insert sets colv1 of every value column, an update of the
     changed ones.
 
-    Reads: net changes; `known` = current metadata of at least these rows (CHANGES columns), None if there is
+    Reads: net changes; `known` = KNOWN_COLUMNS of at least these rows as they are now, None if there is
     none at all.
     """
     image = image_type(net, AFTER)

@@ -40,7 +40,7 @@ from triggers.net_changes import (
     has_null_key,
     net_changes,
 )
-from triggers.tracked_rows import Origin, tracked_rows
+from triggers.tracked_rows import KNOWN_COLUMNS, Origin, tracked_rows
 
 log = logging.getLogger(__name__)
 
@@ -242,7 +242,7 @@ def _known_rows(
     if seq == 0:
         return None
     runs = delta.read_runs(spark, replica.folder, article, through_seq_inclusive=seq)
-    return delta.current_rows(runs.join(net.select(ROWGUID), on=ROWGUID, how="left_semi"))
+    return delta.current_rows(runs.join(net.select(ROWGUID), on=ROWGUID, how="left_semi"), KNOWN_COLUMNS)
 
 
 def open_generation(

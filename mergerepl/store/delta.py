@@ -123,11 +123,13 @@ def has_files(table: Path) -> bool:
     return bool(LogTable(str(table)).file_uris())
 
 
-def current_rows(runs: DataFrame) -> DataFrame:
-    """Return the latest version of each row: the reader's side of append-only contents and tombstones."""
-    latest = runs.groupBy(ROWGUID).agg(
-        F.max_by(F.struct(*(name for name in CHANGE_COLUMNS if name != ROWGUID)), SEQ).alias("latest")
-    )
+def current_rows(runs: DataFrame, columns: Sequence[str] = CHANGE_COLUMNS) -> DataFrame:
+    """Return the latest version of each row: the reader's side of append-only contents and tombstones.
+
+    `columns` are those wanted besides the rowguid: Spark cannot leave unused ones of a struct unread by itself.
+    """
+    wanted = [name for name in columns if name != ROWGUID]
+    latest = runs.groupBy(ROWGUID).agg(F.max_by(F.struct(*wanted), SEQ).alias("latest"))
     return latest.select(ROWGUID, "latest.*")
 
 
