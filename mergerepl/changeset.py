@@ -124,7 +124,12 @@ class Changeset:
         return session_folder / f"late-{side}-{round_number}"
 
     def commit(self) -> None:
-        """Write the manifest: from here on the changeset will be carried out, whatever happens."""
+        """Write the manifest: from here on the changeset will be carried out, whatever happens.
+
+        The rows are forced to disk first: a manifest that outlived them in a power loss could not be carried out.
+        """
+        for path in self.folder.rglob("*"):
+            force_to_disk(path)
         write_durably(self.folder / MANIFEST, self.manifest.model_dump_json(indent=1))
 
 
@@ -156,6 +161,16 @@ def write_durably(path: Path, text: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
+    force_to_disk(path.parent)
+
+
+def force_to_disk(path: Path) -> None:
+    """Wait until a file or the names in a folder are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def drop(folder: Path) -> None:

@@ -102,7 +102,7 @@ class ConflictError(MergeReplError):
 
 
 class ApplyError(MergeReplError):
-    """A staged changeset could not be applied; it stays staged and the next run rolls it forward."""
+    """A changeset cannot be applied: before it is staged nothing was changed, after that the next run goes on with it."""
 
 
 class ValidationFailedError(MergeReplError):

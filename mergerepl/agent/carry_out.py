@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from pydantic import TypeAdapter
 from pyspark.sql import SparkSession
 
 from enumeration.generations import with_nickname
@@ -23,7 +24,7 @@ from mergerepl.agent.subscription import is_client, own_priority
 from mergerepl.apply.conflict_rows import log_conflicts
 from mergerepl.apply.side import Side, append_side_run, merge_article
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
-from mergerepl.changeset import Changeset, Generation, SideWork, drop, write_durably
+from mergerepl.changeset import MANIFEST, Changeset, Generation, SideWork, drop, read_changeset, write_durably
 from mergerepl.errors import ApplyError
 from mergerepl.failpoints import failpoint
 from mergerepl.model.publication import ConflictLogging
@@ -43,20 +44,23 @@ _WRITES_AT_ONCE = 3
 
 @dataclass(frozen=True)
 class Parties:
-    """Both sides of a changeset by name; `held` are those whose lease is ours, the only ones that may be written."""
+    """The work of both sides by name, and the replicas whose lease is ours: no other may be written."""
 
-    replicas: dict[str, Replica]
     works: dict[str, SideWork]
-    held: tuple[str, ...]
+    held: dict[str, Replica]
 
 
 @dataclass(frozen=True)
 class SideOutcome:
-    """What one side came to: rows its MERGEs changed by article, late changes and the conflicts they met."""
+    """What one side came to: by article, rows its MERGEs changed and conflicts that late changes met."""
 
     counts: dict[int, PhaseCounts]
+    late_conflicts: dict[int, int]
     late_changes: int = 0
-    late_conflicts: int = 0
+
+
+_OUTCOME = TypeAdapter(SideOutcome)
+"""How `<side>.done` keeps what a side came to, for the run that finishes the session."""
 
 
 @dataclass(frozen=True)
@@ -70,42 +74,44 @@ class Outcome:
 def carry_out(
     spark: SparkSession,
     changeset: Changeset,
+    replicas: dict[str, Replica],
     *,
     record: Callable[[Outcome], None],
-    sides: Sequence[str] = (PUBLISHER, SUBSCRIBER),
 ) -> Outcome | None:
-    """Carry out a staged changeset at these sides; with both, finish the session. Returns None if it is not
-    finished.
+    """Carry out a staged changeset at these replicas, by side; with both, finish the session. Returns None if
+    it is not finished.
 
-    `record` is told the outcome before the changeset is dropped, so that the history has it too.
+    The caller holds the replicas; they may lie elsewhere than when the changeset was staged. `record` is told
+    the outcome before the changeset is dropped, so that the history has it too.
 
     Raises: CommitConflictError, ApplyError, StoreError. The changeset stays staged; the next run takes it up.
     """
     manifest = changeset.manifest
     works = {name: work for name in (PUBLISHER, SUBSCRIBER) if (work := manifest.side(name)) is not None}
-    replicas = {name: Replica(work.root) for name, work in works.items()}
-    parties = Parties(replicas, works, tuple(sides))
+    parties = Parties(works, replicas)
 
     def run(name: str) -> SideOutcome:
-        if changeset.done_file(name).exists():
-            return SideOutcome({})
+        done_file = changeset.done_file(name)
+        if done_file.exists():
+            return _OUTCOME.validate_json(done_file.read_text(encoding="utf-8"))
         record_jvm(replicas[name].root, engine.jvm_pid())
         outcome = _carry_out_side(spark, changeset, name, parties)
-        write_durably(changeset.done_file(name), "")
+        write_durably(done_file, _OUTCOME.dump_json(outcome).decode())
         failpoint(f"{name}.after_done")
         return outcome
 
     with ThreadPoolExecutor(len(works)) as pool:
-        futures = {name: pool.submit(run, name) for name in works if name in sides}
+        futures = {name: pool.submit(run, name) for name in works if name in replicas}
         outcomes = {name: future.result() for name, future in futures.items()}
     if len(outcomes) < len(works):
         return None
+    _log_all_late_conflicts(spark, changeset, parties)
     _move_watermarks(changeset, replicas)
     outcome = _outcome(changeset, replicas, outcomes)
     record(outcome)
     failpoint("session.before_drop")
     drop(changeset.folder)
-    _drop_pointer(replicas.get(SUBSCRIBER), manifest.session)
+    pointer(replicas[SUBSCRIBER], manifest.session).unlink(missing_ok=True)
     failpoint("session.after_drop")
     return outcome
 
@@ -116,17 +122,18 @@ def _carry_out_side(
     name: str,
     parties: Parties,
 ) -> SideOutcome:
-    replica, work = parties.replicas[name], parties.works[name]
+    replica, work = parties.held[name], parties.works[name]
     articles = {article.nickname: article for article in replica.articles}
     info = replica.info()
-    subscription = _subscription_row(changeset, parties.replicas, name)
+    subscription = _subscription_row(changeset, replica, name)
     counts: dict[int, PhaseCounts] = {}
     captured = dict(info.captured)
     generations: list[Generation] = []
-    late_changes = late_conflicts = 0
+    late_changes = rounds = 0
+    late_conflicts: dict[int, int] = {}
     last_generation, seq = work.last_generation, work.seq
     current = changeset
-    for _ in range(LATE_ROUNDS):
+    while True:
         side = Side(name, replica, articles, _work_of(current, name))
         commits = _write_all(spark, current, side, parties)
         for nickname, commit in commits.items():
@@ -139,6 +146,14 @@ def _carry_out_side(
         if not windows:
             break
         log.info("%s: %s late commits", replica.root, sum(len(window.user_commits) for window in windows))
+        # Rounds that a run before this one staged are not counted: a rerun must get further than the last.
+        rounds += not (current.late_folder(name, current.manifest.round + 1) / MANIFEST).exists()
+        if rounds > LATE_ROUNDS:
+            raise ApplyError(
+                f"User writers change '{replica.root}' faster than the session can take their commits in "
+                f"({LATE_ROUNDS} rounds). The session stays staged; run again.",
+                replica=str(replica.root),
+            )
         current, found = stage_late_round(
             spark,
             current,
@@ -152,15 +167,10 @@ def _carry_out_side(
             last_generation=last_generation,
         )
         late_changes += found
-        late_conflicts += sum(current.manifest.conflicts.values())
-    else:
-        raise ApplyError(
-            f"User writers change '{replica.root}' faster than the session can take their commits in "
-            f"({LATE_ROUNDS} rounds). The session stays staged; run again.",
-            replica=str(replica.root),
-        )
+        for nickname, count in current.manifest.conflicts.items():
+            late_conflicts[nickname] = late_conflicts.get(nickname, 0) + count
     _save_bookkeeping(replica, generations, captured, seq, last_generation, changeset.manifest.number)
-    return SideOutcome(counts, late_changes, late_conflicts)
+    return SideOutcome(counts, late_conflicts, late_changes)
 
 
 def _work_of(changeset: Changeset, name: str) -> SideWork:
@@ -210,19 +220,29 @@ def _log_conflicts(
 
     The session's own conflicts are logged by each side for itself; those of a late round by the side that has it.
     """
+    logging_at = _logging_sides(changeset)
+    if changeset.manifest.round == 0:
+        chosen = [name for name in logging_at if name == side.name]
+    else:
+        chosen = [name for name in logging_at if name in parties.held] or [PUBLISHER]
+    _log_at(spark, changeset, chosen, parties)
+
+
+def _log_all_late_conflicts(spark: SparkSession, changeset: Changeset, parties: Parties) -> None:
+    """Log what a late round could not log where it belongs, as that replica was not held when it was carried out."""
+    logging_at = _logging_sides(changeset)
+    for folder in sorted(changeset.folder.glob("late-*")):
+        late = read_changeset(folder)
+        if late is not None:
+            _log_at(spark, late, logging_at, parties)
+
+
+def _log_at(spark: SparkSession, changeset: Changeset, sides: Sequence[str], parties: Parties) -> None:
     if not any(changeset.manifest.conflicts.values()):
         return
-    logging_at = _logging_sides(changeset)
-    is_late = changeset.manifest.round > 0
-    reachable = [name for name in logging_at if name in parties.held] or [PUBLISHER]
-    for name in reachable if is_late else [name for name in logging_at if name == side.name]:
-        log_conflicts(
-            spark,
-            changeset,
-            parties.replicas[name],
-            {article.nickname: article for article in parties.replicas[name].articles},
-            parties.works,
-        )
+    for name in sides:
+        articles = {article.nickname: article for article in parties.held[name].articles}
+        log_conflicts(spark, changeset, parties.held[name], articles, parties.works)
 
 
 def _logging_sides(changeset: Changeset) -> list[str]:
@@ -261,13 +281,15 @@ def _save_bookkeeping(
     failpoint("bookkeeping.after_replinfo")
 
 
-def _subscription_row(changeset: Changeset, replicas: dict[str, Replica], name: str) -> Row:
-    rows = replicas[name].subscriptions()
-    other = SUBSCRIBER if name == PUBLISHER else PUBLISHER
-    wanted = changeset.manifest.subid
-    work = changeset.manifest.side(other)
-    replid = work.replid if work is not None else None
-    return next(row for row in rows if row["subid"] == wanted and replid in (None, row["replid"]))
+def _subscription_row(changeset: Changeset, replica: Replica, name: str) -> Row:
+    """Return a replica's row about the other side of the session."""
+    other = changeset.manifest.side(SUBSCRIBER if name == PUBLISHER else PUBLISHER)
+    replid = other.replid if other is not None else None
+    return next(
+        row
+        for row in replica.subscriptions()
+        if row["subid"] == changeset.manifest.subid and replid in (None, row["replid"])
+    )
 
 
 def _move_watermarks(changeset: Changeset, replicas: dict[str, Replica]) -> None:
@@ -316,26 +338,20 @@ def pointer(subscriber: Replica, session: str) -> Path:
     return subscriber.staging / f"{session}.json"
 
 
-def _drop_pointer(subscriber: Replica | None, session: str) -> None:
-    if subscriber is not None:
-        pointer(subscriber, session).unlink(missing_ok=True)
-
-
 def _outcome(changeset: Changeset, replicas: dict[str, Replica], outcomes: dict[str, SideOutcome]) -> Outcome:
     manifest = changeset.manifest
-    none = PhaseCounts()
     at_publisher, at_subscriber = outcomes[PUBLISHER], outcomes[SUBSCRIBER]
-    counted = []
-    for article in replicas[PUBLISHER].articles_of(manifest.pubid):
-        conflicts = manifest.conflicts.get(article.nickname, 0)
-        # A conflict is met where the two changes first come together: while uploading, unless only
-        # downloading.
-        up = replace(
-            at_publisher.counts.get(article.nickname, none), conflicts=conflicts if manifest.upload else 0
-        )
-        down = replace(
-            at_subscriber.counts.get(article.nickname, none), conflicts=0 if manifest.upload else conflicts
-        )
-        if up != none or down != none:
-            counted.append(ArticleCounts(article.name, up, down))
-    return Outcome(tuple(counted), at_publisher.late_changes + at_subscriber.late_changes)
+    # A conflict is met where the two changes first come together: while uploading, unless only downloading.
+    met_at = PUBLISHER if manifest.upload else SUBSCRIBER
+
+    def counts(side: str, nickname: int) -> PhaseCounts:
+        conflicts = outcomes[side].late_conflicts.get(nickname, 0)
+        conflicts += manifest.conflicts.get(nickname, 0) if side == met_at else 0
+        return replace(outcomes[side].counts.get(nickname, PhaseCounts()), conflicts=conflicts)
+
+    counted = [
+        ArticleCounts(a.name, counts(PUBLISHER, a.nickname), counts(SUBSCRIBER, a.nickname))
+        for a in replicas[PUBLISHER].articles_of(manifest.pubid)
+    ]
+    moved = [item for item in counted if item.upload != PhaseCounts() or item.download != PhaseCounts()]
+    return Outcome(tuple(moved), at_publisher.late_changes + at_subscriber.late_changes)

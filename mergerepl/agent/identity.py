@@ -3,10 +3,11 @@
 from pathlib import Path
 
 from mergerepl.errors import EnumerationError, PublicationError
+from mergerepl.model.article import PublishedArticle
 from mergerepl.store.control import Row
 from mergerepl.store.replica import Replica, ReplicaInfo
 
-_AFRESH = (
+AFRESH = (
     "Nothing was changed. To initialise the subscriber again: take its subscription out of the file, run "
     "`mergerepl apply FILE`, move its folder away, put the subscription back and run `mergerepl apply FILE` "
     "again."
@@ -41,7 +42,7 @@ def require_same_session(
         raise PublicationError(
             f"'{subscriber.root}' and '{publisher.root}' do not know each other: the {at} has no such "
             "subscription for "
-            f"this replica. The folder was replaced by another replica. {_AFRESH}",
+            f"this replica. The folder was replaced by another replica. {AFRESH}",
             publisher=str(publisher.root),
             subscriber=str(subscriber.root),
         )
@@ -49,11 +50,32 @@ def require_same_session(
         raise EnumerationError(
             f"'{subscriber.root}' and '{publisher.root}' did not part in the same session: one of the two "
             "was "
-            f"restored from an older copy, so what it already sent or received is not certain. {_AFRESH}",
+            f"restored from an older copy, so what it already sent or received is not certain. {AFRESH}",
             publisher=str(publisher.root),
             subscriber=str(subscriber.root),
         )
     return found
+
+
+def require_same_articles(
+    publisher: Replica,
+    subscriber: Replica,
+    at_publisher: dict[int, PublishedArticle],
+    at_subscriber: dict[int, PublishedArticle],
+) -> None:
+    """Check that both sides have the same articles, by nickname.
+
+    Raises: PublicationError naming one that a side lacks: an `apply` was cut short.
+    """
+    for nickname in sorted({*at_publisher} ^ {*at_subscriber}):
+        there = at_publisher.get(nickname) or at_subscriber[nickname]
+        lacking = subscriber if nickname in at_publisher else publisher
+        raise PublicationError(
+            f"Article '{there.name}' is not there at '{lacking.root}' yet: an `apply` did not come to its end. "
+            "Nothing was changed. Run `mergerepl apply FILE`, then synchronize again.",
+            replica=str(lacking.root),
+            article=there.name,
+        )
 
 
 def _refuse_copy(replica: Replica, info: ReplicaInfo) -> None:

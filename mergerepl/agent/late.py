@@ -98,22 +98,21 @@ def stage_late_round(
         if captured.rows is None:
             continue
         kept = Kept()
-        rows = _late_rows(
-            spark, changeset, side, captured, last_generation, kept, client_subscription=client_subscription
-        )
-        result = stage_article(
-            rows,
-            folder / str(article.nickname),
-            article,
-            from_versions=dict.fromkeys((PUBLISHER, SUBSCRIBER), merged_versions[article.nickname]),
-        )
+        try:
+            result = stage_article(
+                _late_rows(spark, changeset, side, captured, kept, client_subscription=client_subscription),
+                folder / str(article.nickname),
+                article,
+                from_versions=dict.fromkeys((PUBLISHER, SUBSCRIBER), merged_versions[article.nickname]),
+            )
+        finally:
+            kept.release()
+            captured.release()
         works.append(result.publisher if side.name == PUBLISHER else result.subscriber)
         conflicts[article.nickname] = result.conflicts
         generations.append(
             {**generation, "coldate": generation["coldate"].isoformat(), "changecount": captured.changes}
         )
-        kept.release()
-        captured.release()
     work = SideWork(
         root=side.work.root,
         replid=side.work.replid,
@@ -160,7 +159,6 @@ def _late_rows(
     changeset: Changeset,
     side: Side,
     captured: CapturedArticle,
-    generation: int,
     kept: Kept,
     *,
     client_subscription: bool,
@@ -168,6 +166,8 @@ def _late_rows(
     """Return RESOLVED: late changes against the rows we applied; what the table must still be changed to."""
     article = captured.article
     assert captured.rows is not None
+    assert captured.generation is not None
+    generation = captured.generation["generation"]
     work = next(work for work in side.work.articles if work.nickname == article.nickname)
     late_keys = captured.rows.select(changes.ROWGUID)
     applied = recorded_rows(spark, changeset, side, work).join(late_keys, on=changes.ROWGUID, how="left_semi")
@@ -185,29 +185,42 @@ def _late_rows(
         resolved_at_subscriber=generation,
     )
     resolved = resolved_rows(at_publisher, at_subscriber, article, terms, kept)
-    return _acted_on_applied(resolved, applied, side, generation, article)
+    in_table = _in_table(spark, changeset, side, captured.rows, article)
+    return _acted_on(resolved, in_table, side, generation)
 
 
-def _acted_on_applied(
-    resolved: DataFrame, applied: DataFrame, side: Side, generation: int, article: PublishedArticle
+def _in_table(
+    spark: SparkSession, changeset: Changeset, side: Side, late: DataFrame, article: PublishedArticle
 ) -> DataFrame:
-    """Set the action of this side by comparing the final state with what our MERGE left in the table.
+    """Return the late rows as the table holds them now: as our MERGE wrote them, or else as the user left them.
 
-    A late change of a row that we did not apply is in the table already: only its metadata is new.
+    A row of which the changeset told only metadata was not written by us, so the user's late write stands.
+
+    Returns: rowguid, held_deleted, held_row.
     """
-    told = applied.select(
-        changes.ROWGUID,
-        F.col(changes.DELETED).alias("applied_deleted"),
-        F.col(changes.ROW).alias("applied_row"),
-        F.lit(True).alias("was_applied"),
+    staged = spark.read.parquet(str(changeset.rows(article.nickname)))
+    written = staged.where(F.col(side.action).isin([action.value for action in changes.DATA_ACTIONS])).select(
+        changes.ROWGUID, F.struct(changes.DELETED, changes.ROW).alias("written")
     )
-    joined = resolved.join(told, on=changes.ROWGUID, how="left")
-    same = same_image(changes.ROW, "applied_row", image_type(joined, changes.ROW))
+    held = late.select(changes.ROWGUID, F.struct(changes.DELETED, changes.ROW).alias("left")).join(
+        written, on=changes.ROWGUID, how="left"
+    )
+    told = F.coalesce("written", "left")
+    return held.select(
+        changes.ROWGUID,
+        told[changes.DELETED].alias("held_deleted"),
+        told[changes.ROW].alias("held_row"),
+    )
+
+
+def _acted_on(resolved: DataFrame, in_table: DataFrame, side: Side, generation: int) -> DataFrame:
+    """Set the action of this side by comparing the final state with what the table holds."""
+    joined = resolved.join(in_table, on=changes.ROWGUID, how="left")
+    same = same_image(changes.ROW, "held_row", image_type(joined, changes.ROW))
     action = (
-        F.when(F.col("was_applied").isNull(), Action.METADATA.value)
-        .when(F.col(changes.DELETED) & F.col("applied_deleted"), Action.METADATA.value)
+        F.when(F.col(changes.DELETED) & F.col("held_deleted"), Action.METADATA.value)
         .when(F.col(changes.DELETED), Action.DELETE.value)
-        .when(F.col("applied_deleted"), Action.INSERT.value)
+        .when(F.col("held_deleted"), Action.INSERT.value)
         .when(same, Action.METADATA.value)
         .otherwise(Action.UPDATE.value)
     )

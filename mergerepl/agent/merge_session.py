@@ -5,7 +5,6 @@ make_generation, stage the changeset, carry it out. Up to the manifest of the ch
 changes is written; from there on the session will be finished, by this run or the next.
 """
 
-import logging
 import shutil
 import tempfile
 import time
@@ -19,7 +18,7 @@ from pyspark.sql import SparkSession
 from mergerepl import spark as engine
 from mergerepl.agent import history
 from mergerepl.agent.carry_out import Outcome, carry_out
-from mergerepl.agent.recovery import recover
+from mergerepl.agent.recovery import recover, refuse_interrupted
 from mergerepl.agent.session_plan import has_work, number_generations, plan_generations
 from mergerepl.agent.session_result import session_result, summed
 from mergerepl.agent.sides import as_if_committed, captured_sides, note_versions, open_sides, with_windows
@@ -33,11 +32,6 @@ from mergerepl.store.control import Row
 from mergerepl.store.engine_errors import told_plainly
 from mergerepl.store.lease import lease, record_jvm
 from mergerepl.store.replica import Replica
-
-log = logging.getLogger(__name__)
-
-_AT_ONCE = 2
-"""Spark actions run side by side: one keeps two cores busy only in part."""
 
 SparkSource = Callable[[], SparkSession]
 
@@ -100,7 +94,7 @@ def merge_session(
             results.append(session_result(publication, subscriber, outcome, duration_s, recovered))
             history.record(publisher, subscriber, changeset.manifest, results[0], start_time)
 
-        carry_out(spark, changeset, record=record)
+        carry_out(spark, changeset, {PUBLISHER: publisher, SUBSCRIBER: subscriber}, record=record)
         return results[0]
 
 
@@ -125,12 +119,16 @@ def preview_session(
     download: bool = True,
     progress: Progress,
 ) -> SessionResult:
-    """Return what a session would do, with its conflicts, and change nothing."""
+    """Return what a session would do, with its conflicts, and change nothing.
+
+    Raises: As `merge_session`; EnumerationError if a session is staged that the next one will finish first.
+    """
     from mergerepl.agent.preview import conflict_previews
 
     started = time.monotonic()
     doing = f"previewing '{publisher.root}' with '{subscriber.root}'"
     with told_plainly(doing), _leases(publisher, subscriber, 0.0):
+        refuse_interrupted(publisher, subscriber)
         sides = {n: with_windows(s) for n, s in open_sides(publisher, subscriber, subscription).items()}
         if not has_work(sides, upload=upload, download=download):
             return SessionResult(

@@ -4,25 +4,25 @@ import json
 import logging
 from collections.abc import Callable
 from datetime import datetime
-from pathlib import Path
 
 from pyspark.sql import SparkSession
 
 from mergerepl.agent import history
 from mergerepl.agent.carry_out import Outcome, carry_out, pointer
+from mergerepl.agent.identity import AFRESH
 from mergerepl.agent.session_result import session_result
+from mergerepl.agent.subscription import DELETED
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.changeset import (
     Changeset,
     drop,
     read_changeset,
 )
+from mergerepl.errors import EnumerationError, StoreError
+from mergerepl.store.deltalog import head_version
 from mergerepl.store.replica import Replica
 
 log = logging.getLogger(__name__)
-
-_AT_ONCE = 2
-"""Spark actions run side by side: one keeps two cores busy only in part."""
 
 SparkSource = Callable[[], SparkSession]
 
@@ -31,10 +31,14 @@ def recover(publisher: Replica, subscriber: Replica, spark_of: SparkSource) -> i
     """Roll staged sessions of the publisher forward and drop incomplete ones. Returns how many were rolled
     forward.
 
-    A session with another subscriber is finished at the publisher only; its own subscriber may be out of
-    reach, and the rest waits for that one's next session.
+    A session is known by the subscriber's replid, so a moved folder is still its own. One with another
+    subscriber is finished at the publisher only; that subscriber may be out of reach, and the rest waits for its
+    next session. Where the subscription is gone since, the publisher's side is all there is to finish.
+
+    Raises: EnumerationError if a replica is older than the session that was staged against it.
     """
     rolled = 0
+    own_id = subscriber.info().replid
     folders = sorted(publisher.staging.iterdir()) if publisher.staging.is_dir() else []
     for folder in (path for path in folders if path.is_dir()):
         changeset = read_changeset(folder)
@@ -43,29 +47,97 @@ def recover(publisher: Replica, subscriber: Replica, spark_of: SparkSource) -> i
             pointer(subscriber, folder.name).unlink(missing_ok=True)
             continue
         work = changeset.manifest.subscriber
-        is_ours = (
-            work is not None and Path(work.root) == subscriber.root and subscriber.root != publisher.root
-        )
-        if not is_ours and changeset.done_file(PUBLISHER).exists():
-            continue
-        log.info("rolling session %s forward", folder.name)
-        _roll_forward(spark_of(), changeset, publisher, subscriber, is_ours=is_ours)
-        rolled += 1
-    for stale in subscriber.staging.glob("*.json") if subscriber.staging.is_dir() else ():
-        told = json.loads(stale.read_text(encoding="utf-8") or "{}")
-        if told.get("publisher") == str(publisher.root) and not (publisher.staging / stale.stem).exists():
-            stale.unlink(missing_ok=True)
+        is_subscribed = work is not None and _is_subscribed(publisher, changeset.manifest.subid, work.replid)
+        is_ours = is_subscribed and work is not None and work.replid == own_id
+        if is_ours or not changeset.done_file(PUBLISHER).exists():
+            log.info("rolling session %s forward", folder.name)
+            _roll_forward(spark_of(), changeset, publisher, subscriber, is_ours=is_ours)
+            rolled += 1
+        if not is_subscribed:
+            drop(folder)
+    _drop_stale_pointers(publisher, subscriber)
     return rolled
+
+
+def refuse_interrupted(publisher: Replica, subscriber: Replica) -> None:
+    """Raise EnumerationError if a session was interrupted that the next one of these two will finish first."""
+    own_id = subscriber.info().replid
+    for folder in sorted(publisher.staging.iterdir()) if publisher.staging.is_dir() else []:
+        changeset = read_changeset(folder) if folder.is_dir() else None
+        work = changeset.manifest.subscriber if changeset is not None else None
+        if changeset is None or work is None:
+            continue
+        if work.replid == own_id or not changeset.done_file(PUBLISHER).exists():
+            raise EnumerationError(
+                f"A session of '{publisher.root}' was interrupted and is half carried out, so what a next one "
+                "will do cannot be told yet. Nothing was changed. Run `mergerepl sync`, which finishes it first.",
+                replica=str(publisher.root),
+            )
+
+
+def _is_subscribed(publisher: Replica, subid: str, replid: str) -> bool:
+    return any(
+        row["subid"] == subid and row["replid"] == replid and row["status"] != DELETED
+        for row in publisher.subscriptions()
+    )
+
+
+def _drop_stale_pointers(publisher: Replica, subscriber: Replica) -> None:
+    """Remove what points to sessions of this publisher that are over."""
+    for path in subscriber.staging.glob("*.json") if subscriber.staging.is_dir() else ():
+        try:
+            told = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise StoreError(
+                f"'{path}' is damaged: it names the publisher of an unfinished session. Nothing was changed. If "
+                f"it is one of '{publisher.root}', remove the file and run again.",
+                replica=str(subscriber.root),
+            ) from error
+        is_of_publisher = told.get("replid") == publisher.info().replid
+        if is_of_publisher and not (publisher.staging / path.stem).exists():
+            path.unlink(missing_ok=True)
 
 
 def _roll_forward(
     spark: SparkSession, changeset: Changeset, publisher: Replica, subscriber: Replica, *, is_ours: bool
 ) -> None:
     manifest = changeset.manifest
+    sides = {PUBLISHER: publisher, **({SUBSCRIBER: subscriber} if is_ours else {})}
 
     def record(outcome: Outcome) -> None:
         result = session_result(manifest.publication, subscriber, outcome, 0.0, 1)
         history.record(publisher, subscriber, manifest, result, datetime.fromisoformat(manifest.started))
 
-    sides = (PUBLISHER, SUBSCRIBER) if is_ours else (PUBLISHER,)
-    carry_out(spark, changeset, record=record, sides=sides)
+    unlike = {
+        name: told for name, replica in sides.items() if (told := _unlike_staged(changeset, name, replica))
+    }
+    if PUBLISHER not in unlike:
+        held = {name: replica for name, replica in sides.items() if name not in unlike}
+        carry_out(spark, changeset, held, record=record)
+    for name, told in unlike.items():
+        raise EnumerationError(
+            f"A session of '{publisher.root}' with '{subscriber.root}' was interrupted, and since then the "
+            f"{name} '{sides[name].root}' was put back to an older state: {told}. The session cannot be finished "
+            "there. " + AFRESH,
+            replica=str(sides[name].root),
+        )
+
+
+def _unlike_staged(changeset: Changeset, name: str, replica: Replica) -> str | None:
+    """Return how a replica is older than when the session was staged against it, None if it is not."""
+    work = changeset.manifest.side(name)
+    if work is None or changeset.done_file(name).exists():
+        return None
+    info = replica.info()
+    if info.replid != work.replid:
+        return "it is another replica"
+    if info.last_seq < work.base_seq:
+        return f"its last run is {info.last_seq}, not {work.base_seq}"
+    articles = {article.nickname: article for article in replica.articles}
+    for item in work.articles:
+        if item.nickname not in articles:
+            return f"it no longer has the article with nickname {item.nickname}"
+        head = head_version(replica.table(articles[item.nickname]))
+        if head < item.from_version:
+            return f"'{articles[item.nickname].name}' is at version {head}, not {item.from_version}"
+    return None

@@ -1,12 +1,9 @@
 """What a session will tell whom: generations from the watermarks, their numbers at the other side, the manifest."""
 
-import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from uuid import uuid4
-
-from pyspark.sql import SparkSession
 
 from enumeration.generations import (
     Watermark,
@@ -31,13 +28,6 @@ from mergerepl.changeset import (
 from mergerepl.store import delta
 from mergerepl.store.control import Row
 from mergerepl.systables.genhistory import GenStatus
-
-log = logging.getLogger(__name__)
-
-_AT_ONCE = 2
-"""Spark actions run side by side: one keeps two cores busy only in part."""
-
-SparkSource = Callable[[], SparkSession]
 
 
 @dataclass(frozen=True)

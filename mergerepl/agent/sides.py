@@ -1,7 +1,5 @@
 """The two sides of a session: what each replica knows of the other, and what is captured there."""
 
-import logging
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
@@ -19,7 +17,7 @@ from mergerepl.agent.capture import (
     upserted,
 )
 from mergerepl.agent.feed_window import FeedWindow, feed_window
-from mergerepl.agent.identity import require_same_session
+from mergerepl.agent.identity import require_same_articles, require_same_session
 from mergerepl.agent.subscription import own_priority
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.model.article import PublishedArticle
@@ -27,12 +25,8 @@ from mergerepl.store.control import Row
 from mergerepl.store.replica import Replica, ReplicaInfo
 from mergerepl.systables.genhistory import GenStatus
 
-log = logging.getLogger(__name__)
-
 _AT_ONCE = 2
 """Spark actions run side by side: one keeps two cores busy only in part."""
-
-SparkSource = Callable[[], SparkSession]
 
 
 @dataclass(frozen=True)
@@ -71,13 +65,18 @@ def open_sides(publisher: Replica, subscriber: Replica, subscription: Row) -> di
         for name in replicas
     }
     row_of = require_same_session(publisher, subscriber, infos[PUBLISHER], infos[SUBSCRIBER], found)
+    articles = {
+        name: {article.nickname: article for article in replica.articles_of(pubid)}
+        for name, replica in replicas.items()
+    }
+    require_same_articles(publisher, subscriber, articles[PUBLISHER], articles[SUBSCRIBER])
     return {
         name: SideState(
             name,
             replica,
             infos[name],
             replica.genhistory(),
-            {article.nickname: article for article in replica.articles_of(pubid)},
+            articles[name],
             row_of[name],
         )
         for name, replica in replicas.items()

@@ -1,9 +1,7 @@
 """Stage a session: the changesets of its articles and the manifest that commits to carrying them out."""
 
 import json
-import logging
 import shutil
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from uuid import uuid4
@@ -33,12 +31,8 @@ from mergerepl.lineage.value import agent_nickname
 from mergerepl.model.progress import Progress
 from mergerepl.store.control import Row
 
-log = logging.getLogger(__name__)
-
 _AT_ONCE = 2
 """Spark actions run side by side: one keeps two cores busy only in part."""
-
-SparkSource = Callable[[], SparkSession]
 
 
 def enumerated(side: SideState, nickname: int, sent: list[Row], start: int) -> Enumerated:
@@ -158,7 +152,8 @@ def staged_changeset(
         shutil.rmtree(folder, ignore_errors=True)
         raise
     changeset = Changeset(folder, manifest)
-    told = json.dumps({"publisher": str(sides[PUBLISHER].replica.root), "session": session})
+    publisher = sides[PUBLISHER]
+    told = json.dumps({"publisher": str(publisher.replica.root), "replid": publisher.info.replid})
     write_durably(pointer(sides[SUBSCRIBER].replica, session), told)
     failpoint("stage.before_manifest")
     changeset.commit()

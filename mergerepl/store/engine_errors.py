@@ -1,22 +1,25 @@
-"""Spark's and py4j's exceptions as ours, at the edge of the work that uses the engine."""
+"""What Spark, py4j, delta-rs and the file system raise, as our errors: at the edge of the work that uses them."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from delta.exceptions import DeltaConcurrentModificationException
+from deltalake.exceptions import DeltaError
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark.errors import PySparkException
 
 from mergerepl.errors import CommitConflictError, EngineLostError, StoreError
 
-_AGAIN = "What was staged stays staged; run again and it is finished first."
+_AGAIN = (
+    "Mend the cause and run again: a session that was staged is finished first; else nothing was changed."
+)
 
 
 @contextmanager
 def told_plainly(doing: str) -> Iterator[None]:
     """Turn engine failures into one message that says what was being done.
 
-    Raises: EngineLostError, CommitConflictError (run again); StoreError for anything Spark could not do.
+    Raises: EngineLostError, CommitConflictError (run again); StoreError for anything that could not be done.
     """
     try:
         yield
@@ -34,6 +37,10 @@ def told_plainly(doing: str) -> Iterator[None]:
         if "Answer from Java side is empty" in str(error) or "error while sending" in str(error).lower():
             raise EngineLostError(f"The Spark engine ended while {doing}. {_AGAIN}") from error
         raise StoreError(f"Spark failed while {doing}: {_first_line(error)}. {_AGAIN}") from error
+    except (DeltaError, OSError) as error:
+        raise StoreError(
+            f"A file could not be read or written while {doing}: {_first_line(error)}. {_AGAIN}"
+        ) from error
 
 
 def _first_line(error: object) -> str:

@@ -1,0 +1,136 @@
+"""Sessions that died after their manifest, and what people do before the next one (I20, I26 to I28; design section 7.4)."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import mergerepl
+from mergerepl import failpoints
+from mergerepl.errors import EnumerationError, PublicationError
+from mergerepl.failpoints import FailpointError
+from tests.faults.test_late_commits import paused_sync, row
+from tests.properties.engine_network import EngineNetwork, Setting
+from tests.properties.reference import Subscriber
+
+NORTH = Subscriber("north", "server", 75.0)
+
+
+@pytest.fixture
+def engine(spark: SparkSession, replica_dir: Path) -> EngineNetwork:
+    """Two replicas of six rows."""
+    return EngineNetwork(spark, replica_dir, Setting((NORTH,)), {f"k{n}": row("a", "b") for n in range(6)})
+
+
+@pytest.fixture
+def stop(engine: EngineNetwork, monkeypatch: pytest.MonkeyPatch) -> object:
+    """Edit both sides, with one conflict, and let the session die at a failpoint."""
+
+    def stopped(point: str) -> None:
+        engine.write("hub", {"k0": row("hub", "b"), "k1": row("hub", "b")})
+        engine.write("north", {"k1": row("north", "b"), "k2": row("north", "b")})
+        failpoints._passed.clear()
+        with monkeypatch.context() as context:
+            context.setenv("MERGEREPL_FAILPOINT", f"{point}=raise")
+            with pytest.raises(FailpointError):
+                engine.sync("north")
+
+    return stopped
+
+
+def check(engine: EngineNetwork, north: str = "north") -> None:
+    """Both sides hold both sides' edits, and the loser is logged."""
+    rows = engine.rows("hub")
+    assert rows == engine.rows(north)
+    assert [rows[key][0] for key in ("k0", "k1", "k2")] == ["hub", "hub", "north"]
+    assert [item[4] for item in engine.conflicts() if item[0] == "k1"] == [("north", "b", None)]
+
+
+@pytest.mark.parametrize("point", ["stage.after_manifest", "subscriber.after_merge", "publisher.after_done"])
+def test_a_subscriber_that_was_moved_finishes_its_own_session(
+    engine: EngineNetwork, stop: object, point: str
+) -> None:
+    stop(point)  # type: ignore[operator]
+    (engine.folder / "elsewhere").mkdir()
+    shutil.move(engine.path("north"), engine.path("elsewhere/north"))
+    done = mergerepl.sync(engine.path("elsewhere/north")).sessions[0]
+    assert done.recovered == 1
+    check(engine, "elsewhere/north")
+    assert not list((engine.path("hub") / "_mergerepl" / "staging").iterdir())
+    assert not list((engine.path("elsewhere/north") / "_mergerepl" / "staging").iterdir())
+
+
+def test_a_publisher_that_was_moved_finishes_its_sessions(engine: EngineNetwork, stop: object) -> None:
+    stop("publisher.before_merge")  # type: ignore[operator]
+    shutil.move(engine.path("hub"), engine.path("head"))
+    assert mergerepl.sync(engine.path("head"), subscriber=engine.path("north")).sessions[0].recovered == 1
+    assert not engine.path("hub").exists()
+    shutil.move(engine.path("head"), engine.path("hub"))
+    check(engine)
+
+
+def test_a_subscriber_that_was_restored_is_refused_and_the_publisher_is_finished(
+    engine: EngineNetwork, stop: object
+) -> None:
+    shutil.copytree(engine.path("north"), engine.path("backup"))
+    stop("subscriber.before_merge")  # type: ignore[operator]
+    shutil.rmtree(engine.path("north"))
+    shutil.move(engine.path("backup"), engine.path("north"))
+    with pytest.raises(EnumerationError, match="put back to an older state"):
+        engine.sync("north")
+    assert [engine.rows("hub")[key][0] for key in ("k0", "k1", "k2")] == ["hub", "hub", "north"]
+    assert [item[4] for item in engine.conflicts() if item[0] == "k1"] == [("north", "b", None)]
+
+
+def test_a_dry_run_says_that_a_session_was_interrupted(engine: EngineNetwork, stop: object) -> None:
+    stop("watermarks.before_publisher")  # type: ignore[operator]
+    with pytest.raises(EnumerationError, match="Run `mergerepl sync`, which finishes it first"):
+        mergerepl.sync(engine.path("hub"), dry_run=True)
+    engine.sync("north")
+    check(engine)
+    assert mergerepl.sync(engine.path("hub"), dry_run=True).sessions[0].status == "nothing_to_do"
+
+
+def test_inv_10_what_was_done_before_the_crash_is_counted(engine: EngineNetwork, stop: object) -> None:
+    stop("session.before_drop")  # type: ignore[operator]
+    engine.sync("north")
+    told = mergerepl.history(engine.path("hub"))[0]
+    assert (told.upload.updates, told.upload.conflicts, told.download.updates) == (1, 1, 2)
+
+
+def test_an_article_that_one_side_lacks_is_named(engine: EngineNetwork) -> None:
+    control = engine.path("north") / "_mergerepl" / "sysmergearticles"
+    shutil.move(control, engine.path("north") / "kept")
+    shutil.copytree(engine.path("hub") / "_mergerepl" / "sysmergearticles", control)
+    from deltalake import DeltaTable
+
+    DeltaTable(str(control)).delete()
+    engine.write("hub", {"k0": row("hub", "b")})
+    with pytest.raises(PublicationError, match=r"Article 't' is not there at .*mergerepl apply FILE"):
+        engine.sync("north")
+
+
+@pytest.mark.parametrize("tracking", ["row", "column"])
+def test_inv_09_a_late_write_to_a_row_that_only_its_metadata_concerned(
+    spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch, tracking: str
+) -> None:
+    """Both sides made the same change, so the session leaves the row alone; then a user there writes it."""
+    engine = EngineNetwork(
+        spark, replica_dir, Setting((NORTH,), tracking), {f"k{n}": row("a", "b") for n in range(6)}
+    )
+    engine.write("hub", {"k1": row("same", "b"), "k2": row("hub", "b"), "k3": None})
+    engine.write("north", {"k1": row("same", "b"), "k3": None})
+    thread, outcome = paused_sync(engine, "subscriber.before_merge", replica_dir / "gate", monkeypatch)
+    engine.write("north", {"k1": row("late", "b"), "k3": row("late", "b")})
+    (replica_dir / "gate").touch()
+    thread.join(300)
+    monkeypatch.delenv("MERGEREPL_FAILPOINT")
+    assert isinstance(outcome[0], mergerepl.SessionResult), outcome
+    for _ in range(2):
+        engine.sync("north")
+    rows = engine.rows("hub")
+    assert rows == engine.rows("north")
+    logged = [(key, lost) for key, _, _, _, lost in engine.conflicts()]
+    for key in ("k1", "k3"):
+        assert rows.get(key, [None])[0] == "late" or (key, ("late", "b", None)) in logged
