@@ -10,6 +10,7 @@ from pathlib import Path
 from mergerepl.errors import CaptureError, SchemaMismatchError, StoreError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.publish.column_types import ddl_of
+from mergerepl.store.control import reason_of
 from mergerepl.store.deltalog import Commit, TableMetadata, commits, head_version, is_delta_table
 from mergerepl.store.replica import Replica, ReplicaInfo
 
@@ -45,7 +46,15 @@ def feed_window(
     published columns changed; StoreError if a commit of the window is damaged.
     """
     table = replica.table(article)
-    captured = info.captured[article.nickname]
+    captured = info.captured.get(article.nickname)
+    if captured is None:
+        raise CaptureError(
+            f"Article '{article.name}': MSmerge_replinfo of '{replica.root}' does not say up to which version "
+            f"its table '{table}' was captured: it was edited or damaged. Nothing was changed. Restore the "
+            "'_mergerepl' folder from a copy taken together with the tables, or initialise the replica anew.",
+            replica=str(replica.root),
+            article=article.name,
+        )
     head = _head(replica, article, table, captured)
     if through_version_inclusive is not None:
         head = min(head, through_version_inclusive)
@@ -96,8 +105,8 @@ def _require_same_table(replica: Replica, article: PublishedArticle, table: Path
         table_id = str(DeltaTable(str(table)).metadata().id)
     except DeltaError as error:
         raise StoreError(
-            f"Article '{article.name}': the log of '{table}' cannot be read: {error}. Restore it from a "
-            "copy.",
+            f"Article '{article.name}': the log of '{table}' cannot be read: {reason_of(error)}. Restore it "
+            "from a copy, or undo what this version of Delta does not support.",
             table=str(table),
         ) from error
     if table_id != info.table_ids.get(article.nickname):

@@ -70,7 +70,7 @@ def read_rows(
     Raises: StoreError if the table is missing or unreadable.
     """
     from deltalake import DeltaTable, QueryBuilder
-    from deltalake.exceptions import DeltaError, TableNotFoundError
+    from deltalake.exceptions import TableNotFoundError
 
     try:
         table = DeltaTable(str(path))
@@ -81,18 +81,29 @@ def read_rows(
         result = QueryBuilder().register("t", table).execute(query).read_all()
     except TableNotFoundError as error:
         raise StoreError(
-            f"System table '{path.name}' is missing below '{path.parent}'. It was removed or the replica was "
-            "never "
-            "initialised; run `mergerepl apply FILE`, or restore the folder from a copy.",
+            f"System table '{path.name}' is missing below '{path.parent}': it was removed, or `mergerepl apply` "
+            "was cut short. Restore the folder from a copy taken together with the tables, or run `mergerepl "
+            "apply FILE`, which says what else can be done.",
             table=str(path),
         ) from error
-    except (DeltaError, OSError) as error:
-        raise StoreError(f"System table '{path}' cannot be read: {error}", table=str(path)) from error
+    except Exception as error:
+        # Not only DeltaError: what fails while rows are read is a bare Exception of the query engine.
+        raise StoreError(
+            f"Table '{path}' cannot be read: {reason_of(error)}. Its log or a file of it is damaged or gone: "
+            "restore the folder from a copy.",
+            table=str(path),
+        ) from error
     columns = {name: result.column(name).to_pylist() for name in result.column_names}
     return [
         {name: _python_value(columns[name][i]) if name in columns else None for name in names}
         for i in range(result.num_rows)
     ]
+
+
+def reason_of(error: Exception) -> str:
+    """Return what delta-rs says is wrong, without the native stack trace and log structures that follow it."""
+    first = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return first.partition(": ParsedLogPath {")[0].rstrip(". ")[:500]
 
 
 def _python_value(value: Any) -> Any:
