@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mergerepl.agent.feed_window import FeedWindow, feed_window
+from mergerepl.agent.identity import refuse_copy
 from mergerepl.agent.subscription import own_priority
 from mergerepl.changes import PUBLISHER
 from mergerepl.changeset import MANIFEST
@@ -44,6 +45,8 @@ def capture_replica(root: Path, *, progress: Progress) -> CaptureResult:
         captured); LeaseError (run again).
     """
     replica = Replica(root).require()
+    replica.require_tables()
+    refuse_copy(replica, replica.info())
     with _held(replica) as publishers:
         return _capture(replica, publishers, _embedded_spark, progress)
 
@@ -172,6 +175,20 @@ def _move_versions(replica: Replica, info: ReplicaInfo, windows: Sequence[FeedWi
 
 
 def _captured(
+    replica: Replica,
+    info: ReplicaInfo,
+    sources: dict[str, Row],
+    windows: Sequence[FeedWindow],
+    spark_of: SparkSource,
+    progress: Progress,
+) -> tuple[ArticleCapture, ...]:
+    from mergerepl.store.engine_errors import told_plainly
+
+    with told_plainly(f"capturing '{replica.root}'"):
+        return _computed(replica, info, sources, windows, spark_of, progress)
+
+
+def _computed(
     replica: Replica,
     info: ReplicaInfo,
     sources: dict[str, Row],

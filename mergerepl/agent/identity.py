@@ -35,7 +35,7 @@ def require_same_session(
     them was put back to an older state.
     """
     for replica, info in ((publisher, publisher_info), (subscriber, subscriber_info)):
-        _refuse_copy(replica, info)
+        refuse_copy(replica, info)
     found = {name: row for name, row in rows.items() if row is not None}
     if len(found) < 2:
         at = "publisher" if rows.get("publisher") is None else "subscriber"
@@ -78,7 +78,11 @@ def require_same_articles(
         )
 
 
-def _refuse_copy(replica: Replica, info: ReplicaInfo) -> None:
+def refuse_copy(replica: Replica, info: ReplicaInfo) -> None:
+    """Check that the replica is where it always was, or was moved: the original is not there any more.
+
+    Raises: PublicationError naming the original.
+    """
     former = Path(info.root)
     if former == replica.root or not (former / "_mergerepl").is_dir():
         return

@@ -18,7 +18,7 @@ from mergerepl.changeset import (
     drop,
     read_changeset,
 )
-from mergerepl.errors import EnumerationError, StoreError
+from mergerepl.errors import EnumerationError
 from mergerepl.store.deltalog import head_version
 from mergerepl.store.replica import Replica
 
@@ -87,12 +87,9 @@ def _drop_stale_pointers(publisher: Replica, subscriber: Replica) -> None:
     for path in subscriber.staging.glob("*.json") if subscriber.staging.is_dir() else ():
         try:
             told = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise StoreError(
-                f"'{path}' is damaged: it names the publisher of an unfinished session. Nothing was changed. If "
-                f"it is one of '{publisher.root}', remove the file and run again.",
-                replica=str(subscriber.root),
-            ) from error
+        except ValueError:
+            # Whose session it was cannot be told; a capture, which has to know, says what to do about it.
+            continue
         is_of_publisher = told.get("replid") == publisher.info().replid
         if is_of_publisher and not (publisher.staging / path.stem).exists():
             path.unlink(missing_ok=True)

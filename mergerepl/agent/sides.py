@@ -54,6 +54,8 @@ def open_sides(publisher: Replica, subscriber: Replica, subscription: Row) -> di
     state in which they parted.
     """
     pubid, subid = subscription["pubid"], subscription["subid"]
+    for replica in (publisher, subscriber):
+        replica.require_tables()
     infos = {PUBLISHER: publisher.info(), SUBSCRIBER: subscriber.info()}
     replicas = {PUBLISHER: publisher, SUBSCRIBER: subscriber}
     others = {PUBLISHER: SUBSCRIBER, SUBSCRIBER: PUBLISHER}

@@ -6,10 +6,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from mergerepl.errors import ConfigurationError, PublicationError
+from mergerepl.errors import ConfigurationError, PublicationError, StoreError
 from mergerepl.model.article import PublishedArticle, published_article
 from mergerepl.store.control import ControlPlane, Row
-from mergerepl.systables import catalog, contents, genhistory, replinfo, tombstone
+from mergerepl.store.deltalog import is_delta_table
+from mergerepl.systables import catalog, contents, genhistory, registry, replinfo, tombstone
 from mergerepl.systables.table import FOLDER
 
 
@@ -78,6 +79,12 @@ class Replica:
         Raises: ConfigurationError if there are no system tables below the root, or newer ones than we know.
         """
         if not (self.folder / replinfo.NAME).is_dir():
+            if self.folder.is_dir():
+                raise ConfigurationError(
+                    f"'{self.root}' is no complete replica: its '{FOLDER}' folder has no {replinfo.NAME}. Restore "
+                    "the folder from a copy; or, if a first `mergerepl apply FILE` was cut short, run it again.",
+                    replica=str(self.root),
+                )
             raise ConfigurationError(
                 f"'{self.root}' is not a replica: it has no '{FOLDER}' folder with system tables. "
                 "Name a publisher or subscriber root, or run `mergerepl apply FILE` first.",
@@ -92,6 +99,21 @@ class Replica:
                 replica=str(self.root),
             )
         return self
+
+    def require_tables(self) -> None:
+        """Check that no system table is gone: what is written next would begin it anew, without its past.
+
+        Raises: StoreError naming those that are gone.
+        """
+        missing = [table.name for table in registry.ALL if not is_delta_table(self.folder / table.name)]
+        if missing:
+            raise StoreError(
+                f"Replica '{self.root}' has lost its system tables {', '.join(missing)}. Nothing was changed. "
+                f"Restore the folder '{self.folder}' from a copy taken together with the tables, or run "
+                "`mergerepl apply FILE`, which says what else can be done.",
+                replica=str(self.root),
+                table=missing[0],
+            )
 
     def info(self) -> ReplicaInfo:
         """Return who the replica is and how far its bookkeeping is, read anew."""
@@ -154,5 +176,5 @@ class Replica:
         if len(chosen) == 1:
             return chosen[0]
         known = ", ".join(sorted(row["name"] for row in self.publications)) or "none"
-        what = f"has no publication '{name}'" if name else "holds several publications; name one"
+        what = f"has no publication {name!r}" if name is not None else "holds several publications; name one"
         raise ConfigurationError(f"Replica '{self.root}' {what}. Known: {known}.", replica=str(self.root))
