@@ -33,5 +33,7 @@ def _count_in_log(table: Path, version: int) -> int | None:
 def _count_by_spark(table: Path, version: int) -> int:
     from mergerepl import spark
     from mergerepl.store.delta import read_version
+    from mergerepl.store.engine_errors import told_plainly
 
-    return read_version(spark.session(), table, version).count()
+    with told_plainly(f"counting the rows of '{table}'"):
+        return read_version(spark.session(), table, version).count()

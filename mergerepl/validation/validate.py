@@ -40,11 +40,12 @@ def validate_subscription(publisher: Path, subscriber: Path, level: str) -> tupl
         if level == ROWCOUNT:
             return _compare_counts(here.name, at_publisher.table(here), at_subscriber.table(there))
         from mergerepl import spark
+        from mergerepl.store.engine_errors import told_plainly
         from mergerepl.validation.compare_tables import compare_tables
 
-        return compare_tables(
-            spark.session(), here, there, at_publisher.table(here), at_subscriber.table(there)
-        )
+        tables = at_publisher.table(here), at_subscriber.table(there)
+        with told_plainly(f"comparing '{tables[0]}' with '{tables[1]}'"):
+            return compare_tables(spark.session(), here, there, *tables)
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         return tuple(pool.map(compare, pairs))
