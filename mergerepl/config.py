@@ -66,7 +66,9 @@ def _read(file: Path, name: str) -> str:
         raise ConfigurationError(f"{name} does not exist: check the path.", file=name) from error
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
-        raise ConfigurationError(f"{name} cannot be read: {reason}.", file=name) from error
+        raise ConfigurationError(
+            f"{name} cannot be read: {reason}. Check the path and its permissions.", file=name
+        ) from error
     if len(content) > LARGEST_FILE:
         raise ConfigurationError(
             f"{name} is larger than {LARGEST_FILE // 1_000_000} MB: is it the configuration file?", file=name
@@ -100,7 +102,8 @@ class _Check:
         for index, value in enumerate(values):
             if (other := first.get(folded(value))) is not None:
                 raise self.refuse(
-                    path(index), f"is {shown(value)}, and {what} {shown(other)} is there already"
+                    path(index),
+                    f"is {shown(value)}, and {what} {shown(other)} is there already: name another",
                 )
             first[folded(value)] = value
 
@@ -110,7 +113,8 @@ def _publication(stated: PublicationKeys, check: _Check, *, folder: Path) -> Pub
     publisher = _root(stated.publisher, check, ("publisher",), folder)
     if not os.path.isdir(publisher):
         raise check.refuse(
-            ("publisher",), f"is {shown(stated.publisher)}, and there is no folder {publisher}"
+            ("publisher",),
+            f"is {shown(stated.publisher)}, and there is no folder {publisher}: check the path",
         )
     articles = tuple(
         _article(article, check, ("articles", index), publisher)

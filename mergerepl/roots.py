@@ -12,6 +12,8 @@ from urllib.parse import unquote, urlsplit
 
 from mergerepl.errors import ConfigurationError
 
+LONGEST_SHOWN = 200
+
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+):/")
 _CREDENTIALS = re.compile(r"(?<=:/)[^\s'\"]*@")
 _QUERY = re.compile(r"(://[^\s'\"?]*)\?[^\s'\"]*")
@@ -27,6 +29,7 @@ def parse(text: str, *, base: str | os.PathLike[str] = ".") -> str:
         ConfigurationError: It is empty, no path, an object store's URI, a file, or a loop of symbolic links.
     """
     shown = masked(text)
+    shown = shown if len(shown) <= LONGEST_SHOWN else f"{shown[:LONGEST_SHOWN]}…"
     if not text.strip():
         raise ConfigurationError("A replica root is empty: give the folder that holds the replica's tables.")
     if any(unicodedata.category(character) in ("Cc", "Cs") for character in text):
@@ -47,7 +50,9 @@ def parse(text: str, *, base: str | os.PathLike[str] = ".") -> str:
             if error.errno == errno.ELOOP
             else f"cannot be read: {error.strerror}"
         )
-        raise ConfigurationError(f"Replica root {shown!r} {reason}.", replica=path) from error
+        raise ConfigurationError(
+            f"Replica root {shown!r} {reason}. Check the path.", replica=shown
+        ) from error
     if is_folder is False:
         raise ConfigurationError(
             f"Replica root {shown!r} is a file, or lies inside one: give the folder that holds the tables.",

@@ -6,15 +6,16 @@ from pathlib import Path
 
 import click
 
+from mergerepl import roots
 from mergerepl.cli.help import Command
 from mergerepl.cli.options import reporting
 from mergerepl.report.output import Output
 
 
 @click.command(cls=Command)
-@click.argument("directory", metavar="[DIR]", default="demo", type=click.Path(path_type=Path))
+@click.argument("directory", metavar="[DIR]", default="demo")
 @reporting
-def demo(directory: Path, output: Output) -> None:
+def demo(directory: str, output: Output) -> None:
     """Play the whole story on sample data.
 
     The replicas stay in DIR (default: demo) to explore.
@@ -24,4 +25,6 @@ def demo(directory: Path, output: Output) -> None:
     """
     from mergerepl import demo as story
 
-    story.run(directory, output.said)
+    root = roots.parse(directory)
+    # A path stays as it was given: the commands that the story ends with name it so.
+    story.run(Path(root if directory.lower().startswith("file:") else directory), output.said)

@@ -70,7 +70,11 @@ publication_option = click.option("--publication", metavar="NAME", help="Only th
 def is_file(text: str) -> bool:
     """Return whether an argument is a configuration file, not a replica."""
     path = Path(text)
-    return path.is_file() or (text.lower().endswith((".yml", ".yaml")) and not path.is_dir())
+    try:
+        return path.is_file() or (text.lower().endswith((".yml", ".yaml")) and not path.is_dir())
+    except OSError:
+        # A name that is too long, for example: `roots` says what is wrong with it.
+        return False
 
 
 def replica_root(text: str) -> str:

@@ -99,9 +99,13 @@ def key_value(text: str, type_: str) -> KeyValue:
 
 
 def _integer(text: str, type_: str) -> int:
-    value, limit = int(text), 1 << _INTEGER_BITS[base_type(type_)] - 1
+    limit = 1 << _INTEGER_BITS[base_type(type_)] - 1
+    try:
+        value = int(text)
+    except ValueError as error:
+        raise ValueError(f"{text[:40]!r} is no {type_}") from error
     if "_" in text or not -limit <= value < limit:
-        raise ValueError(f"{text!r} is no {type_}")
+        raise ValueError(f"{text[:40]!r} is no {type_}")
     return value
 
 

@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from mergerepl.errors import ConfigurationError
 from mergerepl.model.results import ArticleCounts, PhaseCounts, SessionRecord
 from mergerepl.store.control import Row, read_rows
 from mergerepl.store.replica import Replica
@@ -26,11 +27,14 @@ def session_history(
 ) -> tuple[SessionRecord, ...]:
     """Return the last sessions a replica took part in, newest first; one recorded twice is told once.
 
-    Raises: ConfigurationError if the folder is no replica; StoreError if a table of it cannot be read.
+    Raises: ConfigurationError if the folder is no replica or knows no such subscriber; StoreError if a table
+        of it cannot be read.
     """
     replica = Replica(root).require()
     chosen = _last_sessions(replica, limit, None if subscriber is None else _root(subscriber))
     if not chosen:
+        if subscriber is not None:
+            _require_known(replica, _root(subscriber))
         return ()
     ids = [row["session_id"] for row in chosen]
     since = min(row["start_time"] for row in chosen)
@@ -39,6 +43,18 @@ def session_history(
     )
     messages = _by_session(_rows_of(replica, sessions.HISTORY, ids, f"timestamp >= {_literal(since)}"))
     return tuple(_record(row, articles[row["session_id"]], messages[row["session_id"]]) for row in chosen)
+
+
+def _require_known(replica: Replica, subscriber: str) -> None:
+    """Refuse a subscriber without sessions that the replica has never heard of: the name is a mistake."""
+    known = {str(replica.root), *(str(row["subscriber_server"]) for row in replica.subscriptions())}
+    if subscriber not in known:
+        raise ConfigurationError(
+            f"Replica '{replica.root}' knows no subscriber '{subscriber}'. Known: {', '.join(sorted(known))}. "
+            "Name one of them.",
+            replica=str(replica.root),
+            subscriber=subscriber,
+        )
 
 
 def _root(subscriber: str | Path) -> str:

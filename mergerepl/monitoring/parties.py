@@ -77,7 +77,7 @@ def article_named(replica: Replica, name: str, publication: str | None) -> Publi
             article=name,
         )
     raise ConfigurationError(
-        f"Replica '{replica.root}' has no article '{name}'. Known: {_names(articles)}.",
+        f"Replica '{replica.root}' has no article {name!r}. Known: {_names(articles)}.",
         replica=str(replica.root),
         article=name,
     )

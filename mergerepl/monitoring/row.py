@@ -65,7 +65,8 @@ def _key_values(article: PublishedArticle, key: Mapping[str, str]) -> list[KeyVa
             values.append(key_value(key[name], type_))
         except ValueError as error:
             raise ConfigurationError(
-                f"Key column '{name}' of article '{article.name}' is of type {type_}: {error}.",
+                f"Key column '{name}' of article '{article.name}' is of type {type_}: {error}. Correct the "
+                f"value after `{name}=`.",
                 article=article.name,
             ) from error
     return values
