@@ -1,0 +1,99 @@
+"""Folders that are no replica, given to the commands that want one."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.bad_inputs.conftest import Refused
+from tests.bad_inputs.network import Network, write_table
+
+pytestmark = pytest.mark.usefixtures("no_engine")
+
+COMMANDS = [
+    pytest.param(words, id=" ".join(words[:2] if words[0] == "conflicts" else words[:1]))
+    for words in [
+        ("sync",),
+        ("capture",),
+        ("validate",),
+        ("status",),
+        ("pending",),
+        ("history",),
+        ("conflicts", "list"),
+        ("row", "--article", "orders", "--key", "id=1"),
+    ]
+]
+
+
+def empty(place: Path) -> None:
+    place.mkdir()
+
+
+def delta_table(place: Path) -> None:
+    write_table(place)
+
+
+def parquet(place: Path) -> None:
+    write_table(place)
+    shutil.rmtree(place / "_delta_log")
+
+
+def link_to_a_table(place: Path) -> None:
+    write_table(place.with_name("table"))
+    place.symlink_to(place.with_name("table"))
+
+
+def file_in_the_way(place: Path) -> None:
+    place.mkdir()
+    (place / "_mergerepl").touch()
+
+
+@pytest.mark.parametrize("make", [empty, delta_table, parquet, link_to_a_table, file_in_the_way])
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_folder_without_system_tables(
+    folder: Path, refused: Refused, command: tuple[str, ...], make: Callable[[Path], None]
+) -> None:
+    make(folder / "place")
+    says = ("is not a replica", "no '_mergerepl' folder", "mergerepl apply FILE")
+    refused(*command, "place", code=2, says=says)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_system_folder_without_the_table_that_says_who_it_is(
+    network: Network, refused: Refused, command: tuple[str, ...]
+) -> None:
+    shutil.rmtree(network.system_table("hq", "MSmerge_replinfo"))
+    says = ("no complete replica", "MSmerge_replinfo", "Restore the folder", "run it again")
+    refused(*command, "hq", code=2, says=says)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("place", ["loop", "hq/orders/_delta_log/00000000000000000000.json/x"])
+def test_a_path_that_leads_nowhere(
+    network: Network, refused: Refused, command: tuple[str, ...], place: str
+) -> None:
+    (network.folder / "loop").symlink_to(network.folder / "loop")
+    message = refused(*command, place, code=2, says=(place,))
+    assert "Check the path" in message or "give the folder" in message
+
+
+@pytest.mark.parametrize(
+    ("arguments", "gone"),
+    [
+        pytest.param(("sync", "hq", "--subscriber", "north"), "north", id="sync"),
+        pytest.param(("validate", "hq", "--subscriber", "north"), "north", id="validate"),
+        pytest.param(("sync", "north"), "hq", id="sync at the subscriber"),
+        pytest.param(("validate", "north"), "hq", id="validate at the subscriber"),
+    ],
+)
+def test_the_other_end_is_gone(
+    network: Network, refused: Refused, arguments: tuple[str, ...], gone: str
+) -> None:
+    network.root(gone).rename(network.root("elsewhere"))
+    refused(*arguments, code=2, says=(f"/{gone}' is not a replica", "mergerepl apply FILE"))
+
+
+def test_a_subscriber_that_is_gone_is_not_made_anew(network: Network, refused: Refused) -> None:
+    network.root("north").rename(network.root("elsewhere"))
+    refused("apply", "sales.yml", code=1, says=("/north' has lost its replica", "bring it back"))

@@ -1,0 +1,206 @@
+"""What `apply` is to publish or to subscribe: tables and folders that cannot be it."""
+
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from mergerepl.store.lease import LOCK_FILE
+from tests.bad_inputs.conftest import Refused, run
+from tests.bad_inputs.network import FILE, Network, commit, write_table
+from tests.bad_inputs.unprivileged import refused_without_privileges, run_without_privileges
+from tests.spark.publishing import Hub
+from tests.spark.test_publish_refusals import TABLES
+
+pytestmark = pytest.mark.usefixtures("no_engine")
+
+
+@pytest.mark.parametrize("case", TABLES)
+def test_a_table_that_cannot_be_published(folder: Path, refused: Refused, case: str) -> None:
+    """`test_publish_refusals` says what each message holds; here it is the only one, and the exit code."""
+    prepare, article, _ = TABLES[case]
+    if not article.identity:
+        pytest.skip("the file's own check refuses an article without a key")
+    prepare(Hub(folder))
+    keys = {"name", "table", "key", "columns"} if article.key else {"name", "table", "rowguid", "columns"}
+    stated = {name: value for name, value in asdict(article).items() if name in keys and value}
+    lists = {name: list(value) if isinstance(value, tuple) else value for name, value in stated.items()}
+    publication = {"publication": "s", "publisher": "./hq", "articles": [lists]}
+    (folder / FILE).write_text(yaml.safe_dump(publication))
+    code = 2 if case == "a key column twice" else 1
+    refused("apply", FILE, code=code, says=("orders" if code == 1 else "articles[0].key",))
+
+
+def unknown_feature(name: str) -> Callable[[Path], None]:
+    def make(table: Path) -> None:
+        write_table(table)
+        features = {"readerFeatures": [], "writerFeatures": [name]}
+        commit(table, {"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, **features}})
+
+    return make
+
+
+def iceberg(table: Path) -> None:
+    (table / "metadata").mkdir(parents=True)
+    (table / "metadata" / "v1.metadata.json").write_text("{}")
+
+
+def looping_log(table: Path) -> None:
+    table.mkdir()
+    (table / "_delta_log").symlink_to(table / "_delta_log")
+
+
+def no_columns(table: Path) -> None:
+    write_table(table)
+    commit(table, {"metaData": {"id": "x", "schemaString": '{"type":"struct","fields":[]}'}})
+
+
+NEW_TABLES: list[Any] = [
+    pytest.param(unknown_feature("icebergCompatV2"), ("icebergCompatV2", "does not know", "DROP FEATURE"), id="47 UniForm"),
+    pytest.param(unknown_feature("catalogManaged"), ("catalogManaged", "does not know", "DROP FEATURE"), id="45 feature"),
+    pytest.param(iceberg, ("is no Delta table", "create the table first"), id="47 Iceberg"),
+    pytest.param(looping_log, ("lines", "is no Delta table", "Check `table:`"), id="31 log is a loop of links"),
+    pytest.param(no_columns, ("the key names column 'id'", "does not have"), id="63 no columns"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("make", "says"), NEW_TABLES)
+def test_a_new_article_that_is_no_such_table(
+    network: Network, refused: Refused, make: Callable[[Path], None], says: tuple[str, ...]
+) -> None:
+    make(network.root("hq") / "lines")
+    network.write_file(articles=[*network.stated["articles"], {"name": "lines", "key": ["id"]}])
+    refused("apply", FILE, code=1, says=("'lines'", *says))
+
+
+def test_44_a_catalog_name_is_a_folder_that_is_not_there(network: Network, refused: Refused) -> None:
+    network.write_file(
+        articles=[{"name": "a", "table": "main.sales.orders", "key": ["id"]}], subscriptions=[]
+    )
+    refused("apply", FILE, code=1, says=("main.sales.orders' does not exist", "Check `table:`"))
+
+
+@pytest.mark.parametrize("table", ["orders", "./orders//"])
+def test_42_52_a_table_belongs_to_one_publication(network: Network, refused: Refused, table: str) -> None:
+    article = {"name": "mine", "table": table, "key": ["id"]}
+    network.write_file("other.yml", publication="other", articles=[article])
+    says = ("'mine'", "is article 'orders' of publication 'sales' already", "take it out there first")
+    refused("apply", "other.yml", code=1, says=says)
+
+
+def inside_a_replica(network: Network) -> str:
+    return "./south/inner"
+
+
+def below_a_lock(network: Network) -> str:
+    (network.folder / "held").mkdir()
+    (network.folder / "held" / LOCK_FILE).touch()
+    return "./held/inner"
+
+
+def a_file(network: Network) -> str:
+    (network.folder / "west").touch()
+    return "./west"
+
+
+def with_the_table(network: Network) -> str:
+    write_table(network.root("west") / "orders")
+    return "./west"
+
+
+def with_a_file_there(network: Network) -> str:
+    network.root("west").mkdir()
+    (network.root("west") / "orders").touch()
+    return "./west"
+
+
+def with_a_link_there(network: Network) -> str:
+    network.root("west").mkdir()
+    (network.root("west") / "orders").symlink_to("/etc")
+    return "./west"
+
+
+def of_another_network(name: str) -> Callable[[Network], str]:
+    def make(network: Network) -> str:
+        (network.folder / "other").mkdir()
+        return str(Network(network.folder / "other").root(name))
+
+    return make
+
+
+PLACES: list[Any] = [
+    pytest.param(inside_a_replica, 1, ("lies inside the replica", "folder outside of it"), id="36 in a replica"),
+    pytest.param(below_a_lock, 1, ("lies inside the replica", "folder outside of it"), id="36 in a locked folder"),
+    pytest.param(a_file, 2, ("west", "is a file", "give the folder"), id="26 file"),
+    pytest.param(with_the_table, 1, ("there is a table already", "sync_type: none"), id="a table there"),
+    pytest.param(with_a_file_there, 1, ("the place is taken", "Move it away"), id="26 a file there"),
+    pytest.param(with_a_link_there, 1, ("the place is taken", "Move it away"), id="30 a link out of the root there"),
+    pytest.param(of_another_network("hq"), 1, ("is a publisher", "folder of its own"), id="42 a publisher"),
+    pytest.param(of_another_network("north"), 1, ("is already a subscriber of", "Give another folder"), id="42 another's"),
+    pytest.param(lambda n: "./loop", 2, ("loop of symbolic links", "Check the path"), id="31 loop"),
+    pytest.param(lambda n: "./100%41", 2, ("%41", "Rename the folder"), id="33 percent code"),
+    pytest.param(lambda n: "./a[b]", 2, ("[", "Rename the folder"), id="37 bracket"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("place", "code", "says"), PLACES)
+def test_a_place_that_is_no_new_subscriber(
+    network: Network, refused: Refused, place: Callable[[Network], str], code: int, says: tuple[str, ...]
+) -> None:
+    (network.folder / "loop").symlink_to(network.folder / "loop")
+    root = place(network)
+    network.write_file(subscriptions=[{"subscriber": "./north"}, {"subscriber": root}])
+    refused("apply", FILE, code=code, says=says)
+
+
+def test_41_a_subscriber_that_cannot_be_created(network: Network) -> None:
+    (network.folder / "readonly").mkdir(mode=0o555)
+    network.write_file(subscriptions=[*network.stated["subscriptions"], {"subscriber": "./readonly/west"}])
+    says = ("readonly/west' cannot be created", "Permission denied", "Check the path")
+    refused_without_privileges(network.folder, "apply", FILE, "--quiet", code=1, says=says)
+
+
+@pytest.fixture
+def read_only(network: Network) -> Network:
+    """Replicas whose folders and files may be read and not written."""
+    for root in (network.root(name) for name in ("hq", "north", "south")):
+        for path in [root, *root.rglob("*")]:
+            path.chmod(0o555 if path.is_dir() else 0o444)
+    return network
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("capture", "north"), ("sync", "north")],
+    ids=" ".join,
+)
+def test_41_a_read_only_replica_is_not_written(read_only: Network, command: tuple[str, ...]) -> None:
+    says = ("cannot be locked", "Permission denied", "writable")
+    refused_without_privileges(read_only.folder, *command, "--quiet", code=1, says=says)
+
+
+@pytest.mark.parametrize(
+    "command", ["status", "pending", "history", "conflicts list", "validate --level rowcount"]
+)
+def test_41_a_read_only_replica_can_be_looked_at(read_only: Network, command: str) -> None:
+    shown = run_without_privileges(read_only.folder, *command.split(), "hq")
+    assert (shown.returncode, shown.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("name", ["a b", "a#b", "a?b", "100%", "büro", "☃", "it's", "a+b&c=d", "-x"])
+def test_37_odd_folders_work(folder: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / name).mkdir()
+    monkeypatch.chdir(Network(folder / name).folder)
+    for command in (
+        "apply sales.yml",
+        "sync sales.yml",
+        "capture north",
+        "status hq",
+        "pending north",
+        "history hq",
+    ):
+        shown = run(*command.split())
+        assert (shown.exit_code, shown.stderr) == (0, ""), shown.output
