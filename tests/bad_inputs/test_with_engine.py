@@ -1,0 +1,125 @@
+"""Rows and files that only the engine can look at: what cannot be published, captured, applied or compared."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from mergerepl.store.deltalog import head_version
+from tests.bad_inputs.conftest import Refused, run
+from tests.bad_inputs.network import Network, commit, write_table
+
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
+
+SYNC = ("sync", "hq", "--subscriber", "north")
+CAPTURE = ("capture", "north")
+
+
+def values(*ids: int | None) -> dict[str, Any]:
+    count = len(ids)
+    return {"id": pa.array(ids, pa.int64()), "region": ["E"] * count, "amount": [9.0] * count}
+
+
+@pytest.mark.parametrize(
+    ("ids", "says"),
+    [
+        pytest.param((1, None), ("NULL values", "id=NULL", "Correct these rows"), id="55 NULL key"),
+        pytest.param((1, 1, 2), ("duplicate values", "id=1", "Correct these rows"), id="56 duplicate key"),
+    ],
+)
+@pytest.mark.parametrize("extra", [(), ("--dry-run",)], ids=["apply", "dry run"])
+def test_rows_that_cannot_be_published(
+    network: Network,
+    refused: Refused,
+    ids: tuple[int | None, ...],
+    says: tuple[str, ...],
+    extra: tuple[str, ...],
+) -> None:
+    write_table(network.root("hq") / "lines", values(*ids))
+    network.write_file(articles=[*network.stated["articles"], {"name": "lines", "key": ["id"]}])
+    refused("apply", "sales.yml", *extra, code=1, says=("'lines' cannot be published", *says))
+
+
+@pytest.mark.parametrize(
+    ("ids", "says"),
+    [
+        pytest.param(
+            (None,), ("have NULL in their key (id)", "Give them keys or delete them"), id="55 NULL key"
+        ),
+        pytest.param((9, 9), ("have one key (id)", "id=9", "Remove the duplicates"), id="102 a key twice"),
+        pytest.param(
+            (1,), ("have one key (id)", "id=1", "Remove the duplicates"), id="56 a key that was there"
+        ),
+    ],
+)
+@pytest.mark.parametrize("words", [SYNC, CAPTURE, (*SYNC, "--dry-run")], ids=" ".join)
+def test_rows_that_cannot_be_captured(
+    network: Network,
+    refused: Refused,
+    ids: tuple[int | None, ...],
+    says: tuple[str, ...],
+    words: tuple[str, ...],
+) -> None:
+    write_table(network.root("north") / "orders", values(*ids), mode="append")
+    refused(*words, code=1, says=("'orders'", "/north/orders'", "Nothing was captured", *says))
+
+
+def no_data_files(table: Path) -> None:
+    for file in table.glob("*.parquet"):
+        file.unlink()
+
+
+def empty_data_files(table: Path) -> None:
+    for file in table.glob("*.parquet"):
+        file.write_bytes(b"")
+
+
+def forged_path(table: Path) -> None:
+    """Name a file of somebody else, as whoever can write the log may."""
+    file = {"path": "file:///etc/passwd", "size": 1, "modificationTime": 1, "partitionValues": {}}
+    commit(table, {"commitInfo": {"operation": "WRITE"}}, {"add": {**file, "dataChange": True}})
+
+
+def unknown_feature(table: Path) -> None:
+    features = {"readerFeatures": ["timeTravelPlus"], "writerFeatures": ["timeTravelPlus"]}
+    commit(table, {"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, **features}})
+
+
+DAMAGED = [
+    pytest.param(no_data_files, id="data files gone"),
+    pytest.param(empty_data_files, id="data files empty"),
+    pytest.param(forged_path, id="46 a file elsewhere"),
+    pytest.param(unknown_feature, id="45 unknown feature"),
+]
+VALIDATE = ("validate", "hq", "--subscriber", "north")
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+@pytest.mark.parametrize("words", [SYNC, CAPTURE, VALIDATE], ids=["sync", "capture", "validate"])
+def test_a_table_that_cannot_be_read(
+    network: Network, refused: Refused, words: tuple[str, ...], damage: Callable[[Path], None]
+) -> None:
+    network.add_rows("north", 9)
+    damage(network.root("north") / "orders")
+    refused(*words, code=1, says=("/north",))
+
+
+def test_70_rows_that_the_other_side_does_not_take(
+    spark: SparkSession, network: Network, refused: Refused
+) -> None:
+    """What was captured stays captured; beyond it, a changeset that breaks a rule leaves no trace."""
+    spark.sql(f"ALTER TABLE delta.`{network.root('hq') / 'orders'}` ADD CONSTRAINT small CHECK (amount < 5)")
+    network.add_rows("north", 9)
+    assert run(*SYNC).exit_code == 1
+    assert [head_version(network.root(name) / "orders") for name in ("hq", "north")] == [1, 1]
+    says = (
+        "CHECK constraint 'small'",
+        "/hq/orders'",
+        '{"id":9}',
+        "Nothing was applied",
+        "Correct these rows",
+    )
+    refused(*SYNC, code=1, says=says)
