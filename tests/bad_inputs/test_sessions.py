@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from mergerepl import spark as engine
 from mergerepl.engine import java
 from mergerepl.store.lease import lease
 from tests.bad_inputs.conftest import Refused
@@ -197,5 +198,7 @@ def test_an_engine_that_cannot_start_changes_nothing(
     network.write_file("more.yml", articles=[*network.stated["articles"], {"name": "lines", "key": ["id"]}])
     network.add_rows("north", 9)
     break_engine(monkeypatch, tmp_path)
-    monkeypatch.setattr("pyspark.sql.SparkSession.getActiveSession", lambda: None)
+    # Whatever session another test of this process left: this one has to start its own.
+    monkeypatch.setattr(engine, "_embedded", None)
+    monkeypatch.setattr(engine, "users_session", lambda: None)
     refused(*words, code=1, says=says)
