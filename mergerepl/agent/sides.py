@@ -20,6 +20,7 @@ from mergerepl.agent.feed_window import FeedWindow, feed_window
 from mergerepl.agent.identity import require_same_articles, require_same_session
 from mergerepl.agent.subscription import own_priority
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
+from mergerepl.failpoints import failpoint
 from mergerepl.model.article import PublishedArticle
 from mergerepl.store.control import Row
 from mergerepl.store.replica import Replica, ReplicaInfo
@@ -145,7 +146,9 @@ def committed_sides(spark: SparkSession, sides: dict[str, SideState]) -> dict[st
         info, after = commit_changes(spark, side.replica, items, before, side.info)
         is_saved = any(item.rows is not None for item in items)
         if not is_saved and before != side.genhistory:
+            failpoint("generations.before_close")
             side.replica.save_genhistory(before)
+            failpoint("generations.after_close")
         committed = tuple(replace(item, is_committed=True) for item in items)
         return replace(side, info=info, genhistory=after, captured=committed)
 

@@ -40,6 +40,7 @@ def _names_of(argument: ast.expr) -> set[str]:
 
 
 POINTS = [point for point in named_points() if not point.startswith("late.")]
+"""Without those of late commits, which have a test of their own in `test_crash_ladder.py`."""
 
 
 class Crashing:
@@ -100,7 +101,7 @@ def test_inv_26_a_session_stopped_at_any_point_ends_as_if_it_had_not(
 ) -> None:
     crashing = Crashing(spark, replica_dir)
     passed = []
-    for point in POINTS:
+    for point in (name for name in POINTS if not name.startswith("generations.")):
         crashing.edit()
         failpoints._passed.clear()
         monkeypatch.setenv("MERGEREPL_FAILPOINT", f"{point}=raise")
@@ -116,7 +117,8 @@ def test_inv_26_a_session_stopped_at_any_point_ends_as_if_it_had_not(
         crashing.check()
         assert mergerepl.sync(replica_dir / "hub").sessions[0].status == "nothing_to_do", point
         assert not list((replica_dir / "hub" / "_mergerepl" / "staging").glob("*")), point
-    assert set(POINTS) - set(passed) == set(), "these points were never passed"
+    never = {name for name in POINTS if not name.startswith("generations.")} - set(passed)
+    assert never == set(), "these points were never passed"
 
 
 @pytest.mark.slow
