@@ -25,7 +25,6 @@ from mergerepl.agent.sides import as_if_committed, captured_sides, note_versions
 from mergerepl.agent.stage import StagedArticle
 from mergerepl.agent.stage_session import stage_articles, staged_changeset
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
-from mergerepl.failpoints import failpoint
 from mergerepl.model.progress import Progress
 from mergerepl.model.results import ArticleCounts, PhaseCounts, SessionResult
 from mergerepl.store.control import Row
@@ -82,7 +81,6 @@ def merge_session(
             for side in sides.values():
                 for item in side.captured:
                     item.release()
-        failpoint("session.before_apply")
         progress.step(
             "apply",
             rows=changeset.manifest.counts(PUBLISHER).total + changeset.manifest.counts(SUBSCRIBER).total,

@@ -406,7 +406,7 @@ def interrupted_session(story: Story, point: str, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("name", ["hq", "north"])
 def test_capture_first_finishes_a_session_that_died(fresh, monkeypatch, name):
-    interrupted_session(fresh, "session.before_apply", monkeypatch)
+    interrupted_session(fresh, "stage.after_manifest", monkeypatch)
     (session,) = api.status(fresh.path("hq")).open_sessions
     assert api.status(fresh.path("north")).open_sessions == (session,)
     fresh.run("insert into TABLE values (50, 'after', null)", name)
@@ -422,7 +422,7 @@ def test_capture_first_finishes_a_session_that_died(fresh, monkeypatch, name):
 
 
 def test_capture_waits_for_a_publisher_that_is_out_of_reach(fresh, monkeypatch):
-    interrupted_session(fresh, "session.before_apply", monkeypatch)
+    interrupted_session(fresh, "stage.after_manifest", monkeypatch)
     fresh.path("hq").rename(fresh.hub.folder / "away")
     before = Replica(fresh.path("north")).info()
     with pytest.raises(CaptureError, match="out of reach"):

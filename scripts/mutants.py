@@ -1,0 +1,98 @@
+"""Seeded faults: does the suite notice?
+
+    scripts/mutants                 every fault, about a minute each
+    scripts/mutants tombstone late  those whose name holds a word
+
+Each fault is one replacement in a fresh copy of the code; the tests named for it run there until one fails. Prints
+which test caught which fault; exit code 1 if one survived.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+ROOT = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A fault: in `file`, `old` becomes `new`; `tests` must notice."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: str
+
+
+def read_mutants() -> list[Mutant]:
+    """Return the faults of tests/mutants.yml."""
+    told = yaml.safe_load((ROOT / "tests" / "mutants.yml").read_text(encoding="utf-8"))
+    return [Mutant(**{**each, "tests": told["tests"][each["tests"]]}) for each in told["mutants"]]
+
+
+def plant(mutant: Mutant, folder: Path) -> None:
+    """Copy the project and make the replacement.
+
+    Raises: SystemExit if the text is not there exactly once: the code has moved on.
+    """
+    skipped = shutil.ignore_patterns(".git", ".venv", "*.egg-info", "__pycache__", ".*_cache", "demo", "docs")
+    shutil.copytree(ROOT, folder, ignore=skipped, dirs_exist_ok=True)
+    path = folder / mutant.file
+    text = path.read_text(encoding="utf-8")
+    if text.count(mutant.old) != 1:
+        raise SystemExit(f"{mutant.name}: {mutant.old!r} is in {mutant.file} {text.count(mutant.old)} times")
+    path.write_text(text.replace(mutant.old, mutant.new), encoding="utf-8")
+
+
+def killer(mutant: Mutant) -> tuple[str | None, float]:
+    """Return the test that failed first (None: all passed) and the seconds it took."""
+    with tempfile.TemporaryDirectory(prefix="mergerepl-mutant-") as name:
+        plant(mutant, Path(name))
+        started = time.monotonic()
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-x",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            *mutant.tests.split(),
+        ]
+        environment = {**os.environ, "PYTHONPATH": name, "MERGEREPL_TEST_PROFILE": "ci"}
+        done = subprocess.run(command, cwd=name, env=environment, capture_output=True, text=True, check=False)
+        took = time.monotonic() - started
+        if done.returncode == 0:
+            return None, took
+        failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+        if done.returncode != 1 or not failed:
+            raise SystemExit(
+                f"{mutant.name}: the tests did not run:\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
+            )
+        return failed[0].split(" ", 2)[1].rpartition("/")[2], took
+
+
+def main() -> None:
+    """Run the chosen mutants."""
+    words = sys.argv[1:]
+    chosen = [m for m in read_mutants() if not words or any(word in m.name for word in words)]
+    print("| fault | caught by | s |\n|---|---|---|")
+    survived = 0
+    for mutant in chosen:
+        test, took = killer(mutant)
+        survived += test is None
+        print(f"| {mutant.name} | {test or '**nothing**'} | {took:.0f} |", flush=True)
+    print(f"\n{len(chosen) - survived} of {len(chosen)} caught.")
+    raise SystemExit(1 if survived else 0)
+
+
+if __name__ == "__main__":
+    main()
