@@ -57,24 +57,33 @@ def net_changes(feed: DataFrame, article: PublishedArticle) -> DataFrame:
 def compared_versions(before: DataFrame, after: DataFrame, article: PublishedArticle) -> DataFrame:
     """Return what `net_changes` would, from two whole versions of the table instead of its feed.
 
-    For gaps in the feed (CDF switched off and on, vacuumed change files). Reads: the last captured version
-    and the head.
+    For gaps in the feed (CDF switched off and on, vacuumed change files). Rows of one key are counted: two
+    that came to be while the feed was off would otherwise be told as two changes of one row.
+
+    Reads: the last captured version and the head.
     """
-    old = before.select(row_image(article.columns).alias(BEFORE))
-    new = after.select(row_image(article.columns).alias(AFTER))
+    old, new = _one_per_key(before, BEFORE, article), _one_per_key(after, AFTER, article)
     same_key: Column = F.lit(True)
-    for name in article.identity_fields:
-        same_key = same_key & F.col(f"{BEFORE}.{name}").eqNullSafe(F.col(f"{AFTER}.{name}"))
+    for i, _ in enumerate(article.identity):
+        same_key = same_key & F.col(f"{BEFORE}_k{i}").eqNullSafe(F.col(f"{AFTER}_k{i}"))
+    # One row beyond the first is told as a row that came to be beside the row's own life.
+    beyond = F.coalesce(F.col(f"{AFTER}_rows") - 1, F.lit(0))
+    existed, exists = F.col(BEFORE).isNotNull(), F.col(AFTER).isNotNull()
     spans = old.join(new, on=same_key, how="full_outer").select(
-        F.col(BEFORE).isNotNull().alias(EXISTED),
+        existed.alias(EXISTED),
         F.coalesce(BEFORE, AFTER).alias(BEFORE),
-        F.col(AFTER).isNotNull().alias(EXISTS),
+        exists.alias(EXISTS),
         F.coalesce(AFTER, BEFORE).alias(AFTER),
-        (F.col(AFTER).isNotNull().cast("int") - F.col(BEFORE).isNotNull().cast("int"))
-        .cast("bigint")
-        .alias(NET),
+        (exists.cast("bigint") - existed.cast("bigint") + beyond).alias(NET),
     )
     return differing(spans)
+
+
+def _one_per_key(rows: DataFrame, image: str, article: PublishedArticle) -> DataFrame:
+    """Return one of the images of each key, its key (`<image>_k0`, …) and how many rows have it (`<image>_rows`)."""
+    images = rows.select(row_image(article.columns).alias(ROW))
+    keys = _keys(article, prefix=f"{image}_")
+    return images.groupBy(*keys).agg(F.first(ROW).alias(image), F.count(F.lit(1)).alias(f"{image}_rows"))
 
 
 def differing(spans: DataFrame) -> DataFrame:
@@ -97,5 +106,6 @@ def has_null_key(article: PublishedArticle) -> Column:
     return F.col(EXISTS) & is_null
 
 
-def _keys(article: PublishedArticle) -> list[Column]:
-    return [F.col(f"{ROW}.{name}").alias(f"k{i}") for i, name in enumerate(article.identity_fields)]
+def _keys(article: PublishedArticle, *, prefix: str = "") -> list[Column]:
+    fields = enumerate(article.identity_fields)
+    return [F.col(f"{ROW}.{name}").alias(f"{prefix}k{i}") for i, name in fields]
