@@ -9,13 +9,14 @@ from pyspark.sql import functions as F
 
 from mergerepl.changes import ROW
 from mergerepl.model.article import PublishedArticle
-from mergerepl.store.images import image_type, row_image, same_image
+from mergerepl.store.images import image_hash, image_type, row_image, same_image
 
 BEFORE = "before"
 AFTER = "after"
 EXISTED = "existed"
 EXISTS = "exists"
-NET = "net"
+DOUBTFUL = "doubtful"
+DUPLICATED = "duplicated"
 
 _CHANGE_TYPE = "_change_type"
 _COMMIT_VERSION = "_commit_version"
@@ -28,8 +29,11 @@ def net_changes(feed: DataFrame, article: PublishedArticle) -> DataFrame:
     row after it, whatever their order; so the first commit's pre-image and the last commit's post-image span
     the whole range. An UPDATE that changes the key pairs with nothing and becomes a delete and an insert.
 
+    So is the life of one row told. Where a key had two rows for a while, its first and last event may be of
+    different ones: such a key is `doubtful`, and only the table before and after tells what became of it.
+
     Reads: the feed without the agent's own commits. Returns: existed, before, exists, after (row images),
-    net (rows that came to be minus rows that went: beyond `exists` minus `existed` the key has duplicates).
+    doubtful, duplicated (False: a feed says nothing of the rows that were there all the time).
     """
     is_before = F.col(_CHANGE_TYPE).isin("update_preimage", "delete")
     events = feed.select(
@@ -39,17 +43,24 @@ def net_changes(feed: DataFrame, article: PublishedArticle) -> DataFrame:
     )
     first = F.min_by(F.struct("is_before", ROW), F.struct("version", ~F.col("is_before")))
     last = F.max_by(F.struct(~F.col("is_before"), ROW), F.struct("version", ~F.col("is_before")))
-    by_key = events.groupBy(*_keys(article)).agg(
+    by_key = events.groupBy(*_aliased_keys(article)).agg(
         first.alias("first"),
         last.alias("last"),
-        F.sum(F.when(F.col("is_before"), -1).otherwise(1)).alias(NET),
+        F.sum(F.when(F.col("is_before"), -1).otherwise(1)).alias("balance"),
+        F.bit_xor(image_hash(ROW, image_type(events, ROW))).alias("left_over"),
     )
+    existed, exists = F.col("first.is_before"), F.col("last.col1")
+    # The life of one row adds what it ends as and takes what it began as. With another balance there were
+    # more rows; and a row that came and went takes back every image it brought, or another one went for it.
+    is_odd = F.col("balance") != exists.cast("bigint") - existed.cast("bigint")
+    went_for_another = ~existed & ~exists & (F.col("left_over") != 0)
     spans = by_key.select(
-        F.col("first.is_before").alias(EXISTED),
+        existed.alias(EXISTED),
         F.col(f"first.{ROW}").alias(BEFORE),
-        F.col("last.col1").alias(EXISTS),
+        exists.alias(EXISTS),
         F.col(f"last.{ROW}").alias(AFTER),
-        F.col(NET),
+        (is_odd | went_for_another).alias(DOUBTFUL),
+        F.lit(False).alias(DUPLICATED),
     )
     return differing(spans)
 
@@ -62,40 +73,57 @@ def compared_versions(before: DataFrame, after: DataFrame, article: PublishedArt
 
     Reads: the last captured version and the head.
     """
+    return _compared(_images(before, article), _images(after, article), article)
+
+
+def decided(net: DataFrame, before: DataFrame, after: DataFrame, article: PublishedArticle) -> DataFrame:
+    """Return net changes whose doubtful keys are told from two whole versions of the table instead.
+
+    Reads: `net_changes`, the table before the feed's versions and after them.
+    """
+    doubtful = net.where(DOUBTFUL).select(F.col(AFTER).alias(ROW)).select(*_aliased_keys(article))
+    has_key: Column = F.lit(True)
+    for i, key in enumerate(_keys(article)):
+        has_key = has_key & key.eqNullSafe(F.col(f"k{i}"))
+    old, new = (
+        _images(rows, article).join(doubtful, on=has_key, how="left_semi") for rows in (before, after)
+    )
+    told = _compared(old, new, article)
+    return net.where(~F.col(DOUBTFUL)).select(*told.columns).unionByName(told)
+
+
+def _images(rows: DataFrame, article: PublishedArticle) -> DataFrame:
+    return rows.select(row_image(article.columns).alias(ROW))
+
+
+def _compared(before: DataFrame, after: DataFrame, article: PublishedArticle) -> DataFrame:
+    """Return the net changes between two sets of images (column row)."""
     old, new = _one_per_key(before, BEFORE, article), _one_per_key(after, AFTER, article)
     same_key: Column = F.lit(True)
     for i, _ in enumerate(article.identity):
         same_key = same_key & F.col(f"{BEFORE}_k{i}").eqNullSafe(F.col(f"{AFTER}_k{i}"))
-    # One row beyond the first is told as a row that came to be beside the row's own life.
-    beyond = F.coalesce(F.col(f"{AFTER}_rows") - 1, F.lit(0))
-    existed, exists = F.col(BEFORE).isNotNull(), F.col(AFTER).isNotNull()
     spans = old.join(new, on=same_key, how="full_outer").select(
-        existed.alias(EXISTED),
+        F.col(BEFORE).isNotNull().alias(EXISTED),
         F.coalesce(BEFORE, AFTER).alias(BEFORE),
-        exists.alias(EXISTS),
+        F.col(AFTER).isNotNull().alias(EXISTS),
         F.coalesce(AFTER, BEFORE).alias(AFTER),
-        (exists.cast("bigint") - existed.cast("bigint") + beyond).alias(NET),
+        F.lit(False).alias(DOUBTFUL),
+        F.coalesce(F.col(f"{AFTER}_rows") > 1, F.lit(False)).alias(DUPLICATED),
     )
     return differing(spans)
 
 
-def _one_per_key(rows: DataFrame, image: str, article: PublishedArticle) -> DataFrame:
-    """Return one of the images of each key, its key (`<image>_k0`, …) and how many rows have it (`<image>_rows`)."""
-    images = rows.select(row_image(article.columns).alias(ROW))
-    keys = _keys(article, prefix=f"{image}_")
-    return images.groupBy(*keys).agg(F.first(ROW).alias(image), F.count(F.lit(1)).alias(f"{image}_rows"))
+def _one_per_key(images: DataFrame, name: str, article: PublishedArticle) -> DataFrame:
+    """Return one image (`name`) of each key (`<name>_k0`, …), and how many rows have the key (`<name>_rows`)."""
+    by_key = images.groupBy(*_aliased_keys(article, prefix=f"{name}_"))
+    return by_key.agg(F.first(ROW).alias(name), F.count(F.lit(1)).alias(f"{name}_rows"))
 
 
 def differing(spans: DataFrame) -> DataFrame:
-    """Leave out rows with no net difference: they are no change. Duplicate keys stay in, to be refused by name."""
+    """Leave out rows with no net difference: they are no change. Keys to be decided or refused stay in."""
     never_there = ~F.col(EXISTED) & ~F.col(EXISTS)
     unchanged = F.col(EXISTED) & F.col(EXISTS) & same_image(BEFORE, AFTER, image_type(spans, BEFORE))
-    return spans.where(~(never_there | unchanged) | has_duplicates())
-
-
-def has_duplicates() -> Column:
-    """Return whether more rows of the key came to be than one row's life allows."""
-    return F.col(NET) != F.col(EXISTS).cast("bigint") - F.col(EXISTED).cast("bigint")
+    return spans.where(~(never_there | unchanged) | F.col(DOUBTFUL) | F.col(DUPLICATED))
 
 
 def has_null_key(article: PublishedArticle) -> Column:
@@ -106,6 +134,10 @@ def has_null_key(article: PublishedArticle) -> Column:
     return F.col(EXISTS) & is_null
 
 
-def _keys(article: PublishedArticle, *, prefix: str = "") -> list[Column]:
-    fields = enumerate(article.identity_fields)
-    return [F.col(f"{ROW}.{name}").alias(f"{prefix}k{i}") for i, name in fields]
+def _keys(article: PublishedArticle) -> list[Column]:
+    """Return the key of the image in column row."""
+    return [F.col(f"{ROW}.{field}") for field in article.identity_fields]
+
+
+def _aliased_keys(article: PublishedArticle, *, prefix: str = "") -> list[Column]:
+    return [key.alias(f"{prefix}k{i}") for i, key in enumerate(_keys(article))]

@@ -33,10 +33,12 @@ from triggers.errors import DuplicateKeyError, FeedGapError, NullKeyError
 from triggers.net_changes import (
     AFTER,
     BEFORE,
+    DOUBTFUL,
+    DUPLICATED,
     EXISTED,
     EXISTS,
     compared_versions,
-    has_duplicates,
+    decided,
     has_null_key,
     net_changes,
 )
@@ -184,10 +186,17 @@ def _checked(spark: SparkSession, window: FeedWindow, changed: DataFrame) -> tup
         F.count(F.lit(1)).alias("changes"),
         count(is_insert).alias("inserts"),
         count(~F.col(EXISTS)).alias("deletes"),
-        count(has_duplicates()).alias("duplicates"),
+        count(F.col(DOUBTFUL)).alias("doubtful"),
+        count(F.col(DUPLICATED)).alias("duplicates"),
         count(has_null_key(article)).alias("nulls"),
     ).collect()[0]
     counts = {name: int(found[name]) for name in found.asDict()}
+    if counts["doubtful"]:
+        changed = _decided(spark, window, net)
+        try:
+            return _checked(spark, window, changed)
+        finally:
+            net.unpersist()
     if counts["nulls"]:
         raise NullKeyError(
             f"Article '{article.name}': {counts['nulls']} new rows of '{window.table}' have NULL in their "
@@ -198,7 +207,7 @@ def _checked(spark: SparkSession, window: FeedWindow, changed: DataFrame) -> tup
             article=article.name,
             table=str(window.table),
         )
-    duplicates = _keys_of(net.where(has_duplicates()), article) if counts["duplicates"] else []
+    duplicates = _keys_of(net.where(DUPLICATED), article) if counts["duplicates"] else []
     if not duplicates and counts["inserts"]:
         duplicates = _duplicates_of_inserts(spark, window, net.where(is_insert))
     if duplicates:
@@ -211,6 +220,14 @@ def _checked(spark: SparkSession, window: FeedWindow, changed: DataFrame) -> tup
             keys=", ".join(duplicates),
         )
     return net, counts
+
+
+def _decided(spark: SparkSession, window: FeedWindow, net: DataFrame) -> DataFrame:
+    """Return the net changes without doubtful ones: those keys are looked up before and after the users' commits."""
+    first = window.user_commits[0].version
+    before = delta.read_version(spark, window.table, first - 1)
+    after = delta.read_version(spark, window.table, window.through_version_inclusive)
+    return decided(net, before, after, window.article)
 
 
 def _duplicates_of_inserts(spark: SparkSession, window: FeedWindow, inserted: DataFrame) -> list[str]:
