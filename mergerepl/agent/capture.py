@@ -177,26 +177,44 @@ def _checked(spark: SparkSession, window: FeedWindow, changed: DataFrame) -> tup
     existing = article.rowguid_column is not None
     guid = rowguid_of_image(AFTER, image, article.identity_fields, existing=existing)
     net = changed.select(guid.alias(ROWGUID), "*").persist()
-    is_insert = F.col(EXISTS) & ~F.col(EXISTED)
+    is_result = False
+    try:
+        counts = _counts(net, article)
+        if counts["doubtful"]:
+            return _checked(spark, window, _decided(spark, window, net))
+        _refuse_keys(spark, window, net, counts)
+        is_result = True
+        return net, counts
+    finally:
+        if not is_result:
+            net.unpersist()
 
+
+def _counts(net: DataFrame, article: PublishedArticle) -> dict[str, int]:
     def count(condition: Column) -> Column:
         return F.count_if(F.coalesce(condition, F.lit(False)))
 
     found = net.agg(
         F.count(F.lit(1)).alias("changes"),
-        count(is_insert).alias("inserts"),
+        count(_is_insert()).alias("inserts"),
         count(~F.col(EXISTS)).alias("deletes"),
         count(F.col(DOUBTFUL)).alias("doubtful"),
         count(F.col(DUPLICATED)).alias("duplicates"),
         count(has_null_key(article)).alias("nulls"),
     ).collect()[0]
-    counts = {name: int(found[name]) for name in found.asDict()}
-    if counts["doubtful"]:
-        changed = _decided(spark, window, net)
-        try:
-            return _checked(spark, window, changed)
-        finally:
-            net.unpersist()
+    return {name: int(found[name]) for name in found.asDict()}
+
+
+def _is_insert() -> Column:
+    return F.col(EXISTS) & ~F.col(EXISTED)
+
+
+def _refuse_keys(spark: SparkSession, window: FeedWindow, net: DataFrame, counts: dict[str, int]) -> None:
+    """Refuse keys that are NULL or that several rows have.
+
+    Raises: NullKeyError, DuplicateKeyError.
+    """
+    article = window.article
     if counts["nulls"]:
         raise NullKeyError(
             f"Article '{article.name}': {counts['nulls']} new rows of '{window.table}' have NULL in their "
@@ -209,7 +227,7 @@ def _checked(spark: SparkSession, window: FeedWindow, changed: DataFrame) -> tup
         )
     duplicates = _keys_of(net.where(DUPLICATED), article) if counts["duplicates"] else []
     if not duplicates and counts["inserts"]:
-        duplicates = _duplicates_of_inserts(spark, window, net.where(is_insert))
+        duplicates = _duplicates_of_inserts(spark, window, net.where(_is_insert()))
     if duplicates:
         raise DuplicateKeyError(
             f"Article '{article.name}': several rows of '{window.table}' have one key "
@@ -219,7 +237,6 @@ def _checked(spark: SparkSession, window: FeedWindow, changed: DataFrame) -> tup
             table=str(window.table),
             keys=", ".join(duplicates),
         )
-    return net, counts
 
 
 def _decided(spark: SparkSession, window: FeedWindow, net: DataFrame) -> DataFrame:

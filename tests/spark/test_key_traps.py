@@ -55,6 +55,11 @@ def without_feed(site: Site, table: str, statement: str) -> None:
     site.spark.sql(f"alter table {table} set tblproperties ('delta.enableChangeDataFeed' = 'true')")
 
 
+def held_in_memory(spark: SparkSession) -> int:
+    """Return how many frames Spark keeps."""
+    return int(spark.sparkContext._jsc.getPersistentRDDs().size())
+
+
 @pytest.mark.timeout(900)
 def test_inv_24_a_second_row_of_a_key_made_without_the_feed_is_refused_by_name(
     spark: SparkSession, replica_dir: Path
@@ -128,8 +133,10 @@ def test_inv_24_removing_the_row_that_was_there_ends_the_refusal_of_a_duplicate(
     # Two commits, so that the feed tells more rows than the key can have: the versions have the last word.
     spark.sql(f"insert into {table} values (1, 'other', 0.0)")
     spark.sql(f"insert into {table} values (1, 'third', 0.0)")
+    in_memory = held_in_memory(spark)
     with pytest.raises(DuplicateKeyError, match=r"id=1\..*Remove the duplicates"):
         site.sync()
+    assert held_in_memory(spark) == in_memory
     spark.sql(f"delete from {table} where id = 1 and a <> 'third'")
     site.sync()
     assert (1, "third", 0.0) in site.rows("north", "orders")
