@@ -250,13 +250,24 @@ def _decided(spark: SparkSession, window: FeedWindow, net: DataFrame) -> DataFra
 def _duplicates_of_inserts(spark: SparkSession, window: FeedWindow, inserted: DataFrame) -> list[str]:
     """Return keys of new rows that the table holds twice: the feed alone cannot tell an insert of a key that was there."""
     article = window.article
-    names = dict(zip(article.identity, article.identity_fields, strict=True))
-    keys = inserted.select(*(F.col(f"{AFTER}.{field}").alias(name) for name, field in names.items()))
+    # Names of our own: a column of the user's may have any name that is used on the way.
+    keys = [f"k{i}" for i, _ in enumerate(article.identity)]
+    new = inserted.select(
+        *(
+            F.col(f"{AFTER}.{field}").alias(key)
+            for key, field in zip(keys, article.identity_fields, strict=True)
+        )
+    )
     rows = delta.read_version(spark, window.table, window.through_version_inclusive)
-    same = rows.select(*(quote(name) for name in names)).join(keys, on=list(names), how="left_semi")
-    twice = same.groupBy(*(quote(name) for name in names)).count().where(F.col("count") > 1)
-    found = twice.limit(_NAMED_KEYS).collect()
-    return [", ".join(f"{name}={row[name]}" for name in names) for row in found]
+    named = rows.select(
+        *(F.col(quote(name)).alias(key) for key, name in zip(keys, article.identity, strict=True))
+    )
+    by_key = named.join(new, on=keys, how="left_semi").groupBy(*keys).agg(F.count(F.lit(1)).alias("rows"))
+    found = by_key.where(F.col("rows") > 1).limit(_NAMED_KEYS).collect()
+    return [
+        ", ".join(f"{name}={row[key]}" for key, name in zip(keys, article.identity, strict=True))
+        for row in found
+    ]
 
 
 def _keys_of(rows: DataFrame, article: PublishedArticle) -> list[str]:
