@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 
 from mergerepl.changes import ROW
 from mergerepl.model.article import PublishedArticle
-from mergerepl.store.images import image_hash, image_type, row_image, same_image
+from mergerepl.store.images import identity_value, image_hash, image_type, row_image, same_image
 
 BEFORE = "before"
 AFTER = "after"
@@ -135,8 +135,9 @@ def has_null_key(article: PublishedArticle) -> Column:
 
 
 def _keys(article: PublishedArticle) -> list[Column]:
-    """Return the key of the image in column row."""
-    return [F.col(f"{ROW}.{field}") for field in article.identity_fields]
+    """Return what identifies the image in column row."""
+    existing = article.rowguid_column is not None
+    return [identity_value(F.col(f"{ROW}.{field}"), existing=existing) for field in article.identity_fields]
 
 
 def _aliased_keys(article: PublishedArticle, *, prefix: str = "") -> list[Column]:

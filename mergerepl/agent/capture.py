@@ -25,7 +25,7 @@ from mergerepl.store import delta
 from mergerepl.store.control import Row
 from mergerepl.store.delta import Transaction
 from mergerepl.store.deltalog import CommitMark
-from mergerepl.store.images import image_type, rowguid_of_image
+from mergerepl.store.images import identity_value, image_type, rowguid_of_image
 from mergerepl.store.replica import Replica, ReplicaInfo
 from mergerepl.store.sql import quote
 from mergerepl.systables.genhistory import GenStatus
@@ -250,18 +250,17 @@ def _decided(spark: SparkSession, window: FeedWindow, net: DataFrame) -> DataFra
 def _duplicates_of_inserts(spark: SparkSession, window: FeedWindow, inserted: DataFrame) -> list[str]:
     """Return keys of new rows that the table holds twice: the feed alone cannot tell an insert of a key that was there."""
     article = window.article
+    existing = article.rowguid_column is not None
     # Names of our own: a column of the user's may have any name that is used on the way.
     keys = [f"k{i}" for i, _ in enumerate(article.identity)]
-    new = inserted.select(
-        *(
-            F.col(f"{AFTER}.{field}").alias(key)
-            for key, field in zip(keys, article.identity_fields, strict=True)
-        )
-    )
+
+    def keyed(rows: DataFrame, columns: Sequence[str]) -> DataFrame:
+        values = [identity_value(F.col(column), existing=existing) for column in columns]
+        return rows.select(*(value.alias(key) for key, value in zip(keys, values, strict=True)))
+
+    new = keyed(inserted, [f"{AFTER}.{field}" for field in article.identity_fields])
     rows = delta.read_version(spark, window.table, window.through_version_inclusive)
-    named = rows.select(
-        *(F.col(quote(name)).alias(key) for key, name in zip(keys, article.identity, strict=True))
-    )
+    named = keyed(rows, [quote(name) for name in article.identity])
     by_key = named.join(new, on=keys, how="left_semi").groupBy(*keys).agg(F.count(F.lit(1)).alias("rows"))
     found = by_key.where(F.col("rows") > 1).limit(_NAMED_KEYS).collect()
     return [

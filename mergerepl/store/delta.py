@@ -33,7 +33,7 @@ from mergerepl.changes import (
 from mergerepl.errors import CommitConflictError, StoreError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.store.deltalog import Commit, CommitMark, find_own_commit, head_version
-from mergerepl.store.images import same_value
+from mergerepl.store.images import identity_value, same_value
 from mergerepl.store.sql import quote, struct_type
 from mergerepl.systables import contents, tombstone
 from mergerepl.systables.contents import COLV1_TYPE, LINEAGE_TYPE, row_column
@@ -275,15 +275,18 @@ def _merge(
     if Action.UPDATE in chosen or Action.INSERT in chosen:
         # An insert that finds its row (sent again, or inserted meanwhile by a user and captured late) updates
         # it.
-        if article.value_columns:
+        # A GUID in another case is the same row, and its text must be the same everywhere too.
+        is_guid = article.rowguid_column is not None
+        kept_equal = article.columns if is_guid else article.value_columns
+        if kept_equal:
             changed: dict[str, str | Column] = {
-                quote(name): F.col(f"s.{columns[name]}") for name in article.value_columns
+                quote(name): F.col(f"s.{columns[name]}") for name in kept_equal
             }
             # A row that is the same already (only its lineage is news) is neither rewritten nor counted.
             same = [
                 same_value(F.col(f"t.{quote(name)}"), F.col(f"s.{field}"), source.schema[field].dataType)
                 for name, field in columns.items()
-                if name in article.value_columns
+                if name in kept_equal
             ]
             differs = ~reduce(lambda one, other: one & other, same)
             merge = merge.whenMatchedUpdate(condition=differs, set=changed)
@@ -299,9 +302,14 @@ def _merge(
 def _same_key(article: PublishedArticle, bounds: Mapping[str, tuple[str, str]]) -> Column:
     condition: Column = F.lit(True)
     types = dict(zip(article.columns, article.types, strict=True))
+    is_guid = article.rowguid_column is not None
     for name, field in zip(article.identity, article.identity_fields, strict=True):
-        condition = condition & (F.col(f"t.{quote(name)}") == F.col(f"s.{field}"))
-        if field in bounds:
+        target, source = (
+            identity_value(F.col(name), existing=is_guid) for name in (f"t.{quote(name)}", f"s.{field}")
+        )
+        condition = condition & (target == source)
+        # A GUID's text in another case lies outside of the bounds (and GUIDs are everywhere: they prune nothing).
+        if field in bounds and not is_guid:
             lowest, highest = (F.lit(text).cast(types[name]) for text in bounds[field])
             condition = condition & F.col(f"t.{quote(name)}").between(lowest, highest)
     return condition

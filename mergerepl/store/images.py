@@ -183,10 +183,15 @@ def derived_rowguid(keys: Sequence[tuple[Column, T.DataType]]) -> Column:
     return F.concat_ws("-", *(F.substring(digest, start, length) for start, length in cuts))
 
 
+def identity_value(value: Column, *, existing: bool) -> Column:
+    """Return what says whether two rows are one: of an existing GUID the lower case, of a key column the value."""
+    return F.lower(value) if existing else value
+
+
 def rowguid_of_image(
     image: str, data_type: T.StructType, identity_fields: Sequence[str], *, existing: bool
 ) -> Column:
     """Return the rowguid of a row image: an existing GUID column in lower case, or derived from the key."""
     if existing:
-        return F.lower(F.col(f"{image}.{identity_fields[0]}"))
+        return identity_value(F.col(f"{image}.{identity_fields[0]}"), existing=True)
     return derived_rowguid([(F.col(f"{image}.{f}"), data_type[f].dataType) for f in identity_fields])
