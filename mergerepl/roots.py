@@ -17,6 +17,8 @@ LONGEST_SHOWN = 200
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+):/")
 _CREDENTIALS = re.compile(r"(?<=:/)[^\s'\"]*@")
 _QUERY = re.compile(r"(://[^\s'\"?]*)\?[^\s'\"]*")
+_UNOPENABLE = re.compile(r"%[0-9A-Fa-f]{2}|[\[\]^|{}\\*?]")
+"""delta-rs takes paths for URLs: it undoes percent escapes that are part of a name. Spark takes them for patterns."""
 _FILE_URI = re.compile(r"^file:/", re.IGNORECASE)
 
 
@@ -26,7 +28,8 @@ def parse(text: str, *, base: str | os.PathLike[str] = ".") -> str:
     Nothing is expanded: no `~`, no variables. The folder need not exist.
 
     Raises:
-        ConfigurationError: It is empty, no path, an object store's URI, a file, or a loop of symbolic links.
+        ConfigurationError: It is empty, no path, an object store's URI, a file, a loop of symbolic links, or
+            has characters that the engines cannot open.
     """
     shown = masked(text)
     shown = shown if len(shown) <= LONGEST_SHOWN else f"{shown[:LONGEST_SHOWN]}…"
@@ -37,6 +40,7 @@ def parse(text: str, *, base: str | os.PathLike[str] = ".") -> str:
     if text.startswith("~"):
         raise ConfigurationError(f"Replica root {shown!r}: `~` is not expanded here; write the whole path.")
     path = os.path.realpath(os.path.join(base, _local_path(text)))
+    require_openable("Replica root", path)
     try:
         is_folder = Path(path).is_dir() if os.path.lexists(path) else None
         os.stat(path)
@@ -73,6 +77,20 @@ def existing(text: str, *, base: str | os.PathLike[str] = ".") -> str:
             f"Replica {masked(text)!r} does not exist (looked at {path}): check the path.", replica=path
         )
     return path
+
+
+def require_openable(what: str, path: str) -> None:
+    """Refuse a path that delta-rs or Spark would take for another one.
+
+    Raises:
+        ConfigurationError: Naming `what` it is the path of, and the characters.
+    """
+    found = _UNOPENABLE.search(path)
+    if found:
+        raise ConfigurationError(
+            f"{what} '{path}' has {found[0]} in its path, which the Delta libraries cannot open. Rename the "
+            "folder."
+        )
 
 
 def overlap(one: str, other: str) -> str | None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from mergerepl.errors import ConfigurationError, PublicationError
 from mergerepl.model.publication import Publication
+from mergerepl.roots import require_openable
 from mergerepl.store.lease import LOCK_FILE
 from mergerepl.systables.conflicts_info import conflict_table_name
 from mergerepl.systables.table import FOLDER
@@ -15,8 +16,6 @@ from mergerepl.systables.table import FOLDER
 _UNUSABLE = re.compile(r"[/\\\x00-\x1f\x7f]")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 _MAX_NAME_BYTES = 200
-_NOT_FOR_DELTA_RS = re.compile(r"%[0-9A-Fa-f]{2}|[\[\]^|\\]")
-"""delta-rs takes paths for URLs: it undoes percent escapes that are part of a name, panics at the rest."""
 
 
 def check_names(publication: Publication) -> None:
@@ -89,17 +88,8 @@ def _root(text: str, kind: str) -> Path:
     path = Path(text)
     if not path.is_absolute():
         raise ConfigurationError(f"The {kind} '{text}' is not an absolute path. Give an absolute one.")
-    _check_openable(f"The {kind}", os.path.realpath(path))
+    require_openable(f"The {kind}", os.path.realpath(path))
     return path
-
-
-def _check_openable(what: str, path: str) -> None:
-    found = _NOT_FOR_DELTA_RS.search(path)
-    if found:
-        raise ConfigurationError(
-            f"{what} '{path}' has {found[0]} in its path, which the Delta library cannot open. Rename the "
-            "folder."
-        )
 
 
 def _without_credentials(uri: str) -> str:
@@ -149,7 +139,7 @@ def _check_tables(publication: Publication, publisher: Path) -> None:
                 article=article.name,
             )
         table = Path(os.path.realpath(publisher / article.table))
-        _check_openable(f"Article '{article.name}': its table", str(table))
+        require_openable(f"Article '{article.name}': its table", str(table))
         if FOLDER in Path(os.path.normpath(article.table)).parts:
             raise ConfigurationError(
                 f"Article '{article.name}': table '{article.table}' is a system table of mergerepl, which "

@@ -225,6 +225,7 @@ PLACES: dict[str, tuple[Callable[[Hub], None], str]] = {
     "a file": (file_as_subscriber, "is a file"),
     "one folder twice": (twice, "one folder"),
     "a name delta-rs cannot open": (place("{folder}/no%20rth"), "%20.*Rename the folder"),
+    "a name Spark takes for a pattern": (place("{folder}/{{north,south}}"), r"\{ in its path.*Rename"),
     "a table name delta-rs cannot open": (
         lambda hub: hub.articles(Article("x", "a[b]", ("id",))),
         r"\[ in its path.*Rename",
