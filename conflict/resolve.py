@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.types import DataType
 
 from conflict.detect import DIFFERENT, PUBLISHER_CHANGED, SIDES, SUBSCRIBER_CHANGED, value_fields
 from mergerepl import changes
@@ -259,8 +260,9 @@ def _told(side: str) -> Column:
     return F.struct(*(F.col(f"{side}.{name}").alias(name) for name in (DELETED, LINEAGE, PRIORITY, ROW)))
 
 
-def _told_type(pairs: DataFrame) -> str:
-    return pairs.select(_told(PUBLISHER).alias("told")).schema["told"].dataType.simpleString()
+def _told_type(pairs: DataFrame) -> DataType:
+    # Not as text: names of nested fields would need quotes in it.
+    return pairs.select(_told(PUBLISHER).alias("told")).schema["told"].dataType
 
 
 def _sent(source: str, destination: str, *, start: int) -> Column:
