@@ -5,10 +5,12 @@ the whole article. It is told from the staged rows and the destination's log, so
 nothing changed and the row named.
 """
 
+import logging
 import re
 from pathlib import Path
 
-from pyspark.sql import Column, SparkSession
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from mergerepl import changes
@@ -18,6 +20,8 @@ from mergerepl.model.article import PublishedArticle
 from mergerepl.publish.table_facts import TableFacts, read_table_facts
 from mergerepl.store.replica import Replica
 from mergerepl.store.sql import quote
+
+log = logging.getLogger(__name__)
 
 _CHECK = "delta.constraints."
 _LENGTH = "__CHAR_VARCHAR_TYPE_STRING"
@@ -75,6 +79,9 @@ def refuse_violations(
                 )
             )
         )
+        rules = _computable(rows, rules)
+        if not rules:
+            continue
         broken = F.coalesce(*(F.when(~rule, F.lit(name)) for name, rule in rules.items()), F.lit(None))
         identity = F.to_json(F.struct(*(F.col(quote(name)) for name in article.identity)))
         found = rows.select(broken.alias("rule"), identity.alias("key")).where(F.col("rule").isNotNull())
@@ -89,3 +96,23 @@ def refuse_violations(
                 article=article.name,
                 table=str(replica.table(article)),
             )
+
+
+def _computable(rows: DataFrame, rules: dict[str, Column]) -> dict[str, Column]:
+    """Return the rules that speak of published columns only.
+
+    What a CHECK says of other columns is not in the changeset: an update leaves them as they are at the
+    destination, an insert leaves them NULL. A row that breaks such a CHECK fails the MERGE instead, with
+    Delta's own message and nothing of the article applied.
+    """
+    computable = {}
+    for name, rule in rules.items():
+        try:
+            rows.select(rule)
+        except AnalysisException as error:
+            if not (error.getCondition() or "").startswith("UNRESOLVED_COLUMN"):
+                raise
+            log.info("%s is left to the MERGE: it speaks of unpublished columns", name)
+            continue
+        computable[name] = rule
+    return computable

@@ -1,0 +1,24 @@
+"""CHECK constraints of a destination: what can be told before the MERGE, and what Delta means by one."""
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.spark.test_key_traps import Pair
+
+
+@pytest.mark.timeout(900)
+def test_a_check_is_told_from_published_columns_and_must_be_true(
+    spark: SparkSession, replica_dir: Path
+) -> None:
+    query = "select id, concat('a', id) as a, cast(id as double) as b, id as secret from range(6)"
+    pair = Pair(spark, replica_dir, {"orders": (query, {"key": ["id"], "columns": ["id", "a", "b"]})})
+    pair.sql("alter table hq.orders add constraint hidden check (secret is null or secret >= 0)")
+    pair.sql("alter table hq.orders add constraint mixed check (b < 100 or secret = 7)")
+    pair.sql("alter table hq.orders add constraint positive check (b >= 0)")
+    pair.sql("update north.orders set a = 'changed' where id = 1")
+    pair.sql("insert into north.orders values (10, 'new', 10.0)")
+    pair.sync()
+    rows = pair.rows("hq", "orders")
+    assert {(1, "changed", 1.0, 1), (10, "new", 10.0, None)} < set(rows)
