@@ -30,7 +30,8 @@ _LENGTH = "__CHAR_VARCHAR_TYPE_STRING"
 def rules_of(facts: TableFacts, article: PublishedArticle) -> dict[str, Column]:
     """Return name -> condition of what a table asks of its rows beyond their types, on columns by their own names."""
     rules = {
-        f"CHECK constraint '{key.removeprefix(_CHECK)}' ({text})": F.expr(text)
+        # Delta, unlike SQL, takes a row only if the condition is true: NULL breaks it.
+        f"CHECK constraint '{key.removeprefix(_CHECK)}' ({text})": F.coalesce(F.expr(text), F.lit(False))
         for key, text in facts.properties.items()
         if key.startswith(_CHECK)
     }

@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from mergerepl.errors import ApplyError
+from mergerepl.store.deltalog import head_version
 from tests.spark.test_key_traps import Pair
 
 
@@ -22,3 +24,12 @@ def test_a_check_is_told_from_published_columns_and_must_be_true(
     pair.sync()
     rows = pair.rows("hq", "orders")
     assert {(1, "changed", 1.0, 1), (10, "new", 10.0, None)} < set(rows)
+    # Delta refuses a NULL, which SQL's CHECK would take.
+    with pytest.raises(Exception, match="DELTA_VIOLATE_CONSTRAINT_WITH_VALUES"):
+        pair.sql("insert into hq.orders values (11, 'null', null, 0)")
+    pair.sql("insert into north.orders values (11, 'null', null)")
+    tables = [replica_dir / replica / "orders" for replica in ("hq", "north")]
+    before = [head_version(table) for table in tables]
+    with pytest.raises(ApplyError, match=r"CHECK constraint 'positive'.*\"id\":11.*Nothing was applied"):
+        pair.sync()
+    assert [head_version(table) for table in tables] == before
