@@ -43,7 +43,7 @@ def feed_window(
     """Return the window from the article's captured version to the head.
 
     Raises: CaptureError if the table went back, was re-created or is gone; SchemaMismatchError if its
-    published columns changed; StoreError if a commit of the window is damaged.
+    published columns are others at the window's end; StoreError if a commit of the window is damaged.
     """
     table = replica.table(article)
     captured = info.captured.get(article.nickname)
@@ -67,10 +67,10 @@ def feed_window(
         if "truncated" not in error.message:
             raise
         return FeedWindow(article, table, captured, head, (), (), "versions are gone from its log")
-    _check_schemas(replica, article, found)
+    undone = _schema_gap(replica, article, found)
     user_commits = tuple(commit for commit in found if commit.is_user_change)
     own_versions = tuple(commit.version for commit in found if commit.data_change and commit.mark is not None)
-    return FeedWindow(article, table, captured, head, user_commits, own_versions, _gap(found))
+    return FeedWindow(article, table, captured, head, user_commits, own_versions, undone or _feed_gap(found))
 
 
 def _head(replica: Replica, article: PublishedArticle, table: Path, captured: int) -> int:
@@ -84,17 +84,20 @@ def _head(replica: Replica, article: PublishedArticle, table: Path, captured: in
         )
     head = head_version(table)
     if head < captured:
-        raise CaptureError(
-            f"Article '{article.name}': table '{table}' is at version {head}, but version {captured} was "
-            "captured "
-            "already. Its folder was replaced by an older copy. Nothing was changed. Put the newer folder "
-            "back "
-            "(to go back in time use RESTORE TABLE, which is captured as a change), or initialise the "
-            "replica anew.",
-            replica=str(replica.root),
-            article=article.name,
+        raise _older_copy(
+            replica, article, f"is at version {head}, but version {captured} was captured already"
         )
     return head
+
+
+def _older_copy(replica: Replica, article: PublishedArticle, what: str) -> CaptureError:
+    return CaptureError(
+        f"Article '{article.name}': table '{replica.table(article)}' {what}. Its folder was replaced by an "
+        "older copy. Nothing was changed. Put the newer folder back (to go back in time use RESTORE TABLE, "
+        "which is captured as a change), or initialise the replica anew.",
+        replica=str(replica.root),
+        article=article.name,
+    )
 
 
 def _require_same_table(replica: Replica, article: PublishedArticle, table: Path, info: ReplicaInfo) -> None:
@@ -121,21 +124,25 @@ def _require_same_table(replica: Replica, article: PublishedArticle, table: Path
         )
 
 
-def _check_schemas(replica: Replica, article: PublishedArticle, found: list[Commit]) -> None:
-    for commit in found:
-        if commit.metadata is not None:
-            problem = schema_problem(article, commit.metadata)
-            if problem is not None:
-                raise SchemaMismatchError(
-                    f"Article '{article.name}' at '{replica.root}': {problem} (version {commit.version}, "
-                    f"{commit.operation}). Schema changes do not travel in this version. Nothing was "
-                    "changed. Undo it "
-                    "with RESTORE TABLE or ALTER TABLE, or publish an explicit `columns:` list without that "
-                    "column.",
-                    replica=str(replica.root),
-                    article=article.name,
-                    version=commit.version,
-                )
+def _schema_gap(replica: Replica, article: PublishedArticle, found: list[Commit]) -> str | None:
+    """Refuse other columns at the window's end; a change that was undone before it is a gap of the feed.
+
+    Raises: SchemaMismatchError.
+    """
+    stated = [commit for commit in found if commit.metadata is not None]
+    problems = [schema_problem(article, commit.metadata) for commit in stated if commit.metadata is not None]
+    if not any(problems):
+        return None
+    if problems[-1] is None:
+        return "its columns were changed and changed back"
+    raise SchemaMismatchError(
+        f"Article '{article.name}' at '{replica.root}': {problems[-1]} (version {stated[-1].version}, "
+        f"{stated[-1].operation}). Schema changes do not travel in this version. Nothing was changed. Undo it "
+        "with ALTER TABLE, or with RESTORE TABLE, which takes back all later changes of the table too.",
+        replica=str(replica.root),
+        article=article.name,
+        version=stated[-1].version,
+    )
 
 
 def schema_problem(article: PublishedArticle, metadata: TableMetadata) -> str | None:
@@ -153,8 +160,8 @@ def schema_problem(article: PublishedArticle, metadata: TableMetadata) -> str | 
     return None
 
 
-def _gap(found: list[Commit]) -> str | None:
-    """Return why the feed of these commits cannot be used, or None."""
+def _feed_gap(found: list[Commit]) -> str | None:
+    """Return at which of these commits the feed was off, or None."""
     switched_off = False
     for commit in found:
         if commit.metadata is not None:
