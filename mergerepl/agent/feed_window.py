@@ -58,9 +58,12 @@ def feed_window(
     head = _head(replica, article, table, captured)
     if through_version_inclusive is not None:
         head = min(head, through_version_inclusive)
-    if head == captured:
+    is_copy = replica.is_another_copy(article, info)
+    if head == captured and not is_copy:
         return FeedWindow(article, table, captured, head, (), (), None)
     _require_same_table(replica, article, table, info)
+    if is_copy:
+        raise _older_copy(replica, article, f"has another commit as version {captured} than the one captured")
     try:
         found = list(commits(table, from_version_exclusive=captured, through_version_inclusive=head))
     except StoreError as error:

@@ -1,17 +1,27 @@
 """One replica: where its tables are and what its control plane says of them."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from mergerepl.errors import ConfigurationError, PublicationError, StoreError
 from mergerepl.model.article import PublishedArticle, published_article
 from mergerepl.store.control import ControlPlane, Row
-from mergerepl.store.deltalog import is_delta_table
+from mergerepl.store.deltalog import is_delta_table, log_path
 from mergerepl.systables import catalog, contents, genhistory, registry, replinfo, tombstone
 from mergerepl.systables.table import FOLDER
+
+
+def commit_text(table: Path, version: int) -> str | None:
+    """Return `version:hash` of a commit's log file, None if the file is gone."""
+    try:
+        content = log_path(table, version).read_bytes()
+    except OSError:
+        return None
+    return f"{version}:{sha256(content).hexdigest()[:32]}"
 
 
 @dataclass(frozen=True)
@@ -28,6 +38,7 @@ class ReplicaInfo:
     captured: dict[int, int]
     table_ids: dict[int, str]
     session_number: int
+    captured_commits: dict[int, str] = field(default_factory=dict)
 
     def row(self) -> Row:
         """Return the row to store."""
@@ -42,6 +53,7 @@ class ReplicaInfo:
             "captured": self.captured,
             "table_ids": self.table_ids,
             "session_number": self.session_number,
+            "captured_commits": self.captured_commits,
         }
 
     @staticmethod
@@ -58,6 +70,7 @@ class ReplicaInfo:
             dict(row["captured"] or {}),
             dict(row["table_ids"] or {}),
             row["session_number"] or 0,
+            dict(row["captured_commits"] or {}),
         )
 
 
@@ -128,8 +141,35 @@ class Replica:
         return ReplicaInfo.of(rows[0])
 
     def save_info(self, info: ReplicaInfo) -> None:
-        """Store the row of MSmerge_replinfo: the commit point of a capture or an apply."""
-        self.control.replace(replinfo.TABLE, [info.row()])
+        """Store the row of MSmerge_replinfo: the commit point of a capture or an apply.
+
+        Whoever moves a captured version need not know of its commit: it is noted here.
+        """
+        self.control.replace(replinfo.TABLE, [replace(info, captured_commits=self._noted(info)).row()])
+
+    def _noted(self, info: ReplicaInfo) -> dict[int, str]:
+        """Return the commits of the captured versions; a commit that is noted already is not looked at again."""
+        noted = {}
+        for article in self.articles:
+            version = info.captured.get(article.nickname)
+            if version is None:
+                continue
+            known = info.captured_commits.get(article.nickname, "")
+            is_known = known.startswith(f"{version}:")
+            told = known if is_known else commit_text(self.table(article), version)
+            if told is not None:
+                noted[article.nickname] = told
+        return noted
+
+    def is_another_copy(self, article: PublishedArticle, info: ReplicaInfo) -> bool:
+        """Return whether the article's table holds another commit as its captured version than the one captured.
+
+        Log files are removed in time, and what was captured before it was noted is unknown: then it is False.
+        """
+        version = info.captured[article.nickname]
+        known = info.captured_commits.get(article.nickname, "")
+        found = commit_text(self.table(article), version) if known.startswith(f"{version}:") else None
+        return found is not None and found != known
 
     @cached_property
     def publications(self) -> list[Row]:

@@ -28,6 +28,7 @@ TABLE: Final = SystemTable(
         captured | map<int,bigint> | tablenick -> table version up to which the feed is captured
         table_ids | map<int,string> | tablenick -> Delta table id, to notice a re-created table
         session_number | bigint | number of the last session staged here; the txnVersion of its writes follows it
+        captured_commits | map<int,string> | tablenick -> captured version and hash of its log file, to notice an older copy
         """
     ),
 )

@@ -1,12 +1,13 @@
 """What happens to a published table between two captures beyond its rows: other columns, an older copy of its folder."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 import mergerepl
-from mergerepl.errors import SchemaMismatchError
+from mergerepl.errors import CaptureError, SchemaMismatchError
 from mergerepl.store.deltalog import head_version
 from tests.spark.test_capture_traps import Site, versions
 
@@ -46,3 +47,31 @@ def test_inv_24_a_schema_change_that_is_undone_is_no_obstacle(spark: SparkSessio
     site.sync()
     assert (4, "after", 4.0) in site.rows("north", "altered")
     assert site.sync().status == "nothing_to_do"
+
+
+@pytest.mark.timeout(900)
+def test_inv_24_an_older_copy_that_was_written_to_since_is_refused(
+    spark: SparkSession, replica_dir: Path
+) -> None:
+    site = Site(spark, replica_dir, ["orders", "others"])
+    path, table = site.path("hq", "orders"), site.table("hq", "orders")
+    copy, newest = replica_dir / "copy", replica_dir / "newest"
+    shutil.copytree(path, copy)
+    # One commit captured at the publisher, one applied from the subscriber, one that changes no rows.
+    spark.sql(f"update {table} set a = 'captured' where id = 1")
+    spark.sql(f"update {site.table('north', 'orders')} set a = 'applied' where id = 2")
+    site.sync()
+    spark.sql(f"optimize {table}")
+    site.sync()
+    captured = head_version(path)
+    shutil.move(path, newest)
+    shutil.copytree(copy, path)
+    while head_version(path) <= captured:
+        spark.sql(f"update {table} set a = concat(a, '!') where id = 3")
+    refused(site, CaptureError, "orders.*another commit as version.*older copy")
+    shutil.rmtree(path)
+    shutil.move(newest, path)
+    spark.catalog.clearCache()
+    spark.sql(f"update {table} set a = 'newest' where id = 4")
+    site.sync()
+    assert {(1, "captured", 1.0), (2, "applied", 2.0), (4, "newest", 4.0)} < site.rows("north", "orders")
