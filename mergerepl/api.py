@@ -68,11 +68,11 @@ def load(path: str | Path) -> Project:
 
 @dataclass(frozen=True)
 class _Target:
-    """One subscription to synchronise: both replica roots and the publication (None: the only one they share)."""
+    """One subscription to synchronise: both replica roots and the publication."""
 
     publisher: Path
     subscriber: Path
-    publication: str | None
+    publication: str
 
 
 def sync(
@@ -137,8 +137,8 @@ def _session(
 ) -> SessionResult:
     from mergerepl.agent.quiet import is_quiet, nothing_to_do, remember_quiet
 
-    if not dry_run and is_quiet(item.publisher, item.subscriber, direction):
-        return nothing_to_do(item.publisher, item.subscriber, direction)
+    if not dry_run and is_quiet(item.publisher, item.subscriber, item.publication, direction):
+        return nothing_to_do(item.subscriber, item.publication)
     from mergerepl.agent.merge_session import merge_session, preview_session
     from mergerepl.agent.subscription import find_subscription
 
@@ -168,7 +168,7 @@ def _failed(item: _Target, error: MergeReplError) -> SessionResult:
 
     details = {name: str(value) for name, value in error.details().items()}
     details["transient"] = str(isinstance(error, Transient)).lower()
-    return SessionResult(item.publication or "", str(item.subscriber), "failed", error=details)
+    return SessionResult(item.publication, str(item.subscriber), "failed", error=details)
 
 
 def _targets(

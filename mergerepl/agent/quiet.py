@@ -12,7 +12,6 @@ import contextlib
 import hashlib
 import json
 import os
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,10 +33,13 @@ _SYSTEM_FOLDER = "_mergerepl"
 _BOTH = "both"
 
 
-def is_quiet(publisher: Path, subscriber: Path, direction: str = _BOTH) -> bool:
-    """Return whether nothing has changed at both replicas since a full check found nothing to do."""
+def is_quiet(publisher: Path, subscriber: Path, publication: str, direction: str = _BOTH) -> bool:
+    """Return whether nothing has changed at both replicas since a full check found nothing to do.
+
+    Each publication has a note of its own: two on one pair of replicas list different tables.
+    """
     try:
-        told = _remembered(publisher, subscriber, direction)
+        told = _remembered(publisher, subscriber, publication, direction)
         return (
             told is not None
             and not _has_staged_session(publisher, subscriber)
@@ -48,14 +50,11 @@ def is_quiet(publisher: Path, subscriber: Path, direction: str = _BOTH) -> bool:
         return False
 
 
-def nothing_to_do(publisher: Path, subscriber: Path, direction: str = _BOTH) -> SessionResult:
+def nothing_to_do(subscriber: Path, publication: str) -> SessionResult:
     """Return the result of a session that `is_quiet` made unnecessary."""
     from mergerepl.model.results import SessionResult
 
-    started = time.monotonic()
-    told = _remembered(publisher, subscriber, direction) or {"publication": ""}
-    duration_s = round(time.monotonic() - started, 3)
-    return SessionResult(str(told["publication"]), str(subscriber), "nothing_to_do", duration_s=duration_s)
+    return SessionResult(publication, str(subscriber), "nothing_to_do")
 
 
 def remember_quiet(publisher: Replica, subscriber: Replica, publication: str, direction: str = _BOTH) -> None:
@@ -79,7 +78,7 @@ def remember_quiet(publisher: Replica, subscriber: Replica, publication: str, di
     ):
         return
     text = json.dumps({"format": _FORMAT, "publication": publication, "tables": seen})
-    path = _path(publisher.root, subscriber.root, direction)
+    path = _path(publisher.root, subscriber.root, publication, direction)
     # A cache that cannot be written only costs time.
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -88,19 +87,20 @@ def remember_quiet(publisher: Replica, subscriber: Replica, publication: str, di
         temporary.replace(path)
 
 
-def _path(publisher: Path, subscriber: Path, direction: str) -> Path:
-    roots = f"{publisher.resolve()}\n{subscriber.resolve()}"
-    key = hashlib.sha256(roots.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+def _path(publisher: Path, subscriber: Path, publication: str, direction: str) -> Path:
+    what = f"{publisher.resolve()}\n{subscriber.resolve()}\n{publication}"
+    key = hashlib.sha256(what.encode("utf-8", "surrogateescape")).hexdigest()[:16]
     return publisher.resolve() / _SYSTEM_FOLDER / "quiet" / f"{key}-{direction}.json"
 
 
-def _remembered(publisher: Path, subscriber: Path, direction: str) -> dict[str, Any] | None:
+def _remembered(publisher: Path, subscriber: Path, publication: str, direction: str) -> dict[str, Any] | None:
     """Return what was noted for a direction; nothing to do both ways is nothing to do in each."""
     for noted in dict.fromkeys((_BOTH, direction)):
-        path = _path(publisher, subscriber, noted)
+        path = _path(publisher, subscriber, publication, noted)
         if path.exists():
             told = json.loads(path.read_text(encoding="utf-8"))
-            if told["format"] == _FORMAT and told["tables"]:
+            is_of_it = told["format"] == _FORMAT and told["publication"] == publication
+            if is_of_it and told["tables"]:
                 return dict(told)
     return None
 

@@ -90,7 +90,7 @@ def remembered(pair: tuple[Replica, Replica], direction: str = "both") -> bool:
 
 
 def quiet(pair: tuple[Replica, Replica], direction: str = "both") -> bool:
-    return is_quiet(pair[0].root, pair[1].root, direction)
+    return is_quiet(pair[0].root, pair[1].root, "sales", direction)
 
 
 def add_row(replica: Replica) -> None:
@@ -115,8 +115,7 @@ def test_nothing_is_quiet_before_a_full_check(pair):
 
 
 def test_the_result_names_publication_and_subscriber(pair):
-    remember_quiet(*pair, "sales", "both")
-    result = nothing_to_do(pair[0].root, pair[1].root, "both")
+    result = nothing_to_do(pair[1].root, "sales")
     assert (result.publication, result.subscriber) == ("sales", str(pair[1].root))
     assert result.status == "nothing_to_do"
 
@@ -183,10 +182,42 @@ def test_removing_the_notes_is_harmless(pair):
     assert remembered(pair)
 
 
+def with_second_publication(pair: tuple[Replica, Replica]) -> tuple[Replica, Replica]:
+    """Return the pair with a publication `stock` of the table `lines` beside `sales`."""
+    for here, there in (pair, pair[::-1]):
+        write_deltalake(str(here.root / "lines"), pa.table({"id": [1]}))
+        info = here.control.rows(replinfo.TABLE)[0]
+        here.control.replace(replinfo.TABLE, [{**info, "captured": {1: 0, 2: 0}}])
+        publications = [*here.publications, {"name": "stock", "pubid": "pub-2"}]
+        here.control.replace(catalog.PUBLICATIONS, publications)
+        lines = {**article("lines", 2), "pubid": "pub-2"}
+        here.control.replace(catalog.ARTICLES, [article("orders", 1), lines])
+        other = subscription(there.root, there.info().replid, there.info().nickname)
+        second = {**other, "pubid": "pub-2", "subid": "sub-2"}
+        here.control.replace(catalog.SUBSCRIPTIONS, [*here.subscriptions(), second])
+    return Replica(pair[0].root), Replica(pair[1].root)
+
+
+def test_one_publications_quiet_is_not_that_of_another_on_the_same_replicas(pair):
+    pair = with_second_publication(pair)
+    write_deltalake(str(pair[1].root / "lines"), pa.table({"id": [9]}), mode="append")
+    assert remembered(pair)
+    assert not is_quiet(pair[0].root, pair[1].root, "stock")
+    remember_quiet(*pair, "stock")
+    assert not is_quiet(pair[0].root, pair[1].root, "stock")
+
+
+def test_a_note_of_another_publication_is_no_answer(pair):
+    assert remembered(pair)
+    (note,) = (pair[0].folder / "quiet").iterdir()
+    note.write_text(note.read_text().replace('"sales"', '"stock"'))
+    assert not quiet(pair)
+
+
 def test_a_moved_subscriber_is_another_one(pair, tmp_path):
     assert remembered(pair)
     shutil.move(str(pair[1].root), str(tmp_path / "elsewhere"))
-    assert not is_quiet(pair[0].root, tmp_path / "elsewhere", "both")
+    assert not is_quiet(pair[0].root, tmp_path / "elsewhere", "sales", "both")
 
 
 @pytest.mark.parametrize("side", [0, 1])
@@ -239,7 +270,7 @@ def test_the_answer_loads_no_library(pair):
     script = (
         "import sys; from pathlib import Path; from mergerepl.agent.quiet import is_quiet, nothing_to_do;"
         f"hq, north = Path({str(pair[0].root)!r}), Path({str(pair[1].root)!r});"
-        "assert is_quiet(hq, north, 'both'); nothing_to_do(hq, north, 'both');"
+        "assert is_quiet(hq, north, 'sales', 'both'); nothing_to_do(north, 'sales');"
         "print([m for m in ('deltalake', 'pyarrow', 'pydantic', 'pyspark', 'pandas') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
