@@ -296,9 +296,9 @@ def lock(*paths: str | Path, wait_s: float = 60.0) -> Iterator[None]:
     On a local path Delta's commits are not mutually exclusive between processes; the agent takes this lock
     too.
     """
-    from mergerepl.store.lease import lease, lock_path
+    from mergerepl.store.lease import lease, replica_root
 
-    roots = sorted({lock_path(Path(path).expanduser().resolve()).parent for path in paths})
+    roots = sorted({replica_root(Path(path).expanduser().resolve()) for path in paths})
     with ExitStack() as stack:
         for root in roots:
             stack.enter_context(lease(root, purpose="a user job", wait_s=wait_s))

@@ -11,53 +11,68 @@ import json
 import os
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
 from mergerepl.errors import LeaseError, StoreError
+from mergerepl.systables.table import FOLDER
 
 LOCK_FILE = ".mergerepl.lock"
 JVM_END_WAIT_S = 30.0
 
+_SINCE = "since"
+"""In a holder's note for as long as the replica is held."""
 
-def lock_path(root: Path) -> Path:
-    """Return the lock file of the replica that `root` is, or lies in (a table's folder will do)."""
-    for folder in (root, *root.parents):
-        if (folder / "_mergerepl").is_dir() or (folder / LOCK_FILE).exists():
-            return folder / LOCK_FILE
-    return root / LOCK_FILE
+
+def replica_root(path: Path) -> Path:
+    """Return the replica that a path is or lies in (a table's folder will do); the path itself if there is none.
+
+    A lock file alone marks a replica only where there is none above: it may be left of a time before the
+    tables were published, and the agent locks the replica's own.
+    """
+    folders = (path, *path.parents)
+    found = next((folder for folder in folders if (folder / FOLDER).is_dir()), None)
+    return found or next((folder for folder in folders if (folder / LOCK_FILE).exists()), path)
 
 
 @contextmanager
 def lease(root: Path, *, purpose: str, wait_s: float = 0.0) -> Iterator[None]:
-    """Hold a replica. Waits up to `wait_s` seconds for another holder.
+    """Hold the replica at `root`. Waits up to `wait_s` seconds for another holder.
+
+    Where no replica came to be, the lock file goes with the lease: it would pass for one.
 
     Raises: LeaseError naming the holder if it is still held; StoreError if the folder cannot be written.
     """
-    path = lock_path(root)
+    descriptor = _acquired(root, wait_s)
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    except OSError as error:
-        raise StoreError(
-            f"Replica '{root}' cannot be locked: {error.strerror}. Check that the folder exists and is "
-            "writable.",
-            replica=str(root),
-        ) from error
-    try:
-        _acquire(descriptor, path, root, wait_s)
         _wait_for_previous_jvm(descriptor, root)
         _write_holder(descriptor, purpose)
-        yield
-        os.ftruncate(descriptor, 0)
+        is_done = False
+        try:
+            yield
+            is_done = True
+        finally:
+            _end(descriptor, root, is_done=is_done)
     finally:
         os.close(descriptor)
 
 
+def _end(descriptor: int, root: Path, *, is_done: bool) -> None:
+    """Take the holder's note back; after an error its JVM stays noted, since a commit may still be in flight."""
+    note = _note(descriptor)
+    if not is_done and "jvm" in note:
+        _write(descriptor, {name: value for name, value in note.items() if name != _SINCE})
+    elif (root / FOLDER).is_dir():
+        os.ftruncate(descriptor, 0)
+    else:
+        (root / LOCK_FILE).unlink(missing_ok=True)
+
+
 def record_jvm(root: Path, pid: int | None) -> None:
     """Note the JVM that writes for the holder, so that a successor can wait for its end."""
-    path = lock_path(root)
+    path = root / LOCK_FILE
     holder = _read(path.read_text(encoding="utf-8")) if path.exists() else {}
     if pid is not None and holder.get("pid") == os.getpid() and holder.get("jvm") != pid:
         holder["jvm"] = pid
@@ -66,30 +81,40 @@ def record_jvm(root: Path, pid: int | None) -> None:
 
 
 def holder(root: Path) -> dict[str, object] | None:
-    """Return who holds the replica (pid, host, purpose, since), or None if it is free. For `doctor` and `status`."""
-    path = lock_path(root)
-    if not path.exists():
+    """Return who holds the replica (pid, host, purpose, since), or None if it is free. For `doctor` and `status`.
+
+    Told by the note: even a shared lock, taken to look, would make another command find the replica in use.
+    """
+    path = root / LOCK_FILE
+    try:
+        note = _read(path.read_text(encoding="utf-8"))
+    except OSError:
         return None
-    with path.open("r+", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return _read(file.read())
+    pid = note.get("pid")
+    if _SINCE not in note or not isinstance(pid, int):
         return None
+    is_here = note.get("host") == socket.gethostname()
+    started = note.pop("started", None)
+    return note if not is_here or _process_start(pid) == started else None
 
 
-def _acquire(descriptor: int, path: Path, root: Path, wait_s: float) -> None:
+def _acquired(root: Path, wait_s: float) -> int:
+    """Return the descriptor of the lock file, locked."""
     deadline = time.monotonic() + wait_s
     while True:
+        descriptor = _opened(root)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
+            if _is_in_place(descriptor, root):
+                return descriptor
+            os.close(descriptor)
         except BlockingIOError as error:
+            who = _note(descriptor)
+            os.close(descriptor)
             if time.monotonic() >= deadline:
-                who = _read(path.read_text(encoding="utf-8"))
                 raise LeaseError(
                     f"Replica '{root}' is in use: {who.get('purpose', 'another process')} by process "
-                    f"{who.get('pid', '?')} on {who.get('host', '?')} since {who.get('since', '?')}. "
+                    f"{who.get('pid', '?')} on {who.get('host', '?')} since {who.get(_SINCE, '?')}. "
                     "Wait for it to finish, then run again.",
                     replica=str(root),
                     holder=who.get("pid"),
@@ -97,8 +122,27 @@ def _acquire(descriptor: int, path: Path, root: Path, wait_s: float) -> None:
             time.sleep(0.1)
 
 
+def _opened(root: Path) -> int:
+    try:
+        return os.open(root / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise StoreError(
+            f"Replica '{root}' cannot be locked: {error.strerror}. Check that the folder exists and is "
+            "writable.",
+            replica=str(root),
+        ) from error
+
+
+def _is_in_place(descriptor: int, root: Path) -> bool:
+    """Return whether the file that was locked is still the lock file: its last holder may have removed it."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(root / LOCK_FILE))
+    except FileNotFoundError:
+        return False
+
+
 def _wait_for_previous_jvm(descriptor: int, root: Path) -> None:
-    previous = _read(os.pread(descriptor, 4096, 0).decode("utf-8", "replace"))
+    previous = _note(descriptor)
     pid = previous.get("jvm")
     if not isinstance(pid, int) or previous.get("host") != socket.gethostname():
         return
@@ -118,16 +162,23 @@ def _wait_for_previous_jvm(descriptor: int, root: Path) -> None:
 
 
 def _write_holder(descriptor: int, purpose: str) -> None:
-    text = json.dumps(
-        {
-            "pid": os.getpid(),
-            "host": socket.gethostname(),
-            "purpose": purpose,
-            "since": datetime.now(UTC).isoformat(timespec="seconds"),
-        }
-    )
+    note = {
+        "pid": os.getpid(),
+        "started": _process_start(os.getpid()),
+        "host": socket.gethostname(),
+        "purpose": purpose,
+        _SINCE: datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    _write(descriptor, note)
+
+
+def _write(descriptor: int, note: Mapping[str, object]) -> None:
     os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, text.encode(), 0)
+    os.pwrite(descriptor, json.dumps(note).encode(), 0)
+
+
+def _note(descriptor: int) -> dict[str, object]:
+    return _read(os.pread(descriptor, 4096, 0).decode("utf-8", "replace"))
 
 
 def _read(text: str) -> dict[str, object]:
