@@ -35,7 +35,8 @@ def row_texts(image: Column, article: PublishedArticle) -> Column:
 
 
 def _of_article(conflicts: DataFrame, article: PublishedArticle) -> list[ConflictPreview]:
-    told = conflicts.select(
+    by_key = conflicts.orderBy(*(F.col(f"{changes.ROW}.{field}") for field in article.identity_fields))
+    told = by_key.limit(SHOWN).select(
         F.col(changes.CONFLICT_TYPE).alias("conflict_type"),
         F.when(F.col(changes.PUBLISHER_WINS), changes.PUBLISHER)
         .otherwise(changes.SUBSCRIBER)
@@ -56,5 +57,5 @@ def _of_article(conflicts: DataFrame, article: PublishedArticle) -> list[Conflic
             row["winning_row"],
             row["losing_row"],
         )
-        for row in told.limit(SHOWN).collect()
+        for row in told.collect()
     ]

@@ -1,0 +1,27 @@
+"""`sync --dry-run`: the conflicts it shows."""
+
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable as LogTable
+from pyspark.sql import SparkSession
+
+from mergerepl import api
+from mergerepl.agent.preview import SHOWN
+from tests.spark.publishing import Hub, orders
+
+pytestmark = pytest.mark.spark
+
+
+def test_the_first_conflicts_by_key_are_shown(spark: SparkSession, replica_dir: Path) -> None:
+    hub = Hub(replica_dir)
+    ids = list(range(3 * SHOWN))
+    hub.table("orders", {"id": ids, "note": ["a" for _ in ids]})
+    hub.articles(orders())
+    hub.subscribe("north")
+    hub.apply()
+    for name in ("hq", "north"):
+        LogTable(str(hub.root(name) / "orders")).update(updates={"note": f"'{name}'"})
+    (session,) = api.sync(hub.publisher, dry_run=True).sessions
+    assert [conflict.key for conflict in session.conflicts] == [{"id": str(i)} for i in range(SHOWN)]
+    assert session.upload.conflicts == len(ids)
