@@ -11,11 +11,7 @@ from mergerepl.errors import ConfigurationError, PublicationError
 from mergerepl.model.publication import PUBLISHER_PRIORITY
 from mergerepl.store.control import Row
 from mergerepl.store.replica import Replica
-
-ACTIVE = 1
-DELETED = 2
-CLIENT = 2
-"""sysmergesubscriptions.subscriber_type of a client subscription."""
+from mergerepl.systables.catalog import SubscriberKind, SubscriptionState
 
 
 def find_subscription(
@@ -43,9 +39,13 @@ def find_subscription(
             publisher=str(at_publisher.root),
             subscriber=str(at_subscriber.root),
         )
-    active = [row for row in chosen if row["status"] == ACTIVE]
+    active = [row for row in chosen if row["status"] == SubscriptionState.ACTIVE]
     if not active:
-        was = "was dropped" if all(row["status"] == DELETED for row in chosen) else "is not initialised yet"
+        was = (
+            "was dropped"
+            if all(row["status"] == SubscriptionState.DELETED for row in chosen)
+            else "is not initialised yet"
+        )
         raise PublicationError(
             f"The subscription of '{at_subscriber.root}' at publisher '{at_publisher.root}' {was}. "
             "Run `mergerepl apply FILE`.",
@@ -76,7 +76,9 @@ def subscriptions_of_root(root: Path) -> list[tuple[Path, Path, str]]:
     others = [
         row
         for row in replica.subscriptions()
-        if row["replid"] != info.replid and row["status"] == ACTIVE and row["pubid"] in names
+        if row["replid"] != info.replid
+        and row["status"] == SubscriptionState.ACTIVE
+        and row["pubid"] in names
     ]
     if info.role == PUBLISHER:
         return [(replica.root, Path(row["subscriber_server"]), names[row["pubid"]]) for row in others]
@@ -92,17 +94,22 @@ def own_priority(side: str, subscription: Row) -> float:
 
 def is_client(subscription: Row) -> bool:
     """Return whether the subscriber is a client: its changes become the publisher's once they are there."""
-    return int(subscription["subscriber_type"]) == CLIENT
+    return bool(subscription["subscriber_type"] == SubscriberKind.CLIENT)
 
 
 def _about(rows: list[Row], subscriber: Replica) -> list[Row]:
     """Return the rows about a subscriber: by its root, else by its replica id."""
     by_root = [row for row in rows if row["subscriber_server"] == str(subscriber.root)]
-    if any(row["status"] != DELETED for row in by_root):
+    if any(row["status"] != SubscriptionState.DELETED for row in by_root):
         return by_root
     replid = subscriber.info().replid
     return [row for row in rows if row["replid"] == replid] or by_root
 
 
 def _known(rows: list[Row]) -> str:
-    return ", ".join(sorted({row["subscriber_server"] for row in rows if row["status"] != DELETED})) or "none"
+    return (
+        ", ".join(
+            sorted({row["subscriber_server"] for row in rows if row["status"] != SubscriptionState.DELETED})
+        )
+        or "none"
+    )

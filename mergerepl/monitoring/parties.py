@@ -8,15 +8,15 @@ from mergerepl.errors import ConfigurationError, MergeReplError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.store.control import Row
 from mergerepl.store.replica import Replica, ReplicaInfo
-
-ACTIVE = 1
-DELETED = 2
+from mergerepl.systables.catalog import SubscriptionState
 
 
 def others(replica: Replica, info: ReplicaInfo) -> list[Row]:
     """Return a replica's rows of sysmergesubscriptions about other replicas, dropped ones left out."""
     return [
-        row for row in replica.subscriptions() if row["replid"] != info.replid and row["status"] != DELETED
+        row
+        for row in replica.subscriptions()
+        if row["replid"] != info.replid and row["status"] != SubscriptionState.DELETED
     ]
 
 

@@ -6,10 +6,11 @@ from pathlib import Path
 from mergerepl.changes import PUBLISHER
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.results import PendingArticle, PendingSubscription
-from mergerepl.monitoring.parties import ACTIVE, others, publication_name, reachable, subscriber_root
+from mergerepl.monitoring.parties import others, publication_name, reachable, subscriber_root
 from mergerepl.monitoring.waiting import uncaptured, unsent_generations
 from mergerepl.store.control import Row
 from mergerepl.store.replica import Replica, ReplicaInfo
+from mergerepl.systables.catalog import SubscriptionState
 
 UPLOAD = "upload"
 DOWNLOAD = "download"
@@ -29,7 +30,7 @@ def pending_changes(root: Path) -> tuple[PendingSubscription, ...]:
             tuple(_articles(replica, info, row)),
         )
         for row in others(replica, info)
-        if row["status"] == ACTIVE
+        if row["status"] == SubscriptionState.ACTIVE
     )
 
 

@@ -12,10 +12,7 @@ from mergerepl.monitoring.waiting import NO_VERSION, Uncaptured, uncaptured, uns
 from mergerepl.store.control import Row
 from mergerepl.store.replica import Replica, ReplicaInfo
 from mergerepl.systables import conflicts_info
-from mergerepl.systables.catalog import SyncStatus
-
-_STATUS = {0: "inactive", 1: "active", 2: "deleted"}
-_TYPE = {1: "server", 2: "client"}
+from mergerepl.systables.catalog import SubscriberKind, SubscriptionState, SyncStatus
 
 
 def replica_status(root: Path) -> ReplicaStatus:
@@ -68,9 +65,9 @@ def _subscription(replica: Replica, info: ReplicaInfo, row: Row, unsent: int) ->
     return SubscriptionStatus(
         publication_name(replica, row["pubid"]),
         subscriber_root(replica, info, row),
-        _TYPE.get(row["subscriber_type"], str(row["subscriber_type"])),
+        SubscriberKind(row["subscriber_type"]).name.lower(),
         float(row["priority"] or 0.0),
-        _STATUS.get(row["status"], str(row["status"])),
+        SubscriptionState(row["status"]).name.lower(),
         row["sentgen"] or 0,
         row["recgen"] or 0,
         unsent,

@@ -11,8 +11,6 @@ from mergerepl.model.results import PlanStep
 from mergerepl.publish.column_types import ddl_of
 from mergerepl.publish.properties import describe, missing_properties, set_properties
 from mergerepl.publish.replica_state import (
-    SUBSCRIPTION_DELETED,
-    SUBSCRIPTION_INACTIVE,
     ReplicaState,
     change_info,
 )
@@ -23,6 +21,7 @@ from mergerepl.publish.work import Step, Work
 from mergerepl.store.control import ControlPlane, Row
 from mergerepl.store.deltalog import head_version
 from mergerepl.systables import catalog
+from mergerepl.systables.catalog import SubscriberKind, SubscriptionState
 from mergerepl.systables.table import SystemTable
 
 
@@ -68,7 +67,7 @@ def check_subscription_unchanged(subscription: Subscription, row: Row) -> None:
 
     Raises: PublicationError.
     """
-    before = "server" if row["subscriber_type"] == 1 else "client"
+    before = SubscriberKind(row["subscriber_type"]).name.lower()
     if before != subscription.type.value:
         raise PublicationError(
             f"Subscriber '{subscription.subscriber}': `type` was {before} and is {subscription.type.value} "
@@ -142,7 +141,7 @@ def subscription_steps(work: Work, subscription: Subscription, row: Row) -> list
 def unsubscribe_step(work: Work, row: Row, subscriber: ReplicaState | None, articles: Sequence[Row]) -> Step:
     """Return the step that ends a subscription. The subscriber keeps its tables, if it has them all."""
     roots = [work.publisher, *([subscriber.root] if subscriber else [])]
-    is_unfinished = row["status"] == SUBSCRIPTION_INACTIVE
+    is_unfinished = row["status"] == SubscriptionState.INACTIVE
     detail = "end the subscription; its tables " + ("were not finished: removed" if is_unfinished else "stay")
     if subscriber is None:
         detail += " (the replica cannot be reached: it is not told)"
@@ -155,7 +154,7 @@ def unsubscribe_step(work: Work, row: Row, subscriber: ReplicaState | None, arti
             control = ControlPlane(root)
             rows = control.rows(catalog.SUBSCRIPTIONS)
             ended = [
-                {**r, "status": SUBSCRIPTION_DELETED}
+                {**r, "status": int(SubscriptionState.DELETED)}
                 if r["pubid"] == work.pubid and (root != work.publisher or r["subid"] == row["subid"])
                 else r
                 for r in rows

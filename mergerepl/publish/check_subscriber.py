@@ -6,12 +6,13 @@ from pathlib import Path
 from mergerepl.errors import PublicationError, StoreError
 from mergerepl.model.publication import Subscription, SyncType
 from mergerepl.publish.column_types import ddl_of
-from mergerepl.publish.replica_state import SUBSCRIPTION_ACTIVE, ReplicaState
+from mergerepl.publish.replica_state import ReplicaState
 from mergerepl.publish.table_facts import TableFacts, read_table_facts
 from mergerepl.publish.unfinished import article_table, check_unwritten, is_unfinished
 from mergerepl.publish.work import Work
 from mergerepl.store.control import Row
 from mergerepl.store.deltalog import is_delta_table
+from mergerepl.systables.catalog import SubscriptionState
 from mergerepl.systables.table import FOLDER
 
 
@@ -22,7 +23,7 @@ def check_was_ours(publisher: ReplicaState, subscriber: ReplicaState, row: Row |
     """
     root = subscriber.root
     if subscriber.info is None:
-        if row is not None and row["status"] == SUBSCRIPTION_ACTIVE:
+        if row is not None and row["status"] == SubscriptionState.ACTIVE:
             raise PublicationError(
                 f"Subscriber '{root}' has lost its replica: there are no system tables below it. If the "
                 "folder is elsewhere or not mounted, bring it back. To initialise it anew, take the "

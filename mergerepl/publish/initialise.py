@@ -16,9 +16,6 @@ from mergerepl.publish.adopt import adopt
 from mergerepl.publish.give_metadata import forget_metadata, give_metadata, last_generation
 from mergerepl.publish.properties import retention_properties
 from mergerepl.publish.replica_state import (
-    SUBSCRIPTION_ACTIVE,
-    SUBSCRIPTION_DELETED,
-    SUBSCRIPTION_INACTIVE,
     ReplicaState,
     change_info,
     read_replica,
@@ -41,6 +38,7 @@ from mergerepl.store.control import ControlPlane, Row
 from mergerepl.store.delta import Transaction
 from mergerepl.store.deltalog import CDF_PROPERTY, CommitMark
 from mergerepl.systables import catalog
+from mergerepl.systables.catalog import SubscriptionState
 
 
 def initialise(
@@ -88,7 +86,7 @@ def _prepare(
 ) -> None:
     """Drop what an unfinished run left, and make the system tables that are missing."""
     drop_unfinished([article_table(root, article) for article in articles], row["subid"])
-    if row["status"] == SUBSCRIPTION_INACTIVE:
+    if row["status"] == SubscriptionState.INACTIVE:
         drop_unfinished_replica(root, row["subid"])
     images = {article["nickname"]: _fields(publisher, article) for article in articles}
     state = read_replica(root)
@@ -182,14 +180,14 @@ def _activate(work: Work, root: Path, subid: str) -> None:
     at_publisher = last_generation(work.publisher, work.pubid)
     at_subscriber = last_generation(root, work.pubid)
     change = {
-        "status": SUBSCRIPTION_ACTIVE,
+        "status": int(SubscriptionState.ACTIVE),
         "sentgen": at_publisher[0],
         "sentguid": at_publisher[1],
         "recgen": at_subscriber[0],
         "recguid": at_subscriber[1],
     }
     rows = [
-        {**row, **change} if row["subid"] == subid and row["status"] != SUBSCRIPTION_DELETED else row
+        {**row, **change} if row["subid"] == subid and row["status"] != SubscriptionState.DELETED else row
         for row in publisher.subscriptions
     ]
     publisher.control.replace(catalog.SUBSCRIPTIONS, rows)

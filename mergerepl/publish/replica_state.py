@@ -9,13 +9,8 @@ from mergerepl.errors import PublicationError, StoreError
 from mergerepl.store.control import ControlPlane, Row
 from mergerepl.store.deltalog import is_delta_table
 from mergerepl.systables import catalog, registry, replinfo
+from mergerepl.systables.catalog import SubscriptionState
 from mergerepl.systables.table import FOLDER
-
-SUBSCRIPTION_INACTIVE = 0
-SUBSCRIPTION_ACTIVE = 1
-SUBSCRIPTION_DELETED = 2
-
-ARTICLE_ACTIVE = 2
 
 
 @dataclass(frozen=True)
@@ -56,7 +51,9 @@ class ReplicaState:
         return [
             row
             for row in self.subscriptions
-            if row["pubid"] == pubid and row["replid"] != self.repid and row["status"] != SUBSCRIPTION_DELETED
+            if row["pubid"] == pubid
+            and row["replid"] != self.repid
+            and row["status"] != SubscriptionState.DELETED
         ]
 
 

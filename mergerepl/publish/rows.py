@@ -17,15 +17,10 @@ from mergerepl.model.publication import (
 )
 from mergerepl.publish.check_article import published_fields
 from mergerepl.publish.column_types import ddl_of
-from mergerepl.publish.replica_state import (
-    ARTICLE_ACTIVE,
-    SUBSCRIPTION_ACTIVE,
-    SUBSCRIPTION_INACTIVE,
-)
 from mergerepl.publish.table_facts import TableFacts
 from mergerepl.store.control import Row
 from mergerepl.systables import replinfo
-from mergerepl.systables.catalog import SyncStatus
+from mergerepl.systables.catalog import ArticleState, SubscriberKind, SubscriptionState, SyncStatus
 from mergerepl.systables.conflicts_info import conflict_table_name
 
 PUBLISHER_NICKNAME = 1
@@ -94,7 +89,7 @@ def article_row(
         "pre_creation_command": 0,
         "pubid": pubid,
         "nickname": nickname,
-        "status": ARTICLE_ACTIVE,
+        "status": int(ArticleState.ACTIVE),
         "conflict_table": conflict_table_name(publication.name, article.name),
         "vertical_partition": int(article.columns is not None),
         "maxversion_at_cleanup": 0,
@@ -160,8 +155,8 @@ def publisher_row(info: Mapping[str, Any], pubid: str) -> Row:
             replid=info["repid"],
             nickname=info["replnickname"],
         ),
-        "status": SUBSCRIPTION_ACTIVE,
-        "subscriber_type": 1,
+        "status": int(SubscriptionState.ACTIVE),
+        "subscriber_type": int(SubscriberKind.SERVER),
         "sync_type": 1,
         "priority": PUBLISHER_PRIORITY,
     }
@@ -179,9 +174,14 @@ def rows_at_subscriber(publisher: Mapping[str, Any], row: Row) -> tuple[Row, Row
         "subscriber_server": publisher["root"],
         "replid": publisher["repid"],
         "replnickname": publisher["replnickname"],
-        "status": SUBSCRIPTION_ACTIVE,
+        "status": int(SubscriptionState.ACTIVE),
     }
-    return {**row, "subid": row["pubid"], "replicastate": None, "status": SUBSCRIPTION_ACTIVE}, other
+    return {
+        **row,
+        "subid": row["pubid"],
+        "replicastate": None,
+        "status": int(SubscriptionState.ACTIVE),
+    }, other
 
 
 def subscriber_row(
@@ -199,8 +199,8 @@ def subscriber_row(
             server=subscription.subscriber, pubid=pubid, subid=subid, replid=replid, nickname=nickname
         ),
         "replicastate": replicastate,
-        "status": SUBSCRIPTION_INACTIVE,
-        "subscriber_type": 1 if subscription.type is SubscriberType.SERVER else 2,
+        "status": int(SubscriptionState.INACTIVE),
+        "subscriber_type": int(SubscriberKind[subscription.type.name]),
         "sync_type": 1 if subscription.sync_type is SyncType.AUTOMATIC else 2,
         **subscription_settings(subscription),
     }

@@ -14,9 +14,6 @@ from mergerepl.publish.articles import NewArticle
 from mergerepl.publish.check_article import check_article, read_article_table
 from mergerepl.publish.check_subscriber import check_no_session_open, check_target, check_was_ours
 from mergerepl.publish.replica_state import (
-    ARTICLE_ACTIVE,
-    SUBSCRIPTION_ACTIVE,
-    SUBSCRIPTION_INACTIVE,
     ReplicaState,
     read_replica,
     where_it_was,
@@ -27,6 +24,7 @@ from mergerepl.publish.rows import (
 from mergerepl.publish.unfinished import article_table, check_unwritten, is_unfinished
 from mergerepl.publish.work import Work
 from mergerepl.store.control import Row
+from mergerepl.systables.catalog import ArticleState, SubscriptionState
 from mergerepl.systables.conflicts_info import conflict_table_name
 
 
@@ -41,7 +39,7 @@ class Pair:
     @property
     def is_active(self) -> bool:
         """True when the subscriber was initialised."""
-        return self.row is not None and self.row["status"] == SUBSCRIPTION_ACTIVE
+        return self.row is not None and self.row["status"] == SubscriptionState.ACTIVE
 
 
 @dataclass
@@ -231,7 +229,7 @@ def _check_subscriptions(situation: Situation) -> None:
 def _check_left(situation: Situation) -> None:
     """Check that ending an unfinished subscription drops nothing but what `apply` made."""
     for left, replica in situation.left:
-        if replica is not None and left["status"] == SUBSCRIPTION_INACTIVE:
+        if replica is not None and left["status"] == SubscriptionState.INACTIVE:
             for article in situation.articles:
                 table = article_table(replica.root, article)
                 if is_unfinished(table, left["subid"]):
@@ -260,7 +258,9 @@ def missing_articles(work: Work, pair: Pair, articles: Sequence[Row]) -> list[Ro
     """Return the articles that a subscriber does not have yet."""
     if not pair.is_active:
         return list(articles)
-    held = {row["artid"] for row in pair.replica.articles_of(work.pubid) if row["status"] == ARTICLE_ACTIVE}
+    held = {
+        row["artid"] for row in pair.replica.articles_of(work.pubid) if row["status"] == ArticleState.ACTIVE
+    }
     return [row for row in articles if row["artid"] not in held]
 
 

@@ -140,6 +140,29 @@ SCHEMACHANGE: Final = SystemTable(
 )
 
 
+class ArticleState(IntEnum):
+    """sysmergearticles.status."""
+
+    UNSYNCED = 1
+    ACTIVE = 2
+
+
+class SubscriptionState(IntEnum):
+    """sysmergesubscriptions.status."""
+
+    INACTIVE = 0
+    """Not initialised to the end."""
+    ACTIVE = 1
+    DELETED = 2
+
+
+class SubscriberKind(IntEnum):
+    """sysmergesubscriptions.subscriber_type."""
+
+    SERVER = 1
+    CLIENT = 2
+
+
 class SyncStatus(IntEnum):
     """sysmergesubscriptions.last_sync_status."""
 

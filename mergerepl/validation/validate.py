@@ -12,11 +12,11 @@ from mergerepl.errors import ConfigurationError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.results import ArticleValidation
 from mergerepl.store.replica import Replica
+from mergerepl.systables.catalog import SubscriptionState
 from mergerepl.validation.row_count import row_count
 
 ROWCOUNT = "rowcount"
 
-_ACTIVE = 1
 _AT_ONCE = 2
 """Comparisons run side by side: one keeps two cores busy only in part."""
 
@@ -55,7 +55,9 @@ def _articles(publisher: Replica, subscriber: Replica) -> list[tuple[PublishedAr
     """Return the articles of the subscription, as each side has them."""
     replid, role = subscriber.info().replid, publisher.info().role
     rows = publisher.subscriptions() if role == PUBLISHER else []
-    subscribed = {row["pubid"] for row in rows if row["replid"] == replid and row["status"] == _ACTIVE}
+    subscribed = {
+        row["pubid"] for row in rows if row["replid"] == replid and row["status"] == SubscriptionState.ACTIVE
+    }
     there = {article.artid: article for article in subscriber.articles}
     pairs = [
         (article, there[article.artid])
