@@ -47,7 +47,10 @@ class KeyDifference:
 
 @dataclass(frozen=True)
 class ArticleValidation:
-    """Row counts (and, for level `checksum`, order-independent row hashes) of one article at both sides."""
+    """Row counts (and, for level `checksum`, order-independent row hashes) of one article at both sides.
+
+    `missing_at` names the side that does not have the article at all: publisher or subscriber.
+    """
 
     article: str
     level: str
@@ -55,11 +58,13 @@ class ArticleValidation:
     subscriber_rows: int
     differing_rows: int
     examples: tuple[KeyDifference, ...] = ()
+    missing_at: str | None = None
 
     @property
     def ok(self) -> bool:
         """True when the two sides hold the same rows as far as the level looks."""
-        return self.differing_rows == 0 and self.publisher_rows == self.subscriber_rows
+        is_there = self.missing_at is None
+        return is_there and self.differing_rows == 0 and self.publisher_rows == self.subscriber_rows
 
 
 @dataclass(frozen=True)

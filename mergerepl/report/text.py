@@ -68,7 +68,9 @@ class TextOutput(Output):
         """Write the round on one line."""
         sessions = "; ".join(_session_line(session, in_full=True).rstrip(".") for session in result.sessions)
         different = [
-            f"{article.article} differs in {_count(article.differing_rows, 'row')}"
+            f"{article.article} is not at the {article.missing_at}"
+            if article.missing_at is not None
+            else f"{article.article} differs in {_count(article.differing_rows, 'row')}"
             for session in result.sessions
             for article in session.validation or ()
             if not article.ok
@@ -312,6 +314,11 @@ class TextOutput(Output):
             )
         self._table(table)
         for article in articles:
+            if article.missing_at is not None:
+                self._say(
+                    f"  {article.article}: the {article.missing_at} does not have this article; run "
+                    "`mergerepl apply`"
+                )
             for example in article.examples:
                 self._say(f"  {article.article} {_key(example.key)}: {example.kind.replace('_', ' ')}")
             if more := article.differing_rows - len(article.examples):

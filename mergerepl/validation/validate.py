@@ -7,7 +7,7 @@ Nothing is written.
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from mergerepl.changes import PUBLISHER
+from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.errors import ConfigurationError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.results import ArticleValidation
@@ -17,12 +17,15 @@ from mergerepl.validation.row_count import row_count
 
 ROWCOUNT = "rowcount"
 
+Pair = tuple[PublishedArticle | None, PublishedArticle | None]
+"""An article as the publisher and the subscriber have it."""
+
 _AT_ONCE = 2
 """Comparisons run side by side: one keeps two cores busy only in part."""
 
 
 def validate_subscription(publisher: Path, subscriber: Path, level: str) -> tuple[ArticleValidation, ...]:
-    """Compare all articles a subscriber receives from a publisher.
+    """Compare all articles a subscriber receives from a publisher; one that a side lacks differs.
 
     Args:
         publisher: Publisher root.
@@ -35,8 +38,10 @@ def validate_subscription(publisher: Path, subscriber: Path, level: str) -> tupl
     at_publisher, at_subscriber = Replica(publisher).require(), Replica(subscriber).require()
     pairs = _articles(at_publisher, at_subscriber)
 
-    def compare(pair: tuple[PublishedArticle, PublishedArticle]) -> ArticleValidation:
+    def compare(pair: Pair) -> ArticleValidation:
         here, there = pair
+        if here is None or there is None:
+            return _only_at_one_side(at_publisher, at_subscriber, here, there, level)
         if level == ROWCOUNT:
             return _compare_counts(here.name, at_publisher.table(here), at_subscriber.table(there))
         from mergerepl import spark
@@ -51,19 +56,16 @@ def validate_subscription(publisher: Path, subscriber: Path, level: str) -> tupl
         return tuple(pool.map(compare, pairs))
 
 
-def _articles(publisher: Replica, subscriber: Replica) -> list[tuple[PublishedArticle, PublishedArticle]]:
-    """Return the articles of the subscription, as each side has them."""
+def _articles(publisher: Replica, subscriber: Replica) -> list[Pair]:
+    """Return the articles of the subscription, as each side has them; None where a side lacks one."""
     replid, role = subscriber.info().replid, publisher.info().role
     rows = publisher.subscriptions() if role == PUBLISHER else []
     subscribed = {
         row["pubid"] for row in rows if row["replid"] == replid and row["status"] == SubscriptionState.ACTIVE
     }
-    there = {article.artid: article for article in subscriber.articles}
-    pairs = [
-        (article, there[article.artid])
-        for article in publisher.articles
-        if article.pubid in subscribed and article.artid in there
-    ]
+    here = {article.artid: article for article in publisher.articles if article.pubid in subscribed}
+    there = {article.artid: article for article in subscriber.articles if article.pubid in subscribed}
+    pairs = [(here.get(artid), there.get(artid)) for artid in dict.fromkeys([*here, *there])]
     if not subscribed:
         raise ConfigurationError(
             f"'{subscriber.root}' has no active subscription at publisher '{publisher.root}': there is "
@@ -72,6 +74,28 @@ def _articles(publisher: Replica, subscriber: Replica) -> list[tuple[PublishedAr
             subscriber=str(subscriber.root),
         )
     return pairs
+
+
+def _only_at_one_side(
+    publisher: Replica,
+    subscriber: Replica,
+    here: PublishedArticle | None,
+    there: PublishedArticle | None,
+    level: str,
+) -> ArticleValidation:
+    """Return the result for an article that one side does not have, as after an `apply` that was cut short."""
+    at_publisher = row_count(publisher.table(here)) if here is not None else 0
+    at_subscriber = row_count(subscriber.table(there)) if there is not None else 0
+    known = here or there
+    assert known is not None
+    return ArticleValidation(
+        known.name,
+        level,
+        at_publisher,
+        at_subscriber,
+        at_publisher + at_subscriber,
+        missing_at=PUBLISHER if here is None else SUBSCRIBER,
+    )
 
 
 def _compare_counts(article: str, publisher_table: Path, subscriber_table: Path) -> ArticleValidation:

@@ -220,6 +220,16 @@ def test_validation_counts_the_keys_it_does_not_name():
     assert "orders: 5 more differing" in shown
 
 
+def test_validation_names_an_article_that_a_side_lacks():
+    missing = results.ArticleValidation("lines", "rowcount", 0, 0, 0, missing_at="subscriber")
+    shown = text("validated", {"north": [missing]})
+    assert "DIFFERENT" in shown
+    assert "lines: the subscriber does not have this article; run `mergerepl apply`" in shown
+    assert said("validated", {"north": [missing]})["ok"] is False
+    synced = SyncResult("sales", (SessionResult("sales", "north", "succeeded", validation=(missing,)),))
+    assert "lines is not at the subscriber" in text("synced_round", synced, time="T")
+
+
 def test_empty_reports_are_sentences():
     assert "nothing to do" in text("applied", results.ApplyResult("sales", ()))
     assert "no session has run yet" in text("history", "hq", [])
