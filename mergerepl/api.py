@@ -223,9 +223,10 @@ def capture(replica: str | Path, *, progress: Progress | None = None) -> Capture
 
 def status(replica: str | Path) -> ReplicaStatus:
     """Return who a replica is, what it publishes or receives, and how far its subscriptions are. Starts no JVM."""
+    from mergerepl.agent.table_problems import table_problems
     from mergerepl.monitoring.status import replica_status
 
-    return replica_status(Path(replica))
+    return replica_status(Path(replica), table_problems=table_problems)
 
 
 def pending(replica: str | Path) -> tuple[PendingSubscription, ...]:

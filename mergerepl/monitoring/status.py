@@ -1,5 +1,6 @@
 """`mergerepl status`: one replica, its articles and its subscriptions; what is wrong is told, not raised."""
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from mergerepl.changeset import MANIFEST
@@ -15,15 +16,23 @@ from mergerepl.systables import conflicts_info
 from mergerepl.systables.catalog import SubscriberKind, SubscriptionState, SyncStatus
 
 
-def replica_status(root: Path) -> ReplicaStatus:
+def replica_status(
+    root: Path, *, table_problems: Callable[[Replica, PublishedArticle], Sequence[str]]
+) -> ReplicaStatus:
     """Return who a replica is, what it holds and how far each subscription is.
+
+    Args:
+        root: The replica.
+        table_problems: Says what is wrong with an article's table that the next capture meets (the agent's part).
 
     Raises: ConfigurationError if the folder is no replica; StoreError if its catalog cannot be read.
     """
     replica = Replica(root).require()
     info = replica.info()
     looks = [(article, uncaptured(replica, article, info)) for article in replica.articles]
-    problems = [look.problem for _, look in looks if look.problem]
+    problems: list[str] = []
+    for article, look in looks:
+        problems += [look.problem] if look.problem else table_problems(replica, article)
     subscriptions = []
     for row in others(replica, info):
         try:

@@ -7,7 +7,7 @@ from enumeration.generations import generations_to_send, make_generation
 from mergerepl.errors import MergeReplError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.store.control import Row
-from mergerepl.store.deltalog import Commit, commits, head_version
+from mergerepl.store.deltalog import Commit, commits, head_version, is_delta_table
 from mergerepl.store.replica import Replica, ReplicaInfo
 
 NO_VERSION = -1
@@ -26,6 +26,12 @@ def uncaptured(replica: Replica, article: PublishedArticle, info: ReplicaInfo) -
     """Return what the log tells of a table since its last capture; a damaged log is told, not raised."""
     table = replica.table(article)
     captured = info.captured.get(article.nickname, NO_VERSION)
+    if not is_delta_table(table):
+        problem = (
+            f"Article '{article.name}': its table '{table}' is gone or no Delta table any more. Restore it, or "
+            "initialise this replica anew."
+        )
+        return Uncaptured(NO_VERSION, 0, problem)
     try:
         version = head_version(table)
     except MergeReplError as error:

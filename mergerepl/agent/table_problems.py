@@ -1,0 +1,29 @@
+"""What is wrong with an article's table as it is now, for `status`: what the next capture refuses or must bridge."""
+
+from mergerepl.agent.feed_window import schema_problem
+from mergerepl.errors import StoreError
+from mergerepl.model.article import PublishedArticle
+from mergerepl.publish.table_facts import read_table_facts
+from mergerepl.store.replica import Replica
+
+
+def table_problems(replica: Replica, article: PublishedArticle) -> list[str]:
+    """Return sentences about changed columns and a feed that is switched off, told from the table's log."""
+    table = replica.table(article)
+    try:
+        metadata = read_table_facts(table).metadata
+    except StoreError as error:
+        return [error.message]
+    found = []
+    problem = schema_problem(article, metadata)
+    if problem is not None:
+        found.append(
+            f"Article '{article.name}': {problem} in '{table}'. Schema changes do not travel in this version; "
+            "until it is undone, no session captures this table."
+        )
+    if not metadata.change_data_feed:
+        found.append(
+            f"Article '{article.name}': Change Data Feed is switched off in '{table}'. Run `mergerepl apply` to "
+            "switch it on again; what changes until then is found by comparing whole versions."
+        )
+    return found

@@ -1,0 +1,61 @@
+"""What `status` says is wrong with the tables of a replica, told without an engine."""
+
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from mergerepl import api
+from mergerepl.store.deltalog import head_version
+from mergerepl.store.replica import Replica
+from mergerepl.systables import replinfo
+from tests.unit.test_quiet import make_replica, subscription
+
+FEED = "delta.enableChangeDataFeed"
+
+
+@pytest.fixture
+def hq(tmp_path: Path) -> Replica:
+    """A publisher whose table was captured up to its head."""
+    replica = make_replica(tmp_path / "hq", "publisher", 1, subscription(tmp_path / "north", "replica-2", 2))
+    DeltaTable(str(replica.root / "orders")).alter.set_table_properties({FEED: "true"})
+    note_captured(replica)
+    return replica
+
+
+def note_captured(replica: Replica) -> None:
+    table = replica.root / "orders"
+    (info,) = replica.control.rows(replinfo.TABLE)
+    captured, ids = {1: head_version(table)}, {1: str(DeltaTable(str(table)).metadata().id)}
+    replica.control.replace(replinfo.TABLE, [{**info, "captured": captured, "table_ids": ids}])
+
+
+def problems(replica: Replica) -> list[str]:
+    return [text for text in api.status(replica.root).problems if "'orders'" in text]
+
+
+def test_a_table_in_order_is_no_problem(hq: Replica) -> None:
+    assert problems(hq) == []
+
+
+def test_an_added_column_is_a_problem(hq: Replica) -> None:
+    more = pa.table({"id": [3], "extra": ["x"]})
+    write_deltalake(str(hq.root / "orders"), more, mode="append", schema_mode="merge")
+    (problem,) = problems(hq)
+    assert "column 'extra' was added" in problem
+
+
+def test_a_feed_that_is_off_is_a_problem(hq: Replica) -> None:
+    DeltaTable(str(hq.root / "orders")).alter.set_table_properties({FEED: "false"})
+    (problem,) = problems(hq)
+    assert "Change Data Feed is switched off" in problem
+    note_captured(hq)
+    assert problems(hq) == [problem]
+
+
+def test_a_table_that_is_gone_is_a_problem(hq: Replica) -> None:
+    shutil.rmtree(hq.root / "orders")
+    (problem,) = problems(hq)
+    assert "is gone or no Delta table any more" in problem
