@@ -1,7 +1,7 @@
 """What a changed file changes in a running publication, and what it may not change."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,11 @@ from mergerepl.publish.replica_state import (
     change_info,
 )
 from mergerepl.publish.rows import article_settings, definition, publication_settings, subscription_settings
-from mergerepl.publish.table_facts import read_table_facts
+from mergerepl.publish.table_facts import TableFacts, read_table_facts
 from mergerepl.publish.unfinished import article_table, drop_unfinished
 from mergerepl.publish.work import Step, Work
 from mergerepl.store.control import ControlPlane, Row
-from mergerepl.store.deltalog import head_version
+from mergerepl.store.deltalog import commits, head_version
 from mergerepl.systables import catalog
 from mergerepl.systables.catalog import SubscriberKind, SubscriptionState
 from mergerepl.systables.table import SystemTable
@@ -225,24 +225,60 @@ def definition_step(
     return [Step(PlanStep("record", work.publication.name, detail), run)]
 
 
-def skip_to_head(work: Work, articles: Sequence[Row]) -> None:
+def check_uncaptured(work: Work, articles: Sequence[Row]) -> dict[int, TableFacts]:
+    """Check the tables of a publication without subscribers as a capture would: columns as published, real keys.
+
+    Returns: Nickname -> the table at the version that was checked.
+
+    Raises: PublicationError naming the columns or up to five of the offending keys.
+    """
+    found = {}
+    for article in articles:
+        found[article["nickname"]] = table = read_table_facts(work.publisher / article["source_table"])
+        _check_columns(article, table)
+        _check_keys(work, article, table)
+    return found
+
+
+def skip_to_head(work: Work, articles: Sequence[Row], checked: Mapping[int, TableFacts]) -> None:
     """Take the publisher's tables as they are now for captured: nobody else has rows of them yet.
 
-    Raises: PublicationError if a table's columns changed since it was published.
+    Args:
+        work: This run.
+        articles: The publication's articles.
+        checked: Their tables as `check_uncaptured` found them; what was written since is checked too.
+
+    Raises: PublicationError.
     """
     captured, table_ids = {}, {}
     for article in articles:
         table = read_table_facts(work.publisher / article["source_table"])
-        types = {field["name"]: ddl_of(field["type"]) for field in table.fields}
-        published = dict(zip(article["published_columns"], article["published_types"], strict=True))
-        if any(types.get(name) != type_ for name, type_ in published.items()) or (
-            not article["vertical_partition"] and len(types) != len(published)
-        ):
-            raise PublicationError(
-                f"Article '{article['name']}': the columns of table '{table.path}' changed since it was "
-                "published. Take the article out of the file, run `mergerepl apply`, and put it in again.",
-                article=article["name"],
-            )
+        _check_columns(article, table)
+        before = checked[article["nickname"]].version
+        since = commits(table.path, from_version_exclusive=before, through_version_inclusive=table.version)
+        if any(commit.is_user_change for commit in since):
+            _check_keys(work, article, table)
         captured[article["nickname"]] = table.version
         table_ids[article["nickname"]] = table.metadata.table_id
     change_info(work.publisher, captured=captured, table_ids=table_ids)
+
+
+def _check_columns(article: Row, table: TableFacts) -> None:
+    types = {field["name"]: ddl_of(field["type"]) for field in table.fields}
+    published = dict(zip(article["published_columns"], article["published_types"], strict=True))
+    if any(types.get(name) != type_ for name, type_ in published.items()) or (
+        not article["vertical_partition"] and len(types) != len(published)
+    ):
+        raise PublicationError(
+            f"Article '{article['name']}': the columns of table '{table.path}' changed since it was "
+            "published. Take the article out of the file, run `mergerepl apply`, and put it in again.",
+            article=article["name"],
+        )
+
+
+def _check_keys(work: Work, row: Row, table: TableFacts) -> None:
+    from mergerepl.publish.check_rows import check_rows
+
+    work.progress.step("check", article=row["name"])
+    stated = next(article for article in work.publication.articles if article.name == row["name"])
+    check_rows(work.spark, stated, table)

@@ -30,6 +30,7 @@ from mergerepl.publish.situation import (
     Situation,
     checked_situation,
     is_removed,
+    is_waited_for,
     look,
     missing_articles,
     rows_of_new,
@@ -39,7 +40,7 @@ from mergerepl.publish.table_facts import read_table_facts
 from mergerepl.publish.work import Step, Work
 from mergerepl.snapshot.replica_table import CONSTRAINT_PREFIX, is_computable, uncomputable
 from mergerepl.store.control import ControlPlane, Row
-from mergerepl.systables import catalog, genhistory
+from mergerepl.systables import catalog
 
 
 @dataclass(frozen=True)
@@ -153,7 +154,7 @@ def _change_steps(situation: Situation, row: Row) -> Iterator[Step]:
 def _initialise_steps(situation: Situation) -> Iterator[Step]:
     work = situation.work
     waiting = [(pair, missing_articles(work, pair, situation.articles)) for pair in situation.pairs]
-    if situation.row is not None and any(rows for _, rows in waiting):
+    if is_waited_for(situation):
         yield _capture_step(situation)
     nicknames = _Nicknames(situation.publisher)
     of_new = rows_of_new(situation)
@@ -196,13 +197,10 @@ class _Nicknames:
 
 def _capture_step(situation: Situation) -> Step:
     work, publisher = situation.work, situation.publisher
-    is_idle = not situation.active and not any(
-        generation["pubid"] == work.pubid for generation in publisher.control.rows(genhistory.TABLE)
-    )
 
     def run() -> None:
-        if is_idle:
-            changes.skip_to_head(work, situation.articles)
+        if situation.uncaptured is not None:
+            changes.skip_to_head(work, situation.articles, situation.uncaptured)
         else:
             work.capture(publisher.root)
 

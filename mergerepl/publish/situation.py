@@ -21,9 +21,11 @@ from mergerepl.publish.replica_state import (
 from mergerepl.publish.rows import (
     article_row,
 )
+from mergerepl.publish.table_facts import TableFacts
 from mergerepl.publish.unfinished import article_table, check_unwritten, is_unfinished
 from mergerepl.publish.work import Work
 from mergerepl.store.control import Row
+from mergerepl.systables import genhistory
 from mergerepl.systables.catalog import ArticleState, SubscriptionState
 from mergerepl.systables.conflicts_info import conflict_table_name
 
@@ -47,7 +49,8 @@ class Situation:
     """The publication of the file beside what its replicas say of it.
 
     `left` are subscriptions that the file no longer names, each with its replica if that can be reached; `new` are
-    articles to be published.
+    articles to be published; `uncaptured` are the tables of a publication that nobody subscribed to yet, by
+    nickname, as they were checked.
     """
 
     work: Work
@@ -55,6 +58,7 @@ class Situation:
     pairs: list[Pair]
     left: list[tuple[Row, ReplicaState | None]]
     new: list[NewArticle] = field(default_factory=list)
+    uncaptured: dict[int, TableFacts] | None = None
 
     @property
     def row(self) -> Row | None:
@@ -264,9 +268,24 @@ def missing_articles(work: Work, pair: Pair, articles: Sequence[Row]) -> list[Ro
     return [row for row in articles if row["artid"] not in held]
 
 
+def is_waited_for(situation: Situation) -> bool:
+    """Return whether a subscriber is to get articles that are published already."""
+    return any(missing_articles(situation.work, pair, situation.articles) for pair in situation.pairs)
+
+
+def _is_idle(situation: Situation) -> bool:
+    """Return whether nobody but the publisher has rows of the publication: what changed then need not travel."""
+    pubid = situation.work.pubid
+    return not situation.active and not any(
+        generation["pubid"] == pubid for generation in situation.publisher.control.rows(genhistory.TABLE)
+    )
+
+
 def _check_rows(situation: Situation) -> None:
     """Check rows through Spark: of new articles, and of tables that `sync_type: none` says are equal."""
     work = situation.work
+    if is_waited_for(situation) and _is_idle(situation):
+        situation.uncaptured = changes.check_uncaptured(work, situation.articles)
     if situation.new:
         from mergerepl.publish.check_rows import check_rows
 

@@ -1,0 +1,75 @@
+"""What was published or subscribed before and comes again, and subscriptions that end while something waits."""
+
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable as LogTable
+from pyspark.sql import SparkSession
+
+from mergerepl import api, failpoints
+from mergerepl.errors import PublicationError
+from mergerepl.model.publication import Article
+from mergerepl.model.results import ApplyResult, SessionResult
+from tests.spark.publishing import Hub, orders
+
+pytestmark = pytest.mark.spark
+
+LINES = Article("lines", "lines", ("order_id",))
+
+
+@pytest.fixture
+def hub(replica_dir: Path) -> Hub:
+    """A publication of one article, published, with one subscriber."""
+    hub = Hub(replica_dir)
+    hub.table("orders", {"id": [1, 2, 3], "note": ["a", "b", "c"]})
+    hub.table("lines", {"order_id": [1], "item": ["x"]})
+    hub.articles(orders())
+    hub.subscribe("north")
+    apply(hub)
+    return hub
+
+
+def apply(hub: Hub, *, dry_run: bool = False) -> ApplyResult:
+    return api.Project(hub.publication).apply(dry_run=dry_run)
+
+
+def sync(hub: Hub, name: str) -> SessionResult:
+    return api.sync(hub.publisher, subscriber=hub.root(name)).sessions[0]
+
+
+def set_note(hub: Hub, name: str, number: int, note: str) -> None:
+    LogTable(str(hub.root(name) / "orders")).update(predicate=f"id = {number}", updates={"note": f"'{note}'"})
+
+
+def values(spark: SparkSession, hub: Hub, name: str, table: str = "orders") -> dict[int, str]:
+    rows = spark.read.format("delta").load(str(hub.root(name) / table)).collect()
+    return {row[0]: row[1] for row in rows}
+
+
+def stop_at(hub: Hub, point: str, monkeypatch: pytest.MonkeyPatch, *, subscriber: str | None = None) -> None:
+    """Cut an `apply`, or the session of a subscriber, short."""
+    failpoints._passed.clear()
+    monkeypatch.setenv("MERGEREPL_FAILPOINT", f"{point}=raise")
+    with pytest.raises(failpoints.FailpointError):
+        apply(hub) if subscriber is None else sync(hub, subscriber)
+    monkeypatch.delenv("MERGEREPL_FAILPOINT")
+
+
+# ---- rows written between publishing and the first subscriber
+
+
+def test_keys_written_before_the_first_subscriber_are_checked(spark: SparkSession, replica_dir: Path) -> None:
+    hub = Hub(replica_dir)
+    hub.table("orders", {"id": [1, 2], "note": ["a", "b"]})
+    hub.articles(orders())
+    apply(hub)
+    hub.table("orders", {"id": [2, None], "note": ["again", "none"]}, mode="append")
+    hub.subscribe("north")
+    before = hub.snapshot_of_files()
+    for dry_run in (True, False):
+        with pytest.raises(PublicationError, match="NULL values and duplicate values"):
+            apply(hub, dry_run=dry_run)
+    assert hub.snapshot_of_files() == before
+    LogTable(str(hub.publisher / "orders")).delete("note in ('again', 'none')")
+    apply(hub)
+    assert values(spark, hub, "north") == {1: "a", 2: "b"}
