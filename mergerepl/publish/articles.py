@@ -62,7 +62,14 @@ def _publish(work: Work, new: NewArticle) -> None:
     failpoint("publish.after_alter")
     mark = work.mark(f"system tables of {name}")
     conflict_table = conflict_table_name(work.publication.name, name)
-    create_conflict_table(root, conflict_table, new.fields, retention=work.retention, mark=mark)
+    create_conflict_table(
+        root,
+        conflict_table,
+        new.fields,
+        spark_of=lambda: work.spark,
+        retention=work.retention,
+        mark=mark,
+    )
     add_image_columns(work.spark, root, {new.nickname: new.fields})
     failpoint("publish.after_system_tables")
     change_info(root, captured={new.nickname: captured}, table_ids={new.nickname: table.metadata.table_id})

@@ -98,7 +98,12 @@ def _prepare(
         add_image_columns(work.spark, root, images)
     for article in articles:
         create_conflict_table(
-            root, article["conflict_table"], images[article["nickname"]], retention=work.retention, mark=mark
+            root,
+            article["conflict_table"],
+            images[article["nickname"]],
+            spark_of=lambda: work.spark,
+            retention=work.retention,
+            mark=mark,
         )
 
 

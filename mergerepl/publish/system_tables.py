@@ -4,8 +4,9 @@ No engine is needed to make them; a column is added through Spark, which upgrade
 type needs one.
 """
 
+import itertools
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -77,21 +78,52 @@ def add_image_columns(spark: "SparkSession", root: Path, images: Mapping[int, Se
         present = {column["name"] for column in read_table_facts(path).fields}
         missing = [image_field(nickname, fields) for nickname, fields in images.items()]
         missing = [column for column in missing if column["name"] not in present]
-        if missing:
-            columns = ", ".join(f"{quote(column['name'])} {ddl_of(column['type'])}" for column in missing)
-            spark.sql(f"ALTER TABLE delta.{quote(str(path))} ADD COLUMNS ({columns})")
+        _add_columns(spark, path, missing)
+
+
+def _add_columns(spark: "SparkSession", path: Path, missing: Sequence[Field]) -> None:
+    if missing:
+        columns = ", ".join(f"{quote(column['name'])} {ddl_of(column['type'])}" for column in missing)
+        spark.sql(f"ALTER TABLE delta.{quote(str(path))} ADD COLUMNS ({columns})")
 
 
 def create_conflict_table(
-    root: Path, name: str, columns: Sequence[Field], *, retention: timedelta, mark: CommitMark
+    root: Path,
+    name: str,
+    columns: Sequence[Field],
+    *,
+    spark_of: Callable[[], "SparkSession"],
+    retention: timedelta,
+    mark: CommitMark,
 ) -> None:
     """Make the conflict table of an article: its columns, then those about the conflict.
 
-    An article whose identity is a column `rowguid` has that column once.
+    One of that name is there if the article was published before: it gets the columns it lacks. If a column
+    has another type now, it is kept under another name; losing rows are never removed.
     """
     path = root / FOLDER / name
+    wanted = _conflict_fields(columns)
     if is_delta_table(path):
-        return
+        present = {column["name"].casefold(): column["type"] for column in read_table_facts(path).fields}
+        missing = [column for column in wanted if column["name"].casefold() not in present]
+        others = [column for column in wanted if column not in missing]
+        if all(ddl_of(present[column["name"].casefold()]) == ddl_of(column["type"]) for column in others):
+            if missing:
+                _add_columns(spark_of(), path, missing)
+            return
+        path.rename(_free_name(path))
+    properties = {"delta.checkpointInterval": _CHECKPOINT_INTERVAL, **retention_properties({}, retention)}
+    create_table(path, NewTable(wanted, (), properties), mark)
+
+
+def _free_name(path: Path) -> Path:
+    """Return where to keep a former conflict table."""
+    numbered = (path.with_name(f"{path.name}.kept{number}") for number in itertools.count(1))
+    return next(candidate for candidate in numbered if not candidate.exists())
+
+
+def _conflict_fields(columns: Sequence[Field]) -> list[Field]:
+    """Return the columns of a conflict table; an article whose identity is a column `rowguid` has that one once."""
     own = [field(column["name"], nullable(column["type"])) for column in columns]
     taken = {column["name"].casefold() for column in own}
     about = [
@@ -99,5 +131,4 @@ def create_conflict_table(
         for column in conflicts_info.CONFLICT_COLUMNS
         if column.name.casefold() not in taken
     ]
-    properties = {"delta.checkpointInterval": _CHECKPOINT_INTERVAL, **retention_properties({}, retention)}
-    create_table(path, NewTable([*own, *about], (), properties), mark)
+    return [*own, *about]
