@@ -35,7 +35,7 @@ def give_metadata(
         return
     assert publisher.info is not None
     (info,) = ControlPlane(root).rows(replinfo.TABLE)
-    numbers = {row["generation"]: info["last_generation"] + i for i, row in enumerate(theirs, start=1)}
+    numbers = _numbers(theirs, ControlPlane(root).rows(genhistory.TABLE), info["last_generation"])
     seq = next_seq(root, info["last_seq"])
     copy_metadata(
         work.spark,
@@ -50,7 +50,22 @@ def give_metadata(
     failpoint("initialise.after_metadata")
     _enter_generations(publisher, theirs, numbers, root, nickname)
     failpoint("initialise.after_genhistory")
-    change_info(root, last_seq=seq, last_generation=max(numbers.values()))
+    change_info(root, last_seq=seq, last_generation=max(info["last_generation"], *numbers.values()))
+
+
+def _numbers(theirs: Sequence[Row], here: Sequence[Row], last_generation: int) -> dict[int, int]:
+    """Return the publisher's generation numbers to the subscriber's.
+
+    A generation that an attempt before this one entered keeps its number: a session that ran in between may
+    have named it in a watermark.
+    """
+    known = {row["guidsrc"]: row["generation"] for row in here}
+    next_number = max([last_generation, *known.values()]) + 1
+    numbers = {}
+    for row in theirs:
+        numbers[row["generation"]] = known.get(row["guidsrc"], next_number)
+        next_number += row["guidsrc"] not in known
+    return numbers
 
 
 def _closed_generations(publisher: ReplicaState, nicknames: Sequence[int]) -> list[Row]:
@@ -83,7 +98,9 @@ def _enter_generations(
         received_generation(row, generation=numbers[row["generation"]], nickname=nickname, now=now)
         for row in theirs
     ]
-    control.replace(genhistory.TABLE, [*control.rows(genhistory.TABLE), *received])
+    replaced = {row["guidsrc"] for row in received}
+    others = [row for row in control.rows(genhistory.TABLE) if row["guidsrc"] not in replaced]
+    control.replace(genhistory.TABLE, [*others, *received])
     failpoint("initialise.between_genhistories")
     rows = publisher.control.rows(genhistory.TABLE)
     held = [row["guidsrc"] for row in theirs]
@@ -107,7 +124,11 @@ def last_generation(root: Path, pubid: str) -> tuple[int, str | None]:
 
 
 def forget_metadata(work: Work, replica: ReplicaState, nicknames: Sequence[int]) -> None:
-    """Remove what an unfinished or a former subscription left of these articles at a subscriber."""
+    """Remove what an unfinished or a former subscription left of these articles at a subscriber.
+
+    Closed generations stay, without changes: the watermarks of another publication may name them. An open
+    one goes: it would go on collecting changes under a number that the watermarks have passed.
+    """
     assert replica.info is not None
     control = replica.control
     articles = control.rows(catalog.ARTICLES)
@@ -115,7 +136,11 @@ def forget_metadata(work: Work, replica: ReplicaState, nicknames: Sequence[int])
     if kept != articles:
         control.replace(catalog.ARTICLES, kept)
     generations = control.rows(genhistory.TABLE)
-    kept = [row for row in generations if row["art_nick"] not in nicknames]
+    kept = [
+        {**row, "changecount": 0} if row["art_nick"] in nicknames else row
+        for row in generations
+        if row["art_nick"] not in nicknames or row["genstatus"] != GenStatus.OPEN
+    ]
     if kept != generations:
         control.replace(genhistory.TABLE, kept)
     for name in _TABLES:

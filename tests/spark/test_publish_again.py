@@ -10,6 +10,7 @@ from mergerepl import api, failpoints
 from mergerepl.errors import PublicationError
 from mergerepl.model.publication import Article
 from mergerepl.model.results import ApplyResult, SessionResult
+from mergerepl.systables import genhistory
 from tests.spark.publishing import Hub, orders
 
 pytestmark = pytest.mark.spark
@@ -73,3 +74,29 @@ def test_keys_written_before_the_first_subscriber_are_checked(spark: SparkSessio
     LogTable(str(hub.publisher / "orders")).delete("note in ('again', 'none')")
     apply(hub)
     assert values(spark, hub, "north") == {1: "a", 2: "b"}
+
+
+# ---- an article added to a running publication
+
+
+def test_a_generation_keeps_its_number_when_an_article_is_initialised_again(
+    spark: SparkSession, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.subscribe("south")
+    apply(hub)
+    hub.articles(orders(), LINES)
+    stop_at(hub, "initialise.begin:2", monkeypatch)
+    LogTable(str(hub.publisher / "lines")).update(updates={"item": "'y'"})
+    sync(hub, "north")
+    stop_at(hub, "initialise.after_genhistory", monkeypatch)
+    (before,) = (row for row in hub.rows("south", genhistory.TABLE) if row["art_nick"] == 2)
+    set_note(hub, "south", 1, "from south")
+    assert sync(hub, "south").status == "succeeded"
+    apply(hub)
+    (after,) = (row for row in hub.rows("south", genhistory.TABLE) if row["art_nick"] == 2)
+    assert (after["guidsrc"], after["generation"]) == (before["guidsrc"], before["generation"])
+    set_note(hub, "hq", 2, "from hq")
+    LogTable(str(hub.root("south") / "lines")).update(updates={"item": "'z'"})
+    assert sync(hub, "south").status == "succeeded"
+    assert values(spark, hub, "south") == {1: "from south", 2: "from hq", 3: "c"}
+    assert values(spark, hub, "hq", "lines") == {1: "z"}
