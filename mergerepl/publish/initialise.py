@@ -94,7 +94,7 @@ def _prepare(
         info = info_row(repid=row["replid"], nickname=row["replnickname"], root=str(root), role="subscriber")
         create_replica(root, info, images, retention=work.retention, mark=mark)
     else:
-        forget_metadata(work, state, [article["nickname"] for article in articles])
+        forget_metadata(work, state, [*(row["nickname"] for row in articles), *_gone(work, publisher, state)])
         add_image_columns(work.spark, root, images)
     for article in articles:
         create_conflict_table(
@@ -105,6 +105,13 @@ def _prepare(
             retention=work.retention,
             mark=mark,
         )
+
+
+def _gone(work: Work, publisher: ReplicaState, subscriber: ReplicaState) -> list[int]:
+    """Return the nicknames of articles a former subscriber still has and the publication has not any more."""
+    published = {row["artid"] for row in publisher.articles_of(work.pubid)}
+    rows = subscriber.articles_of(work.pubid)
+    return [row["nickname"] for row in rows if row["artid"] not in published]
 
 
 def _fields(publisher: ReplicaState, article: Row) -> list[dict[str, object]]:

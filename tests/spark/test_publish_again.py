@@ -1,5 +1,7 @@
 """What was published or subscribed before and comes again, and subscriptions that end while something waits."""
 
+import shutil
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,11 @@ from mergerepl import api, failpoints
 from mergerepl.errors import PublicationError
 from mergerepl.model.publication import Article
 from mergerepl.model.results import ApplyResult, SessionResult
-from mergerepl.systables import genhistory
+from mergerepl.publish.column_types import field
+from mergerepl.publish.system_tables import create_conflict_table
+from mergerepl.publish.table_facts import read_table_facts
+from mergerepl.store.deltalog import CommitMark
+from mergerepl.systables import catalog, genhistory
 from tests.spark.publishing import Hub, orders
 
 pytestmark = pytest.mark.spark
@@ -74,6 +80,80 @@ def test_keys_written_before_the_first_subscriber_are_checked(spark: SparkSessio
     LogTable(str(hub.publisher / "orders")).delete("note in ('again', 'none')")
     apply(hub)
     assert values(spark, hub, "north") == {1: "a", 2: "b"}
+
+
+# ---- an article that is published again
+
+
+def publish_anew(hub: Hub) -> None:
+    """Initialise everything anew, as the messages advise; the subscriber keeps its `_mergerepl`."""
+    hub.unsubscribe("north")
+    articles = hub.publication.articles
+    apply(hub)
+    hub.articles(LINES)
+    apply(hub)
+    shutil.move(hub.root("north") / "orders", hub.folder / "old orders")
+    hub.articles(*articles, LINES)
+    hub.subscribe("north")
+    apply(hub)
+
+
+def test_a_subscriber_initialised_anew_forgets_articles_that_are_gone(spark: SparkSession, hub: Hub) -> None:
+    set_note(hub, "north", 1, "before")
+    sync(hub, "north")
+    publish_anew(hub)
+    assert hub.rows("north", catalog.ARTICLES) == hub.rows("hq", catalog.ARTICLES)
+    set_note(hub, "north", 2, "from north")
+    set_note(hub, "hq", 3, "from hq")
+    assert sync(hub, "north").status == "succeeded"
+    expected = {1: "before", 2: "from north", 3: "from hq"}
+    assert values(spark, hub, "hq") == values(spark, hub, "north") == expected
+
+
+def test_conflicts_of_an_article_published_again_with_a_new_column_are_logged(
+    spark: SparkSession, hub: Hub
+) -> None:
+    set_note(hub, "hq", 1, "hq")
+    set_note(hub, "north", 1, "north")
+    assert sync(hub, "north").upload.conflicts == 1
+    hub.table("orders", {"id": [4], "note": ["d"], "extra": [1.5]}, mode="append", schema_mode="merge")
+    publish_anew(hub)
+    set_note(hub, "hq", 4, "hq")
+    set_note(hub, "north", 4, "north")
+    assert sync(hub, "north").upload.conflicts == 1
+    losers = spark.read.format("delta").load(
+        str(hub.publisher / "_mergerepl" / "MSmerge_conflict_sales_orders")
+    )
+    assert {(row["id"], row["note"], row["extra"]) for row in losers.collect()} == {
+        (1, "north", None),
+        (4, "north", 1.5),
+    }
+
+
+def test_a_conflict_table_whose_types_changed_is_kept_under_another_name(
+    spark: SparkSession, replica_dir: Path
+) -> None:
+    def create(*fields: tuple[str, str]) -> list[str]:
+        create_conflict_table(
+            replica_dir,
+            "MSmerge_conflict_p_a",
+            [field(name, type_) for name, type_ in fields],
+            spark_of=lambda: spark,
+            retention=timedelta(days=1),
+            mark=CommitMark("test", "create"),
+        )
+        facts = read_table_facts(replica_dir / "_mergerepl" / "MSmerge_conflict_p_a")
+        return [column["name"] for column in facts.fields]
+
+    about = ["rowguid", "ModifiedDate", "origin_datasource_id", "conflict_id"]
+    assert create(("id", "long")) == ["id", *about]
+    assert create(("id", "long")) == ["id", *about]
+    assert create(("id", "long"), ("at", "timestamp_ntz")) == ["id", *about, "at"]
+    assert create(("ID", "long")) == ["id", *about, "at"]
+    assert create(("id", "string")) == ["id", *about]
+    assert create(("id", "long")) == ["id", *about]
+    folders = sorted(path.name for path in (replica_dir / "_mergerepl").iterdir())
+    assert folders == ["MSmerge_conflict_p_a", "MSmerge_conflict_p_a.kept1", "MSmerge_conflict_p_a.kept2"]
 
 
 # ---- an article added to a running publication
