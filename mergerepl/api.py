@@ -53,7 +53,15 @@ class Project:
 
             capture_held(Replica(root), progress=shown)
 
-        return apply_publication(self.publication, dry_run=dry_run, progress=shown, capture=capture_publisher)
+        def finish(publisher: Path, subscriber: Path | None, session: str) -> None:
+            from mergerepl.agent.finish_session import finish_session
+            from mergerepl.store.replica import Replica
+
+            finish_session(Replica(publisher), Replica(subscriber) if subscriber else None, session)
+
+        return apply_publication(
+            self.publication, dry_run=dry_run, progress=shown, capture=capture_publisher, finish=finish
+        )
 
 
 def load(path: str | Path) -> Project:

@@ -19,6 +19,7 @@ from mergerepl.model.publication import Publication
 from mergerepl.model.results import ApplyResult
 from mergerepl.publish.plan import Plan, make_plan
 from mergerepl.publish.situation import look
+from mergerepl.publish.work import Agent
 from mergerepl.store.lease import lease
 
 PURPOSE = "mergerepl apply"
@@ -32,6 +33,7 @@ def apply_publication(
     dry_run: bool = False,
     progress: Progress | None = None,
     capture: Callable[[Path], None] | None = None,
+    finish: Callable[[Path, Path | None, str], None] | None = None,
 ) -> ApplyResult:
     """Make the replicas match the publication and return what was done (or, dry, would be done).
 
@@ -41,6 +43,9 @@ def apply_publication(
         progress: Told of each step as it begins.
         capture: Captures the changes of the publisher at a root, whose lease is held (the agent's part).
             Without it, a publication that is in use already can get no new subscribers.
+        finish: Finishes a session that was interrupted (the agent's part): root of the publisher, root of the
+            subscriber (None: out of reach), name of the session. Both are leased. Without it, a subscription
+            with such a session cannot end.
 
     Raises: ConfigurationError, PublicationError: refused, nothing was changed. LeaseError: somebody works on
         one of the replicas. StoreError: a table cannot be read or written; run again, what is done stays
@@ -49,11 +54,11 @@ def apply_publication(
     started = time.monotonic()
     publication = _resolved(publication)
     progress = progress or NoProgress()
-    capture = capture or _refuse_capture
+    agent = Agent(capture or _refuse_capture, finish or _refuse_finish)
     with _engine_errors("Checking the publication"):
-        plan = make_plan(publication, capture, progress)
+        plan = make_plan(publication, agent, progress)
     if plan.steps and not dry_run:
-        plan = _carry_out(publication, plan, progress, capture)
+        plan = _carry_out(publication, plan, progress, agent)
     steps = tuple(step.plan for step in plan.steps)
     return ApplyResult(publication.name, steps, dry_run=dry_run, duration_s=time.monotonic() - started)
 
@@ -71,15 +76,13 @@ def _real(root: str) -> str:
     return os.path.realpath(root) if os.path.isabs(root) else root
 
 
-def _carry_out(
-    publication: Publication, plan: Plan, progress: Progress, capture: Callable[[Path], None]
-) -> Plan:
+def _carry_out(publication: Publication, plan: Plan, progress: Progress, agent: Agent) -> Plan:
     with ExitStack() as leases:
         for root in plan.roots:
             _make_folder(root)
             leases.enter_context(lease(root, purpose=PURPOSE))
         if look(publication) != plan.seen:
-            plan = make_plan(publication, capture, progress)
+            plan = make_plan(publication, agent, progress)
         plan.work.hold(plan.roots)
         for step in plan.steps:
             action = step.plan.action
@@ -122,4 +125,12 @@ def _refuse_capture(root: Path) -> None:
         f"Publisher '{root}' has changes to capture first. Run `mergerepl sync`, then `mergerepl apply` "
         "again.",
         replica=str(root),
+    )
+
+
+def _refuse_finish(publisher: Path, subscriber: Path | None, session: str) -> None:
+    raise PublicationError(
+        f"Session {session} of publisher '{publisher}' was interrupted. Run `mergerepl sync` first, then "
+        "`mergerepl apply` again.",
+        replica=str(subscriber or publisher),
     )

@@ -1,7 +1,7 @@
 """What a changed file changes in a running publication, and what it may not change."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from mergerepl.publish.replica_state import (
 from mergerepl.publish.rows import article_settings, definition, publication_settings, subscription_settings
 from mergerepl.publish.table_facts import TableFacts, read_table_facts
 from mergerepl.publish.unfinished import article_table, drop_unfinished
+from mergerepl.publish.unsent import unsent_changes
 from mergerepl.publish.work import Step, Work
 from mergerepl.store.control import ControlPlane, Row
 from mergerepl.store.deltalog import commits, head_version
@@ -138,13 +139,30 @@ def subscription_steps(work: Work, subscription: Subscription, row: Row) -> list
     return [Step(PlanStep("change", subscription.subscriber, _told(row, change)), run)]
 
 
-def unsubscribe_step(work: Work, row: Row, subscriber: ReplicaState | None, articles: Sequence[Row]) -> Step:
-    """Return the step that ends a subscription. The subscriber keeps its tables, if it has them all."""
+def unsubscribe_step(
+    work: Work,
+    row: Row,
+    subscriber: ReplicaState | None,
+    articles: Sequence[Row],
+    *,
+    staged: Collection[str],
+) -> Step:
+    """Return the step that ends a subscription. The subscriber keeps its tables, if it has them all.
+
+    Its detail tells what was never uploaded; `staged` are guids of generations that are, by a step before.
+    """
     roots = [work.publisher, *([subscriber.root] if subscriber else [])]
     is_unfinished = row["status"] == SubscriptionState.INACTIVE
     detail = "end the subscription; its tables " + ("were not finished: removed" if is_unfinished else "stay")
     if subscriber is None:
-        detail += " (the replica cannot be reached: it is not told)"
+        detail += " (the replica cannot be reached: it is not told, and may have changes never uploaded)"
+    elif not is_unfinished:
+        unsent = unsent_changes(work.publisher, subscriber.root, work.pubid, staged=staged)
+        if unsent:
+            detail += (
+                f"; never uploaded: {unsent}. To send them first, run `mergerepl sync {work.publisher} "
+                f"--subscriber {subscriber.root}`"
+            )
 
     def run() -> None:
         if is_unfinished and subscriber is not None:

@@ -64,15 +64,20 @@ def check_was_ours(publisher: ReplicaState, subscriber: ReplicaState, row: Row |
         )
 
 
-def check_no_session_open(subscriber: Path) -> None:
+def check_no_session_open(publisher: ReplicaState, subscriber: Path) -> None:
     """Check that no session of the subscriber waits to be finished: its numbers are planned already.
+
+    One whose subscription has ended is finished by `apply` itself, since no `sync` would. A file at the
+    subscriber that names a session without a manifest is left of one that never came to be.
 
     Raises: PublicationError.
     """
-    if any((subscriber / FOLDER / "staging").glob("*.json")):
+    told = {path.stem for path in (subscriber / FOLDER / "staging").glob("*.json")}
+    if any(each.session in told and publisher.is_active(each.subid) for each in publisher.sessions):
         raise PublicationError(
-            f"Subscriber '{subscriber}' has a session that was interrupted. Run `mergerepl sync` for it "
-            "first, which finishes it, then `mergerepl apply` again.",
+            f"Subscriber '{subscriber}' has a session that was interrupted. Run `mergerepl sync "
+            f"{publisher.root} --subscriber {subscriber}` first, which finishes it, then `mergerepl apply` "
+            "again.",
             replica=str(subscriber),
         )
 

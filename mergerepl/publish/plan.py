@@ -1,7 +1,7 @@
 """What `apply` has to do, as steps in order; nothing is done before everything was checked."""
 
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -37,7 +37,7 @@ from mergerepl.publish.situation import (
 )
 from mergerepl.publish.system_tables import create_replica
 from mergerepl.publish.table_facts import read_table_facts
-from mergerepl.publish.work import Step, Work
+from mergerepl.publish.work import Agent, Step, Work
 from mergerepl.snapshot.replica_table import CONSTRAINT_PREFIX, is_computable, uncomputable
 from mergerepl.store.control import ControlPlane, Row
 from mergerepl.systables import catalog
@@ -53,7 +53,7 @@ class Plan:
     work: Work
 
 
-def make_plan(publication: Publication, capture: Callable[[Path], None], progress: Progress) -> Plan:
+def make_plan(publication: Publication, agent: Agent, progress: Progress) -> Plan:
     """Check everything and return the steps.
 
     Raises: ConfigurationError, PublicationError, StoreError: one message, nothing was changed.
@@ -61,7 +61,7 @@ def make_plan(publication: Publication, capture: Callable[[Path], None], progres
     check_names(publication)
     check_places(publication)
     seen = look(publication)
-    situation = checked_situation(publication, seen, capture, progress)
+    situation = checked_situation(publication, seen, agent, progress)
     roots = [replica.root for replica in seen if replica.info or str(replica.root) in _stated(publication)]
     leased = [roots[0], *sorted(set(roots[1:]))]
     return Plan(list(_steps(situation)), leased, seen, situation.work)
@@ -88,8 +88,10 @@ def _steps_before_last(situation: Situation) -> Iterator[Step]:
             yield changes.moved_step(work, replica, before, replicas)
     if row is None:
         yield _publication_step(situation)
+    yield from _finish_steps(situation)
     for left, replica_left in situation.left:
-        yield changes.unsubscribe_step(work, left, replica_left, situation.articles)
+        staged = [guid for session in publisher.sessions for guid in session.uploaded_guids]
+        yield changes.unsubscribe_step(work, left, replica_left, situation.articles, staged=staged)
     for article in situation.articles:
         if is_removed(situation, article):
             yield _unpublish_step(work, article)
@@ -97,6 +99,17 @@ def _steps_before_last(situation: Situation) -> Iterator[Step]:
     if row is not None:
         yield from _change_steps(situation, row)
     yield from _initialise_steps(situation)
+
+
+def _finish_steps(situation: Situation) -> Iterator[Step]:
+    work = situation.work
+    for session, replica in situation.interrupted:
+        root = replica.root if replica is not None else None
+        detail = "finish the session that was interrupted"
+        if root is None:
+            detail += ", at the publisher only (the replica cannot be reached, or its subscription has ended)"
+        run = partial(work.agent.finish, work.publisher, root, session.session)
+        yield Step(PlanStep("finish", session.subscriber, detail), run)
 
 
 def _unpublish_step(work: Work, article: Row) -> Step:
@@ -202,7 +215,7 @@ def _capture_step(situation: Situation) -> Step:
         if situation.uncaptured is not None:
             changes.skip_to_head(work, situation.articles, situation.uncaptured)
         else:
-            work.capture(publisher.root)
+            work.agent.capture(publisher.root)
 
     return Step(PlanStep("capture", str(publisher.root), "bring the publisher's metadata up to date"), run)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from mergerepl.errors import PublicationError, StoreError
+from mergerepl.publish.staged import StagedSession, staged_sessions
 from mergerepl.store.control import ControlPlane, Row
 from mergerepl.store.deltalog import is_delta_table
 from mergerepl.systables import catalog, registry, replinfo
@@ -15,13 +16,17 @@ from mergerepl.systables.table import FOLDER
 
 @dataclass(frozen=True)
 class ReplicaState:
-    """One replica root and the rows that say what it takes part in; without `info` it is none yet."""
+    """One replica root and the rows that say what it takes part in; without `info` it is none yet.
+
+    `sessions` are those that were interrupted; they are staged at publishers.
+    """
 
     root: Path
     info: Row | None = None
     publications: list[Row] = field(default_factory=list)
     articles: list[Row] = field(default_factory=list)
     subscriptions: list[Row] = field(default_factory=list)
+    sessions: tuple[StagedSession, ...] = ()
 
     @property
     def control(self) -> ControlPlane:
@@ -45,6 +50,12 @@ class ReplicaState:
     def articles_of(self, pubid: str) -> list[Row]:
         """Return the article rows of a publication."""
         return [row for row in self.articles if row["pubid"] == pubid]
+
+    def is_active(self, subid: str) -> bool:
+        """Return whether a subscription is active here."""
+        return any(
+            row["subid"] == subid and row["status"] == SubscriptionState.ACTIVE for row in self.subscriptions
+        )
 
     def others_of(self, pubid: str) -> list[Row]:
         """Return the subscription rows of a publication that speak of the other side, if not deleted."""
@@ -91,6 +102,7 @@ def read_replica(root: Path) -> ReplicaState:
         control.rows(catalog.PUBLICATIONS),
         control.rows(catalog.ARTICLES),
         control.rows(catalog.SUBSCRIPTIONS),
+        staged_sessions(root),
     )
 
 

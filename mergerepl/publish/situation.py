@@ -2,7 +2,7 @@
 
 import os
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,9 +21,10 @@ from mergerepl.publish.replica_state import (
 from mergerepl.publish.rows import (
     article_row,
 )
+from mergerepl.publish.staged import StagedSession
 from mergerepl.publish.table_facts import TableFacts
 from mergerepl.publish.unfinished import article_table, check_unwritten, is_unfinished
-from mergerepl.publish.work import Work
+from mergerepl.publish.work import Agent, Work
 from mergerepl.store.control import Row
 from mergerepl.systables import genhistory
 from mergerepl.systables.catalog import ArticleState, SubscriptionState
@@ -71,6 +72,16 @@ class Situation:
         return self.publisher.articles_of(self.work.pubid)
 
     @property
+    def interrupted(self) -> list[tuple[StagedSession, ReplicaState | None]]:
+        """The sessions to finish, since their subscription ends or has ended; each with its subscriber if in reach."""
+        leaving = {row["subid"]: replica for row, replica in self.left}
+        return [
+            (session, leaving.get(session.subid))
+            for session in self.publisher.sessions
+            if session.subid in leaving or not self.publisher.is_active(session.subid)
+        ]
+
+    @property
     def active(self) -> list[ReplicaState]:
         """The subscribers that are initialised."""
         return [pair.replica for pair in self.pairs if pair.is_active]
@@ -103,14 +114,14 @@ def _if_readable(root: Path) -> ReplicaState:
 def checked_situation(
     publication: Publication,
     seen: list[ReplicaState],
-    capture: Callable[[Path], None],
+    agent: Agent,
     progress: Progress,
 ) -> Situation:
     """Check everything, rows last, and return what `apply` finds.
 
     Raises: ConfigurationError, PublicationError, StoreError: one message, nothing was changed.
     """
-    situation = _situation(publication, seen, capture, progress)
+    situation = _situation(publication, seen, agent, progress)
     _check_articles(situation)
     _check_subscriptions(situation)
     _check_left(situation)
@@ -121,7 +132,7 @@ def checked_situation(
 def _situation(
     publication: Publication,
     seen: list[ReplicaState],
-    capture: Callable[[Path], None],
+    agent: Agent,
     progress: Progress,
 ) -> Situation:
     publisher = seen[0]
@@ -137,7 +148,7 @@ def _situation(
     named = {id(pair.row) for pair in pairs}
     at = {replica.repid: replica for replica in seen if replica.info}
     left = [(r, at.get(r["replid"])) for r in rows if id(r) not in named]
-    return Situation(Work(publication, pubid, publisher.root, capture, progress), publisher, pairs, left)
+    return Situation(Work(publication, pubid, publisher.root, agent, progress), publisher, pairs, left)
 
 
 def _check_publisher(publisher: ReplicaState) -> None:
@@ -225,7 +236,7 @@ def _check_subscriptions(situation: Situation) -> None:
         subid = pair.row["subid"] if pair.row else None
         missing = missing_articles(work, pair, wanted)
         if missing:
-            check_no_session_open(pair.replica.root)
+            check_no_session_open(situation.publisher, pair.replica.root)
         for row in missing:
             check_target(situation.publisher.root, pair.subscription, row, subid)
 

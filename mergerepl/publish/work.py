@@ -26,6 +26,18 @@ class Step:
     run: Callable[[], None]
 
 
+@dataclass(frozen=True)
+class Agent:
+    """What the agent does for `apply`, at replicas that are leased.
+
+    `capture` captures the changes of the publisher at a root. `finish` finishes a staged session: root of the
+    publisher, root of the subscriber (None: out of reach), name of the session.
+    """
+
+    capture: Callable[[Path], None]
+    finish: Callable[[Path, Path | None, str], None]
+
+
 @dataclass
 class Work:
     """The publication being applied, its identity and its session."""
@@ -33,7 +45,7 @@ class Work:
     publication: Publication
     pubid: str
     publisher: Path
-    capture: Callable[[Path], None]
+    agent: Agent
     progress: Progress
     held: tuple[Path, ...] = ()
     id: str = field(default_factory=lambda: f"apply {uuid.uuid4()}")

@@ -10,11 +10,12 @@ from pyspark.sql import SparkSession
 
 from mergerepl import api, failpoints
 from mergerepl.errors import PublicationError
-from mergerepl.model.publication import Article
+from mergerepl.model.publication import Article, SyncType
 from mergerepl.model.results import ApplyResult, SessionResult
 from mergerepl.publish.column_types import field
 from mergerepl.publish.system_tables import create_conflict_table
 from mergerepl.publish.table_facts import read_table_facts
+from mergerepl.store.control import ControlPlane
 from mergerepl.store.deltalog import CommitMark
 from mergerepl.systables import catalog, genhistory
 from tests.spark.publishing import Hub, orders
@@ -180,3 +181,102 @@ def test_a_generation_keeps_its_number_when_an_article_is_initialised_again(
     assert sync(hub, "south").status == "succeeded"
     assert values(spark, hub, "south") == {1: "from south", 2: "from hq", 3: "c"}
     assert values(spark, hub, "hq", "lines") == {1: "z"}
+
+
+# ---- a subscription that ends while something waits
+
+
+def test_an_interrupted_session_is_finished_before_its_subscription_ends(
+    spark: SparkSession, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_note(hub, "north", 1, "from north")
+    set_note(hub, "hq", 2, "from hq")
+    stop_at(hub, "session.before_apply", monkeypatch, subscriber="north")
+    hub.unsubscribe("north")
+    hub.articles(LINES)
+    steps = apply(hub).steps
+    assert [step.action for step in steps] == ["finish", "unsubscribe", "unpublish", "publish", "record"]
+    assert "never uploaded" not in steps[1].detail
+    expected = {1: "from north", 2: "from hq", 3: "c"}
+    assert values(spark, hub, "hq") == values(spark, hub, "north") == expected
+    assert not list((hub.publisher / "_mergerepl" / "staging").iterdir())
+    assert not list((hub.root("north") / "_mergerepl" / "staging").iterdir())
+    assert apply(hub).steps == ()
+
+
+def test_a_session_with_a_lost_subscriber_does_not_keep_its_subscription(
+    spark: SparkSession, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_note(hub, "north", 1, "from north")
+    stop_at(hub, "session.before_apply", monkeypatch, subscriber="north")
+    shutil.rmtree(hub.root("north"))
+    hub.unsubscribe("north")
+    assert [step.action for step in apply(hub).steps] == ["finish", "unsubscribe", "record"]
+    assert values(spark, hub, "hq")[1] == "from north"
+    hub.subscribe("north")
+    apply(hub)
+    set_note(hub, "hq", 2, "from hq")
+    assert sync(hub, "north").status == "succeeded"
+    assert values(spark, hub, "north") == {1: "from north", 2: "from hq", 3: "c"}
+
+
+def test_a_session_of_a_subscription_that_ended_blocks_nobody(
+    spark: SparkSession, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither `apply` ("run sync first") nor `sync` ("was dropped") may be a dead end."""
+    set_note(hub, "north", 1, "from north")
+    stop_at(hub, "session.before_apply", monkeypatch, subscriber="north")
+    for name in ("hq", "north"):
+        rows = hub.rows(name, catalog.SUBSCRIPTIONS)
+        ended = [{**row, "status": 2} if name == "north" or row["replnickname"] == 2 else row for row in rows]
+        ControlPlane(hub.root(name)).replace(catalog.SUBSCRIPTIONS, ended)
+    with pytest.raises(PublicationError, match="was dropped"):
+        api.sync(api.Project(hub.publication))
+    hub.subscribe("north", sync_type=SyncType.NONE)
+    apply(hub)
+    set_note(hub, "hq", 2, "from hq")
+    assert sync(hub, "north").status == "succeeded"
+    assert values(spark, hub, "hq") == values(spark, hub, "north") == {1: "from north", 2: "from hq", 3: "c"}
+
+
+def test_what_is_left_of_a_session_that_never_came_to_be_blocks_nobody(
+    spark: SparkSession, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_note(hub, "north", 1, "from north")
+    stop_at(hub, "stage.before_manifest", monkeypatch, subscriber="north")
+    (left,) = (hub.root("north") / "_mergerepl" / "staging").iterdir()
+    assert left.suffix == ".json"
+    hub.unsubscribe("north")
+    detail = next(step.detail for step in apply(hub).steps if step.action == "unsubscribe")
+    assert "never uploaded: 1 change." in detail
+    shutil.move(hub.root("north") / "orders", hub.folder / "old orders")
+    hub.subscribe("north")
+    apply(hub)
+    set_note(hub, "hq", 2, "from hq")
+    assert sync(hub, "north").status == "succeeded"
+    assert values(spark, hub, "north") == {1: "a", 2: "from hq", 3: "c"}
+
+
+def test_an_additional_article_waits_for_an_interrupted_session(
+    spark: SparkSession, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_note(hub, "north", 1, "from north")
+    stop_at(hub, "session.before_apply", monkeypatch, subscriber="north")
+    hub.articles(orders(), LINES)
+    with pytest.raises(PublicationError, match=r"Run `mergerepl sync .*hq --subscriber .*north` first"):
+        apply(hub)
+    sync(hub, "north")
+    apply(hub)
+    assert values(spark, hub, "north", "lines") == {1: "x"}
+
+
+def test_ending_a_subscription_tells_what_was_never_uploaded(spark: SparkSession, hub: Hub) -> None:
+    set_note(hub, "north", 1, "captured")
+    api.capture(hub.root("north"))
+    set_note(hub, "north", 2, "not captured")
+    hub.unsubscribe("north")
+    for dry_run in (True, False):
+        detail = next(
+            step.detail for step in apply(hub, dry_run=dry_run).steps if step.action == "unsubscribe"
+        )
+        assert "never uploaded: 1 change and 1 commit not captured yet. To send them first" in detail

@@ -75,9 +75,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "mergerepl.apply": BASE | PHASES,
     "mergerepl.monitoring": BASE | PHASES,
     "mergerepl.validation": BASE | PHASES,
-    # Publishing initialises new subscribers, rows and metadata; a snapshot copies tables by the facts that
-    # publishing reads.
-    "mergerepl.publish": BASE | PHASES | {"mergerepl.apply", "mergerepl.snapshot"},
+    # Publishing initialises new subscribers, rows and metadata, and tells what a leaving one never sent; a
+    # snapshot copies tables by the facts that publishing reads.
+    "mergerepl.publish": BASE | PHASES | {"mergerepl.apply", "mergerepl.monitoring", "mergerepl.snapshot"},
     "mergerepl.snapshot": BASE | PHASES | {"mergerepl.publish"},
     "mergerepl.agent": BASE | PHASES | FEATURES,
     "mergerepl.api": BASE | FEATURES | {"mergerepl.agent", "mergerepl.config"},

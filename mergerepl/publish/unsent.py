@@ -1,0 +1,39 @@
+"""What a subscriber changed and never uploaded, told before its subscription ends."""
+
+from collections.abc import Collection
+from pathlib import Path
+
+from mergerepl.monitoring.parties import others
+from mergerepl.monitoring.waiting import uncaptured, unsent_generations
+from mergerepl.store.replica import Replica
+
+
+def unsent_changes(publisher: Path, subscriber: Path, pubid: str, *, staged: Collection[str]) -> str:
+    """Return in words what of a subscriber's changes never reached the publisher; empty if all did.
+
+    Args:
+        publisher: Root of the publisher.
+        subscriber: Root of the subscriber.
+        pubid: The publication.
+        staged: Guids of generations that an interrupted session uploads; it is finished first.
+
+    Raises: StoreError if a system table cannot be read.
+    """
+    replica = Replica(subscriber)
+    info = replica.info()
+    about_publisher = [row for row in others(replica, info) if row["pubid"] == pubid]
+    if not about_publisher:
+        return ""
+    articles = replica.articles_of(pubid)
+    held = [*Replica(publisher).genhistory(), *({"guidsrc": guid} for guid in staged)]
+    generations = unsent_generations(replica, info, about_publisher[0], articles, held=held)
+    looks = [uncaptured(replica, article, info) for article in articles]
+    changes, commits = sum(row["changecount"] for row in generations), sum(look.commits for look in looks)
+    told = [f"{_count(changes, 'change')}"] if changes else []
+    told += [f"{_count(commits, 'commit')} not captured yet"] if commits else []
+    told += [f"what cannot be told ({look.problem})" for look in looks if look.problem]
+    return " and ".join(told)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
