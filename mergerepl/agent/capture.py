@@ -182,7 +182,12 @@ def _checked(spark: SparkSession, window: FeedWindow, changed: DataFrame) -> tup
         counts = _counts(net, article)
         if counts["doubtful"]:
             return _checked(spark, window, _decided(spark, window, net))
-        _refuse_keys(spark, window, net, counts)
+        if window.is_late and (counts["nulls"] or counts["duplicates"]):
+            # These rows are in the table already and the session must come to its end.
+            log.warning("%s: rows with NULL or duplicate keys are not replicated", window.table)
+            return _checked(spark, window, changed.where(~_is_unusable(article)))
+        if not window.is_late:
+            _refuse_keys(spark, window, net, counts)
         is_result = True
         return net, counts
     finally:
@@ -203,6 +208,10 @@ def _counts(net: DataFrame, article: PublishedArticle) -> dict[str, int]:
         count(has_null_key(article)).alias("nulls"),
     ).collect()[0]
     return {name: int(found[name]) for name in found.asDict()}
+
+
+def _is_unusable(article: PublishedArticle) -> Column:
+    return F.coalesce(has_null_key(article) | F.col(DUPLICATED), F.lit(False))
 
 
 def _is_insert() -> Column:

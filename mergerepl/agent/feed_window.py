@@ -26,6 +26,7 @@ class FeedWindow:
     user_commits: tuple[Commit, ...]
     own_versions: tuple[int, ...]
     gap: str | None
+    is_late: bool = False
 
     @property
     def has_changes(self) -> bool:
@@ -39,8 +40,12 @@ def feed_window(
     info: ReplicaInfo,
     *,
     through_version_inclusive: int | None = None,
+    is_late: bool = False,
 ) -> FeedWindow:
     """Return the window from the article's captured version to the head.
+
+    A late window lies before a MERGE of ours that is done: its users' commits cannot be refused any more, so what
+    an ordinary one refuses about columns and keys is left to the next ordinary one.
 
     Raises: CaptureError if the table went back, was re-created or is gone; SchemaMismatchError if its
     published columns are others at the window's end; StoreError if a commit of the window is damaged.
@@ -61,7 +66,7 @@ def feed_window(
     is_copy = replica.is_another_copy(article, info)
     if head == captured and not is_copy:
         return FeedWindow(article, table, captured, head, (), (), None)
-    _require_same_table(replica, article, table, info)
+    metadata = _require_same_table(replica, article, table, info)
     if is_copy:
         raise _older_copy(replica, article, f"has another commit as version {captured} than the one captured")
     try:
@@ -70,10 +75,12 @@ def feed_window(
         if "truncated" not in error.message:
             raise
         return FeedWindow(article, table, captured, head, (), (), "versions are gone from its log")
-    undone = _schema_gap(replica, article, found)
+    undone = _schema_gap(replica, article, found, at_head=None if is_late else metadata)
     user_commits = tuple(commit for commit in found if commit.is_user_change)
     own_versions = tuple(commit.version for commit in found if commit.data_change and commit.mark is not None)
-    return FeedWindow(article, table, captured, head, user_commits, own_versions, undone or _feed_gap(found))
+    return FeedWindow(
+        article, table, captured, head, user_commits, own_versions, undone or _feed_gap(found), is_late
+    )
 
 
 def _head(replica: Replica, article: PublishedArticle, table: Path, captured: int) -> int:
@@ -103,19 +110,29 @@ def _older_copy(replica: Replica, article: PublishedArticle, what: str) -> Captu
     )
 
 
-def _require_same_table(replica: Replica, article: PublishedArticle, table: Path, info: ReplicaInfo) -> None:
+def _require_same_table(
+    replica: Replica, article: PublishedArticle, table: Path, info: ReplicaInfo
+) -> TableMetadata:
+    """Return what the table is at its head.
+
+    Raises: StoreError if its log cannot be read; CaptureError if it is another table by now.
+    """
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
 
     try:
-        table_id = str(DeltaTable(str(table)).metadata().id)
+        opened = DeltaTable(str(table))
+        told = opened.metadata()
+        metadata = TableMetadata(
+            str(told.id), opened.schema().to_json(), told.configuration, tuple(told.partition_columns)
+        )
     except DeltaError as error:
         raise StoreError(
             f"Article '{article.name}': the log of '{table}' cannot be read: {reason_of(error)}. Restore it "
             "from a copy, or undo what this version of Delta does not support.",
             table=str(table),
         ) from error
-    if table_id != info.table_ids.get(article.nickname):
+    if metadata.table_id != info.table_ids.get(article.nickname):
         raise CaptureError(
             f"Article '{article.name}': table '{table}' was dropped and created again (its table id "
             "changed), so what "
@@ -125,27 +142,31 @@ def _require_same_table(replica: Replica, article: PublishedArticle, table: Path
             replica=str(replica.root),
             article=article.name,
         )
+    return metadata
 
 
-def _schema_gap(replica: Replica, article: PublishedArticle, found: list[Commit]) -> str | None:
-    """Refuse other columns at the window's end; a change that was undone before it is a gap of the feed.
+def _schema_gap(
+    replica: Replica, article: PublishedArticle, found: list[Commit], *, at_head: TableMetadata | None
+) -> str | None:
+    """Refuse other columns at the table's head; a change that was undone before it is a gap of the feed.
+
+    Without `at_head` nothing is refused.
 
     Raises: SchemaMismatchError.
     """
     stated = [commit for commit in found if commit.metadata is not None]
+    problem = schema_problem(article, at_head) if at_head is not None else None
+    if problem is not None:
+        where = f"version {stated[-1].version}, {stated[-1].operation}" if stated else "an earlier version"
+        raise SchemaMismatchError(
+            f"Article '{article.name}' at '{replica.root}': {problem} ({where}). Schema changes do not travel in "
+            "this version. Nothing was changed. Undo it with ALTER TABLE, or with RESTORE TABLE, which takes back "
+            "all later changes of the table too.",
+            replica=str(replica.root),
+            article=article.name,
+        )
     problems = [schema_problem(article, commit.metadata) for commit in stated if commit.metadata is not None]
-    if not any(problems):
-        return None
-    if problems[-1] is None:
-        return "its columns were changed and changed back"
-    raise SchemaMismatchError(
-        f"Article '{article.name}' at '{replica.root}': {problems[-1]} (version {stated[-1].version}, "
-        f"{stated[-1].operation}). Schema changes do not travel in this version. Nothing was changed. Undo it "
-        "with ALTER TABLE, or with RESTORE TABLE, which takes back all later changes of the table too.",
-        replica=str(replica.root),
-        article=article.name,
-        version=stated[-1].version,
-    )
+    return "its columns were changed in between" if any(problems) else None
 
 
 def schema_problem(article: PublishedArticle, metadata: TableMetadata) -> str | None:

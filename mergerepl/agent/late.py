@@ -45,6 +45,7 @@ def late_windows(side: Side, merged_versions: dict[int, int], info: ReplicaInfo)
                 side.articles[work.nickname],
                 as_staged,
                 through_version_inclusive=merged_versions[work.nickname] - 1,
+                is_late=True,
             )
             if window.has_changes:
                 windows.append(window)

@@ -11,7 +11,6 @@ from mergerepl.agent import history
 from mergerepl.agent.carry_out import Outcome, carry_out, pointer
 from mergerepl.agent.identity import AFRESH
 from mergerepl.agent.session_result import session_result
-from mergerepl.agent.subscription import DELETED
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.changeset import (
     Changeset,
@@ -21,6 +20,7 @@ from mergerepl.changeset import (
 from mergerepl.errors import EnumerationError
 from mergerepl.store.deltalog import head_version
 from mergerepl.store.replica import Replica
+from mergerepl.systables.catalog import SubscriptionState
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ def refuse_interrupted(publisher: Replica, subscriber: Replica) -> None:
 
 def _is_subscribed(publisher: Replica, subid: str, replid: str) -> bool:
     return any(
-        row["subid"] == subid and row["replid"] == replid and row["status"] != DELETED
+        row["subid"] == subid and row["replid"] == replid and row["status"] != SubscriptionState.DELETED
         for row in publisher.subscriptions()
     )
 

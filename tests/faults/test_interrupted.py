@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 
 import mergerepl
 from mergerepl import failpoints
-from mergerepl.errors import EnumerationError, PublicationError
+from mergerepl.errors import EnumerationError, PublicationError, SchemaMismatchError
 from mergerepl.failpoints import FailpointError
 from tests.faults.test_late_commits import paused_sync, row
 from tests.properties.engine_network import EngineNetwork, Setting
@@ -134,3 +134,19 @@ def test_inv_09_a_late_write_to_a_row_that_only_its_metadata_concerned(
     logged = [(key, lost) for key, _, _, _, lost in engine.conflicts()]
     for key in ("k1", "k3"):
         assert rows.get(key, [None])[0] == "late" or (key, ("late", "b", None)) in logged
+
+
+def test_what_users_break_meanwhile_is_refused_by_the_next_session_not_by_this_one(
+    engine: EngineNetwork, stop: object
+) -> None:
+    """A staged session must come to its end: its window of late commits cannot be mended any more."""
+    stop("publisher.before_merge")  # type: ignore[operator]
+    table = f"delta.`{engine.path('hub')}/t`"
+    engine.spark.sql(f"insert into {table} values (null, 'no key', 'b', null)")
+    engine.spark.sql(f"alter table {table} add columns (extra int)")
+    engine.write("hub", {"k4": row("late", "b")})
+    assert engine.sync("north").recovered == 1
+    assert engine.rows("hub")["k4"][0] == engine.rows("north")["k4"][0] == "late"
+    engine.write("hub", {"k5": row("hub", "b")})
+    with pytest.raises(SchemaMismatchError, match="column 'extra' was added"):
+        engine.sync("north")
