@@ -1,7 +1,6 @@
 """The system tables of a replica: made empty, and widened when an article joins.
 
-No engine is needed to make them; a column is added through Spark, which upgrades a table's features where a
-type needs one.
+No engine is needed to make them; a column is added through Spark.
 """
 
 import itertools
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING
 from mergerepl.publish.column_types import Field, ddl_of, field, json_of, nullable
 from mergerepl.publish.properties import retention_properties
 from mergerepl.publish.table_facts import read_table_facts
-from mergerepl.snapshot.new_table import NewTable, create_table
+from mergerepl.snapshot.new_table import NewTable, create_table, features_of
 from mergerepl.store.control import ControlPlane, Row
 from mergerepl.store.deltalog import CommitMark, is_delta_table
 from mergerepl.store.sql import quote
@@ -82,9 +81,15 @@ def add_image_columns(spark: "SparkSession", root: Path, images: Mapping[int, Se
 
 
 def _add_columns(spark: "SparkSession", path: Path, missing: Sequence[Field]) -> None:
-    if missing:
-        columns = ", ".join(f"{quote(column['name'])} {ddl_of(column['type'])}" for column in missing)
-        spark.sql(f"ALTER TABLE delta.{quote(str(path))} ADD COLUMNS ({columns})")
+    if not missing:
+        return
+    features = set(features_of(NewTable(missing))) - read_table_facts(path).features
+    if features:
+        # Delta adds a type that needs a table feature only where the feature was asked for.
+        pairs = ", ".join(f"'delta.feature.{name}' = 'supported'" for name in sorted(features))
+        spark.sql(f"ALTER TABLE delta.{quote(str(path))} SET TBLPROPERTIES ({pairs})")
+    columns = ", ".join(f"{quote(column['name'])} {ddl_of(column['type'])}" for column in missing)
+    spark.sql(f"ALTER TABLE delta.{quote(str(path))} ADD COLUMNS ({columns})")
 
 
 def create_conflict_table(

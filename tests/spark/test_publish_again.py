@@ -1,8 +1,9 @@
 """What was published or subscribed before and comes again, and subscriptions that end while something waits."""
 
 import shutil
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from deltalake import DeltaTable as LogTable
@@ -10,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from mergerepl import api, failpoints
 from mergerepl.errors import PublicationError
-from mergerepl.model.publication import Article, SyncType
+from mergerepl.model.publication import Article
 from mergerepl.model.results import ApplyResult, SessionResult
 from mergerepl.publish.column_types import field
 from mergerepl.publish.system_tables import create_conflict_table
@@ -49,7 +50,7 @@ def set_note(hub: Hub, name: str, number: int, note: str) -> None:
     LogTable(str(hub.root(name) / "orders")).update(predicate=f"id = {number}", updates={"note": f"'{note}'"})
 
 
-def values(spark: SparkSession, hub: Hub, name: str, table: str = "orders") -> dict[int, str]:
+def values(spark: SparkSession, hub: Hub, name: str, table: str = "orders") -> dict[int, Any]:
     rows = spark.read.format("delta").load(str(hub.root(name) / table)).collect()
     return {row[0]: row[1] for row in rows}
 
@@ -160,6 +161,15 @@ def test_a_conflict_table_whose_types_changed_is_kept_under_another_name(
 # ---- an article added to a running publication
 
 
+def test_an_added_article_may_have_types_that_need_a_table_feature(spark: SparkSession, hub: Hub) -> None:
+    hub.table("visits", {"id": [1], "at": [datetime(2026, 1, 2)]})
+    hub.articles(orders(), Article("visits", "visits", ("id",)))
+    apply(hub)
+    hub.table("visits", {"id": [2], "at": [datetime(2026, 1, 3)]}, at="north", mode="append")
+    sync(hub, "north")
+    assert values(spark, hub, "hq", "visits") == {1: datetime(2026, 1, 2), 2: datetime(2026, 1, 3)}
+
+
 def test_a_generation_keeps_its_number_when_an_article_is_initialised_again(
     spark: SparkSession, hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -232,7 +242,7 @@ def test_a_session_of_a_subscription_that_ended_blocks_nobody(
         ControlPlane(hub.root(name)).replace(catalog.SUBSCRIPTIONS, ended)
     with pytest.raises(PublicationError, match="was dropped"):
         api.sync(api.Project(hub.publication))
-    hub.subscribe("north", sync_type=SyncType.NONE)
+    shutil.move(hub.root("north") / "orders", hub.folder / "old orders")
     apply(hub)
     set_note(hub, "hq", 2, "from hq")
     assert sync(hub, "north").status == "succeeded"
