@@ -8,81 +8,55 @@ schedules.
 
 import itertools
 import random
-from collections.abc import Callable
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.properties.engine_network import COLUMNS, EngineNetwork, Setting, differing_keys
-from tests.properties.reference import Network, Subscriber
-
-Write = Callable[[str, str, str, int], None]
-OPERATIONS = ("none", "set a", "set b", "set a+b", "delete or insert")
-START = {"a": "a0", "b": "b0", "c": None}
-
-
-def play(model: Network, replica: str, key: str, operation: str, slot: int) -> None:
-    """Do one operation in the model: `a` gets a token of the writer, `b` the same value everywhere."""
-    is_there = key in model.rows(replica)
-    values = {"a": f"{replica}{slot}", "b": f"b{slot}"}
-    if operation == "delete or insert":
-        model.write(replica, key, "delete" if is_there else "insert", None if is_there else values)
-    elif operation != "none" and is_there:
-        chosen = operation.removeprefix("set ").split("+")
-        model.write(replica, key, "update", {name: values[name] for name in chosen})
+from tests.properties.engine_network import EngineNetwork, Setting
+from tests.properties.reference import Row, Subscriber
+from tests.properties.shrinking import assert_equal
+from tests.properties.side_by_side import (
+    OPERATIONS,
+    START,
+    History,
+    NewEngine,
+    Schedule,
+    Session,
+    Slot,
+    play,
+)
 
 
-class Together:
-    """Model and engine, given the same operations slot by slot."""
+@pytest.fixture
+def new_engine(spark: SparkSession, replica_dir: Path) -> NewEngine:
+    """Makes engines, each in a folder of its own."""
+    numbers = itertools.count()
 
-    def __init__(
-        self, spark: SparkSession, folder: Path, setting: Setting, snapshot: dict[str, dict[str, str | None]]
-    ):
-        self.model = Network(
-            setting.subscribers,
-            columns=COLUMNS,
-            snapshot=snapshot,
-            tracking=setting.tracking,  # type: ignore[arg-type]
-            resolution=setting.resolution,  # type: ignore[arg-type]
-        )
-        self.engine = EngineNetwork(spark, folder, setting, snapshot)
+    def new(setting: Setting, snapshot: Mapping[str, Row]) -> EngineNetwork:
+        folder = replica_dir / f"run{next(numbers)}"
+        folder.mkdir()
+        return EngineNetwork(spark, folder, setting, snapshot)
 
-    def slot(self, replica: str, operations: dict[str, str], number: int) -> None:
-        """Let one replica's user do one operation per key, in one commit."""
-        before = {key: dict(row) for key, row in self.model.rows(replica).items()}
-        for key, operation in operations.items():
-            play(self.model, replica, key, operation, number)
-        after = self.model.rows(replica)
-        self.engine.write(replica, {k: after.get(k) for k in operations if after.get(k) != before.get(k)})
-
-    def sync(self, subscriber: str, direction: str = "both") -> None:
-        """Run one session of both."""
-        self.model.sync(subscriber, direction)  # type: ignore[arg-type]
-        self.engine.sync(subscriber, direction)
-
-    def check(self, told: Callable[[str], object]) -> None:
-        """Compare, naming the first differing histories."""
-        differing = differing_keys(self.engine, self.model)
-        lines = [f"{key} {told(key)}: {problems}" for key, problems in sorted(differing.items())[:5]]
-        assert not differing, f"{len(differing)} histories differ; " + "\n".join(lines)
+    return new
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("tracking", [pytest.param("row", marks=pytest.mark.slow), "column"])
-def test_every_history_of_two_replicas_and_three_slots(
-    spark: SparkSession, replica_dir: Path, tracking: str
-) -> None:
-    histories = list(itertools.product(OPERATIONS, repeat=6))
-    keys = {f"{start}{number:05d}": history for start in "pn" for number, history in enumerate(histories)}
-    snapshot = {key: dict(START) for key in keys if key.startswith("p")}
+def test_every_history_of_two_replicas_and_three_slots(new_engine: NewEngine, tracking: str) -> None:
     setting = Setting((Subscriber("north", "server", 75.0),), tracking)
-    together = Together(spark, replica_dir, setting, snapshot)
-    for slot in range(3):
-        for position, replica in enumerate(("hub", "north")):
-            together.slot(replica, {key: history[2 * slot + position] for key, history in keys.items()}, slot)
-        together.sync("north")
-    together.check(lambda key: keys[key])
+    slots = [Slot(replica, number) for number in range(3) for replica in ("hub", "north")]
+    sync = Session("north")
+    schedule: Schedule = (*slots[:2], sync, *slots[2:4], sync, *slots[4:], sync)
+    histories = {
+        f"{letter}{number:05d}": History(row, dict(zip(slots, operations, strict=True)))
+        for letter, row in (("p", START), ("n", None))
+        for number, operations in enumerate(itertools.product(OPERATIONS, repeat=len(slots)))
+    }
+    together = play(new_engine, setting, schedule, histories)
+    told = "Of two replicas and three slots, all there are"
+    assert_equal(new_engine, setting, schedule, histories, together.differing(), told=told)
     assert together.engine.sync("north").status == "nothing_to_do"
     assert together.engine.rows("hub") == together.engine.rows("north")
 
@@ -121,27 +95,25 @@ SETTINGS = [
 ]
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize(("seed", "setting"), SETTINGS)
-def test_random_deep_histories(spark: SparkSession, replica_dir: Path, seed: int, setting: Setting) -> None:
+def test_random_deep_histories(new_engine: NewEngine, seed: int, setting: Setting) -> None:
     drawn = random.Random(seed)
     keys = [f"k{number:04d}" for number in range(2500)]
-    snapshot = {key: dict(START) for key in keys if drawn.random() < 0.7}
-    together = Together(spark, replica_dir, setting, snapshot)
-    told: dict[str, list[tuple[str, int, str]]] = {key: [] for key in keys}
+    rows = {key: START if drawn.random() < 0.7 else None for key in keys}
+    operations: dict[str, dict[Slot, str]] = {key: {} for key in keys}
     names = [s.name for s in setting.subscribers]
-    schedule: list[str] = []
-    for slot in range(8):
-        writer = drawn.choice(together.engine.names)
-        operations = {key: drawn.choice(OPERATIONS) for key in keys if drawn.random() < 0.6}
-        for key, operation in operations.items():
-            told[key].append((writer, slot, operation))
-        together.slot(writer, operations, slot)
+    moments: list[Slot | Session] = []
+    for number in range(8):
+        slot = Slot(drawn.choice(("hub", *names)), number)
+        moments.append(slot)
+        for key in keys:
+            if drawn.random() < 0.6:
+                operations[key][slot] = drawn.choice(OPERATIONS)
         if drawn.random() < 0.7:
-            subscriber, direction = drawn.choice(names), drawn.choice(("both", "both", "upload", "download"))
-            schedule.append(f"after {slot}: {subscriber} {direction}")
-            together.sync(subscriber, direction)
-    for subscriber in names * 2:
-        together.sync(subscriber)
-    together.check(lambda key: (f"seed {seed}", told[key], schedule))
+            moments.append(Session(drawn.choice(names), drawn.choice(("both", "both", "upload", "download"))))
+    schedule = (*moments, *map(Session, names * 2))
+    histories = {key: History(rows[key], operations[key]) for key in keys}
+    together = play(new_engine, setting, schedule, histories)
+    assert_equal(new_engine, setting, schedule, histories, together.differing(), told=f"Seed {seed}")
     assert all(together.engine.rows(name) == together.engine.rows("hub") for name in names)

@@ -1,0 +1,208 @@
+"""From thousands of histories in which model and engine differ to the smallest one, in a few runs.
+
+What a run costs is its commits, not its rows. So one run tries every part of the operations of several
+histories at once, each as a row of its own; sessions are shared by all rows and are left out a run at a time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tests.properties.engine_network import Setting
+from tests.properties.reference import Subscriber
+from tests.properties.side_by_side import History, NewEngine, Schedule, Session, Slot, play
+
+REGRESS = Path(__file__).parents[1] / "regress"
+MOST_RUNS = 6
+HISTORIES_AT_ONCE = 8
+ALL_PARTS_UP_TO = 8
+"""Operations of which all parts are tried at once: 2^8 rows a history."""
+
+Differing = Callable[[Schedule, Mapping[str, History]], Mapping[str, list[str]]]
+"""Plays histories through a schedule; key -> what differs."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One history with all that is needed to play it again."""
+
+    setting: Setting
+    schedule: Schedule
+    history: History
+    told: str = ""
+
+    def to_json(self) -> str:
+        """Return the case as a regression file holds it: one moment and one operation a line."""
+        schedule = [
+            {"sync": moment.subscriber, "direction": moment.direction}
+            if isinstance(moment, Session)
+            else {"write": moment.replica, "slot": moment.number}
+            for moment in self.schedule
+        ]
+        # In the schedule's order: a person reads it.
+        operations = [
+            [moment.replica, moment.number, self.history.operations[moment]]
+            for moment in self.schedule
+            if isinstance(moment, Slot) and moment in self.history.operations
+        ]
+        content = {
+            "told": json.dumps(self.told),
+            "setting": json.dumps(asdict(self.setting)),
+            "schedule": _one_a_line(schedule),
+            "row": json.dumps(self.history.row),
+            "operations": _one_a_line(operations),
+        }
+        return "{\n" + ",\n".join(f'  "{name}": {text}' for name, text in content.items()) + "\n}\n"
+
+
+def _one_a_line(items: Sequence[object]) -> str:
+    return "[\n" + ",\n".join(f"    {json.dumps(item)}" for item in items) + "\n  ]"
+
+
+def read_case(file: Path) -> Case:
+    """Read a regression file."""
+    content = json.loads(file.read_text(encoding="utf-8"))
+    told = content["setting"]
+    setting = Setting(
+        tuple(Subscriber(**subscriber) for subscriber in told["subscribers"]),
+        told["tracking"],
+        told["resolution"],
+    )
+    schedule: Schedule = tuple(
+        Session(moment["sync"], moment["direction"])
+        if "sync" in moment
+        else Slot(moment["write"], moment["slot"])
+        for moment in content["schedule"]
+    )
+    operations = {Slot(replica, number): operation for replica, number, operation in content["operations"]}
+    assert operations.keys() <= set(schedule), f"{file.name}: an operation in a slot that the schedule lacks"
+    return Case(setting, schedule, History(content["row"], operations), content["told"])
+
+
+def save_case(case: Case, folder: Path) -> Path:
+    """Write a regression file, named after what it holds: finding it again adds no second one."""
+    text = case.to_json()
+    file = folder / f"found-{hashlib.sha256(text.encode()).hexdigest()[:8]}.json"
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def assert_equal(
+    new_engine: NewEngine,
+    setting: Setting,
+    schedule: Schedule,
+    histories: Mapping[str, History],
+    differing: Mapping[str, list[str]],
+    *,
+    told: str,
+    folder: Path = REGRESS,
+) -> None:
+    """Fail if histories differ: with the smallest one, saved to be played on every run from now on.
+
+    Raises: AssertionError.
+    """
+    if not differing:
+        return
+    found = {key: histories[key] for key in differing if key in histories}
+    assert found, f"keys that no history has: {differing}"
+
+    def run(schedule: Schedule, histories: Mapping[str, History]) -> Mapping[str, list[str]]:
+        return play(new_engine, setting, schedule, histories).differing()
+
+    short, history, problems = shrink(run, schedule, found)
+    case = Case(setting, short, history, told)
+    if problems:
+        where = f"The smallest is saved as {save_case(case, folder)}"
+    else:
+        # A file would say nothing: what it holds does not differ.
+        where = "By itself none differs: other rows, or the keys, have a part in it. One of them"
+        problems = next(iter(differing.values()))
+    raise AssertionError(
+        f"{len(differing)} histories differ. {told}. {where}:\n{case.to_json()}" + "\n".join(problems)
+    )
+
+
+def shrink(
+    run: Differing, schedule: Schedule, histories: Mapping[str, History], most_runs: int = MOST_RUNS
+) -> tuple[Schedule, History, list[str]]:
+    """Return the smallest history that still differs, its schedule, and what differs (nothing: not by itself)."""
+    search = _Search(run, schedule, histories, most_runs)
+    search.leave_out_operations()
+    if search.problems:
+        search.leave_out_sessions()
+    smallest = search.best[0]
+    # A slot without operations is no commit: leaving it out changes nothing that would need a run.
+    schedule = tuple(m for m in search.schedule if isinstance(m, Session) or m in smallest.operations)
+    return schedule, smallest, search.problems
+
+
+class _Search:
+    """The smallest differing histories so far, smallest first, and the schedule in which they differ."""
+
+    def __init__(
+        self, run: Differing, schedule: Schedule, histories: Mapping[str, History], most_runs: int
+    ) -> None:
+        self.run, self.schedule, self.runs_left = run, schedule, most_runs
+        self.best = sorted(map(_done, histories.values()), key=_size)[:HISTORIES_AT_ONCE]
+        self.problems: list[str] = []
+
+    def leave_out_operations(self) -> None:
+        """Try parts of the operations until none that differs is shorter."""
+        while self.runs_left:
+            before = _size(self.best[0])
+            parts = [part for history in self.best for part in _parts(history)]
+            if not self._differs(self.schedule, parts) or _size(self.best[0]) == before:
+                return
+            if before <= ALL_PARTS_UP_TO:
+                return
+
+    def leave_out_sessions(self) -> None:
+        """Try to do without half of the sessions, then without smaller shares, the last ones first."""
+        share = len(_sessions(self.schedule)) // 2
+        while share:
+            end = len(_sessions(self.schedule))
+            while end > 0 and self.runs_left:
+                left_out = _sessions(self.schedule)[max(0, end - share) : end]
+                self._differs(tuple(m for n, m in enumerate(self.schedule) if n not in left_out), self.best)
+                end -= share
+            share //= 2
+
+    def _differs(self, schedule: Schedule, histories: list[History]) -> bool:
+        """Play the histories; keep those that differ, and the schedule, if there are any."""
+        self.runs_left -= 1
+        tried = {f"k{number:04d}": history for number, history in enumerate(histories)}
+        differing = self.run(schedule, tried)
+        keys = sorted(tried.keys() & differing.keys(), key=lambda key: (_size(tried[key]), key))
+        keys = keys[:HISTORIES_AT_ONCE]
+        if not keys:
+            return False
+        self.schedule, self.best, self.problems = schedule, [tried[k] for k in keys], differing[keys[0]]
+        return True
+
+
+def _done(history: History) -> History:
+    """Leave out the operations that do nothing."""
+    return History(history.row, {slot: op for slot, op in history.operations.items() if op != "none"})
+
+
+def _size(history: History) -> int:
+    return len(history.operations)
+
+
+def _parts(history: History) -> Iterator[History]:
+    """Give all parts of the history, itself included; of a long one itself and those without one operation."""
+    items = list(history.operations.items())
+    least = 0 if len(items) <= ALL_PARTS_UP_TO else len(items) - 1
+    for length in range(least, len(items) + 1):
+        for chosen in itertools.combinations(items, length):
+            yield History(history.row, dict(chosen))
+
+
+def _sessions(schedule: Schedule) -> list[int]:
+    """Return where the sessions are."""
+    return [number for number, moment in enumerate(schedule) if isinstance(moment, Session)]

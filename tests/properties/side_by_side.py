@@ -1,0 +1,133 @@
+"""Histories of single rows, played on the reference model and on the engine side by side.
+
+All histories of a run share one schedule: who writes when, and who synchronises when. A history says what
+becomes of one row in the slots that the schedule has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from tests.properties.engine_network import COLUMNS, Setting, differing_keys
+from tests.properties.reference import Direction, Network, Row
+
+OPERATIONS = ("none", "set a", "set b", "set a+b", "delete or insert")
+START: Row = {"a": "a0", "b": "b0", "c": None}
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A moment in which the users of one replica write, in one commit."""
+
+    replica: str
+    number: int
+
+
+@dataclass(frozen=True)
+class Session:
+    """A moment in which one subscriber synchronises."""
+
+    subscriber: str
+    direction: Direction = "both"
+
+
+Schedule = tuple[Slot | Session, ...]
+
+
+@dataclass(frozen=True)
+class History:
+    """One row: as the snapshot has it (None: not there), and what happens to it in which slot."""
+
+    row: Mapping[str, str | None] | None
+    operations: Mapping[Slot, str]
+
+
+class Engine(Protocol):
+    """What is compared with the model: the engine, or in a test of the tests a stand-in."""
+
+    names: tuple[str, ...]
+
+    def write(self, replica: str, changed: Mapping[str, Mapping[str, str | None] | None]) -> None:
+        """Commit a user's changes: key -> the row as it becomes (None: deleted)."""
+
+    def sync(self, subscriber: str, direction: Direction = "both") -> Any:
+        """Run one session."""
+
+    def rows(self, replica: str) -> Mapping[str, Any]:
+        """Return key -> values of one replica's table."""
+
+    def conflicts(self) -> list[Any]:
+        """Return every logged conflict."""
+
+    def lineages(self, replica: str) -> Mapping[str, frozenset[int]]:
+        """Return key -> nicknames of the replicas whose changes a row (or its tombstone) includes."""
+
+
+NewEngine = Callable[[Setting, Mapping[str, Row]], Engine]
+"""Makes an engine of its own, in a folder of its own, with the snapshot's rows."""
+
+
+def new_model(setting: Setting, snapshot: Mapping[str, Row]) -> Network:
+    """Return the reference model of a setting."""
+    return Network(
+        setting.subscribers,
+        columns=COLUMNS,
+        snapshot=snapshot,
+        tracking=setting.tracking,  # type: ignore[arg-type]
+        resolution=setting.resolution,  # type: ignore[arg-type]
+    )
+
+
+class Together:
+    """Model and engine, given the same operations slot by slot."""
+
+    def __init__(self, model: Network, engine: Engine) -> None:
+        self.model, self.engine = model, engine
+
+    def slot(self, slot: Slot, operations: Mapping[str, str]) -> None:
+        """Let one replica's user do one operation per key, in one commit."""
+        before = {key: dict(row) for key, row in self.model.rows(slot.replica).items()}
+        for key, operation in operations.items():
+            _play(self.model, slot, key, operation)
+        after = self.model.rows(slot.replica)
+        self.engine.write(
+            slot.replica, {k: after.get(k) for k in operations if after.get(k) != before.get(k)}
+        )
+
+    def sync(self, subscriber: str, direction: Direction = "both") -> None:
+        """Run one session of both."""
+        self.model.sync(subscriber, direction)
+        self.engine.sync(subscriber, direction)
+
+    def differing(self) -> dict[str, list[str]]:
+        """Return key -> what differs between engine and model."""
+        return differing_keys(self.engine, self.model)  # type: ignore[arg-type]
+
+
+def _play(model: Network, slot: Slot, key: str, operation: str) -> None:
+    """Do one operation in the model: `a` gets a token of the writer, `b` the same value everywhere."""
+    replica, is_there = slot.replica, key in model.rows(slot.replica)
+    values = {"a": f"{replica}{slot.number}", "b": f"b{slot.number}"}
+    if operation == "delete or insert":
+        model.write(replica, key, "delete" if is_there else "insert", None if is_there else values)
+    elif operation != "none" and is_there:
+        chosen = operation.removeprefix("set ").split("+")
+        model.write(replica, key, "update", {name: values[name] for name in chosen})
+
+
+def play(
+    new_engine: NewEngine, setting: Setting, schedule: Schedule, histories: Mapping[str, History]
+) -> Together:
+    """Play all histories, each on a row of its own, through one schedule."""
+    snapshot = {key: dict(history.row) for key, history in histories.items() if history.row is not None}
+    together = Together(new_model(setting, snapshot), new_engine(setting, snapshot))
+    for moment in schedule:
+        if isinstance(moment, Session):
+            together.sync(moment.subscriber, moment.direction)
+        else:
+            together.slot(
+                moment, {key: h.operations[moment] for key, h in histories.items() if moment in h.operations}
+            )
+    return together
