@@ -10,16 +10,17 @@ from typing import Any
 import pyarrow as pa
 import yaml
 from deltalake import write_deltalake
+from pyspark.sql import SparkSession
 
 from mergerepl import config
 from mergerepl.publish import rows
-from mergerepl.publish.replica_state import SUBSCRIPTION_ACTIVE
 from mergerepl.publish.system_tables import create_conflict_table, create_replica
 from mergerepl.publish.table_facts import read_table_facts
 from mergerepl.store.control import ControlPlane, Row
 from mergerepl.store.deltalog import CDF_PROPERTY, CommitMark
 from mergerepl.store.lease import LOCK_FILE
 from mergerepl.systables import catalog
+from mergerepl.systables.catalog import SubscriptionState
 from mergerepl.systables.table import FOLDER, SystemTable
 
 NICKNAMES = {"hq": 1, "north": 2, "south": 3}
@@ -99,7 +100,7 @@ class Network:
                 nickname=infos[name]["replnickname"],
                 replicastate=self._id(f"state of {name}"),
             )
-            | {"status": SUBSCRIPTION_ACTIVE}
+            | {"status": int(SubscriptionState.ACTIVE)}
             for name, subscription in zip(("north", "south"), publication.subscriptions, strict=True)
         ]
         known = {
@@ -120,7 +121,12 @@ class Network:
         fields = read_table_facts(root / "orders").fields
         create_replica(root, info, {1: fields}, retention=publication.retention, mark=mark)
         create_conflict_table(
-            root, article["conflict_table"], fields, retention=publication.retention, mark=mark
+            root,
+            article["conflict_table"],
+            fields,
+            retention=publication.retention,
+            mark=mark,
+            spark_of=_no_engine,
         )
         control = ControlPlane(root)
         row = rows.publication_row(publication, self._id("sales"), 1) | {
@@ -146,3 +152,7 @@ def commit(table: Path, *actions: Mapping[str, Any]) -> None:
     log = table / "_delta_log"
     version = max(int(path.stem) for path in log.glob("*.json")) + 1
     (log / f"{version:020d}.json").write_text("\n".join(json.dumps(action) for action in actions))
+
+
+def _no_engine() -> SparkSession:
+    raise AssertionError("a table that is new needs no engine")

@@ -61,6 +61,8 @@ NOT_A_STEP = {
     # Cleans up what a crash left; it is repeated until it is done.
     "recover",
     "_drop_stale_pointers",
+    # Is `recover`, then takes away what is left; `apply` repeats it as long as the session is staged.
+    "finish_session",
     "_note",
 }
 

@@ -182,7 +182,8 @@ def test_a_generation_keeps_its_number_when_an_article_is_initialised_again(
     stop_at(hub, "initialise.after_genhistory", monkeypatch)
     (before,) = (row for row in hub.rows("south", genhistory.TABLE) if row["art_nick"] == 2)
     set_note(hub, "south", 1, "from south")
-    assert sync(hub, "south").status == "succeeded"
+    with pytest.raises(PublicationError, match="'lines' is not there"):
+        sync(hub, "south")
     apply(hub)
     (after,) = (row for row in hub.rows("south", genhistory.TABLE) if row["art_nick"] == 2)
     assert (after["guidsrc"], after["generation"]) == (before["guidsrc"], before["generation"])
@@ -201,7 +202,7 @@ def test_an_interrupted_session_is_finished_before_its_subscription_ends(
 ) -> None:
     set_note(hub, "north", 1, "from north")
     set_note(hub, "hq", 2, "from hq")
-    stop_at(hub, "session.before_apply", monkeypatch, subscriber="north")
+    stop_at(hub, "stage.after_manifest", monkeypatch, subscriber="north")
     hub.unsubscribe("north")
     hub.articles(LINES)
     steps = apply(hub).steps
@@ -218,7 +219,7 @@ def test_a_session_with_a_lost_subscriber_does_not_keep_its_subscription(
     spark: SparkSession, hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     set_note(hub, "north", 1, "from north")
-    stop_at(hub, "session.before_apply", monkeypatch, subscriber="north")
+    stop_at(hub, "stage.after_manifest", monkeypatch, subscriber="north")
     shutil.rmtree(hub.root("north"))
     hub.unsubscribe("north")
     assert [step.action for step in apply(hub).steps] == ["finish", "unsubscribe", "record"]
@@ -235,7 +236,7 @@ def test_a_session_of_a_subscription_that_ended_blocks_nobody(
 ) -> None:
     """Neither `apply` ("run sync first") nor `sync` ("was dropped") may be a dead end."""
     set_note(hub, "north", 1, "from north")
-    stop_at(hub, "session.before_apply", monkeypatch, subscriber="north")
+    stop_at(hub, "stage.after_manifest", monkeypatch, subscriber="north")
     for name in ("hq", "north"):
         rows = hub.rows(name, catalog.SUBSCRIPTIONS)
         ended = [{**row, "status": 2} if name == "north" or row["replnickname"] == 2 else row for row in rows]
@@ -271,7 +272,7 @@ def test_an_additional_article_waits_for_an_interrupted_session(
     spark: SparkSession, hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     set_note(hub, "north", 1, "from north")
-    stop_at(hub, "session.before_apply", monkeypatch, subscriber="north")
+    stop_at(hub, "stage.after_manifest", monkeypatch, subscriber="north")
     hub.articles(orders(), LINES)
     with pytest.raises(PublicationError, match=r"Run `mergerepl sync .*hq --subscriber .*north` first"):
         apply(hub)

@@ -150,9 +150,7 @@ def test_a_dry_run_checks_rows_too(spark: SparkSession, hub: Hub) -> None:
         hub.apply(dry_run=True)
 
 
-@pytest.mark.parametrize(
-    "name", ["sp ace", "h#ash", "q?uery", "100%", "日本 é", "star*", "plus+", "brace{1}", "a'b"]
-)
+@pytest.mark.parametrize("name", ["sp ace", "h#ash", "100%", "日本 é", "plus+", "a'b"])
 def test_odd_paths_work(spark: SparkSession, replica_dir: Path, name: str) -> None:
     hub = Hub(replica_dir)
     hub.table(name, {"id": [1, 2]})
