@@ -133,6 +133,11 @@ class Changeset:
         write_durably(self.folder / MANIFEST, self.manifest.model_dump_json(indent=1))
 
 
+def staged_folders(staging: Path) -> list[Path]:
+    """Return the folders of staged sessions, complete or not, by name."""
+    return sorted(path for path in staging.iterdir() if path.is_dir()) if staging.is_dir() else []
+
+
 def read_changeset(folder: Path) -> Changeset | None:
     """Return the changeset staged in a folder, None if it was never completed.
 

@@ -130,7 +130,11 @@ def _capture(
     if not any(window.has_changes for window in windows):
         _move_versions(replica, info, windows)
         return CaptureResult(str(replica.root), tuple(_told(window) for window in windows))
-    return CaptureResult(str(replica.root), _captured(replica, info, sources, windows, source, progress))
+    from mergerepl.store.engine_errors import told_plainly
+
+    with told_plainly(f"capturing '{replica.root}'"):
+        captured = _captured(replica, info, sources, windows, source, progress)
+    return CaptureResult(str(replica.root), captured)
 
 
 def _recorded_spark(spark_of: SparkSource, replicas: Sequence[Replica]) -> "SparkSession":
@@ -175,20 +179,6 @@ def _move_versions(replica: Replica, info: ReplicaInfo, windows: Sequence[FeedWi
 
 
 def _captured(
-    replica: Replica,
-    info: ReplicaInfo,
-    sources: dict[str, Row],
-    windows: Sequence[FeedWindow],
-    spark_of: SparkSource,
-    progress: Progress,
-) -> tuple[ArticleCapture, ...]:
-    from mergerepl.store.engine_errors import told_plainly
-
-    with told_plainly(f"capturing '{replica.root}'"):
-        return _computed(replica, info, sources, windows, spark_of, progress)
-
-
-def _computed(
     replica: Replica,
     info: ReplicaInfo,
     sources: dict[str, Row],

@@ -16,6 +16,7 @@ from mergerepl.changeset import (
     Changeset,
     drop,
     read_changeset,
+    staged_folders,
 )
 from mergerepl.errors import EnumerationError
 from mergerepl.store.deltalog import head_version
@@ -39,8 +40,7 @@ def recover(publisher: Replica, subscriber: Replica, spark_of: SparkSource) -> i
     """
     rolled = 0
     own_id = subscriber.info().replid
-    folders = sorted(publisher.staging.iterdir()) if publisher.staging.is_dir() else []
-    for folder in (path for path in folders if path.is_dir()):
+    for folder in staged_folders(publisher.staging):
         changeset = read_changeset(folder)
         if changeset is None:
             drop(folder)
@@ -62,8 +62,8 @@ def recover(publisher: Replica, subscriber: Replica, spark_of: SparkSource) -> i
 def refuse_interrupted(publisher: Replica, subscriber: Replica) -> None:
     """Raise EnumerationError if a session was interrupted that the next one of these two will finish first."""
     own_id = subscriber.info().replid
-    for folder in sorted(publisher.staging.iterdir()) if publisher.staging.is_dir() else []:
-        changeset = read_changeset(folder) if folder.is_dir() else None
+    for folder in staged_folders(publisher.staging):
+        changeset = read_changeset(folder)
         work = changeset.manifest.subscriber if changeset is not None else None
         if changeset is None or work is None:
             continue
@@ -84,14 +84,14 @@ def _is_subscribed(publisher: Replica, subid: str, replid: str) -> bool:
 
 def _drop_stale_pointers(publisher: Replica, subscriber: Replica) -> None:
     """Remove what points to sessions of this publisher that are over."""
+    publisher_id = publisher.info().replid
     for path in subscriber.staging.glob("*.json") if subscriber.staging.is_dir() else ():
         try:
             told = json.loads(path.read_text(encoding="utf-8"))
         except ValueError:
             # Whose session it was cannot be told; a capture, which has to know, says what to do about it.
             continue
-        is_of_publisher = told.get("replid") == publisher.info().replid
-        if is_of_publisher and not (publisher.staging / path.stem).exists():
+        if told.get("replid") == publisher_id and not (publisher.staging / path.stem).exists():
             path.unlink(missing_ok=True)
 
 
