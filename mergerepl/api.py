@@ -41,7 +41,7 @@ class Project:
     def apply(self, *, dry_run: bool = False, progress: Progress | None = None) -> ApplyResult:
         """Make the replicas match the publication; `dry_run` only says what would be done.
 
-        Raises: ConfigurationError, PublicationError (nothing was changed), LeaseError (run again).
+        Raises: ConfigurationError, PublicationError, CaptureError (nothing was changed), LeaseError (run again).
         """
         from mergerepl.publish.apply import apply_publication
 

@@ -7,11 +7,11 @@ a gap that capture bridges by comparing versions (design section 3).
 from dataclasses import dataclass
 from pathlib import Path
 
-from mergerepl.errors import CaptureError, SchemaMismatchError, StoreError
+from mergerepl.errors import SchemaMismatchError, StoreError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.publish.column_types import ddl_of
-from mergerepl.store.control import reason_of
-from mergerepl.store.deltalog import Commit, TableMetadata, commits, head_version, is_delta_table
+from mergerepl.store.captured_table import captured_version, head_of, is_as_captured, require_same_table
+from mergerepl.store.deltalog import Commit, TableMetadata, commits
 from mergerepl.store.replica import Replica, ReplicaInfo
 
 
@@ -51,24 +51,12 @@ def feed_window(
     published columns are others at the window's end; StoreError if a commit of the window is damaged.
     """
     table = replica.table(article)
-    captured = info.captured.get(article.nickname)
-    if captured is None:
-        raise CaptureError(
-            f"Article '{article.name}': MSmerge_replinfo of '{replica.root}' does not say up to which version "
-            f"its table '{table}' was captured: it was edited or damaged. Nothing was changed. Restore the "
-            "'_mergerepl' folder from a copy taken together with the tables, or initialise the replica anew.",
-            replica=str(replica.root),
-            article=article.name,
-        )
-    head = _head(replica, article, table, captured)
+    captured, head = captured_version(replica, article, info), head_of(replica, article, info)
     if through_version_inclusive is not None:
         head = min(head, through_version_inclusive)
-    is_copy = replica.is_another_copy(article, info)
-    if head == captured and not is_copy:
+    if head == captured and (is_late or is_as_captured(replica, article, info)):
         return FeedWindow(article, table, captured, head, (), (), None)
-    metadata = _require_same_table(replica, article, table, info)
-    if is_copy:
-        raise _older_copy(replica, article, f"has another commit as version {captured} than the one captured")
+    metadata = require_same_table(replica, article, info)
     try:
         found = list(commits(table, from_version_exclusive=captured, through_version_inclusive=head))
     except StoreError as error:
@@ -81,68 +69,6 @@ def feed_window(
     return FeedWindow(
         article, table, captured, head, user_commits, own_versions, undone or _feed_gap(found), is_late
     )
-
-
-def _head(replica: Replica, article: PublishedArticle, table: Path, captured: int) -> int:
-    if not is_delta_table(table):
-        raise CaptureError(
-            f"Article '{article.name}': its table '{table}' is gone or no Delta table any more. Restore it, "
-            "or take "
-            "the article's subscriptions out of the publication.",
-            replica=str(replica.root),
-            article=article.name,
-        )
-    head = head_version(table)
-    if head < captured:
-        raise _older_copy(
-            replica, article, f"is at version {head}, but version {captured} was captured already"
-        )
-    return head
-
-
-def _older_copy(replica: Replica, article: PublishedArticle, what: str) -> CaptureError:
-    return CaptureError(
-        f"Article '{article.name}': table '{replica.table(article)}' {what}. Its folder was replaced by an "
-        "older copy. Nothing was changed. Put the newer folder back (to go back in time use RESTORE TABLE, "
-        "which is captured as a change), or initialise the replica anew.",
-        replica=str(replica.root),
-        article=article.name,
-    )
-
-
-def _require_same_table(
-    replica: Replica, article: PublishedArticle, table: Path, info: ReplicaInfo
-) -> TableMetadata:
-    """Return what the table is at its head.
-
-    Raises: StoreError if its log cannot be read; CaptureError if it is another table by now.
-    """
-    from deltalake import DeltaTable
-    from deltalake.exceptions import DeltaError
-
-    try:
-        opened = DeltaTable(str(table))
-        told = opened.metadata()
-        metadata = TableMetadata(
-            str(told.id), opened.schema().to_json(), told.configuration, tuple(told.partition_columns)
-        )
-    except DeltaError as error:
-        raise StoreError(
-            f"Article '{article.name}': the log of '{table}' cannot be read: {reason_of(error)}. Restore it "
-            "from a copy, or undo what this version of Delta does not support.",
-            table=str(table),
-        ) from error
-    if metadata.table_id != info.table_ids.get(article.nickname):
-        raise CaptureError(
-            f"Article '{article.name}': table '{table}' was dropped and created again (its table id "
-            "changed), so what "
-            "happened to its rows is not recorded. Nothing was changed. Restore the former table, or "
-            "initialise "
-            "this replica anew; to replace all rows, use INSERT OVERWRITE instead.",
-            replica=str(replica.root),
-            article=article.name,
-        )
-    return metadata
 
 
 def _schema_gap(

@@ -141,6 +141,7 @@ def _has_nothing(publisher: Replica, subscriber: Replica, pubid: str, direction:
         captured = infos[replica.root].captured
         if not all(
             captured.get(article.nickname) == head_version(replica.table(article))
+            and not replica.is_another_copy(article, infos[replica.root])
             for article in replica.articles_of(pubid)
         ):
             return False

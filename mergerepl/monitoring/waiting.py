@@ -41,6 +41,9 @@ def uncaptured(replica: Replica, article: PublishedArticle, info: ReplicaInfo) -
             f"'{table}' was replaced by an older copy: it is at version {version}, captured was {captured}."
         )
         return Uncaptured(version, 0, problem)
+    if captured != NO_VERSION and replica.is_another_copy(article, info):
+        problem = f"'{table}' was replaced: its version {captured} is another commit than the one captured."
+        return Uncaptured(version, 0, problem)
     found: list[Commit] = []
     try:
         found.extend(commits(table, from_version_exclusive=captured, through_version_inclusive=version))

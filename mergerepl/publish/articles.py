@@ -12,7 +12,7 @@ from mergerepl.model.results import PlanStep
 from mergerepl.publish.check_article import published_fields
 from mergerepl.publish.column_types import Field
 from mergerepl.publish.properties import describe, missing_properties, set_properties
-from mergerepl.publish.replica_state import change_info
+from mergerepl.publish.replica_state import note_captured
 from mergerepl.publish.rows import article_row
 from mergerepl.publish.system_tables import add_image_columns, create_conflict_table
 from mergerepl.publish.table_facts import TableFacts
@@ -72,7 +72,7 @@ def _publish(work: Work, new: NewArticle) -> None:
     )
     add_image_columns(work.spark, root, {new.nickname: new.fields})
     failpoint("publish.after_system_tables")
-    change_info(root, captured={new.nickname: captured}, table_ids={new.nickname: table.metadata.table_id})
+    note_captured(root, {new.nickname: (table.path, captured, table.metadata.table_id)})
     failpoint("publish.after_captured")
     control = ControlPlane(root)
     row = article_row(

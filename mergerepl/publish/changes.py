@@ -13,6 +13,7 @@ from mergerepl.publish.properties import describe, missing_properties, set_prope
 from mergerepl.publish.replica_state import (
     ReplicaState,
     change_info,
+    note_captured,
 )
 from mergerepl.publish.rows import article_settings, definition, publication_settings, subscription_settings
 from mergerepl.publish.table_facts import TableFacts, read_table_facts
@@ -268,7 +269,7 @@ def skip_to_head(work: Work, articles: Sequence[Row], checked: Mapping[int, Tabl
 
     Raises: PublicationError.
     """
-    captured, table_ids = {}, {}
+    tables = {}
     for article in articles:
         table = read_table_facts(work.publisher / article["source_table"])
         _check_columns(article, table)
@@ -276,9 +277,8 @@ def skip_to_head(work: Work, articles: Sequence[Row], checked: Mapping[int, Tabl
         since = commits(table.path, from_version_exclusive=before, through_version_inclusive=table.version)
         if any(commit.is_user_change for commit in since):
             _check_keys(work, article, table)
-        captured[article["nickname"]] = table.version
-        table_ids[article["nickname"]] = table.metadata.table_id
-    change_info(work.publisher, captured=captured, table_ids=table_ids)
+        tables[article["nickname"]] = table.path, table.version, table.metadata.table_id
+    note_captured(work.publisher, tables)
 
 
 def _check_columns(article: Row, table: TableFacts) -> None:

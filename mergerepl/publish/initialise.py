@@ -17,7 +17,7 @@ from mergerepl.publish.give_metadata import forget_metadata, give_metadata, last
 from mergerepl.publish.properties import retention_properties
 from mergerepl.publish.replica_state import (
     ReplicaState,
-    change_info,
+    note_captured,
     read_replica,
 )
 from mergerepl.publish.rows import definition, info_row, publication_row, rows_at_subscriber
@@ -56,15 +56,15 @@ def initialise(
     failpoint("initialise.begin")
     _prepare(work, publisher, row, articles, root, mark)
     failpoint("initialise.after_system_tables")
-    captured, table_ids = {}, {}
+    tables = {}
     for article in articles:
         work.progress.step("copy", article=article["name"])
         version, table_id = _article(work, subscription, publisher, article, root, mark)
-        captured[article["nickname"]], table_ids[article["nickname"]] = version, table_id
+        tables[article["nickname"]] = article_table(root, article), version, table_id
         failpoint("initialise.after_article")
     nicknames = [article["nickname"] for article in articles]
     give_metadata(work, publisher, nicknames, root, row["replnickname"], _step(mark, "metadata"))
-    change_info(root, captured=captured, table_ids=table_ids)
+    note_captured(root, tables)
     failpoint("initialise.after_captured")
     _enter_articles(work, publisher, articles, root)
     failpoint("initialise.after_articles")

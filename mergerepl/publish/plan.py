@@ -56,7 +56,7 @@ class Plan:
 def make_plan(publication: Publication, agent: Agent, progress: Progress) -> Plan:
     """Check everything and return the steps.
 
-    Raises: ConfigurationError, PublicationError, StoreError: one message, nothing was changed.
+    Raises: ConfigurationError, PublicationError, CaptureError, StoreError: one message, nothing was changed.
     """
     check_names(publication)
     check_places(publication)

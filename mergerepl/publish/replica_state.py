@@ -1,6 +1,7 @@
 """What a replica's control plane says before `apply` changes anything, and whether it may be believed."""
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from mergerepl.errors import PublicationError, StoreError
 from mergerepl.publish.staged import StagedSession, staged_sessions
 from mergerepl.store.control import ControlPlane, Row
 from mergerepl.store.deltalog import is_delta_table
+from mergerepl.store.replica import commit_text
 from mergerepl.systables import catalog, registry, replinfo
 from mergerepl.systables.catalog import SubscriptionState
 from mergerepl.systables.table import FOLDER
@@ -175,3 +177,17 @@ def change_info(replica: Path, /, **values: Any) -> None:
     for name, value in values.items():
         row[name] = {**(row[name] or {}), **value} if isinstance(value, dict) else value
     control.replace(replinfo.TABLE, [row])
+
+
+def note_captured(replica: Path, /, tables: Mapping[int, tuple[Path, int, str]]) -> None:
+    """Note tables as captured, in one commit: nickname -> the table, its version and its Delta table id.
+
+    The version's commit is noted too, so that another table in this place is told at once.
+    """
+    commits = {nickname: commit_text(table, version) for nickname, (table, version, _) in tables.items()}
+    change_info(
+        replica,
+        captured={nickname: version for nickname, (_, version, _) in tables.items()},
+        table_ids={nickname: table_id for nickname, (_, _, table_id) in tables.items()},
+        captured_commits={nickname: text for nickname, text in commits.items() if text is not None},
+    )

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mergerepl.errors import PublicationError
+from mergerepl.model.article import published_article
 from mergerepl.model.progress import Progress
 from mergerepl.model.publication import Article, Publication, Subscription, SyncType
 from mergerepl.publish import changes
@@ -25,7 +26,9 @@ from mergerepl.publish.staged import StagedSession
 from mergerepl.publish.table_facts import TableFacts
 from mergerepl.publish.unfinished import article_table, check_unwritten, is_unfinished
 from mergerepl.publish.work import Agent, Work
+from mergerepl.store.captured_table import check_captured_table
 from mergerepl.store.control import Row
+from mergerepl.store.replica import Replica, ReplicaInfo
 from mergerepl.systables import genhistory
 from mergerepl.systables.catalog import ArticleState, SubscriptionState
 from mergerepl.systables.conflicts_info import conflict_table_name
@@ -119,11 +122,12 @@ def checked_situation(
 ) -> Situation:
     """Check everything, rows last, and return what `apply` finds.
 
-    Raises: ConfigurationError, PublicationError, StoreError: one message, nothing was changed.
+    Raises: ConfigurationError, PublicationError, CaptureError, StoreError: one message, nothing was changed.
     """
     situation = _situation(publication, seen, agent, progress)
     _check_articles(situation)
     _check_subscriptions(situation)
+    _check_tables(situation)
     _check_left(situation)
     _check_rows(situation)
     return situation
@@ -239,6 +243,18 @@ def _check_subscriptions(situation: Situation) -> None:
             check_no_session_open(situation.publisher, pair.replica.root)
         for row in missing:
             check_target(situation.publisher.root, pair.subscription, row, subid)
+
+
+def _check_tables(situation: Situation) -> None:
+    """Check that the tables of replicas in step are still the ones that were captured, as a session does.
+
+    Without a subscriber that has rows nobody relies on it: the publisher's tables are then taken as they are.
+    """
+    for state in (situation.publisher, *situation.active) if situation.active else ():
+        assert state.info is not None
+        replica, info = Replica(state.root), ReplicaInfo.of(state.info)
+        for row in state.articles_of(situation.work.pubid):
+            check_captured_table(replica, published_article(row, situation.work.publication.name), info)
 
 
 def _check_left(situation: Situation) -> None:

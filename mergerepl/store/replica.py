@@ -161,14 +161,20 @@ class Replica:
                 noted[article.nickname] = told
         return noted
 
+    def noted_commit(self, article: PublishedArticle, info: ReplicaInfo) -> str | None:
+        """Return what is noted of the commit of the article's captured version, None if nothing is."""
+        known = info.captured_commits.get(article.nickname, "")
+        return known if known.startswith(f"{info.captured[article.nickname]}:") else None
+
     def is_another_copy(self, article: PublishedArticle, info: ReplicaInfo) -> bool:
         """Return whether the article's table holds another commit as its captured version than the one captured.
 
         Log files are removed in time, and what was captured before it was noted is unknown: then it is False.
         """
-        version = info.captured[article.nickname]
-        known = info.captured_commits.get(article.nickname, "")
-        found = commit_text(self.table(article), version) if known.startswith(f"{version}:") else None
+        known = self.noted_commit(article, info)
+        if known is None:
+            return False
+        found = commit_text(self.table(article), info.captured[article.nickname])
         return found is not None and found != known
 
     @cached_property

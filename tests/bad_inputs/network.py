@@ -19,6 +19,7 @@ from mergerepl.publish.table_facts import read_table_facts
 from mergerepl.store.control import ControlPlane, Row
 from mergerepl.store.deltalog import CDF_PROPERTY, CommitMark
 from mergerepl.store.lease import LOCK_FILE
+from mergerepl.store.replica import commit_text
 from mergerepl.systables import catalog
 from mergerepl.systables.catalog import SubscriptionState
 from mergerepl.systables.table import FOLDER, SystemTable
@@ -89,6 +90,7 @@ class Network:
                 role="publisher" if name == "hq" else "subscriber",
             )
             | {"captured": {1: facts[name].version}, "table_ids": {1: facts[name].metadata.table_id}}
+            | {"captured_commits": {1: commit_text(facts[name].path, facts[name].version)}}
             for name, nickname in NICKNAMES.items()
         }
         abouts = [

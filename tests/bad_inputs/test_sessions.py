@@ -11,8 +11,9 @@ import pytest
 from mergerepl import spark as engine
 from mergerepl.engine import java
 from mergerepl.store.lease import lease
-from tests.bad_inputs.conftest import Refused
-from tests.bad_inputs.network import Network, commit, write_table
+from mergerepl.systables import replinfo
+from tests.bad_inputs.conftest import Refused, message_of, run
+from tests.bad_inputs.network import FILE, Network, commit, write_table
 
 SYNC = ("sync", "hq", "--subscriber", "north")
 CAPTURE = ("capture", "north")
@@ -69,6 +70,19 @@ def recreated(table: Path) -> None:
     write_table(table, mode="append")
 
 
+def recreated_at_its_head(table: Path) -> None:
+    shutil.rmtree(table)
+    write_table(table)
+
+
+def put_back_at_its_head(table: Path) -> None:
+    """Another copy of the table, whose id it has, with another commit as its version."""
+    text = (log := table / "_delta_log" / f"{0:020d}.json").read_text()
+    shutil.rmtree(table)
+    write_table(table)
+    log.write_text(text + json.dumps({"txn": {"appId": "other", "version": 1}}))
+
+
 def commits(table: Path, count: int) -> list[Path]:
     for _ in range(count):
         write_table(table, mode="append")
@@ -102,6 +116,8 @@ CHANGES: list[Any] = [
     pytest.param(gone, ("is gone or no Delta table any more", "Restore it"), id="25 gone"),
     pytest.param(file_instead, ("is gone or no Delta table any more", "Restore it"), id="26 a file"),
     pytest.param(recreated, ("was dropped and created again", "Restore the former table"), id="49 created anew"),
+    pytest.param(recreated_at_its_head, ("was dropped and created again",), id="49 anew, same version"),
+    pytest.param(put_back_at_its_head, ("another commit as version 0", "Put the newer folder back"), id="49 another copy"),
     pytest.param(empty_commit, (f"{1:020d}.json was not written to the end", "restore it"), id="empty commit"),
     pytest.param(binary_commit, ("cannot be read", "Restore it from a copy"), id="7 binary commit"),
     pytest.param(missing_commit, ("cannot be read", "found gap", "Restore it from a copy"), id="gap in versions"),
@@ -123,6 +139,43 @@ def test_a_table_that_changed_under_its_subscription(
     message = refused(*words, code=1, says=("/north", *says))
     assert message.count("\n") == 1, "no native stack trace"
     assert len(message) < 900
+
+
+@pytest.mark.usefixtures("no_engine")
+@pytest.mark.parametrize("words", BOTH)
+def test_49_a_table_created_anew_is_told_where_its_commit_was_not_noted(
+    network: Network, refused: Refused, words: tuple[str, ...]
+) -> None:
+    network.edit("north", replinfo.TABLE, captured_commits={})
+    recreated_at_its_head(network.root("north") / "orders")
+    refused(*words, code=1, says=("/north", "was dropped and created again", "Restore the former table"))
+
+
+REPLACED: list[Any] = [
+    pytest.param(gone, ("is gone or no Delta table any more", "Restore it"), id="25 gone"),
+    pytest.param(recreated, ("was dropped and created again", "Restore the former table"), id="49 created anew"),
+    pytest.param(recreated_at_its_head, ("was dropped and created again",), id="49 anew, same version"),
+    pytest.param(put_back_at_its_head, ("another commit as version 0",), id="49 another copy"),
+]  # fmt: skip
+
+
+@pytest.mark.usefixtures("no_engine")
+@pytest.mark.parametrize("name", ["hq", "north"])
+@pytest.mark.parametrize(("change", "says"), REPLACED)
+def test_49_an_apply_tells_a_replaced_table_as_a_session_does(
+    network: Network, refused: Refused, name: str, change: Callable[[Path], None], says: tuple[str, ...]
+) -> None:
+    assert run("apply", FILE).exit_code == 0
+    change(network.root(name) / "orders")
+    refused("apply", FILE, code=1, says=(f"/{name}", "'orders'", *says))
+    assert message_of(run("apply", FILE), 1) == message_of(run("sync", "hq", "--subscriber", "north"), 1)
+
+
+@pytest.mark.usefixtures("no_engine")
+def test_49_a_subscriber_with_a_replaced_table_can_be_taken_out(network: Network) -> None:
+    recreated(network.root("north") / "orders")
+    network.write_file(subscriptions=[{"subscriber": "./south"}])
+    assert run("apply", FILE).exit_code == 0
 
 
 @pytest.mark.usefixtures("no_engine")

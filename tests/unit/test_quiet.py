@@ -227,6 +227,16 @@ def test_a_commit_after_the_full_check_is_not_noted_as_seen(pair, side):
 
 
 @pytest.mark.parametrize("side", [0, 1])
+def test_a_table_created_anew_after_the_full_check_is_not_noted_as_seen(pair, side):
+    here = pair[side]
+    here.save_info(here.info())
+    assert remembered(pair)
+    shutil.rmtree(here.root / "orders")
+    write_deltalake(str(here.root / "orders"), pa.table({"id": [1, 2]}))
+    assert not remembered(pair)
+
+
+@pytest.mark.parametrize("side", [0, 1])
 @pytest.mark.parametrize("status", GenStatus)
 def test_another_session_after_the_full_check_is_not_noted_as_seen(pair, side, status):
     # A session of another subscriber left a generation here; the tables are captured to their heads.

@@ -9,7 +9,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from mergerepl import api
 from mergerepl.store.deltalog import head_version
-from mergerepl.store.replica import Replica
+from mergerepl.store.replica import Replica, commit_text
 from mergerepl.systables import replinfo
 from tests.unit.test_quiet import make_replica, subscription
 
@@ -59,3 +59,15 @@ def test_a_table_that_is_gone_is_a_problem(hq: Replica) -> None:
     shutil.rmtree(hq.root / "orders")
     (problem,) = problems(hq)
     assert "is gone or no Delta table any more" in problem
+
+
+def test_a_table_created_anew_at_its_captured_version_is_a_problem(hq: Replica) -> None:
+    table, (info,) = hq.root / "orders", hq.control.rows(replinfo.TABLE)
+    note = {"captured_commits": {1: commit_text(table, head_version(table))}}
+    hq.control.replace(replinfo.TABLE, [{**info, **note}])
+    assert problems(hq) == []
+    shutil.rmtree(table)
+    write_deltalake(str(table), pa.table({"id": [1, 2]}), configuration={FEED: "true"})
+    DeltaTable(str(table)).alter.set_table_properties({FEED: "true"})
+    (problem,) = [text for text in api.status(hq.root).problems if str(table) in text]
+    assert "another commit than the one captured" in problem

@@ -1,0 +1,116 @@
+"""Is an article's table still the one that was captured? Told from its log, for sync, capture and apply alike."""
+
+from pathlib import Path
+
+from mergerepl.errors import CaptureError, StoreError
+from mergerepl.model.article import PublishedArticle
+from mergerepl.store.control import reason_of
+from mergerepl.store.deltalog import TableMetadata, head_version, is_delta_table
+from mergerepl.store.replica import Replica, ReplicaInfo
+
+
+def captured_version(replica: Replica, article: PublishedArticle, info: ReplicaInfo) -> int:
+    """Return the version up to which the article's table is captured.
+
+    Raises: CaptureError if MSmerge_replinfo does not say.
+    """
+    captured = info.captured.get(article.nickname)
+    if captured is None:
+        raise CaptureError(
+            f"Article '{article.name}': MSmerge_replinfo of '{replica.root}' does not say up to which version "
+            f"its table '{replica.table(article)}' was captured: it was edited or damaged. Nothing was changed. "
+            "Restore the '_mergerepl' folder from a copy taken together with the tables, or initialise the "
+            "replica anew.",
+            replica=str(replica.root),
+            article=article.name,
+        )
+    return captured
+
+
+def head_of(replica: Replica, article: PublishedArticle, info: ReplicaInfo) -> int:
+    """Return the latest version of the article's table.
+
+    Raises: CaptureError if the table is gone or older than what was captured of it.
+    """
+    table, captured = replica.table(article), captured_version(replica, article, info)
+    if not is_delta_table(table):
+        raise CaptureError(
+            f"Article '{article.name}': its table '{table}' is gone or no Delta table any more. Restore it, "
+            "or take "
+            "the article's subscriptions out of the publication.",
+            replica=str(replica.root),
+            article=article.name,
+        )
+    head = head_version(table)
+    if head < captured:
+        raise _older_copy(
+            replica, article, f"is at version {head}, but version {captured} was captured already"
+        )
+    return head
+
+
+def is_as_captured(replica: Replica, article: PublishedArticle, info: ReplicaInfo) -> bool:
+    """Return whether the table is known to hold the very commit that was captured, by one look at its log file."""
+    is_known = replica.noted_commit(article, info) is not None
+    return is_known and not replica.is_another_copy(article, info)
+
+
+def require_same_table(replica: Replica, article: PublishedArticle, info: ReplicaInfo) -> TableMetadata:
+    """Return what the article's table is at its head.
+
+    Raises: StoreError if its log cannot be read; CaptureError if it is another table by now, or another copy.
+    """
+    table = replica.table(article)
+    metadata = _metadata(article, table)
+    if metadata.table_id != info.table_ids.get(article.nickname):
+        raise CaptureError(
+            f"Article '{article.name}': table '{table}' was dropped and created again (its table id "
+            "changed), so what "
+            "happened to its rows is not recorded. Nothing was changed. Restore the former table, or "
+            "initialise "
+            "this replica anew; to replace all rows, use INSERT OVERWRITE instead.",
+            replica=str(replica.root),
+            article=article.name,
+        )
+    if replica.is_another_copy(article, info):
+        captured = captured_version(replica, article, info)
+        raise _older_copy(replica, article, f"has another commit as version {captured} than the one captured")
+    return metadata
+
+
+def check_captured_table(replica: Replica, article: PublishedArticle, info: ReplicaInfo) -> None:
+    """Check that the article's table is the one that was captured, whatever was written to it since.
+
+    Raises: as `head_of` and `require_same_table`.
+    """
+    is_at_head = head_of(replica, article, info) == captured_version(replica, article, info)
+    if not (is_at_head and is_as_captured(replica, article, info)):
+        require_same_table(replica, article, info)
+
+
+def _older_copy(replica: Replica, article: PublishedArticle, what: str) -> CaptureError:
+    return CaptureError(
+        f"Article '{article.name}': table '{replica.table(article)}' {what}. Its folder was replaced by an "
+        "older copy. Nothing was changed. Put the newer folder back (to go back in time use RESTORE TABLE, "
+        "which is captured as a change), or initialise the replica anew.",
+        replica=str(replica.root),
+        article=article.name,
+    )
+
+
+def _metadata(article: PublishedArticle, table: Path) -> TableMetadata:
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
+
+    try:
+        opened = DeltaTable(str(table))
+        told = opened.metadata()
+        return TableMetadata(
+            str(told.id), opened.schema().to_json(), told.configuration, tuple(told.partition_columns)
+        )
+    except DeltaError as error:
+        raise StoreError(
+            f"Article '{article.name}': the log of '{table}' cannot be read: {reason_of(error)}. Restore it "
+            "from a copy, or undo what this version of Delta does not support.",
+            table=str(table),
+        ) from error
