@@ -9,7 +9,6 @@ from pathlib import Path
 from mergerepl.errors import ConfigurationError, PublicationError
 from mergerepl.model.publication import Publication
 from mergerepl.roots import require_openable
-from mergerepl.store.lease import LOCK_FILE
 from mergerepl.systables.conflicts_info import conflict_table_name
 from mergerepl.systables.table import FOLDER
 
@@ -107,7 +106,7 @@ def _check_subscriber_folder(root: Path) -> None:
     if exists and not root.is_dir():
         raise PublicationError(f"The subscriber '{root}' is a file. Give a folder.", replica=str(root))
     for parent in Path(os.path.realpath(root)).parents:
-        if (parent / FOLDER).is_dir() or (parent / LOCK_FILE).exists():
+        if (parent / FOLDER).is_dir():
             raise PublicationError(
                 f"The subscriber '{root}' lies inside the replica '{parent}'. Give a folder outside of it.",
                 replica=str(root),

@@ -95,12 +95,6 @@ def inside_a_replica(network: Network) -> str:
     return "./south/inner"
 
 
-def below_a_lock(network: Network) -> str:
-    (network.folder / "held").mkdir()
-    (network.folder / "held" / LOCK_FILE).touch()
-    return "./held/inner"
-
-
 def a_file(network: Network) -> str:
     (network.folder / "west").touch()
     return "./west"
@@ -133,7 +127,6 @@ def of_another_network(name: str) -> Callable[[Network], str]:
 
 PLACES: list[Any] = [
     pytest.param(inside_a_replica, 1, ("lies inside the replica", "folder outside of it"), id="36 in a replica"),
-    pytest.param(below_a_lock, 1, ("lies inside the replica", "folder outside of it"), id="36 in a locked folder"),
     pytest.param(a_file, 2, ("west", "is a file", "give the folder"), id="26 file"),
     pytest.param(with_the_table, 1, ("there is a table already", "sync_type: none"), id="a table there"),
     pytest.param(with_a_file_there, 1, ("the place is taken", "Move it away"), id="26 a file there"),
@@ -154,6 +147,15 @@ def test_a_place_that_is_no_new_subscriber(
     root = place(network)
     network.write_file(subscriptions=[{"subscriber": "./north"}, {"subscriber": root}])
     refused("apply", FILE, code=code, says=says)
+
+
+def test_36_a_lock_file_alone_makes_no_replica(network: Network) -> None:
+    (network.folder / "held").mkdir()
+    (network.folder / "held" / LOCK_FILE).touch()
+    network.write_file(subscriptions=[*network.stated["subscriptions"], {"subscriber": "./held/inner"}])
+    shown = run("apply", FILE, "--dry-run")
+    assert (shown.exit_code, shown.stderr) == (0, ""), shown.output
+    assert "held/inner" in shown.stdout
 
 
 def test_41_a_subscriber_that_cannot_be_created(network: Network) -> None:
