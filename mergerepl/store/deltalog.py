@@ -5,9 +5,11 @@ leave it out even when the process died between the commit and its bookkeeping (
 """
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,9 @@ from mergerepl.errors import StoreError
 
 LOG_FOLDER = "_delta_log"
 CDF_PROPERTY = "delta.enableChangeDataFeed"
+
+_COMMIT = re.compile(r"\d{20}\.json\Z")
+_CHECKPOINT = re.compile(r"\d{20}\.checkpoint\b")
 
 
 @dataclass(frozen=True)
@@ -94,7 +99,7 @@ def is_delta_table(table: Path) -> bool:
 def head_version(table: Path) -> int:
     """Return the latest version of a table.
 
-    Raises: StoreError if there is no Delta log.
+    Raises: StoreError if there is no Delta log, or a commit before the latest one is missing from it.
     """
     try:
         names = [entry.name for entry in (table / LOG_FOLDER).iterdir()]
@@ -104,14 +109,32 @@ def head_version(table: Path) -> int:
             "path.",
             table=str(table),
         ) from error
-    versions = [
-        int(name[:20]) for name in names if len(name) == 25 and name[:20].isdigit() and name.endswith(".json")
-    ]
+    versions = {int(name[:20]) for name in names if _COMMIT.match(name)}
     if not versions:
         raise StoreError(
             f"'{table}' is not a Delta table: its log holds no commit. Check the path.", table=str(table)
         )
+    checkpoints = [int(name[:20]) for name in names if _CHECKPOINT.match(name)]
+    _refuse_gap(table, versions, after=max([min(versions) - 1, *checkpoints]))
     return max(versions)
+
+
+def _refuse_gap(table: Path, versions: set[int], *, after: int) -> None:
+    """Check that no commit is missing after a version: nobody can tell what the table is at its head then.
+
+    Raises: StoreError naming the first one.
+    """
+    head = max(versions)
+    if len([version for version in versions if version > after]) >= head - after:
+        return
+    missing = next(version for version in count(after + 1) if version not in versions)
+    raise StoreError(
+        f"'{table}' cannot be read: its log has a gap. There is a commit {head}, but {log_path(table, missing).name} "
+        "is missing. Restore the missing files, or the table, from a copy; or move away files that are no "
+        "commits of this table.",
+        table=str(table),
+        version=missing,
+    )
 
 
 def is_at(table: Path, version: int) -> bool:

@@ -101,12 +101,17 @@ def missing_commit(table: Path) -> None:
     commits(table, 2)[1].unlink()
 
 
+def commit_far_ahead(table: Path) -> None:
+    shutil.copy(table / "_delta_log" / f"{0:020d}.json", table / "_delta_log" / f"{10**12:020d}.json")
+
+
 def unknown_feature(table: Path) -> None:
     features = {"readerFeatures": ["timeTravelPlus"], "writerFeatures": ["timeTravelPlus"]}
     commit(table, {"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, **features}})
 
 
 SCHEMA = ("Schema changes do not travel", "Undo it with ALTER TABLE")
+GAP = (("cannot be read", "its log has a gap", f"{1:020d}.json is missing", "from a copy"),)
 CHANGES: list[Any] = [
     pytest.param(altered(add), ("column 'extra' was added", *SCHEMA), id="67 extra column"),
     pytest.param(altered(drop), ("'amount' was dropped or renamed", *SCHEMA), id="68 dropped column"),
@@ -120,7 +125,8 @@ CHANGES: list[Any] = [
     pytest.param(put_back_at_its_head, ("another commit as version 0", "Put the newer folder back"), id="49 another copy"),
     pytest.param(empty_commit, (f"{1:020d}.json was not written to the end", "restore it"), id="empty commit"),
     pytest.param(binary_commit, ("cannot be read", "Restore it from a copy"), id="7 binary commit"),
-    pytest.param(missing_commit, ("cannot be read", "found gap", "Restore it from a copy"), id="gap in versions"),
+    pytest.param(missing_commit, *GAP, id="gap in versions"),
+    pytest.param(commit_far_ahead, *GAP, id="gap of 10^12 versions"),
     pytest.param(unknown_feature, ("'timeTravelPlus' is not supported", "undo what"), id="45 unknown feature"),
 ]  # fmt: skip
 
@@ -149,6 +155,20 @@ def test_49_a_table_created_anew_is_told_where_its_commit_was_not_noted(
     network.edit("north", replinfo.TABLE, captured_commits={})
     recreated_at_its_head(network.root("north") / "orders")
     refused(*words, code=1, says=("/north", "was dropped and created again", "Restore the former table"))
+
+
+@pytest.mark.usefixtures("no_engine")
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", ["hq", "north"])
+@pytest.mark.parametrize("change", [missing_commit, commit_far_ahead])
+def test_a_gap_in_a_log_is_told_at_once(
+    network: Network, refused: Refused, name: str, change: Callable[[Path], None]
+) -> None:
+    change(network.root(name) / "orders")
+    validate = ("validate", "hq", "--subscriber", "north", "--level", "rowcount")
+    for words in (validate, ("apply", FILE), (*SYNC, "--dry-run"), ("capture", name)):
+        refused(*words, code=1, says=(f"/{name}/orders'", *GAP[0]))
+    assert f"{1:020d}.json is missing" in run("status", name).stdout
 
 
 REPLACED: list[Any] = [
