@@ -63,6 +63,7 @@ def read_conflicts(
         _NAMES,
         where=" and ".join(conditions) or None,
         order_limit='order by "MSrepl_create_time" desc, conflict_id' + (f" limit {limit}" if limit else ""),
+        required=conflicts_info.TABLE.required,
     )
     if conflict_id is None:
         return tuple(_record(replica, row) for row in rows)

@@ -66,7 +66,8 @@ def _last_sessions(replica: Replica, limit: int, subscriber: str | None) -> list
     where = None if subscriber is None else f"subscriber = {_text(subscriber)}"
     # A session is recorded at most twice: by the run that died, and by the one that rolled it forward.
     order = f"order by start_time desc, end_time desc limit {2 * limit}"
-    rows = read_rows(table, sessions.SESSIONS.names, where=where, order_limit=order)
+    known = sessions.SESSIONS
+    rows = read_rows(table, known.names, where=where, order_limit=order, required=known.required)
     unique: dict[str, Row] = {}
     for row in rows:
         unique.setdefault(row["session_id"], row)

@@ -38,7 +38,7 @@ class ControlPlane:
 
         Raises: StoreError if the table is missing or unreadable.
         """
-        return read_rows(self.path(table.name), table.names, where=where)
+        return read_rows(self.path(table.name), table.names, where=where, required=table.required)
 
     def replace(self, table: SystemTable, rows: Iterable[Mapping[str, Any]]) -> None:
         """Make `rows` the table's content, in one commit."""
@@ -63,11 +63,16 @@ class ControlPlane:
 
 
 def read_rows(
-    path: Path, names: Sequence[str], *, where: str | None = None, order_limit: str = ""
+    path: Path,
+    names: Sequence[str],
+    *,
+    where: str | None = None,
+    order_limit: str = "",
+    required: Sequence[str] = (),
 ) -> list[Row]:
     """Return rows of a Delta table read by delta-rs; columns the stored table does not have yet are None.
 
-    Raises: StoreError if the table is missing or unreadable.
+    Raises: StoreError if the table is missing or unreadable, or lacks a value in a `required` column.
     """
     from deltalake import DeltaTable, QueryBuilder
     from deltalake.exceptions import TableNotFoundError
@@ -75,6 +80,9 @@ def read_rows(
     try:
         table = DeltaTable(str(path))
         stored = {field.name for field in table.schema().fields}
+        gone = [name for name in required if name not in stored]
+        if gone:
+            raise _lacking(path, gone[0], "has no")
         select = ", ".join(f'"{name}"' for name in names if name in stored)
         condition = f" where {where}" if where else ""
         query = f"select {select} from t{condition} {order_limit}"
@@ -86,6 +94,8 @@ def read_rows(
             "apply FILE`, which says what else can be done.",
             table=str(path),
         ) from error
+    except StoreError:
+        raise
     except Exception as error:
         # Not only DeltaError: what fails while rows are read is a bare Exception of the query engine.
         raise StoreError(
@@ -93,11 +103,24 @@ def read_rows(
             "restore the folder from a copy.",
             table=str(path),
         ) from error
+    empty = [name for name in required if result.column(name).null_count]
+    if empty:
+        raise _lacking(path, empty[0], "has no value in")
     columns = {name: result.column(name).to_pylist() for name in result.column_names}
     return [
         {name: _python_value(columns[name][i]) if name in columns else None for name in names}
         for i in range(result.num_rows)
     ]
+
+
+def _lacking(path: Path, column: str, how: str) -> StoreError:
+    return StoreError(
+        f"System table '{path.name}' of replica '{path.parent.parent}' {how} column '{column}': it was edited or "
+        "damaged. Restore it to an earlier version (RESTORE TABLE), or the folder "
+        f"'{path.parent}' from a copy taken together with the tables.",
+        table=str(path),
+        column=column,
+    )
 
 
 def reason_of(error: Exception) -> str:

@@ -67,11 +67,15 @@ class ReplicaInfo:
             row["schema_version"],
             row["last_seq"],
             row["last_generation"],
-            dict(row["captured"] or {}),
-            dict(row["table_ids"] or {}),
+            _known(row["captured"]),
+            _known(row["table_ids"]),
             row["session_number"] or 0,
-            dict(row["captured_commits"] or {}),
+            _known(row["captured_commits"]),
         )
+
+
+def _known(values: dict[int, Any] | None) -> dict[int, Any]:
+    return {nickname: value for nickname, value in (values or {}).items() if value is not None}
 
 
 class Replica:

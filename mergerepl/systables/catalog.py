@@ -12,16 +12,16 @@ PUBLICATIONS: Final = SystemTable(
         """
         publisher | string | replica root of the publisher
         publisher_db | string | reserved
-        name | string | publication name
+        name | string not null | publication name
         description | string | free text
         retention | int | retention, in units of retention_period_unit
         publication_type | int | 0 unfiltered, 1 filtered
-        pubid | string | identity of the publication
+        pubid | string not null | identity of the publication
         parentid | string | parent publication in a hierarchy
         conflict_retention | int | days conflict rows are kept
-        centralized_conflicts | int | 1: conflicts are kept at the publisher
-        decentralized_conflicts | int | 1: conflicts are kept at the subscriber
-        status | int | 0 inactive, 1 active
+        centralized_conflicts | int not null | 1: conflicts are kept at the publisher
+        decentralized_conflicts | int not null | 1: conflicts are kept at the subscriber
+        status | int not null | 0 inactive, 1 active
         snapshot_ready | int | 0 not ready, 1 ready, 2 new snapshot required
         publication_number | int | short alias of pubid
         replicate_ddl | int | 1: schema changes travel
@@ -38,33 +38,34 @@ ARTICLES: Final = SystemTable(
     Plane.CONTROL,
     columns(
         """
-        name | string | article name
+        name | string not null | article name
         type | int | 10 table
-        artid | string | identity of the article; its triggers are MSmerge_ins_, _upd_ and _del_ followed by it
+        artid | string not null | identity of the article; its triggers are MSmerge_ins_, _upd_ and _del_ followed by it
         description | string | free text
         pre_creation_command | int | what to do with a table already at the subscriber: 0 none, 1 drop
-        pubid | string | publication
-        nickname | int | article nickname, the same at every replica
-        column_tracking | int | 1: conflicts are told by column
-        status | int | 1 unsynced, 2 active
-        conflict_table | string | name of the conflict table
-        article_resolver | string | resolver name
+        pubid | string not null | publication
+        nickname | int not null | article nickname, the same at every replica
+        column_tracking | int not null | 1: conflicts are told by column
+        status | int not null | 1 unsynced, 2 active
+        conflict_table | string not null | name of the conflict table
+        article_resolver | string not null | resolver name
         resolver_info | string | what the resolver is told
         subset_filterclause | string | row filter
-        vertical_partition | int | 1: only some columns are published
+        vertical_partition | int not null | 1: only some columns are published
         gen_cur | bigint | reserved
         maxversion_at_cleanup | bigint | no version purged by metadata cleanup is higher
         processing_order | int | 0 unordered
         upload_options | int | 0 all, 1 and 2 restricted
         delete_tracking | int | 1: deletes travel
         compensate_for_errors | int | 1: an inapplicable change is undone at its source
-        source_table | string | table, relative to the replica root
-        key_columns | array<string> | identifying columns
+        source_table | string not null | table, relative to the replica root
+        key_columns | array<string> not null | identifying columns
         key_types | array<string> | their types
         rowguid_column | string | existing GUID column used as identity
-        published_columns | array<string> | published columns in their stored order: position i is field c<i> of a row image
-        published_types | array<string> | their types (DDL)
-        resolution | string | row: the winner's whole row wins; columns: only conflicting columns are lost
+        published_columns | array<string> not null | published columns in their stored order:
+            position i is field c<i> of a row image
+        published_types | array<string> not null | their types (DDL)
+        resolution | string not null | row: the winner's whole row wins; columns: only conflicting columns are lost
         """
     ),
 )
@@ -74,18 +75,18 @@ SUBSCRIPTIONS: Final = SystemTable(
     Plane.CONTROL,
     columns(
         """
-        subscriber_server | string | replica root of the other side (at the subscriber: of the publisher)
+        subscriber_server | string not null | replica root of the other side (at the subscriber: of the publisher)
         db_name | string | reserved
-        pubid | string | publication
-        subid | string | identity of the subscription
-        replid | string | identity of the other side's replica
-        replnickname | int | nickname of the other side's replica
+        pubid | string not null | publication
+        subid | string not null | identity of the subscription
+        replid | string not null | identity of the other side's replica
+        replnickname | int not null | nickname of the other side's replica
         replicastate | string | changes with every completed session; both sides hold the same one
-        status | int | 0 inactive, 1 active, 2 deleted
-        subscriber_type | int | 1 server, 2 client
+        status | int not null | 0 inactive, 1 active, 2 deleted
+        subscriber_type | int not null | 1 server, 2 client
         subscription_type | int | 0 push, 1 pull
         sync_type | int | 1 automatic, 2 none
-        priority | double | 0.00 to 99.99 for server subscriptions, 0.00 for client ones
+        priority | double not null | 0.00 to 99.99 for server subscriptions, 0.00 for client ones
         recgen | bigint | last generation received from the other side, in its numbering
         recguid | string | its guid
         sentgen | bigint | last generation sent to the other side, in this replica's numbering

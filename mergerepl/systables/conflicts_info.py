@@ -39,16 +39,16 @@ TABLE: Final = SystemTable(
     Plane.DATA,
     columns(
         f"""
-        tablenick | int | article nickname
-        rowguid | string | row
+        tablenick | int not null | article nickname
+        rowguid | string not null | row
         origin_datasource | string | replica root the losing change came from
-        conflict_type | int | 1 update, 2 column update, 3 update lost to a delete, 4 delete lost to an update
+        conflict_type | int not null | 1 update, 2 column update, 3 update lost to a delete, 4 delete lost to an update
         reason_code | int | the conflict type again, as in the original
         reason_text | string | the conflict in words
-        pubid | string | publication
-        MSrepl_create_time | timestamp | when the conflict was resolved
+        pubid | string not null | publication
+        MSrepl_create_time | timestamp not null | when the conflict was resolved
         origin_datasource_id | string | replica the losing change came from
-        conflict_id | string | identity of the conflict, shared with the conflict table
+        conflict_id | string not null | identity of the conflict, shared with the conflict table
         winner_datasource_id | string | replica the winning change came from
         winner_datasource | string | its root
         losing_lineage | {LINEAGE_TYPE} | lineage of the losing change

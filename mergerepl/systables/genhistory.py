@@ -24,14 +24,14 @@ TABLE: Final = SystemTable(
     Plane.CONTROL,
     columns(
         """
-        guidsrc | string | the generation's identity, the same at every replica that holds it
-        pubid | string | publication
-        generation | bigint | local number; differs from replica to replica
-        art_nick | int | the one article the generation belongs to
-        nicknames | array<int> | replicas known to hold it; it is never sent to them
+        guidsrc | string not null | the generation's identity, the same at every replica that holds it
+        pubid | string not null | publication
+        generation | bigint not null | local number; differs from replica to replica
+        art_nick | int not null | the one article the generation belongs to
+        nicknames | array<int> not null | replicas known to hold it; it is never sent to them
         coldate | timestamp | when it came to be here
-        genstatus | int | 0 open, 1 closed, 2 closed and from elsewhere
-        changecount | bigint | changes in it when it was last added to
+        genstatus | int not null | 0 open, 1 closed, 2 closed and from elsewhere
+        changecount | bigint not null | changes in it when it was last added to
         """
     ),
 )

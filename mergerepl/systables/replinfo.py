@@ -18,13 +18,13 @@ TABLE: Final = SystemTable(
     Plane.CONTROL,
     columns(
         """
-        repid | string | identity of this replica
-        replnickname | int | short id, unique among the replicas that know each other
-        root | string | where the replica was when it was last written: a copy is told from the original by it
-        role | string | publisher or subscriber
-        schema_version | int | version of the set of system tables
-        last_seq | bigint | the last committed run of contents and tombstone
-        last_generation | bigint | the last generation number given out
+        repid | string not null | identity of this replica
+        replnickname | int not null | short id, unique among the replicas that know each other
+        root | string not null | where the replica was when it was last written: a copy is told from the original by it
+        role | string not null | publisher or subscriber
+        schema_version | int not null | version of the set of system tables
+        last_seq | bigint not null | the last committed run of contents and tombstone
+        last_generation | bigint not null | the last generation number given out
         captured | map<int,bigint> | tablenick -> table version up to which the feed is captured
         table_ids | map<int,string> | tablenick -> Delta table id, to notice a re-created table
         session_number | bigint | number of the last session staged here; the txnVersion of its writes follows it

@@ -10,12 +10,12 @@ SESSIONS: Final = SystemTable(
     Plane.HISTORY,
     columns(
         """
-        session_id | string | identity of the session
+        session_id | string not null | identity of the session
         agent_id | string | identity of the subscription it ran for
-        publication | string | publication name
-        subscriber | string | replica root of the subscriber
-        start_time | timestamp | start
-        end_time | timestamp | end
+        publication | string not null | publication name
+        subscriber | string not null | replica root of the subscriber
+        start_time | timestamp not null | start
+        end_time | timestamp not null | end
         duration | double | seconds
         upload_time | double | seconds
         download_time | double | seconds
@@ -47,8 +47,8 @@ ARTICLEHISTORY: Final = SystemTable(
     columns(
         """
         session_id | string | session
-        phase_id | int | 1 upload, 2 download
-        article_name | string | article
+        phase_id | int not null | 1 upload, 2 download
+        article_name | string not null | article
         start_time | timestamp | start
         duration | double | seconds
         inserts | bigint | rows inserted

@@ -7,6 +7,9 @@ FOLDER = "_mergerepl"
 """The folder below a replica root that holds the system tables."""
 
 
+_NOT_NULL = " not null"
+
+
 class Plane(StrEnum):
     """Which library writes a table. Both write Delta; never both to one table."""
 
@@ -20,11 +23,12 @@ class Plane(StrEnum):
 
 @dataclass(frozen=True)
 class Column:
-    """One column: its name, its type as Spark DDL and one line of meaning."""
+    """One column: its name, its type as Spark DDL and one line of meaning; a required one is never NULL."""
 
     name: str
     type: str
     doc: str
+    is_required: bool = False
 
 
 @dataclass(frozen=True)
@@ -43,13 +47,24 @@ class SystemTable:
         """Return the column names in schema order."""
         return [column.name for column in self.columns]
 
+    @property
+    def required(self) -> list[str]:
+        """Return the columns without whose values a replica cannot be told: rows are refused where one is NULL."""
+        return [column.name for column in self.columns if column.is_required]
+
 
 def columns(text: str) -> tuple[Column, ...]:
-    """Read `name | type | doc` lines, the form the schema modules are written in; a line without bars goes on."""
+    """Read `name | type | doc` lines, the form the schema modules are written in; a line without bars goes on.
+
+    A type may be followed by `not null`.
+    """
     rows: list[list[str]] = []
     for line in text.strip().splitlines():
         if "|" in line:
             rows.append([part.strip() for part in line.split("|", 2)])
         else:
             rows[-1][2] += f" {line.strip()}"
-    return tuple(Column(name, type_, doc) for name, type_, doc in rows)
+    return tuple(
+        Column(name, type_.removesuffix(_NOT_NULL), doc, type_.endswith(_NOT_NULL))
+        for name, type_, doc in rows
+    )

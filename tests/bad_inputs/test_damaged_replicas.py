@@ -130,6 +130,7 @@ EDITED: list[Any] = [
     pytest.param(replinfo_rows(2), EVERY, 1, ("holds 2 rows", "/hq", "Restore"), id="51 twice"),
     pytest.param(info(schema_version=99), EVERY, 1, ("version 99", "/hq", "Upgrade"), id="45 later version"),
     pytest.param(info(captured={}), (SYNC,), 1, ("does not say up to which version", "/hq", "Restore"), id="51 captured"),
+    pytest.param(info(captured={1: None}), (SYNC, CAPTURE), 1, ("does not say up to which version", "/hq", "Restore"), id="51 captured NULL"),
     pytest.param(info(captured={1: 99}), (SYNC, CAPTURE), 1, ("'orders'", "version 99 was captured", "Put the newer folder back"), id="49 table older"),
     pytest.param(subscriptions(sentgen=7, sentguid="x"), (SYNC,), 1, ("generation 7", *OLDER), id="51 watermark"),
     pytest.param(subscriptions(sentgen=2**63 - 1, sentguid="x"), (SYNC,), 1, (f"{2**63 - 1}", *OLDER), id="51 huge watermark"),

@@ -26,10 +26,26 @@ def article(name: str, nickname: int) -> dict[str, Any]:
         "artid": f"art-{nickname}",
         "pubid": PUBID,
         "nickname": nickname,
+        "column_tracking": 0,
+        "status": 1,
+        "conflict_table": f"MSmerge_conflict_sales_{name}",
+        "article_resolver": "priority",
+        "vertical_partition": 0,
+        "resolution": "row",
         "source_table": name,
         "key_columns": ["id"],
         "published_columns": ["id"],
         "published_types": ["bigint"],
+    }
+
+
+def publication(name: str, pubid: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "pubid": pubid,
+        "status": 1,
+        "centralized_conflicts": 1,
+        "decentralized_conflicts": 0,
     }
 
 
@@ -42,6 +58,7 @@ def subscription(server: Path, replid: str, nickname: int, **more: Any) -> dict[
         "replnickname": nickname,
         "status": 1,
         "subscriber_type": 1,
+        "priority": 0.0,
         "sentgen": 0,
         "recgen": 0,
         **more,
@@ -67,7 +84,7 @@ def make_replica(root: Path, role: str, nickname: int, other: dict[str, Any]) ->
         "session_number": 0,
     }
     replica.control.replace(replinfo.TABLE, [info])
-    replica.control.replace(catalog.PUBLICATIONS, [{"name": "sales", "pubid": PUBID}])
+    replica.control.replace(catalog.PUBLICATIONS, [publication("sales", PUBID)])
     replica.control.replace(catalog.ARTICLES, [article("orders", 1)])
     itself = subscription(root, f"replica-{nickname}", nickname, subid=PUBID)
     replica.control.replace(catalog.SUBSCRIPTIONS, [itself, other])
@@ -188,7 +205,7 @@ def with_second_publication(pair: tuple[Replica, Replica]) -> tuple[Replica, Rep
         write_deltalake(str(here.root / "lines"), pa.table({"id": [1]}))
         info = here.control.rows(replinfo.TABLE)[0]
         here.control.replace(replinfo.TABLE, [{**info, "captured": {1: 0, 2: 0}}])
-        publications = [*here.publications, {"name": "stock", "pubid": "pub-2"}]
+        publications = [*here.publications, publication("stock", "pub-2")]
         here.control.replace(catalog.PUBLICATIONS, publications)
         lines = {**article("lines", 2), "pubid": "pub-2"}
         here.control.replace(catalog.ARTICLES, [article("orders", 1), lines])

@@ -1,0 +1,120 @@
+"""Values and columns of system tables that somebody removed by hand: named where they are needed, else no matter."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from mergerepl.store.control import ControlPlane, Row
+from mergerepl.systables import catalog, conflicts_info, genhistory, replinfo, sessions
+from mergerepl.systables.table import SystemTable
+from tests.bad_inputs.conftest import Refused, run
+from tests.bad_inputs.network import FILE, Network
+
+pytestmark = pytest.mark.usefixtures("no_engine")
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+ID = "0b5e38c1-5f0e-4f4c-9d0e-0a8f7c1f5d11"
+SYNC = ("sync", "hq", "--subscriber", "north")
+STATUS, PENDING, HISTORY, CONFLICTS = (("status",), ("pending",), ("history",), ("conflicts", "list"))
+VALIDATE = ("validate", "hq", "--subscriber", "north", "--level", "rowcount")
+APPLY = ("apply", FILE)
+NEEDED_BY: dict[SystemTable, tuple[tuple[str, ...], ...]] = {
+    catalog.PUBLICATIONS: (STATUS, SYNC, APPLY),
+    catalog.ARTICLES: (STATUS, PENDING, VALIDATE, SYNC, APPLY),
+    catalog.SUBSCRIPTIONS: (STATUS, PENDING, VALIDATE, SYNC, APPLY),
+    genhistory.TABLE: (PENDING, SYNC),
+    replinfo.TABLE: (STATUS, PENDING, HISTORY, CONFLICTS, VALIDATE, SYNC, ("capture",), APPLY),
+    sessions.SESSIONS: (HISTORY,),
+    sessions.ARTICLEHISTORY: (HISTORY,),
+    conflicts_info.TABLE: (CONFLICTS,),
+}
+
+
+def rows_of(network: Network, table: SystemTable) -> list[Row]:
+    """Return rows that the tables which are empty in a new network could have."""
+    known = {"session_id": ID, "start_time": NOW}
+    return {
+        genhistory.TABLE: [
+            {
+                "guidsrc": ID,
+                "pubid": ControlPlane(network.root("hq")).rows(catalog.PUBLICATIONS)[0]["pubid"],
+                "generation": 1,
+                "art_nick": 1,
+                "nicknames": [1, 2, 3],
+                "coldate": NOW,
+                "genstatus": 1,
+                "changecount": 2,
+            }
+        ],
+        sessions.SESSIONS: [
+            {**known, "publication": "sales", "subscriber": str(network.root("north")), "end_time": NOW}
+        ],
+        sessions.ARTICLEHISTORY: [{**known, "phase_id": 1, "article_name": "orders", "inserts": 1}],
+        sessions.HISTORY: [{"session_id": ID, "timestamp": NOW, "comments": "said"}],
+        conflicts_info.TABLE: [
+            {
+                "tablenick": 1,
+                "rowguid": ID,
+                "conflict_type": 1,
+                "pubid": "p",
+                "MSrepl_create_time": NOW,
+                "conflict_id": ID,
+            }
+        ],
+    }.get(table) or ControlPlane(network.root("hq")).rows(table)
+
+
+def write(table: DeltaTable, schema: pa.Schema, rows: list[Row], *, without: str | None = None) -> None:
+    values = pa.Table.from_pylist(
+        [{name: _arrow(row.get(name)) for name in schema.names} for row in rows], schema=schema
+    )
+    values = values.drop_columns([without]) if without else values
+    write_deltalake(table.table_uri, values, mode="overwrite", schema_mode="overwrite")
+
+
+def _arrow(value: Any) -> Any:
+    return list(value.items()) if isinstance(value, dict) else value
+
+
+def edited(network: Network, table: SystemTable, columns: list[str]) -> Iterator[tuple[str, str]]:
+    """Yield each column without its values and then without itself."""
+    for each in (sessions.SESSIONS, table):
+        rows, stored = rows_of(network, each), DeltaTable(str(network.system_table("hq", each.name)))
+        schema = pa.schema(stored.schema().to_arrow())
+        write(stored, schema, rows)
+    for column in columns:
+        write(stored, schema, [{**row, column: None} for row in rows])
+        yield column, f"has no value in column '{column}'"
+        write(stored, schema, rows, without=column)
+        yield column, f"has no column '{column}'"
+    write(stored, schema, rows)
+
+
+def words_for(command: tuple[str, ...]) -> tuple[str, ...]:
+    return command if len(command) > 2 or FILE in command else (*command, "hq")
+
+
+@pytest.mark.parametrize("table", NEEDED_BY, ids=lambda table: table.name)
+def test_51_a_needed_value_that_is_gone_is_named(
+    network: Network, refused: Refused, table: SystemTable
+) -> None:
+    for column, how in edited(network, table, table.required):
+        for command in NEEDED_BY[table][: None if column == table.required[0] else 1]:
+            refused(
+                *words_for(command),
+                code=1,
+                says=(f"'{table.name}' of replica", "/hq' ", how, "Restore it to an earlier version", "copy"),
+            )
+
+
+@pytest.mark.parametrize("table", [*NEEDED_BY, sessions.HISTORY], ids=lambda table: table.name)
+def test_51_what_is_not_needed_is_no_bug(network: Network, table: SystemTable) -> None:
+    for column, _ in edited(network, table, [n for n in table.names if n not in table.required]):
+        for command in NEEDED_BY.get(table, (HISTORY,)):
+            shown = run(*words_for(command), *(["--dry-run"] if command in (SYNC, APPLY) else []))
+            assert "bug" not in shown.output, (column, command, shown.output)
+            assert shown.exit_code in (0, 1), (column, command, shown.output)
