@@ -28,7 +28,7 @@ from mergerepl.publish.unfinished import article_table, check_unwritten, is_unfi
 from mergerepl.publish.work import Agent, Work
 from mergerepl.store.captured_table import check_captured_table
 from mergerepl.store.control import Row
-from mergerepl.store.replica import Replica, ReplicaInfo
+from mergerepl.store.replica import Replica, ReplicaInfo, no_subscriptions
 from mergerepl.systables import genhistory
 from mergerepl.systables.catalog import ArticleState, SubscriptionState
 from mergerepl.systables.conflicts_info import conflict_table_name
@@ -127,7 +127,7 @@ def checked_situation(
     situation = _situation(publication, seen, agent, progress)
     _check_articles(situation)
     _check_subscriptions(situation)
-    _check_tables(situation)
+    _check_in_step(situation)
     _check_left(situation)
     _check_rows(situation)
     return situation
@@ -163,6 +163,8 @@ def _check_publisher(publisher: ReplicaState) -> None:
             "subscriber. Publish from the publisher, or from a replica root of its own.",
             replica=str(publisher.root),
         )
+    if publisher.publications and not publisher.subscriptions:
+        raise no_subscriptions(publisher.root)
 
 
 def _check_articles(situation: Situation) -> None:
@@ -245,13 +247,15 @@ def _check_subscriptions(situation: Situation) -> None:
             check_target(situation.publisher.root, pair.subscription, row, subid)
 
 
-def _check_tables(situation: Situation) -> None:
-    """Check that the tables of replicas in step are still the ones that were captured, as a session does.
+def _check_in_step(situation: Situation) -> None:
+    """Check that replicas in step have their subscription, and still the tables that were captured, as a session does.
 
     Without a subscriber that has rows nobody relies on it: the publisher's tables are then taken as they are.
     """
     for state in (situation.publisher, *situation.active) if situation.active else ():
         assert state.info is not None
+        if not state.subscriptions:
+            raise no_subscriptions(state.root)
         replica, info = Replica(state.root), ReplicaInfo.of(state.info)
         for row in state.articles_of(situation.work.pubid):
             check_captured_table(replica, published_article(row, situation.work.publication.name), info)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mergerepl.errors import StoreError
-from mergerepl.store.deltalog import is_delta_table
+from mergerepl.store.deltalog import is_delta_table, log_path, read_commit
 from mergerepl.systables.table import FOLDER, SystemTable
 
 if TYPE_CHECKING:
@@ -79,6 +79,7 @@ def read_rows(
 
     try:
         table = DeltaTable(str(path))
+        _refuse_empty_commit(path, table.version())
         stored = {field.name for field in table.schema().fields}
         gone = [name for name in required if name not in stored]
         if gone:
@@ -111,6 +112,12 @@ def read_rows(
         {name: _python_value(columns[name][i]) if name in columns else None for name in names}
         for i in range(result.num_rows)
     ]
+
+
+def _refuse_empty_commit(path: Path, version: int) -> None:
+    """Check that the last commit is not an empty file, as a power loss leaves it: delta-rs passes over it silently."""
+    if log_path(path, version).exists() and not log_path(path, version).stat().st_size:
+        read_commit(path, version)
 
 
 def _lacking(path: Path, column: str, how: str) -> StoreError:

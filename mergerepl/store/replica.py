@@ -24,6 +24,19 @@ def commit_text(table: Path, version: int) -> str | None:
     return f"{version}:{sha256(content).hexdigest()[:32]}"
 
 
+def no_subscriptions(root: Path) -> StoreError:
+    """Return the error about a replica that takes part in a publication and has no row of sysmergesubscriptions."""
+    name = catalog.SUBSCRIPTIONS.name
+    return StoreError(
+        f"System table '{name}' of replica '{root}' is empty, though the replica takes part in a publication: it was "
+        "edited or damaged, or `mergerepl apply` was cut short. Nothing was changed. Restore it to an earlier "
+        f"version (RESTORE TABLE), or the folder '{root / FOLDER}' from a copy taken together with the tables; or "
+        "run `mergerepl apply FILE` again.",
+        replica=str(root),
+        table=str(root / FOLDER / name),
+    )
+
+
 @dataclass(frozen=True)
 class ReplicaInfo:
     """The one row of MSmerge_replinfo."""
@@ -198,8 +211,14 @@ class Replica:
         return [article for article in self.articles if article.pubid == pubid]
 
     def subscriptions(self) -> list[Row]:
-        """Return the rows of sysmergesubscriptions, read anew."""
-        return self.control.rows(catalog.SUBSCRIPTIONS)
+        """Return the rows of sysmergesubscriptions, read anew.
+
+        Raises: StoreError if there are none: a replica of a publication has one about itself at least.
+        """
+        rows = self.control.rows(catalog.SUBSCRIPTIONS)
+        if not rows and self.publications:
+            raise no_subscriptions(self.root)
+        return rows
 
     def genhistory(self) -> list[Row]:
         """Return the rows of MSmerge_genhistory, read anew."""

@@ -99,6 +99,32 @@ def test_a_damaged_system_table_is_named(
         assert message.count("\n") == 1, "no native stack trace"
 
 
+@pytest.mark.parametrize("name", ["hq", "north"])
+@pytest.mark.parametrize("table", ["sysmergearticles", "sysmergesubscriptions", "MSmerge_replinfo"])
+def test_an_empty_last_commit_is_no_older_state(
+    network: Network, refused: Refused, table: str, name: str
+) -> None:
+    network.edit(name, replinfo.TABLE, role="publisher" if name == "hq" else "subscriber")
+    last = last_commit(network.system_table(name, table))
+    last.write_text("")
+    for words in (("status", name), ("pending", name), SYNC, ("apply", FILE)):
+        refused(*words, code=1, says=(f"/{name}/_mergerepl/{table}'", last.name, "not written to the end"))
+
+
+@pytest.mark.parametrize("name", ["hq", "north"])
+def test_no_row_about_any_subscription_is_told_as_such(network: Network, refused: Refused, name: str) -> None:
+    ControlPlane(network.root(name)).replace(catalog.SUBSCRIPTIONS, [])
+    for words in (
+        ("status", name),
+        ("pending", name),
+        SYNC,
+        ("sync", name),
+        ("apply", FILE),
+    ):
+        says = (f"'sysmergesubscriptions' of replica '{network.root(name)}' is empty", "Restore it", "copy")
+        refused(*words, code=1, says=says)
+
+
 def replinfo_rows(count: int) -> Callable[[Network], None]:
     def edit(network: Network) -> None:
         control = ControlPlane(network.root("hq"))
@@ -130,7 +156,7 @@ EDITED: list[Any] = [
     pytest.param(replinfo_rows(2), EVERY, 1, ("holds 2 rows", "/hq", "Restore"), id="51 twice"),
     pytest.param(info(schema_version=99), EVERY, 1, ("version 99", "/hq", "Upgrade"), id="45 later version"),
     pytest.param(info(captured={}), (SYNC,), 1, ("does not say up to which version", "/hq", "Restore"), id="51 captured"),
-    pytest.param(info(captured={1: None}), (SYNC, CAPTURE), 1, ("does not say up to which version", "/hq", "Restore"), id="51 captured NULL"),
+    pytest.param(info(captured={1: None}), (SYNC,), 1, ("does not say up to which version", "/hq", "Restore"), id="51 captured NULL"),
     pytest.param(info(captured={1: 99}), (SYNC, CAPTURE), 1, ("'orders'", "version 99 was captured", "Put the newer folder back"), id="49 table older"),
     pytest.param(subscriptions(sentgen=7, sentguid="x"), (SYNC,), 1, ("generation 7", *OLDER), id="51 watermark"),
     pytest.param(subscriptions(sentgen=2**63 - 1, sentguid="x"), (SYNC,), 1, (f"{2**63 - 1}", *OLDER), id="51 huge watermark"),
