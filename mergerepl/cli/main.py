@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from mergerepl.cli.failures import say_error
 from mergerepl.cli.help import Group
 from mergerepl.errors import MergeReplError, Transient
 from mergerepl.settings import Settings
@@ -89,10 +90,7 @@ def _report(error: Exception, *, as_json: bool, verbose: bool) -> int:
     elif isinstance(error, click.ClickException):
         error.show()
     else:
-        from mergerepl.report.table import printable
-
-        lines = str(details(error)["message"]).splitlines() or [""]
-        click.echo("\n".join(["Error: " + printable(lines[0]), *map(printable, lines[1:])]), err=True)
+        say_error(str(details(error)["message"]))
     return exit_code(error)
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mergerepl.cli.failures import say_error
 from mergerepl.cli.help import Command
 from mergerepl.cli.options import (
     duration,
@@ -67,6 +68,7 @@ def sync(
       mergerepl sync sales.yml --interval 60s
     """
     from mergerepl import api
+    from mergerepl.report.json import JsonOutput
 
     target, only = sync_target(targets), subscriber_root(subscriber)
 
@@ -83,7 +85,16 @@ def sync(
         return repeat(once, output, interval_s=interval)
     result = once()
     output.synced(result)
+    if not isinstance(output, JsonOutput):
+        for message in _errors(result):
+            say_error(message)
     return exit_code(result)
+
+
+def _errors(result: SyncResult) -> list[str]:
+    """Return why sessions failed; what several met is said once."""
+    failed = (session for session in result.sessions if session.status == "failed")
+    return list(dict.fromkeys(session.reason for session in failed))
 
 
 def exit_code(result: SyncResult) -> int:

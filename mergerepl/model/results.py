@@ -96,6 +96,11 @@ class SessionResult:
     conflicts: tuple[ConflictPreview, ...] = ()
     error: dict[str, str] | None = None
 
+    @property
+    def reason(self) -> str:
+        """Why a failed session failed."""
+        return (self.error or {}).get("message", "The session failed; the reason was not kept.")
+
 
 @dataclass(frozen=True)
 class SyncResult:

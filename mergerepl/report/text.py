@@ -50,7 +50,7 @@ class TextOutput(Output):
             self._say(f"Publication {result.publication}: {count} done in {_seconds(result.duration_s)}.")
 
     def synced(self, result: SyncResult) -> None:
-        """Show what travelled, by subscriber and direction; then conflicts to come, validation and errors."""
+        """Show what travelled, by subscriber and direction; then how each session ended, conflicts to come, validation."""
         if not result.sessions:
             self._say(f"Publication {result.publication} has no subscriptions.")
         moved = [
@@ -66,7 +66,11 @@ class TextOutput(Output):
 
     def synced_round(self, result: SyncResult, *, time: str) -> None:
         """Write the round on one line."""
-        sessions = "; ".join(_session_line(session, in_full=True).rstrip(".") for session in result.sessions)
+        sessions = "; ".join(
+            _session_line(session, in_full=True).rstrip(".")
+            + (f": {session.reason.rstrip('.')}" if session.status == "failed" else "")
+            for session in result.sessions
+        )
         different = [
             f"{article.article} is not at the {article.missing_at}"
             if article.missing_at is not None
@@ -345,9 +349,7 @@ def _session_line(session: SessionResult, *, in_full: bool) -> str:
     who = _short(session.subscriber)
     took = _seconds(session.duration_s)
     if session.status == "failed":
-        return (
-            f"{who}: failed after {took}: {(session.error or {}).get('message', 'the reason was not kept')}"
-        )
+        return f"{who}: failed after {took}."
     if session.status == "nothing_to_do":
         return f"{who}: nothing to do ({took})."
     words = {"planned": "planned, nothing was changed (--dry-run)", "succeeded": "synchronized"}

@@ -262,6 +262,21 @@ def test_exit_code_of_a_sync(api, hq, sessions, code):
     assert run("sync", "hq", "--json").exit_code == code
 
 
+def test_each_error_of_several_sessions_is_said_once_on_standard_error(api, hq):
+    held, broken = replace(FAILED, error=TRANSIENT_FACTS), replace(FAILED, error=PERMANENT_FACTS)
+    api.answers["sync"] = results.SyncResult("sales", (held, IDLE, broken, held, FAILED))
+    shown = run("sync", "hq", "--quiet")
+    assert shown.stderr.splitlines() == [
+        "Error: held",
+        "Error: broken",
+        "Error: The session failed; the reason was not kept.",
+    ]
+    assert "held" not in shown.stdout
+    assert shown.stdout.count("failed after") == 4
+    in_json = run("sync", "hq", "--json")
+    assert (in_json.stderr, len(json.loads(in_json.stdout)["sessions"])) == ("", 5)
+
+
 def test_a_failed_validation_names_the_keys(api, hq):
     api.answers["sync"] = results.SyncResult("sales", (replace(DONE, validation=(DIFFERENT,)),))
     shown = run("sync", "hq", "--validate", "checksum")

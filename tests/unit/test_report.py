@@ -191,9 +191,13 @@ def test_a_dry_run_says_who_wins():
     assert said("synced", SyncResult("sales", (session,)))["sessions"][0]["conflicts"][0]["winner"] == "hq"
 
 
-def test_a_failed_session_says_why():
-    session = SessionResult("sales", "north", "failed", error={"message": "The disk is full."})
-    assert text("synced", SyncResult("sales", (session,))) == "north: failed after 0.0 s: The disk is full.\n"
+def test_a_failed_session_is_told_and_a_round_says_why():
+    """Outside of rounds, why it failed stands on standard error, as of every failure."""
+    result = SyncResult(
+        "sales", (SessionResult("sales", "north", "failed", error={"message": "Disk full."}),)
+    )
+    assert text("synced", result) == "north: failed after 0.0 s.\n"
+    assert text("synced_round", result, time="T") == "T  north: failed after 0.0 s: Disk full\n"
 
 
 def test_a_round_is_one_line():

@@ -1,0 +1,11 @@
+"""How failures are told to people: on standard error, each message from a line that begins with `Error: `."""
+
+import click
+
+
+def say_error(message: str) -> None:
+    """Write one message, its control characters shown as escapes."""
+    from mergerepl.report.table import printable
+
+    lines = message.splitlines() or [""]
+    click.echo("\n".join(["Error: " + printable(lines[0]), *map(printable, lines[1:])]), err=True)
