@@ -20,11 +20,17 @@ from mergerepl.publish.table_facts import TableFacts, read_table_facts
 from mergerepl.publish.unfinished import article_table, drop_unfinished
 from mergerepl.publish.unsent import unsent_changes
 from mergerepl.publish.work import Step, Work
+from mergerepl.store.captured_table import table_gone
 from mergerepl.store.control import ControlPlane, Row
-from mergerepl.store.deltalog import commits, head_version
+from mergerepl.store.deltalog import commits, head_version, is_delta_table
 from mergerepl.systables import catalog
 from mergerepl.systables.catalog import SubscriberKind, SubscriptionState
 from mergerepl.systables.table import SystemTable
+
+_PUBLISH_ANEW = (
+    "take all subscriptions and then the article out of the file, running `mergerepl apply` after each, and put them "
+    "in again (an article that is the only one gets another name instead)"
+)
 
 
 def check_article_unchanged(article: Article, row: Row) -> None:
@@ -43,9 +49,7 @@ def check_article_unchanged(article: Article, row: Row) -> None:
         if before != now:
             raise PublicationError(
                 f"Article '{article.name}': `{name}` was {_shown(before)} and is {_shown(now)} in the file. "
-                "It cannot change while the article is published. Put it back; or take all subscriptions and "
-                "then the article out of the file, running `mergerepl apply` after each, and put them in "
-                "again.",
+                f"It cannot change while the article is published. Put it back; or {_PUBLISH_ANEW}.",
                 article=article.name,
             )
 
@@ -199,11 +203,18 @@ def moved_step(work: Work, replica: ReplicaState, before: Path, others: Sequence
 def property_steps(work: Work, replica: ReplicaState, *, retention_changed: bool) -> list[Step]:
     """Return a step for each published table that lacks a property replication needs.
 
-    A table at its captured version was not touched since it had them all.
+    A table at its captured version was not touched since it had them all; an article that leaves needs none.
+
+    Raises: CaptureError if a table is gone.
     """
     steps = []
+    stated = {article.name for article in work.publication.articles}
     for row in replica.articles_of(work.pubid):
+        if row["name"] not in stated:
+            continue
         path = replica.root / row["source_table"]
+        if not is_delta_table(path):
+            raise table_gone(row["name"], path, replica.root, is_publisher=replica.root == work.publisher)
         captured = replica.captured.get(row["nickname"], -1)
         if not retention_changed and head_version(path) == captured:
             continue
@@ -289,7 +300,7 @@ def _check_columns(article: Row, table: TableFacts) -> None:
     ):
         raise PublicationError(
             f"Article '{article['name']}': the columns of table '{table.path}' changed since it was "
-            "published. Take the article out of the file, run `mergerepl apply`, and put it in again.",
+            f"published. Nothing was changed. Undo that; or {_PUBLISH_ANEW}.",
             article=article["name"],
         )
 

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from mergerepl.changes import PUBLISHER
 from mergerepl.errors import CaptureError, StoreError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.store.control import reason_of
@@ -27,6 +28,17 @@ def captured_version(replica: Replica, article: PublishedArticle, info: ReplicaI
     return captured
 
 
+def table_gone(article: str, table: Path, root: Path, *, is_publisher: bool) -> CaptureError:
+    """Return the error about an article's table that is not there any more."""
+    leave = "all subscriptions and the article" if is_publisher else "the subscription of this replica"
+    return CaptureError(
+        f"Article '{article}': its table '{table}' is gone or no Delta table any more. Nothing was changed. Restore "
+        f"it, or take {leave} out of the file and run `mergerepl apply FILE`.",
+        replica=str(root),
+        article=article,
+    )
+
+
 def head_of(replica: Replica, article: PublishedArticle, info: ReplicaInfo) -> int:
     """Return the latest version of the article's table.
 
@@ -34,13 +46,7 @@ def head_of(replica: Replica, article: PublishedArticle, info: ReplicaInfo) -> i
     """
     table, captured = replica.table(article), captured_version(replica, article, info)
     if not is_delta_table(table):
-        raise CaptureError(
-            f"Article '{article.name}': its table '{table}' is gone or no Delta table any more. Restore it, "
-            "or take "
-            "the article's subscriptions out of the publication.",
-            replica=str(replica.root),
-            article=article.name,
-        )
+        raise table_gone(article.name, table, replica.root, is_publisher=info.role == PUBLISHER)
     head = head_version(table)
     if head < captured:
         raise _older_copy(

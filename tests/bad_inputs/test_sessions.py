@@ -10,8 +10,9 @@ import pytest
 
 from mergerepl import spark as engine
 from mergerepl.engine import java
+from mergerepl.store.control import ControlPlane
 from mergerepl.store.lease import lease
-from mergerepl.systables import replinfo
+from mergerepl.systables import catalog, replinfo
 from tests.bad_inputs.conftest import Refused, message_of, run
 from tests.bad_inputs.network import FILE, Network, commit, write_table
 
@@ -195,6 +196,56 @@ def test_49_an_apply_tells_a_replaced_table_as_a_session_does(
 def test_49_a_subscriber_with_a_replaced_table_can_be_taken_out(network: Network) -> None:
     recreated(network.root("north") / "orders")
     network.write_file(subscriptions=[{"subscriber": "./south"}])
+    assert run("apply", FILE).exit_code == 0
+
+
+def with_lines(network: Network) -> None:
+    """Publish a second article, as far as a publisher without subscribers knows it."""
+    write_table(network.root("hq") / "lines")
+    (row,) = (control := ControlPlane(network.root("hq"))).rows(catalog.ARTICLES)
+    lines = {
+        **row,
+        "name": "lines",
+        "source_table": "lines",
+        "nickname": 2,
+        "artid": "lines",
+        "conflict_table": "x",
+    }
+    control.replace(catalog.ARTICLES, [row, lines])
+    network.stated["articles"].append({"name": "lines", "key": ["id"]})
+
+
+@pytest.mark.usefixtures("no_engine")
+def test_25_a_published_table_that_is_gone_can_leave_the_publication_as_told(
+    network: Network, refused: Refused
+) -> None:
+    gone(network.root("hq") / "orders")
+    advice = "take all subscriptions and the article out of the file and run `mergerepl apply FILE`"
+    for words in (SYNC, ("apply", FILE)):
+        refused(*words, code=1, says=("'orders'", "is gone", advice))
+    network.write_file(subscriptions=[])
+    refused("apply", FILE, code=1, says=("'orders'", "is gone", advice))
+    with_lines(network)
+    network.write_file(subscriptions=[], articles=[{"name": "lines", "key": ["id"]}])
+    shown = run("apply", FILE)
+    assert (shown.exit_code, shown.stderr) == (0, ""), shown.output
+    assert run("apply", FILE).stdout.endswith("nothing to do.\n")
+
+
+@pytest.mark.usefixtures("no_engine")
+def test_67_columns_changed_before_the_first_subscriber_are_undone_or_published_anew(
+    network: Network, refused: Refused
+) -> None:
+    control = ControlPlane(network.root("hq"))
+    control.replace(catalog.SUBSCRIPTIONS, control.rows(catalog.SUBSCRIPTIONS)[:1])
+    altered(add)(network.root("hq") / "orders")
+    with_lines(network)
+    network.write_file(subscriptions=[{"subscriber": "./west"}])
+    says = ("'orders'", "changed since it was published", "take all subscriptions and then the article out")
+    refused("apply", FILE, code=1, says=says)
+    network.write_file(subscriptions=[])
+    assert run("apply", FILE).exit_code == 0
+    network.write_file(subscriptions=[], articles=[{"name": "lines", "key": ["id"]}])
     assert run("apply", FILE).exit_code == 0
 
 
