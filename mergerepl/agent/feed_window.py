@@ -7,7 +7,7 @@ a gap that capture bridges by comparing versions (design section 3).
 from dataclasses import dataclass
 from pathlib import Path
 
-from mergerepl.errors import SchemaMismatchError, StoreError
+from mergerepl.errors import CaptureError, SchemaMismatchError, StoreError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.publish.column_types import ddl_of
 from mergerepl.store.captured_table import captured_version, head_of, is_as_captured, require_same_table
@@ -47,8 +47,9 @@ def feed_window(
     A late window lies before a MERGE of ours that is done: its users' commits cannot be refused any more, so what
     an ordinary one refuses about columns and keys is left to the next ordinary one.
 
-    Raises: CaptureError if the table went back, was re-created or is gone; SchemaMismatchError if its
-    published columns are others at the window's end; StoreError if a commit of the window is damaged.
+    Raises: CaptureError if the table went back, was re-created or is gone, or has files elsewhere;
+    SchemaMismatchError if its published columns are others at the window's end; StoreError if a commit of the
+    window is damaged.
     """
     table = replica.table(article)
     captured, head = captured_version(replica, article, info), head_of(replica, article, info)
@@ -64,6 +65,7 @@ def feed_window(
             raise
         return FeedWindow(article, table, captured, head, (), (), "versions are gone from its log")
     undone = _schema_gap(replica, article, found, at_head=None if is_late else metadata)
+    undone = undone or _foreign_files_gap(replica, article, found, is_late=is_late)
     user_commits = tuple(commit for commit in found if commit.is_user_change)
     own_versions = tuple(commit.version for commit in found if commit.data_change and commit.mark is not None)
     return FeedWindow(
@@ -93,6 +95,34 @@ def _schema_gap(
         )
     problems = [schema_problem(article, commit.metadata) for commit in stated if commit.metadata is not None]
     return "its columns were changed in between" if any(problems) else None
+
+
+def _foreign_files_gap(
+    replica: Replica, article: PublishedArticle, found: list[Commit], *, is_late: bool
+) -> str | None:
+    """Refuse files outside the table's folder; if they left the table again, the feed that needs them is a gap.
+
+    Publishing refuses them as well: their owner may remove them, and a log may name any file at all.
+
+    Raises: CaptureError.
+    """
+    standing: dict[str, Commit] = {}
+    for commit in found:
+        for name in commit.foreign_removed:
+            standing.pop(name, None)
+        standing.update(dict.fromkeys(commit.foreign_added, commit))
+    if standing and not is_late:
+        name, commit = next(iter(standing.items()))
+        raise CaptureError(
+            f"Article '{article.name}': since version {commit.version} ({commit.operation}), table "
+            f"'{replica.table(article)}' has files outside its folder, such as '{name}' (a shallow clone?). Their "
+            "owner may remove them. Nothing was changed. Take that commit back with RESTORE TABLE, and write its "
+            "rows into the table's own folder.",
+            replica=str(replica.root),
+            article=article.name,
+        )
+    has_passed = not is_late and any(commit.foreign_added for commit in found)
+    return "files outside the table's folder were part of it for a while" if has_passed else None
 
 
 def schema_problem(article: PublishedArticle, metadata: TableMetadata) -> str | None:

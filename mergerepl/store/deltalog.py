@@ -5,6 +5,7 @@ leave it out even when the process died between the commit and its bookkeeping (
 """
 
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -12,6 +13,7 @@ from functools import cached_property
 from itertools import count
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from mergerepl.errors import StoreError
 
@@ -19,6 +21,9 @@ LOG_FOLDER = "_delta_log"
 CDF_PROPERTY = "delta.enableChangeDataFeed"
 
 _COMMIT = re.compile(r"\d{20}\.json\Z")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
+_ABSOLUTE_PATH = "p"
+"""storageType of a deletion vector that is named by its whole path."""
 _CHECKPOINT = re.compile(r"\d{20}\.checkpoint\b")
 
 
@@ -78,6 +83,9 @@ class Commit:
     metadata: TableMetadata | None
     txns: Mapping[str, int] = field(default_factory=dict)
     metrics: Mapping[str, str] = field(default_factory=dict)
+    foreign_added: tuple[str, ...] = ()
+    """Files outside the table's folder that became part of it (a shallow clone, or a forged log)."""
+    foreign_removed: tuple[str, ...] = ()
 
     @property
     def is_user_change(self) -> bool:
@@ -179,14 +187,16 @@ def read_commit(table: Path, version: int) -> Commit:
             table=str(table),
             version=version,
         )
-    return _commit_of(version, actions)
+    return _commit_of(table, version, actions)
 
 
-def _commit_of(version: int, actions: list[dict[str, Any]]) -> Commit:
+def _commit_of(table: Path, version: int, actions: list[dict[str, Any]]) -> Commit:
     info: dict[str, Any] = {}
     metadata = None
     data_change = False
     txns: dict[str, int] = {}
+    foreign_added: list[str] = []
+    foreign_removed: list[str] = []
     for action in actions:
         if "commitInfo" in action:
             info = action["commitInfo"]
@@ -203,6 +213,9 @@ def _commit_of(version: int, actions: list[dict[str, Any]]) -> Commit:
         else:
             file = action.get("add") or action.get("remove")
             data_change = data_change or "cdc" in action or bool(file and file.get("dataChange"))
+            for name in _files_of(action):
+                if _is_foreign(table, name):
+                    (foreign_removed if "remove" in action else foreign_added).append(name)
     return Commit(
         version,
         str(info.get("operation", "")),
@@ -211,7 +224,31 @@ def _commit_of(version: int, actions: list[dict[str, Any]]) -> Commit:
         metadata,
         txns,
         {str(name): str(value) for name, value in (info.get("operationMetrics") or {}).items()},
+        tuple(foreign_added),
+        tuple(foreign_removed),
     )
+
+
+def _files_of(action: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the paths that an action names, as in the log: of a file, and of a deletion vector beside it."""
+    for kind in ("add", "remove", "cdc"):
+        file = action.get(kind) or {}
+        if "path" in file:
+            yield str(file["path"])
+        vector = file.get("deletionVector") or {}
+        if vector.get("storageType") == _ABSOLUTE_PATH:
+            yield str(vector["pathOrInlineDv"])
+
+
+def _is_foreign(table: Path, name: str) -> bool:
+    """Return whether a path of the log leads out of the table's folder."""
+    if ":/" not in name and ".." not in name and "%" not in name and not name.startswith("/"):
+        return False
+    path = unquote(name)
+    if _SCHEME.match(path) and not path.startswith("file:/"):
+        return True
+    path = re.sub(r"\Afile:/+", "/", path)
+    return not os.path.normpath(table / path).startswith(f"{table}{os.sep}")
 
 
 def find_own_commit(table: Path, mark: CommitMark, *, from_version_exclusive: int) -> Commit | None:

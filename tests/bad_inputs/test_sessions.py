@@ -111,6 +111,17 @@ def unknown_feature(table: Path) -> None:
     commit(table, {"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, **features}})
 
 
+def file_elsewhere(name: str) -> Callable[[Path], None]:
+    """Return what names a file of somebody else, as a clone does, or whoever can write the log."""
+
+    def forge(table: Path) -> None:
+        file = {"path": name, "size": 1, "modificationTime": 1, "partitionValues": {}, "dataChange": True}
+        commit(table, {"commitInfo": {"operation": "CLONE"}}, {"add": file})
+
+    return forge
+
+
+ELSEWHERE = ("since version 1 (CLONE)", "has files outside its folder", "RESTORE TABLE")
 SCHEMA = ("Schema changes do not travel", "Undo it with ALTER TABLE")
 GAP = (("cannot be read", "its log has a gap", f"{1:020d}.json is missing", "from a copy"),)
 CHANGES: list[Any] = [
@@ -128,6 +139,11 @@ CHANGES: list[Any] = [
     pytest.param(binary_commit, ("cannot be read", "Restore it from a copy"), id="7 binary commit"),
     pytest.param(missing_commit, *GAP, id="gap in versions"),
     pytest.param(commit_far_ahead, *GAP, id="gap of 10^12 versions"),
+    pytest.param(file_elsewhere("file:///etc/passwd"), ("'file:///etc/passwd'", *ELSEWHERE), id="46 a URI"),
+    pytest.param(file_elsewhere("/etc/passwd"), ("'/etc/passwd'", *ELSEWHERE), id="46 an absolute path"),
+    pytest.param(file_elsewhere("a/../../x"), ("'a/../../x'", *ELSEWHERE), id="46 a path upwards"),
+    pytest.param(file_elsewhere("%2e%2e/x"), ("'%2e%2e/x'", *ELSEWHERE), id="46 a coded path upwards"),
+    pytest.param(file_elsewhere("s3://b/x"), ("'s3://b/x'", *ELSEWHERE), id="46 another store"),
     pytest.param(unknown_feature, ("'timeTravelPlus' is not supported", "undo what"), id="45 unknown feature"),
 ]  # fmt: skip
 

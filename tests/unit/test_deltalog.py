@@ -1,0 +1,50 @@
+"""What a commit tells of files outside the table's folder."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mergerepl.store.deltalog import Commit, log_path, read_commit
+
+
+def commit_of(table: Path, *actions: dict[str, Any]) -> Commit:
+    log_path(table, 0).parent.mkdir(parents=True, exist_ok=True)
+    log_path(table, 0).write_text("\n".join(json.dumps(action) for action in actions))
+    return read_commit(table, 0)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "part-0.parquet",
+        "day=2026-01-01 00%253A00%253A00/p.parquet",
+        "a..b/p.parquet",
+        "x/../p.parquet",
+        "it%27s",
+        "a:b",
+    ],
+)
+def test_a_file_of_the_table_is_not_foreign(tmp_path: Path, name: str) -> None:
+    assert commit_of(tmp_path / "t", {"add": {"path": name}}).foreign_added == ()
+
+
+@pytest.mark.parametrize("form", ["{}/p.parquet", "file:{}/p.parquet", "file://{}/p.parquet"])
+def test_a_whole_path_into_the_table_is_not_foreign(tmp_path: Path, form: str) -> None:
+    table = tmp_path / "a b"
+    name = form.format(str(table).replace(" ", "%20"))
+    assert commit_of(table, {"add": {"path": name}}).foreign_added == ()
+
+
+@pytest.mark.parametrize("name", ["{}2/p.parquet", "../t2/p.parquet", "file:{}/../p.parquet", "hdfs://h{}/p"])
+def test_a_path_out_of_the_table_is_foreign(tmp_path: Path, name: str) -> None:
+    named = name.format(tmp_path / "t")
+    found = commit_of(tmp_path / "t", {"remove": {"path": "../old"}}, {"add": {"path": named}})
+    assert (found.foreign_added, found.foreign_removed) == ((named,), ("../old",))
+
+
+def test_a_deletion_vector_elsewhere_is_foreign(tmp_path: Path) -> None:
+    vector = {"storageType": "p", "pathOrInlineDv": "file:///elsewhere/dv.bin"}
+    found = commit_of(tmp_path / "t", {"add": {"path": "p.parquet", "deletionVector": vector}})
+    assert found.foreign_added == ("file:///elsewhere/dv.bin",)
