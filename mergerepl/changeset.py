@@ -110,6 +110,12 @@ class Changeset:
     folder: Path
     manifest: Manifest
 
+    def work_of(self, side: str) -> SideWork:
+        """Return what a side that takes part has to do."""
+        work = self.manifest.side(side)
+        assert work is not None
+        return work
+
     def rows(self, nickname: int) -> Path:
         """Return the folder of an article's staged rows."""
         return self.folder / str(nickname)

@@ -101,9 +101,13 @@ def read_changes(
         net.unpersist()
         return CapturedArticle(window, None, None)
     seq = info.last_seq if through_seq_inclusive is None else through_seq_inclusive
-    known = _known_rows(spark, replica, window.article, net, seq)
     origin = Origin(writer or info.nickname, priority, generation["generation"])
-    rows = tracked_rows(net, known, window.article, origin).select(*CHANGE_COLUMNS)
+    try:
+        known = _known_rows(spark, replica, window.article, net, seq)
+        rows = tracked_rows(net, known, window.article, origin).select(*CHANGE_COLUMNS)
+    except BaseException:
+        net.unpersist()
+        raise
     kept: tuple[DataFrame, ...] = (net,)
     if known is not None:
         rows = rows.persist()

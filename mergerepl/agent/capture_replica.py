@@ -9,12 +9,11 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mergerepl.agent.feed_window import FeedWindow, feed_window
+from mergerepl.agent.feed_window import FeedWindow, feed_window, move_versions
 from mergerepl.agent.identity import refuse_copy
 from mergerepl.agent.subscription import own_priority
 from mergerepl.changes import PUBLISHER
@@ -128,7 +127,7 @@ def _capture(
         if article.pubid in sources and article.nickname in info.captured
     ]
     if not any(window.has_changes for window in windows):
-        _move_versions(replica, info, windows)
+        move_versions(replica, info, windows)
         return CaptureResult(str(replica.root), tuple(_told(window) for window in windows))
     from mergerepl.store.engine_errors import told_plainly
 
@@ -169,13 +168,6 @@ def _sources(replica: Replica, info: ReplicaInfo) -> dict[str, Row]:
     if info.role == PUBLISHER:
         return {row["pubid"]: {} for row in replica.publications}
     return {row["pubid"]: row for row in replica.subscriptions() if row["replid"] != info.replid}
-
-
-def _move_versions(replica: Replica, info: ReplicaInfo, windows: Sequence[FeedWindow]) -> None:
-    """Move captured versions over commits that changed no rows (OPTIMIZE, properties)."""
-    captured = {**info.captured, **{w.article.nickname: w.through_version_inclusive for w in windows}}
-    if captured != info.captured:
-        replica.save_info(replace(info, captured=captured))
 
 
 def _captured(

@@ -134,7 +134,7 @@ def _carry_out_side(
     last_generation, seq = work.last_generation, work.seq
     current = changeset
     while True:
-        side = Side(name, replica, articles, _work_of(current, name))
+        side = Side(name, replica, articles, current.work_of(name))
         commits = _write_all(spark, current, side, parties)
         for nickname, commit in commits.items():
             counts[nickname] = counts.get(nickname, PhaseCounts()) + _merged_counts(commit)
@@ -171,12 +171,6 @@ def _carry_out_side(
             late_conflicts[nickname] = late_conflicts.get(nickname, 0) + count
     _save_bookkeeping(replica, generations, captured, seq, last_generation, changeset.manifest.number)
     return SideOutcome(counts, late_conflicts, late_changes)
-
-
-def _work_of(changeset: Changeset, name: str) -> SideWork:
-    work = changeset.manifest.side(name)
-    assert work is not None
-    return work
 
 
 def _write_all(
@@ -306,8 +300,7 @@ def _move_watermarks(changeset: Changeset, replicas: dict[str, Replica]) -> None
         replica, other = replicas[name], others[name]
         if sent_guids[name]:
             replica.save_genhistory(with_nickname(replica.genhistory(), sent_guids[name], nicknames[other]))
-        other_work = manifest.side(other)
-        assert other_work is not None
+        other_work = changeset.work_of(other)
         failpoint(f"watermarks.before_{name}")
         changed: Row = {
             "last_sync_date": datetime.now(UTC),

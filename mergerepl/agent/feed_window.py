@@ -4,7 +4,8 @@ Everything a user can do to a table that a feed cannot tell is noticed here and 
 a gap that capture bridges by comparing versions (design section 3).
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mergerepl.errors import CaptureError, SchemaMismatchError, StoreError
@@ -71,6 +72,14 @@ def feed_window(
     return FeedWindow(
         article, table, captured, head, user_commits, own_versions, undone or _feed_gap(found), is_late
     )
+
+
+def move_versions(replica: Replica, info: ReplicaInfo, windows: Iterable[FeedWindow]) -> None:
+    """Move captured versions over commits that changed no rows (OPTIMIZE, properties), so that they are read once."""
+    moved = {w.article.nickname: w.through_version_inclusive for w in windows if not w.has_changes}
+    captured = {**info.captured, **moved}
+    if captured != info.captured:
+        replica.save_info(replace(info, captured=captured))
 
 
 def _schema_gap(

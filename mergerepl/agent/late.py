@@ -74,7 +74,7 @@ def stage_late_round(
     folder = changeset.late_folder(side.name, number)
     staged = read_changeset(folder)
     if staged is not None:
-        return staged, sum(work.live + work.deleted for work in side_work(staged, side).articles)
+        return staged, sum(work.live + work.deleted for work in staged.work_of(side.name).articles)
     drop(folder)
     folder.mkdir(parents=True)
     generations: list[Generation] = []
@@ -146,13 +146,6 @@ def stage_late_round(
     late.commit()
     failpoint("late.after_manifest")
     return late, sum(w.live + w.deleted for w in works)
-
-
-def side_work(changeset: Changeset, side: Side) -> SideWork:
-    """Return what a changeset has for one side."""
-    work = changeset.manifest.side(side.name)
-    assert work is not None
-    return work
 
 
 def _late_rows(

@@ -18,10 +18,11 @@ from pyspark.sql import SparkSession
 from mergerepl import spark as engine
 from mergerepl.agent import history
 from mergerepl.agent.carry_out import Outcome, carry_out
+from mergerepl.agent.feed_window import move_versions
 from mergerepl.agent.recovery import recover, refuse_interrupted
 from mergerepl.agent.session_plan import has_work, number_generations, plan_generations
 from mergerepl.agent.session_result import session_result, summed
-from mergerepl.agent.sides import as_if_committed, captured_sides, note_versions, open_sides, with_windows
+from mergerepl.agent.sides import as_if_committed, captured_sides, open_sides, with_windows
 from mergerepl.agent.stage import StagedArticle
 from mergerepl.agent.stage_session import stage_articles, staged_changeset
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
@@ -63,7 +64,8 @@ def merge_session(
         progress.step("capture")
         sides = {name: with_windows(side) for name, side in sides.items()}
         if not has_work(sides, upload=upload, download=download):
-            note_versions(sides)
+            for side in sides.values():
+                move_versions(side.replica, side.info, side.windows)
             status = "succeeded" if recovered else "nothing_to_do"
             duration = time.monotonic() - started
             return SessionResult(

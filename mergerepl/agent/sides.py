@@ -1,6 +1,7 @@
 """The two sides of a session: what each replica knows of the other, and what is captured there."""
 
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 
 from pyspark.sql import SparkSession
@@ -97,15 +98,6 @@ def last_number(side: SideState) -> int:
     return max(side.info.last_generation, *(int(row["generation"]) for row in side.genhistory), 0)
 
 
-def note_versions(sides: dict[str, SideState]) -> None:
-    """Move captured versions over commits that changed no rows (OPTIMIZE, properties), so that they are read once."""
-    for side in sides.values():
-        moved = {w.article.nickname: w.through_version_inclusive for w in side.windows if not w.has_changes}
-        captured = {**side.info.captured, **moved}
-        if captured != side.info.captured:
-            side.replica.save_info(replace(side.info, captured=captured))
-
-
 def captured_sides(spark: SparkSession, sides: dict[str, SideState]) -> dict[str, SideState]:
     """Compute what is new at both sides, side by side; nothing is written yet."""
     jobs = []
@@ -128,12 +120,28 @@ def captured_sides(spark: SparkSession, sides: dict[str, SideState]) -> dict[str
             generation=generation,
         )
 
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        results = list(pool.map(read, jobs))
+    results = _all_or_none(read, jobs)
     by_side: dict[str, list[CapturedArticle]] = {name: [] for name in sides}
     for (side, _, _), result in zip(jobs, results, strict=True):
         by_side[side.name].append(result)
     return {name: replace(side, captured=tuple(by_side[name])) for name, side in sides.items()}
+
+
+def _all_or_none(
+    read: Callable[[tuple[SideState, FeedWindow, Row]], CapturedArticle],
+    jobs: Sequence[tuple[SideState, FeedWindow, Row]],
+) -> list[CapturedArticle]:
+    """Capture all articles; if one cannot be, what the others keep in memory is released: nobody else knows of it."""
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        futures = [pool.submit(read, job) for job in jobs]
+        try:
+            return [future.result() for future in futures]
+        except BaseException:
+            begun = [future for future in futures if not future.cancel()]
+            for future in wait(begun).done:
+                if future.exception() is None:
+                    future.result().release()
+            raise
 
 
 def committed_sides(spark: SparkSession, sides: dict[str, SideState]) -> dict[str, SideState]:

@@ -56,8 +56,7 @@ DURABLE = re.compile(
 
 NOT_A_STEP = {
     # A read-only replica's bookkeeping, nothing of a session hangs on it: repeated, it does the same again.
-    "note_versions",
-    "_move_versions",
+    "move_versions",
     # Cleans up what a crash left; it is repeated until it is done.
     "recover",
     "_drop_stale_pointers",
