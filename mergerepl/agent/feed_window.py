@@ -11,7 +11,13 @@ from pathlib import Path
 from mergerepl.errors import CaptureError, SchemaMismatchError, StoreError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.publish.column_types import ddl_of
-from mergerepl.store.captured_table import captured_version, head_of, is_as_captured, require_same_table
+from mergerepl.store.captured_table import (
+    captured_version,
+    head_of,
+    is_as_captured,
+    metadata_when_captured,
+    require_same_table,
+)
 from mergerepl.store.deltalog import Commit, TableMetadata, commits
 from mergerepl.store.replica import Replica, ReplicaInfo
 
@@ -65,7 +71,9 @@ def feed_window(
         if "truncated" not in error.message:
             raise
         return FeedWindow(article, table, captured, head, (), (), "versions are gone from its log")
-    undone = _schema_gap(replica, article, found, at_head=None if is_late else metadata)
+    has_metadata = any(commit.metadata is not None for commit in found)
+    before = metadata_when_captured(replica, article, info) if has_metadata else None
+    undone = _schema_gap(replica, article, found, before, at_head=None if is_late else metadata)
     undone = undone or _foreign_files_gap(replica, article, found, is_late=is_late)
     user_commits = tuple(commit for commit in found if commit.is_user_change)
     own_versions = tuple(commit.version for commit in found if commit.data_change and commit.mark is not None)
@@ -83,16 +91,22 @@ def move_versions(replica: Replica, info: ReplicaInfo, windows: Iterable[FeedWin
 
 
 def _schema_gap(
-    replica: Replica, article: PublishedArticle, found: list[Commit], *, at_head: TableMetadata | None
+    replica: Replica,
+    article: PublishedArticle,
+    found: list[Commit],
+    before: TableMetadata | None,
+    *,
+    at_head: TableMetadata | None,
 ) -> str | None:
-    """Refuse other columns at the table's head; a change that was undone before it is a gap of the feed.
+    """Refuse other columns at the table's head; what was undone before it is a gap of the feed.
 
+    So is another partitioning: of files written under the old one the feed does not have these columns' values.
     Without `at_head` nothing is refused.
 
     Raises: SchemaMismatchError.
     """
     stated = [commit for commit in found if commit.metadata is not None]
-    problem = schema_problem(article, at_head) if at_head is not None else None
+    problem = schema_problem(article, at_head, before) if at_head is not None else None
     if problem is not None:
         where = f"version {stated[-1].version}, {stated[-1].operation}" if stated else "an earlier version"
         raise SchemaMismatchError(
@@ -102,8 +116,12 @@ def _schema_gap(
             replica=str(replica.root),
             article=article.name,
         )
-    problems = [schema_problem(article, commit.metadata) for commit in stated if commit.metadata is not None]
-    return "its columns were changed in between" if any(problems) else None
+    passed = [commit.metadata for commit in stated if commit.metadata is not None]
+    if any(schema_problem(article, metadata, before) for metadata in passed):
+        return "its columns were changed in between"
+    if before is not None and any(each.partition_columns != before.partition_columns for each in passed):
+        return "its partitioning was changed"
+    return None
 
 
 def _foreign_files_gap(
@@ -134,8 +152,13 @@ def _foreign_files_gap(
     return "files outside the table's folder were part of it for a while" if has_passed else None
 
 
-def schema_problem(article: PublishedArticle, metadata: TableMetadata) -> str | None:
-    """Return how a table's columns differ from the published ones, or None."""
+def schema_problem(
+    article: PublishedArticle, metadata: TableMetadata, before: TableMetadata | None
+) -> str | None:
+    """Return how a table's columns differ from the published ones, or None.
+
+    Whether a column takes NULL is told by the table as it was when it was captured, if that is known.
+    """
     present = {field["name"]: field for field in metadata.fields}
     for name, type_ in zip(article.columns, article.types, strict=True):
         if name not in present:
@@ -146,6 +169,12 @@ def schema_problem(article: PublishedArticle, metadata: TableMetadata) -> str | 
     added = [name for name in present if name not in article.columns]
     if added and not article.vertical:
         return f"column '{added[0]}' was added"
+    took_null = {field["name"]: field["nullable"] for field in before.fields} if before is not None else {}
+    for name, field in present.items():
+        if took_null.get(name, field["nullable"]) != field["nullable"]:
+            return f"column '{name}' " + (
+                "is not NOT NULL any more" if field["nullable"] else "became NOT NULL"
+            )
     return None
 
 

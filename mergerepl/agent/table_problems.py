@@ -4,6 +4,7 @@ from mergerepl.agent.feed_window import schema_problem
 from mergerepl.errors import StoreError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.publish.table_facts import read_table_facts
+from mergerepl.store.captured_table import metadata_when_captured
 from mergerepl.store.replica import Replica
 
 
@@ -15,7 +16,7 @@ def table_problems(replica: Replica, article: PublishedArticle) -> list[str]:
     except StoreError as error:
         return [error.message]
     found = []
-    problem = schema_problem(article, metadata)
+    problem = schema_problem(article, metadata, metadata_when_captured(replica, article, replica.info()))
     if problem is not None:
         found.append(
             f"Article '{article.name}': {problem} in '{table}'. Schema changes do not travel in this version; "

@@ -104,12 +104,22 @@ def _older_copy(replica: Replica, article: PublishedArticle, what: str) -> Captu
     )
 
 
-def _metadata(article: PublishedArticle, table: Path) -> TableMetadata:
+def metadata_when_captured(
+    replica: Replica, article: PublishedArticle, info: ReplicaInfo
+) -> TableMetadata | None:
+    """Return what the article's table was at its captured version, None if that version is gone."""
+    try:
+        return _metadata(article, replica.table(article), captured_version(replica, article, info))
+    except StoreError:
+        return None
+
+
+def _metadata(article: PublishedArticle, table: Path, version: int | None = None) -> TableMetadata:
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
 
     try:
-        opened = DeltaTable(str(table))
+        opened = DeltaTable(str(table), version=version)
         told = opened.metadata()
         return TableMetadata(
             str(told.id), opened.schema().to_json(), told.configuration, tuple(told.partition_columns)

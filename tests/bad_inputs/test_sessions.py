@@ -56,6 +56,10 @@ def retype(schema: Schema) -> None:
     schema["fields"][2]["type"] = "string"
 
 
+def no_null(schema: Schema) -> None:
+    schema["fields"][1]["nullable"] = False
+
+
 def gone(table: Path) -> None:
     shutil.rmtree(table)
 
@@ -130,6 +134,7 @@ CHANGES: list[Any] = [
     pytest.param(altered(rename), ("'region' was dropped or renamed", *SCHEMA), id="68 renamed column"),
     pytest.param(altered(recase), ("'region' was dropped or renamed", *SCHEMA), id="60 renamed in case"),
     pytest.param(altered(retype), ("'amount' changed its type from double to string", *SCHEMA), id="64 other type"),
+    pytest.param(altered(no_null), ("'region' became NOT NULL", *SCHEMA), id="70 NOT NULL"),
     pytest.param(gone, ("is gone or no Delta table any more", "Restore it"), id="25 gone"),
     pytest.param(file_instead, ("is gone or no Delta table any more", "Restore it"), id="26 a file"),
     pytest.param(recreated, ("was dropped and created again", "Restore the former table"), id="49 created anew"),

@@ -71,3 +71,14 @@ def test_a_table_created_anew_at_its_captured_version_is_a_problem(hq: Replica) 
     DeltaTable(str(table)).alter.set_table_properties({FEED: "true"})
     (problem,) = [text for text in api.status(hq.root).problems if str(table) in text]
     assert "another commit than the one captured" in problem
+
+
+def test_a_column_that_takes_null_now_is_a_problem(hq: Replica) -> None:
+    table, strict = str(hq.root / "orders"), pa.schema([pa.field("id", pa.int64(), nullable=False)])
+    options = {"mode": "overwrite", "schema_mode": "overwrite"}
+    write_deltalake(table, pa.table({"id": [1]}, schema=strict), **options)
+    note_captured(hq)
+    assert problems(hq) == []
+    write_deltalake(table, pa.table({"id": [2]}), **options)
+    (problem,) = problems(hq)
+    assert "'id' is not NOT NULL any more" in problem

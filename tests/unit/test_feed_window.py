@@ -1,0 +1,86 @@
+"""What a window of commits is, told from the log: changes that were undone, and layouts, make a gap of the feed."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mergerepl.agent.feed_window import FeedWindow, feed_window
+from mergerepl.errors import SchemaMismatchError
+from mergerepl.store.deltalog import log_path
+from mergerepl.store.replica import Replica
+from tests.bad_inputs.network import Network, commit
+
+Change = Callable[[dict[str, Any]], None]
+
+
+@pytest.fixture
+def orders(tmp_path: Path) -> Path:
+    """The table of a subscriber that is in step."""
+    return Network(tmp_path).root("north") / "orders"
+
+
+def window(orders: Path) -> FeedWindow:
+    replica = Replica(orders.parent)
+    return feed_window(replica, replica.articles[0], replica.info())
+
+
+def metadata(table: Path, change: Change = lambda body: None) -> dict[str, Any]:
+    """Return the table's metaData action, with a change."""
+    lines = map(json.loads, log_path(table, 0).read_text().splitlines())
+    body = next(line["metaData"] for line in lines if "metaData" in line)
+    change(body)
+    return {"metaData": body}
+
+
+def alter(table: Path, change: Change = lambda body: None) -> None:
+    commit(table, {"commitInfo": {"operation": "ALTER TABLE"}}, metadata(table, change))
+
+
+def no_null(body: dict[str, Any]) -> None:
+    schema = json.loads(body["schemaString"])
+    schema["fields"][1]["nullable"] = False
+    body["schemaString"] = json.dumps(schema)
+
+
+def by_region(body: dict[str, Any]) -> None:
+    body["partitionColumns"] = ["region"]
+
+
+def check(body: dict[str, Any]) -> None:
+    body["configuration"]["delta.constraints.small"] = "amount < 5"
+
+
+def test_properties_and_constraints_are_no_gap(orders: Path) -> None:
+    alter(orders, check)
+    assert (window(orders).gap, window(orders).through_version_inclusive) == (None, 1)
+
+
+def test_not_null_is_refused_and_a_gap_once_undone(orders: Path) -> None:
+    alter(orders, no_null)
+    with pytest.raises(SchemaMismatchError, match="'region' became NOT NULL"):
+        window(orders)
+    alter(orders)
+    assert window(orders).gap == "its columns were changed in between"
+
+
+def test_another_partitioning_is_a_gap_also_once_undone(orders: Path) -> None:
+    alter(orders, by_region)
+    assert window(orders).gap == "its partitioning was changed"
+    alter(orders)
+    assert window(orders).gap == "its partitioning was changed"
+
+
+def test_files_elsewhere_that_left_the_table_again_are_a_gap(orders: Path) -> None:
+    file = {
+        "path": "/elsewhere/x",
+        "size": 1,
+        "modificationTime": 1,
+        "partitionValues": {},
+        "dataChange": True,
+    }
+    commit(orders, {"add": file})
+    commit(orders, {"remove": {"path": "/elsewhere/x", "dataChange": True}})
+    assert window(orders).gap == "files outside the table's folder were part of it for a while"
