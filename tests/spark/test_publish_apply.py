@@ -16,6 +16,7 @@ from mergerepl.publish.replica_state import read_replica
 from mergerepl.publish.table_facts import read_table_facts
 from mergerepl.store.deltalog import CommitMark, head_version, read_commit
 from mergerepl.store.lease import lease
+from mergerepl.store.replica import commit_text
 from mergerepl.systables import catalog, genhistory, registry, replinfo
 from tests.spark.publishing import Hub, column, log_actions, orders
 
@@ -74,6 +75,8 @@ def test_the_catalog_says_who_replicates_what_with_whom(spark: SparkSession, hub
             2: read_table_facts(hub.root(name) / "sub/lines"),
         }
         assert info["table_ids"] == {nickname: table.metadata.table_id for nickname, table in ids.items()}
+        commits = {nickname: commit_text(table.path, 1) for nickname, table in ids.items()}
+        assert info["captured_commits"] == commits
     articles = hub.rows("hq", catalog.ARTICLES)
     assert articles == hub.rows("north", catalog.ARTICLES) == hub.rows("south", catalog.ARTICLES)
     assert [(a["name"], a["nickname"], a["status"], a["column_tracking"]) for a in articles] == [
