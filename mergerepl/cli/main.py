@@ -6,6 +6,7 @@ import importlib
 import logging
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import click
@@ -65,7 +66,7 @@ class CommandGroup(Group):
             settings = Settings.from_environment()
             verbose = verbose or settings.debug
             level = "INFO" if verbose and settings.log_level == "WARNING" else settings.log_level
-            logging.basicConfig(level=level, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+            log_to_stderr(level)
             outcome = super().main(arguments, prog_name, complete_var, standalone_mode=False, **extra)
             sys.stdout.flush()
             code = outcome if isinstance(outcome, int) else 0
@@ -77,6 +78,19 @@ class CommandGroup(Group):
         except Exception as error:
             code = _report(error, as_json=as_json, verbose=verbose)
         sys.exit(code)
+
+
+def log_to_stderr(level: str) -> None:
+    """Send what is logged to standard error, unless whoever calls has said already where it goes."""
+    handler = logging.StreamHandler()
+    handler.addFilter(_is_no_echo)
+    logging.basicConfig(level=level, format="%(levelname)s %(name)s: %(message)s", handlers=[handler])
+
+
+def _is_no_echo(record: logging.LogRecord) -> bool:
+    """Leave out what py4j logs with a traceback, by the root logger, before it raises the same: a JVM that ended."""
+    is_echo = record.name == "root" and "py4j" in Path(record.pathname).parts
+    return not is_echo or logging.getLogger().isEnabledFor(logging.INFO)
 
 
 def _report(error: Exception, *, as_json: bool, verbose: bool) -> int:

@@ -568,3 +568,37 @@ def test_a_quick_command_loads_nothing_heavy(hq, arguments):
     _, complaints = process.communicate(timeout=60)
     assert process.returncode == 0
     assert {name.split(".")[0] for name in complaints.split()} & HEAVY == set()
+
+
+LOST_GATEWAY = """
+import socket, sys, threading
+from py4j.java_gateway import GatewayParameters, JavaGateway
+from py4j.protocol import Py4JError
+from mergerepl.cli.main import log_to_stderr
+
+log_to_stderr(sys.argv[1])
+server = socket.create_server(("127.0.0.1", 0))
+
+def serve():
+    while True:
+        connection, _ = server.accept()
+        connection.recv(1000)
+        connection.close()
+
+threading.Thread(target=serve, daemon=True).start()
+gateway = JavaGateway(gateway_parameters=GatewayParameters(port=server.getsockname()[1]))
+try:
+    gateway.jvm.System.nanoTime()
+except Py4JError:
+    print("raised")
+"""
+
+
+@pytest.mark.parametrize(("level", "is_shown"), [("WARNING", False), ("INFO", True)])
+def test_an_engine_that_ends_is_not_told_twice(level, is_shown):
+    """py4j logs a traceback of what it raises: with --verbose only."""
+    run = subprocess.run(
+        [sys.executable, "-c", LOST_GATEWAY, level], capture_output=True, text=True, check=True
+    )
+    assert run.stdout == "raised\n"
+    assert ("Traceback" in run.stderr) is is_shown
