@@ -34,6 +34,7 @@ from mergerepl.lineage import columns as lineage
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.publication import PUBLISHER_PRIORITY, Resolution
 from mergerepl.store.images import image_type, same_image
+from mergerepl.store.passed import passed
 from mergerepl.systables.conflicts_info import ConflictType
 from mergerepl.systables.tombstone import TombstoneType
 
@@ -119,7 +120,7 @@ def final_states(detected: DataFrame, article: PublishedArticle, terms: SessionT
     one_deleted = publisher_deleted != subscriber_deleted
     joined = lineage.merge(F.col(f"{PUBLISHER}.{LINEAGE}"), F.col(f"{SUBSCRIBER}.{LINEAGE}"))
     version = lineage.next_version(joined, floor=article.maxversion_at_cleanup)
-    resolved = lineage.with_version(joined, terms.resolver_nickname, version)
+    resolved = lineage.with_version(joined, F.lit(terms.resolver_nickname), version)
     by_columns = article.column_tracking and article.resolution == Resolution.COLUMNS.value
     deleted = F.when(is_merge | wins, publisher_deleted).otherwise(subscriber_deleted)
     publisher_row, subscriber_row = F.col(f"{PUBLISHER}.{ROW}"), F.col(f"{SUBSCRIBER}.{ROW}")
@@ -234,9 +235,9 @@ def with_actions(final: DataFrame, terms: SessionTerms) -> DataFrame:
     wins = F.col(PUBLISHER_WINS)
     values = {
         changes.PUBLISHER_ACTION: change(PUBLISHER) if terms.upload else no_action,
-        changes.PUBLISHER_GENERATION: F.lit(terms.resolved_at_publisher).cast("bigint"),
+        changes.PUBLISHER_GENERATION: passed(terms.resolved_at_publisher, "bigint"),
         changes.SUBSCRIBER_ACTION: change(SUBSCRIBER) if terms.download else no_action,
-        changes.SUBSCRIBER_GENERATION: F.lit(terms.resolved_at_subscriber).cast("bigint"),
+        changes.SUBSCRIBER_GENERATION: passed(terms.resolved_at_subscriber, "bigint"),
         changes.CONFLICT_TYPE: _conflict_type(),
         changes.LOSER: F.when(wins, _told(SUBSCRIBER)).when(~wins, _told(PUBLISHER)),
         changes.WINNER: F.when(wins, _told(PUBLISHER)).when(~wins, _told(SUBSCRIBER)),
@@ -267,7 +268,7 @@ def _told_type(pairs: DataFrame) -> DataType:
 
 def _sent(source: str, destination: str, *, start: int) -> Column:
     """Say what a change is to a side that has nothing newer: an insert if that side cannot have the row."""
-    born_after_start = -F.col(f"{source}.{PARTCHANGEGEN}") > F.lit(start)
+    born_after_start = -F.col(f"{source}.{PARTCHANGEGEN}") > passed(start, "bigint")
     was_deleted = F.coalesce(F.col(f"{destination}.{DELETED}"), F.lit(False))
     return (
         F.when(F.col(f"{source}.{DELETED}"), Action.DELETE.value)

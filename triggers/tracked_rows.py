@@ -24,6 +24,7 @@ from mergerepl.changes import (
 from mergerepl.lineage import columns as lineage
 from mergerepl.model.article import PublishedArticle
 from mergerepl.store.images import differing_columns, image_type, rowguid_of_image
+from mergerepl.store.passed import passed
 from mergerepl.systables.tombstone import TombstoneType
 from triggers.net_changes import AFTER, BEFORE, EXISTED, EXISTS
 
@@ -63,7 +64,7 @@ def tracked_rows(
     next_version = lineage.next_version(base, floor=article.maxversion_at_cleanup)
     is_insert = F.col(EXISTS) & ~F.col(EXISTED)
     is_unheard_of = F.col("known_lineage").isNull()
-    generation = F.lit(origin.generation).cast("bigint")
+    generation, nickname = passed(origin.generation, "bigint"), passed(origin.nickname, "int")
     rows = with_known.select(
         ROWGUID,
         (~F.col(EXISTS)).alias(DELETED),
@@ -74,9 +75,9 @@ def tracked_rows(
         F.when(is_insert & is_unheard_of, -generation)
         .when(F.col(EXISTS) & F.col(EXISTED), F.col("known_partchangegen"))
         .alias(PARTCHANGEGEN),
-        lineage.with_version(base, origin.nickname, next_version).alias(LINEAGE),
-        _colv(net, article, origin, version=next_version).alias(COLV1),
-        F.lit(origin.priority).cast("double").alias(PRIORITY),
+        lineage.with_version(base, nickname, next_version).alias(LINEAGE),
+        _colv(net, article, nickname, version=next_version).alias(COLV1),
+        passed(origin.priority, "double").alias(PRIORITY),
         F.when(F.col(EXISTS), F.col(AFTER)).otherwise(F.col(BEFORE)).alias(ROW),
     )
     return rows.select(*CHANGE_COLUMNS)
@@ -104,7 +105,7 @@ def _value_names(article: PublishedArticle) -> list[tuple[str, str]]:
     return [(name, field_of[name]) for name in article.value_columns]
 
 
-def _colv(net: DataFrame, article: PublishedArticle, origin: Origin, *, version: Column) -> Column:
+def _colv(net: DataFrame, article: PublishedArticle, nickname: Column, *, version: Column) -> Column:
     if not article.column_tracking:
         return lineage.no_colv()
     every_column = F.array(*(F.lit(name) for name in article.value_columns)).cast("array<string>")
@@ -113,6 +114,4 @@ def _colv(net: DataFrame, article: PublishedArticle, origin: Origin, *, version:
         differing_columns(BEFORE, AFTER, image_type(net, AFTER), _value_names(article)),
     ).otherwise(every_column)
     known = F.coalesce(F.col("known_colv1"), lineage.empty_colv())
-    return F.when(
-        F.col(EXISTS), lineage.with_columns_changed(known, changed, F.lit(origin.nickname), version)
-    )
+    return F.when(F.col(EXISTS), lineage.with_columns_changed(known, changed, nickname, version))

@@ -105,13 +105,12 @@ def read_changes(
     try:
         known = _known_rows(spark, replica, window.article, net, seq)
         rows = tracked_rows(net, known, window.article, origin).select(*CHANGE_COLUMNS)
+        if known is not None:
+            # Not `persist`: an append to contents makes Spark compute anew what in memory was read from there.
+            rows = rows.localCheckpoint()
     except BaseException:
         net.unpersist()
         raise
-    kept: tuple[DataFrame, ...] = (net,)
-    if known is not None:
-        rows = rows.persist()
-        kept = (rows, net)
     inserts, deletes = counts["inserts"], counts["deletes"]
     return CapturedArticle(
         window,
@@ -120,7 +119,7 @@ def read_changes(
         inserts,
         counts["changes"] - inserts - deletes,
         deletes,
-        kept,
+        (net,),
     )
 
 

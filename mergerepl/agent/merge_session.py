@@ -1,7 +1,7 @@
 """One merge session: one subscription, upload and download.
 
 Order: leases, roll forward what a dead session left, compare identities and watermarks, capture both sides,
-make_generation, stage the changeset, carry it out. Up to the manifest of the changeset nothing but captured
+make_generation beside staging the changeset, carry it out. Up to the manifest of the changeset nothing but captured
 changes is written; from there on the session will be finished, by this run or the next.
 """
 

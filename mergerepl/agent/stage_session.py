@@ -18,7 +18,7 @@ from mergerepl.agent.session_plan import (
     plan_generations,
     session_manifest,
 )
-from mergerepl.agent.sides import SideState, committed_sides
+from mergerepl.agent.sides import SideState, as_if_committed, committed_sides
 from mergerepl.agent.stage import Enumerated, Kept, StagedArticle, changeset_rows, stage_article
 from mergerepl.agent.subscription import is_client
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
@@ -139,14 +139,18 @@ def staged_changeset(
 
     Raises: ApplyError (a constraint would refuse a row), UnknownGenerationError; nothing is staged then.
     """
-    sides = committed_sides(spark, sides)
-    plan = plan_generations(sides, upload=upload, download=download)
-    numbers = number_generations(sides, plan)
+    will_be = {name: as_if_committed(side) for name, side in sides.items()}
+    plan = plan_generations(will_be, upload=upload, download=download)
+    numbers = number_generations(will_be, plan)
     session = str(uuid4())
     folder = sides[PUBLISHER].replica.staging / session
     folder.mkdir(parents=True)
     try:
-        staged = stage_articles(spark, sides, plan, numbers, folder, progress)
+        # Neither needs what the other writes, and each leaves the machine idle while Spark plans its next query.
+        with ThreadPoolExecutor(1) as pool:
+            committing = pool.submit(committed_sides, spark, sides)
+            staged = stage_articles(spark, will_be, plan, numbers, folder, progress)
+        sides = committing.result()
         manifest = session_manifest(sides, plan, numbers, staged, session, publication)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)

@@ -6,6 +6,7 @@ the row.
 """
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -21,6 +22,7 @@ from mergerepl.store import delta
 from mergerepl.store.delta import Transaction
 from mergerepl.store.deltalog import CommitMark
 from mergerepl.store.images import image_type, key_text
+from mergerepl.store.passed import passed
 from mergerepl.store.replica import Replica
 from mergerepl.systables import conflicts_info
 from mergerepl.systables.conflicts_info import REASONS
@@ -48,17 +50,24 @@ def log_conflicts(
     chosen = [articles[nickname] for nickname, count in changeset.manifest.conflicts.items() if count]
     if not chosen:
         return
-    infos = [_info_rows(spark, changeset, article, works) for article in chosen]
-    for article in chosen:
-        losers = _losing_rows(spark, changeset, article, works)
-        failpoint("conflicts.before_rows")
-        delta.append(losers, replica.folder / article.conflict_table, _transaction(changeset, article.name))
-        failpoint("conflicts.after_rows")
-    failpoint("conflicts.before_info")
-    delta.append(
-        delta.union_all(infos), replica.folder / conflicts_info.NAME, _transaction(changeset, "info")
-    )
-    failpoint("conflicts.after_info")
+
+    def log_losers() -> None:
+        for article in chosen:
+            losers = _losing_rows(spark, changeset, article, works)
+            failpoint("conflicts.before_rows")
+            table = replica.folder / article.conflict_table
+            delta.append(losers, table, _transaction(changeset, article.name))
+            failpoint("conflicts.after_rows")
+
+    def log_infos() -> None:
+        infos = delta.union_all([_info_rows(spark, changeset, article, works) for article in chosen])
+        failpoint("conflicts.before_info")
+        delta.append(infos, replica.folder / conflicts_info.NAME, _transaction(changeset, "info"))
+        failpoint("conflicts.after_info")
+
+    with ThreadPoolExecutor(2) as pool:
+        for logged in [pool.submit(log_losers), pool.submit(log_infos)]:
+            logged.result()
 
 
 def _transaction(changeset: Changeset, what: str) -> Transaction:
@@ -117,9 +126,8 @@ def _holds_rowguid(article: PublishedArticle) -> bool:
 
 
 def _resolved_at(changeset: Changeset) -> Column:
-    return F.timestamp_micros(
-        F.lit(int(datetime.fromisoformat(changeset.manifest.started).timestamp() * 1_000_000))
-    )
+    started = datetime.fromisoformat(changeset.manifest.started)
+    return F.timestamp_micros(passed(int(started.timestamp() * 1_000_000), "bigint"))
 
 
 def _info_rows(

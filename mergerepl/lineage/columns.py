@@ -34,10 +34,10 @@ def next_version(lineage: Column, *, floor: int) -> Column:
     return F.greatest(highest, F.lit(floor).cast("bigint")) + F.lit(1)
 
 
-def with_version(lineage: Column, nickname: int, version: Column) -> Column:
+def with_version(lineage: Column, nickname: Column, version: Column) -> Column:
     """Return the lineage with one entry set."""
-    others = F.map_filter(lineage, lambda key, _: key != F.lit(nickname))
-    return F.map_concat(others, F.create_map(F.lit(nickname), version))
+    others = F.map_filter(lineage, lambda key, _: key != nickname)
+    return F.map_concat(others, F.create_map(nickname, version))
 
 
 def covers(known: Column, other: Column, *, floor: int) -> Column:

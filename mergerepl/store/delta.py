@@ -34,6 +34,7 @@ from mergerepl.errors import CommitConflictError, StoreError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.store.deltalog import Commit, CommitMark, find_own_commit, head_version
 from mergerepl.store.images import identity_value, same_value
+from mergerepl.store.passed import passed
 from mergerepl.store.sql import quote, struct_type
 from mergerepl.systables import contents, tombstone
 from mergerepl.systables.contents import COLV1_TYPE, LINEAGE_TYPE, row_column
@@ -148,7 +149,7 @@ def contents_rows(rows: DataFrame, article: PublishedArticle, *, seq: int, marke
         nothing.cast(LINEAGE_TYPE).alias(contents.LOGICAL_RECORD_LINEAGE),
         nothing.cast("bigint").alias(contents.LOGICAL_RELATION_CHANGE_GEN),
         PRIORITY,
-        F.lit(seq).cast("bigint").alias(SEQ),
+        passed(seq, "bigint").alias(SEQ),
         F.col(ROW).cast(struct_type(article.types)).alias(row_column(article.nickname)),
     )
 
@@ -166,7 +167,7 @@ def tombstone_rows(rows: DataFrame, article: PublishedArticle, *, seq: int, mark
         nothing.cast(LINEAGE_TYPE).alias(contents.LOGICAL_RECORD_LINEAGE),
         PRIORITY,
         F.lit(marker).alias("marker"),
-        F.lit(seq).cast("bigint").alias(SEQ),
+        passed(seq, "bigint").alias(SEQ),
         F.col(ROW).cast(struct_type(article.types)).alias(row_column(article.nickname)),
     )
 
