@@ -19,6 +19,9 @@ settings.register_profile("ci", max_examples=100, derandomize=True, print_blob=T
 settings.register_profile("long", max_examples=2000, **COMMON)
 settings.load_profile(os.environ.get("MERGEREPL_TEST_PROFILE", "dev"))
 
+# Folders whose modules take minutes each: begun last, one of them would leave the other worker without work.
+LONGEST = {"properties", "faults", "scenarios"}
+
 # Two workers share the machine: their heaps must fit beside each other.
 os.environ.setdefault("MERGEREPL_MEMORY", "2g")
 
@@ -47,7 +50,8 @@ def replica_dir(worker_folder: Path) -> Path:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave the slow tests to `scripts/test --long`, or to whoever names them (`-m slow`, `-k`)."""
+    """Leave the slow tests to `scripts/test --long`, or to whoever names them (`-m slow`, `-k`); the longest come first."""
+    items.sort(key=lambda item: item.path.parent.name not in LONGEST)
     is_chosen = bool(config.option.markexpr or config.option.keyword)
     if is_chosen or os.environ.get("MERGEREPL_TEST_PROFILE") == "long":
         return

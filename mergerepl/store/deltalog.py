@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from itertools import count
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -135,7 +134,11 @@ def _refuse_gap(table: Path, versions: set[int], *, after: int) -> None:
     head = max(versions)
     if len([version for version in versions if version > after]) >= head - after:
         return
-    missing = next(version for version in count(after + 1) if version not in versions)
+    # A listing may miss a file that was made while it ran, and hold the next one.
+    absent = (version for version in range(after + 1, head) if version not in versions)
+    missing = next((version for version in absent if not log_path(table, version).exists()), None)
+    if missing is None:
+        return
     raise StoreError(
         f"'{table}' cannot be read: its log has a gap. There is a commit {head}, but {log_path(table, missing).name} "
         "is missing. Restore the missing files, or the table, from a copy; or move away files that are no "
