@@ -51,7 +51,9 @@ _NAMED_KEYS = 5
 
 @dataclass(frozen=True)
 class CapturedArticle:
-    """What is new in one article. `rows` (CHANGES columns) is kept in memory until `release`; None if nothing is new."""
+    """What is new in one article. `rows` (CHANGES columns) is in memory until `release` or, where earlier metadata was
+    looked up, until nothing refers to it; None if nothing is new.
+    """
 
     window: FeedWindow
     rows: DataFrame | None
@@ -60,7 +62,6 @@ class CapturedArticle:
     updates: int = 0
     deletes: int = 0
     kept: tuple[DataFrame, ...] = ()
-    is_committed: bool = False
 
     @property
     def article(self) -> PublishedArticle:
@@ -108,6 +109,7 @@ def read_changes(
         if known is not None:
             # Not `persist`: an append to contents makes Spark compute anew what in memory was read from there.
             rows = rows.localCheckpoint()
+            net.unpersist()
     except BaseException:
         net.unpersist()
         raise
@@ -119,7 +121,7 @@ def read_changes(
         inserts,
         counts["changes"] - inserts - deletes,
         deletes,
-        (net,),
+        (net,) if known is None else (),
     )
 
 

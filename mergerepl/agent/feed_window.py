@@ -171,7 +171,9 @@ def schema_problem(
         return f"column '{added[0]}' was added"
     took_null = {field["name"]: field["nullable"] for field in before.fields} if before is not None else {}
     for name, field in present.items():
-        if took_null.get(name, field["nullable"]) != field["nullable"]:
+        # A column that is not published may take NULL again: nobody else has it.
+        is_news = name in article.columns or not field["nullable"]
+        if is_news and took_null.get(name, field["nullable"]) != field["nullable"]:
             return f"column '{name}' " + (
                 "is not NOT NULL any more" if field["nullable"] else "became NOT NULL"
             )

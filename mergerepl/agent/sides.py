@@ -157,8 +157,7 @@ def committed_sides(spark: SparkSession, sides: dict[str, SideState]) -> dict[st
             failpoint("generations.before_close")
             side.replica.save_genhistory(before)
             failpoint("generations.after_close")
-        committed = tuple(replace(item, is_committed=True) for item in items)
-        return replace(side, info=info, genhistory=after, captured=committed)
+        return replace(side, info=info, genhistory=after, captured=tuple(items))
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         done = list(pool.map(commit, sides.values()))
@@ -173,7 +172,7 @@ def closed(item: CapturedArticle) -> CapturedArticle:
 
 
 def as_if_committed(side: SideState) -> SideState:
-    """Return the side as `committed_sides` would, with nothing written (`--dry-run`)."""
+    """Return the side as `committed_sides` will, with nothing written: all but the number of the run is known before."""
     items = [closed(item) for item in side.captured]
     generations = [item.generation for item in items if item.generation is not None]
     history_ = upserted(make_generation(side.genhistory), generations)

@@ -19,6 +19,7 @@ from mergerepl.agent.capture import CapturedArticle
 from mergerepl.changeset import ArticleWork
 from mergerepl.model.article import PublishedArticle
 from mergerepl.store import delta
+from mergerepl.store.passed import passed
 from mergerepl.store.replica import Replica
 
 _BOUNDED_TYPES = ("tinyint", "smallint", "int", "bigint", "date", "string")
@@ -57,15 +58,17 @@ def side_changes(spark: SparkSession, side: Enumerated) -> DataFrame | None:
         through_seq_inclusive=side.through_seq_inclusive,
         from_generation_exclusive=side.from_generation_exclusive,
     )
-    if captured is not None and side.captured is not None and not side.captured.is_committed:
-        # A dry run captures in memory only; its rows are newer than every committed run.
-        uncommitted = captured.withColumn(delta.SEQ, F.lit(side.through_seq_inclusive + 1).cast("bigint"))
+    if captured is not None:
+        # It is being committed meanwhile, or never (a dry run); its rows are newer than every run read here.
+        uncommitted = captured.withColumn(delta.SEQ, passed(side.through_seq_inclusive + 1, "bigint"))
         runs = runs.unionByName(uncommitted)
-    return enum_changes(
+    told = enum_changes(
         delta.current_rows(runs),
         from_generation_exclusive=side.from_generation_exclusive,
         known_generations=side.known_generations,
     )
+    # The append beside this makes Spark compute anew what in memory was read from contents, unless it is cut off.
+    return told.localCheckpoint(eager=False)
 
 
 @dataclass

@@ -1,8 +1,9 @@
 """Stage a session: the changesets of its articles and the manifest that commits to carrying them out."""
 
 import json
+import logging
 import shutil
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from uuid import uuid4
 
@@ -30,6 +31,8 @@ from mergerepl.failpoints import failpoint
 from mergerepl.lineage.value import agent_nickname
 from mergerepl.model.progress import Progress
 from mergerepl.store.control import Row
+
+log = logging.getLogger(__name__)
 
 _AT_ONCE = 2
 """Spark actions run side by side: one keeps two cores busy only in part."""
@@ -145,6 +148,7 @@ def staged_changeset(
     session = str(uuid4())
     folder = sides[PUBLISHER].replica.staging / session
     folder.mkdir(parents=True)
+    committing: Future[dict[str, SideState]] | None = None
     try:
         # Neither needs what the other writes, and each leaves the machine idle while Spark plans its next query.
         with ThreadPoolExecutor(1) as pool:
@@ -152,7 +156,10 @@ def staged_changeset(
             staged = stage_articles(spark, will_be, plan, numbers, folder, progress)
         sides = committing.result()
         manifest = session_manifest(sides, plan, numbers, staged, session, publication)
-    except BaseException:
+    except BaseException as error:
+        other = committing.exception() if committing is not None else None
+        if other is not None and other is not error:
+            log.error("committing what was captured failed as well: %s", other)
         shutil.rmtree(folder, ignore_errors=True)
         raise
     changeset = Changeset(folder, manifest)

@@ -6,7 +6,6 @@ the row.
 """
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -50,24 +49,18 @@ def log_conflicts(
     chosen = [articles[nickname] for nickname, count in changeset.manifest.conflicts.items() if count]
     if not chosen:
         return
-
-    def log_losers() -> None:
-        for article in chosen:
-            losers = _losing_rows(spark, changeset, article, works)
-            failpoint("conflicts.before_rows")
-            table = replica.folder / article.conflict_table
-            delta.append(losers, table, _transaction(changeset, article.name))
-            failpoint("conflicts.after_rows")
-
-    def log_infos() -> None:
-        infos = delta.union_all([_info_rows(spark, changeset, article, works) for article in chosen])
-        failpoint("conflicts.before_info")
-        delta.append(infos, replica.folder / conflicts_info.NAME, _transaction(changeset, "info"))
-        failpoint("conflicts.after_info")
-
-    with ThreadPoolExecutor(2) as pool:
-        for logged in [pool.submit(log_losers), pool.submit(log_infos)]:
-            logged.result()
+    infos = [_info_rows(spark, changeset, article, works) for article in chosen]
+    # The rows first: a conflict without its losing row says that the loser was a delete.
+    for article in chosen:
+        losers = _losing_rows(spark, changeset, article, works)
+        failpoint("conflicts.before_rows")
+        delta.append(losers, replica.folder / article.conflict_table, _transaction(changeset, article.name))
+        failpoint("conflicts.after_rows")
+    failpoint("conflicts.before_info")
+    delta.append(
+        delta.union_all(infos), replica.folder / conflicts_info.NAME, _transaction(changeset, "info")
+    )
+    failpoint("conflicts.after_info")
 
 
 def _transaction(changeset: Changeset, what: str) -> Transaction:

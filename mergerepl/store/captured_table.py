@@ -107,10 +107,10 @@ def _older_copy(replica: Replica, article: PublishedArticle, what: str) -> Captu
 def metadata_when_captured(
     replica: Replica, article: PublishedArticle, info: ReplicaInfo
 ) -> TableMetadata | None:
-    """Return what the article's table was at its captured version, None if that version is gone."""
+    """Return what the article's table was at its captured version, None if that version is gone or not known."""
     try:
         return _metadata(article, replica.table(article), captured_version(replica, article, info))
-    except StoreError:
+    except (CaptureError, StoreError):
         return None
 
 

@@ -1,14 +1,12 @@
 """Constants of a session that queries get handed instead of written into their code. Pure."""
 
-from datetime import datetime
-
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from mergerepl.changes import ROWGUID
 
 
-def passed(value: int | float | datetime, data_type: str) -> Column:
+def passed(value: int | float, data_type: str) -> Column:
     """Return a constant as a column of rows that have a rowguid.
 
     Spark writes a number as it is into the Java code it makes of a query, so a query with a generation or a time in
@@ -16,5 +14,6 @@ def passed(value: int | float | datetime, data_type: str) -> Column:
     is handed to the code; and as the index depends on the row, the optimizer cannot see that its element is a
     constant.
     """
-    always_first = F.octet_length(F.col(ROWGUID)) * F.lit(0)
+    # A row that never had a key has no rowguid.
+    always_first = F.coalesce(F.octet_length(F.col(ROWGUID)), F.lit(0)) * F.lit(0)
     return F.get(F.array(F.lit(value).cast(data_type)), always_first)

@@ -40,6 +40,12 @@ def test_a_table_in_order_is_no_problem(hq: Replica) -> None:
     assert problems(hq) == []
 
 
+def test_a_replica_that_lost_its_captured_versions_has_a_status(hq: Replica) -> None:
+    (info,) = hq.control.rows(replinfo.TABLE)
+    hq.control.replace(replinfo.TABLE, [{**info, "captured": {}}])
+    assert problems(hq) == []
+
+
 def test_an_added_column_is_a_problem(hq: Replica) -> None:
     more = pa.table({"id": [3], "extra": ["x"]})
     write_deltalake(str(hq.root / "orders"), more, mode="append", schema_mode="merge")

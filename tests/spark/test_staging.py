@@ -1,0 +1,96 @@
+"""Staging works on what was captured while that is being committed: both must come to the same."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import mergerepl
+from mergerepl.agent.sides import (
+    SideState,
+    as_if_committed,
+    captured_sides,
+    committed_sides,
+    open_sides,
+    with_windows,
+)
+from mergerepl.failpoints import FailpointError
+from mergerepl.lineage import columns as lineage
+from mergerepl.store.passed import passed
+from mergerepl.store.replica import Replica
+from tests.properties.engine_network import EngineNetwork, Setting
+from tests.properties.reference import Subscriber
+
+pytestmark = pytest.mark.spark
+
+
+def row(value: str) -> dict[str, str | None]:
+    return {"a": value, "b": "b", "c": None}
+
+
+def key(number: int) -> str:
+    return f"k{number}"
+
+
+@pytest.fixture
+def engine(spark: SparkSession, replica_dir: Path) -> EngineNetwork:
+    setting = Setting((Subscriber("north"), Subscriber("south")), "column")
+    return EngineNetwork(spark, replica_dir, setting, {key(n): row("start") for n in range(6)})
+
+
+def told(side: SideState) -> dict[str, Any]:
+    """Return what a session reads of a side; the number of the run is not known before."""
+    history = sorted(side.genhistory, key=lambda generation: int(generation["generation"]))
+    generations = [item.generation for item in side.captured]
+    return {"info": replace(side.info, last_seq=0), "genhistory": history, "generations": generations}
+
+
+def test_what_is_staged_from_is_what_is_committed(engine: EngineNetwork, spark: SparkSession) -> None:
+    engine.write("hub", {key(0): row("captured alone")})
+    mergerepl.capture(engine.path("hub"))
+    engine.write("hub", {key(1): row("hub"), key(2): None})
+    engine.write("north", {key(9): row("north")})
+    hub, north = (Replica(engine.path(name)) for name in ("hub", "north"))
+    (subscription,) = (found for found in hub.subscriptions() if found["replid"] == north.info().replid)
+    sides = open_sides(hub, north, subscription)
+    sides = captured_sides(spark, {name: with_windows(side) for name, side in sides.items()})
+    expected = {name: told(as_if_committed(side)) for name, side in sides.items()}
+    committed = committed_sides(spark, sides)
+    assert {name: told(side) for name, side in committed.items()} == expected
+    for side in committed.values():
+        saved = side.replica.info()
+        assert (saved.last_seq, saved.captured) == (side.info.last_seq, side.info.captured)
+
+
+def test_older_changes_and_what_a_dead_capture_left_are_told_beside_new_ones(
+    engine: EngineNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hub has generations that north never got, a run that does not count, and changes not yet captured."""
+    engine.write("hub", {key(n): row("first") for n in (0, 1, 2)})
+    engine.sync("south")
+    engine.write("hub", {key(1): row("second"), key(7): row("new")})
+    monkeypatch.setenv("MERGEREPL_FAILPOINT", "capture.before_replinfo=raise")
+    with pytest.raises(FailpointError):
+        engine.sync("north")
+    monkeypatch.delenv("MERGEREPL_FAILPOINT")
+    engine.write("hub", {key(2): None, key(7): row("newer")})
+    engine.write("north", {key(0): row("first"), key(3): row("north")})
+    for name in ("north", "south", "north"):
+        engine.sync(name)
+    expected = {key(0): "first", key(1): "second", key(3): "north", key(4): "start", key(5): "start"}
+    expected[key(7)] = "newer"
+    for name in engine.names:
+        assert {k: values[0] for k, values in engine.rows(name).items()} == expected
+        # Of each captured change there is one version: none was counted by the capture that died.
+    assert engine.conflicts() == []
+
+
+def test_a_constant_is_passed_also_to_rows_without_a_rowguid(spark: SparkSession) -> None:
+    """A row whose GUID is NULL came in late, was never replicated, and is now deleted."""
+    rows = spark.createDataFrame([("x",), (None,)], "rowguid string")
+    base = lineage.empty_lineage()
+    version = lineage.next_version(base, floor=0)
+    found = rows.select(lineage.with_version(base, passed(7, "int"), version).alias("lineage")).collect()
+    assert [each["lineage"] for each in found] == [{7: 1}, {7: 1}]
