@@ -10,16 +10,31 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Literal
 
-Value = str | None
-Row = dict[str, Value]
-Lineage = dict[int, int]
-Colv = dict[str, tuple[int, int]]
-Direction = Literal["both", "upload", "download"]
-PUBLISHER_PRIORITY = 100.0
-CRASH_POINTS = ("staged", "hub data", "sub data", "hub metadata", "sub metadata", "recgen")
+from tests.properties.state import (
+    CRASH_POINTS,
+    PUBLISHER_PRIORITY,
+    Changeset,
+    Colv,
+    Conflict,
+    Direction,
+    Event,
+    Generation,
+    Lineage,
+    Replica,
+    Result,
+    Row,
+    Step,
+    Subscriber,
+    Value,
+    Version,
+    bump,
+    covers,
+    knows,
+    merge_lineage,
+)
 
 
 class ModelError(AssertionError):
@@ -28,193 +43,6 @@ class ModelError(AssertionError):
 
 class UnknownGenerationError(Exception):
     """A watermark names a generation the other side does not have: resynchronise."""
-
-
-def bump(lineage: Lineage, nickname: int, floor: int) -> Lineage:
-    """Add one change by `nickname`: its version passes every known version and the floor."""
-    return {**lineage, nickname: max([*lineage.values(), floor]) + 1}
-
-
-def merge_lineage(one: Lineage, other: Lineage) -> Lineage:
-    """Return the component-wise maximum."""
-    return {nick: max(one.get(nick, 0), other.get(nick, 0)) for nick in sorted({*one, *other})}
-
-
-def knows(lineage: Lineage, floor: int, nickname: int, version: int) -> bool:
-    """Say whether a row with this lineage, at a replica with this floor, includes the change."""
-    return version <= max(lineage.get(nickname, 0), floor)
-
-
-def covers(lineage: Lineage, floor: int, other: Lineage) -> bool:
-    """Say whether every change in `other` is known."""
-    return all(knows(lineage, floor, nick, version) for nick, version in other.items())
-
-
-@dataclass(frozen=True)
-class Subscriber:
-    """A subscription: `server` changes carry their priority, `client` changes 0 until at the publisher."""
-
-    name: str
-    kind: Literal["server", "client"] = "server"
-    priority: float = 0.0
-
-
-@dataclass
-class Generation:
-    """One row of MSmerge_genhistory; status 0 open, 1 closed, 2 closed and from elsewhere."""
-
-    guid: str
-    status: int
-    nicknames: frozenset[int]
-
-
-@dataclass(frozen=True)
-class Meta:
-    """One row of MSmerge_contents or MSmerge_tombstone."""
-
-    gen: int
-    lineage: Lineage
-    colv: Colv
-    priority: float
-
-
-@dataclass(frozen=True)
-class Version:
-    """A row (None: deleted) with its metadata, as one replica sends it."""
-
-    row: Row | None
-    lineage: Lineage
-    colv: Colv
-    priority: float
-    seen: frozenset[int]
-
-
-@dataclass(frozen=True)
-class Event:
-    """Ghost: one captured net change (or a resolution), the columns it set and what it had seen."""
-
-    replica: str
-    key: str
-    kind: Literal["insert", "update", "delete", "resolve"]
-    columns: frozenset[str]
-    past: frozenset[int]
-
-
-@dataclass(frozen=True)
-class Conflict:
-    """One logged loser."""
-
-    key: str
-    type: int
-    winner: str
-    loser: str
-    row: Row | None
-    winner_lineage: Lineage
-    loser_lineage: Lineage
-    winner_seen: frozenset[int]
-    loser_seen: frozenset[int]
-
-
-@dataclass
-class Replica:
-    """One database copy with its system tables; `captured` is what the tables held at the last capture."""
-
-    name: str
-    nick: int
-    kind: Literal["publisher", "server", "client"]
-    priority: float
-    rows: dict[str, Row] = field(default_factory=dict)
-    captured: dict[str, Row] = field(default_factory=dict)
-    contents: dict[str, Meta] = field(default_factory=dict)
-    tombstones: dict[str, Meta] = field(default_factory=dict)
-    generations: dict[int, Generation] = field(default_factory=dict)
-    sent: dict[str, tuple[int, str]] = field(default_factory=dict)
-    received: dict[str, tuple[int, str]] = field(default_factory=dict)
-    clock: int = 0  # no version known here is higher; a bump goes above it
-    floor: int = (
-        0  # every change up to this version, by anyone and of any row, is known here: it may be purged
-    )
-    acked: dict[str, int] = field(default_factory=dict)  # hub: a subscriber's clock at its last upload
-    purged: set[int] = field(default_factory=set)  # generations that lost metadata
-    seen: dict[str, frozenset[int]] = field(default_factory=dict)
-
-    def meta(self, key: str) -> Meta | None:
-        """Return the key's contents or tombstone row."""
-        return self.contents.get(key) or self.tombstones.get(key)
-
-    def version(self, key: str) -> Version:
-        """Return the captured state of a row that has metadata."""
-        meta = self.meta(key)
-        assert meta is not None
-        row = self.captured[key] if key in self.contents else None
-        return Version(row, meta.lineage, meta.colv, meta.priority, self.seen.get(key, frozenset()))
-
-    def put_row(self, table: dict[str, Row], key: str, row: Row | None) -> None:
-        """Set or remove one row of one table."""
-        if row is None:
-            table.pop(key, None)
-        else:
-            table[key] = dict(row)
-
-    def put_meta(self, key: str, gen: int, version: Version) -> None:
-        """Write the metadata of an applied version: live rows in contents, deletes in tombstones."""
-        into, out = (
-            (self.tombstones, self.contents) if version.row is None else (self.contents, self.tombstones)
-        )
-        out.pop(key, None)
-        into[key] = Meta(gen, dict(version.lineage), dict(version.colv), version.priority)
-        self.seen[key] = version.seen
-        self.clock = max([self.clock, *version.lineage.values()])
-
-    def add_generation(self, guid: str, status: int, nicknames: Iterable[int]) -> int:
-        """Record a generation under the next local number."""
-        number = max(self.generations, default=0) + 1
-        self.generations[number] = Generation(guid, status, frozenset(nicknames))
-        return number
-
-    def local_number(self, guid: str) -> int | None:
-        """Return the local number of a generation, if it is here."""
-        return next((n for n, gen in self.generations.items() if gen.guid == guid), None)
-
-
-@dataclass(frozen=True)
-class Step:
-    """What a session does with one row; `guid` is the generation it travels in."""
-
-    key: str
-    guid: str
-    to_hub: Version | None
-    to_sub: Version | None
-    conflict: Conflict | None = None
-    nothing_new: bool = False
-
-
-@dataclass
-class Changeset:
-    """A staged session: the redo log."""
-
-    sub: str
-    direction: Direction
-    steps: list[Step]
-    up: list[Generation]
-    down: list[Generation]
-    new_guid: str
-    up_mark: tuple[int, str]
-    down_mark: tuple[int, str]
-    acked: int
-    floor: int
-    done: int = 0
-    skipped: set[str] = field(default_factory=set)
-
-
-@dataclass(frozen=True)
-class Result:
-    """Rows moved by one session."""
-
-    uploaded: int
-    downloaded: int
-    conflicts: int
-    crashed: bool = False
 
 
 class Network:
