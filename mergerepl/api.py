@@ -143,12 +143,12 @@ def _session(
     lease_wait_s: float,
     progress: Progress,
 ) -> SessionResult:
-    from mergerepl.agent.quiet import is_quiet, nothing_to_do, remember_quiet
+    from mergerepl.agent.quiet import is_quiet, nothing_to_do, remember_quiet, remember_subscriptions
 
     if not dry_run and is_quiet(item.publisher, item.subscriber, item.publication, direction):
         return nothing_to_do(item.subscriber, item.publication)
     from mergerepl.agent.merge_session import merge_session, preview_session
-    from mergerepl.agent.subscription import find_subscription
+    from mergerepl.agent.subscription import find_subscription, subscriptions_of_root
 
     publisher, subscriber, row, name = find_subscription(item.publisher, item.subscriber, item.publication)
 
@@ -168,6 +168,7 @@ def _session(
     result = merge_session(publisher, subscriber, row, name, lease_wait_s=lease_wait_s, **terms)
     if result.status == "nothing_to_do":
         remember_quiet(publisher, subscriber, name, direction)
+        remember_subscriptions(publisher.root, subscriptions_of_root)
     return result
 
 
@@ -214,9 +215,14 @@ def _targets_of(item: Project | str | Path) -> list[_Target]:
             _Target(Path(publication.publisher), Path(sub.subscriber), publication.name)
             for sub in publication.subscriptions
         ]
-    from mergerepl.agent.subscription import subscriptions_of_root
+    from mergerepl.agent.quiet import noted_subscriptions
 
-    return [_Target(*found) for found in subscriptions_of_root(Path(item))]
+    noted = noted_subscriptions(Path(item))
+    if noted is None:
+        from mergerepl.agent.subscription import subscriptions_of_root
+
+        noted = subscriptions_of_root(Path(item))
+    return [_Target(*found) for found in noted]
 
 
 def capture(replica: str | Path, *, progress: Progress | None = None) -> CaptureResult:

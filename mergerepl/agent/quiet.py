@@ -12,6 +12,7 @@ import contextlib
 import hashlib
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,7 @@ _SYSTEM_TABLES = (
     "MSmerge_genhistory",
     "MSmerge_replinfo",
 )
+_TELL_SUBSCRIPTIONS = ("sysmergepublications", "sysmergesubscriptions", "MSmerge_replinfo")
 _SYSTEM_FOLDER = "_mergerepl"
 _BOTH = "both"
 
@@ -77,13 +79,51 @@ def remember_quiet(publisher: Replica, subscriber: Replica, publication: str, di
         publisher, subscriber, pubid, direction
     ):
         return
-    text = json.dumps({"format": _FORMAT, "publication": publication, "tables": seen})
-    path = _path(publisher.root, subscriber.root, publication, direction)
+    told = {"format": _FORMAT, "publication": publication, "tables": seen}
+    _write(_path(publisher.root, subscriber.root, publication, direction), told)
+
+
+Target = tuple[Path, Path, str]
+"""Publisher root, subscriber root and name of the publication of a subscription."""
+
+
+def noted_subscriptions(root: Path) -> list[Target] | None:
+    """Return the active subscriptions of a publisher as they were noted; None if they must be read.
+
+    A note holds for the very folder it was made in: a copy of a replica has its own subscriptions to tell.
+    """
+    root = root.expanduser().resolve()
+    try:
+        told = json.loads(_subscriptions_path(root).read_text(encoding="utf-8"))
+        is_valid = told["format"] == _FORMAT and told["root"] == str(root) and len(told["tables"]) > 0
+        if not is_valid or not all(_is_as_seen(seen) for seen in told["tables"]):
+            return None
+        return [(root, Path(subscriber), str(name)) for subscriber, name in told["subscriptions"]]
+    except Exception:
+        # Whatever is wrong with the file or a table: reading them will say it.
+        return None
+
+
+def remember_subscriptions(root: Path, read: Callable[[Path], list[Target]]) -> None:
+    """Note the active subscriptions of a publisher, as `read` tells them, with the tables they are told from."""
+    seen = [_as_seen(root / _SYSTEM_FOLDER / name) for name in _TELL_SUBSCRIPTIONS]
+    subscriptions = [
+        [str(subscriber), name] for publisher, subscriber, name in read(root) if publisher == root
+    ]
+    told = {"format": _FORMAT, "root": str(root), "tables": seen, "subscriptions": subscriptions}
+    _write(_subscriptions_path(root), told)
+
+
+def _subscriptions_path(root: Path) -> Path:
+    return root / _SYSTEM_FOLDER / "quiet" / "subscriptions.json"
+
+
+def _write(path: Path, told: dict[str, Any]) -> None:
     # A cache that cannot be written only costs time.
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_text(json.dumps(told), encoding="utf-8")
         temporary.replace(path)
 
 

@@ -10,7 +10,13 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from mergerepl.agent.quiet import is_quiet, nothing_to_do, remember_quiet
+from mergerepl.agent.quiet import (
+    is_quiet,
+    noted_subscriptions,
+    nothing_to_do,
+    remember_quiet,
+    remember_subscriptions,
+)
 from mergerepl.agent.subscription import find_subscription, subscriptions_of_root
 from mergerepl.errors import ConfigurationError, PublicationError
 from mergerepl.store.replica import Replica
@@ -187,7 +193,7 @@ def test_a_removed_table_ends_the_quiet(pair):
 )
 def test_a_damaged_note_is_no_answer(pair, text):
     assert remembered(pair)
-    (note,) = (pair[0].folder / "quiet").iterdir()
+    (note,) = (pair[0].folder / "quiet").glob("*-both.json")
     note.write_text(text)
     assert not quiet(pair)
 
@@ -226,7 +232,7 @@ def test_one_publications_quiet_is_not_that_of_another_on_the_same_replicas(pair
 
 def test_a_note_of_another_publication_is_no_answer(pair):
     assert remembered(pair)
-    (note,) = (pair[0].folder / "quiet").iterdir()
+    (note,) = (pair[0].folder / "quiet").glob("*-both.json")
     note.write_text(note.read_text().replace('"sales"', '"stock"'))
     assert not quiet(pair)
 
@@ -294,14 +300,48 @@ def test_a_staged_session_is_not_noted(pair):
 
 def test_the_answer_loads_no_library(pair):
     assert remembered(pair)
+    assert noted(pair)
     script = (
-        "import sys; from pathlib import Path; from mergerepl.agent.quiet import is_quiet, nothing_to_do;"
+        "import sys; from pathlib import Path;"
+        "from mergerepl.agent.quiet import is_quiet, noted_subscriptions, nothing_to_do;"
         f"hq, north = Path({str(pair[0].root)!r}), Path({str(pair[1].root)!r});"
+        "assert noted_subscriptions(hq) == [(hq, north, 'sales')];"
         "assert is_quiet(hq, north, 'sales', 'both'); nothing_to_do(north, 'sales');"
         "print([m for m in ('deltalake', 'pyarrow', 'pydantic', 'pyspark', 'pandas') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def noted(pair: tuple[Replica, Replica]) -> Any:
+    remember_subscriptions(pair[0].root, subscriptions_of_root)
+    return noted_subscriptions(pair[0].root)
+
+
+def test_noted_subscriptions_are_those_that_would_be_read(pair):
+    assert noted_subscriptions(pair[0].root) is None
+    assert noted(pair) == subscriptions_of_root(pair[0].root)
+
+
+@pytest.mark.parametrize("table", [catalog.PUBLICATIONS, catalog.SUBSCRIPTIONS, replinfo.TABLE])
+def test_subscriptions_are_read_again_when_a_table_changed(pair, table):
+    assert noted(pair)
+    pair[0].control.replace(table, pair[0].control.rows(table))
+    assert noted_subscriptions(pair[0].root) is None
+
+
+def test_a_note_in_a_copy_of_a_publisher_is_not_about_the_copy(pair, tmp_path):
+    assert noted(pair)
+    copy = tmp_path / "copy"
+    shutil.copytree(pair[0].root, copy)
+    assert noted_subscriptions(copy) is None
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"format": 1, "tables": []}', "null"])
+def test_a_damaged_note_of_subscriptions_is_no_answer(pair, text):
+    assert noted(pair)
+    (pair[0].folder / "quiet" / "subscriptions.json").write_text(text)
+    assert noted_subscriptions(pair[0].root) is None
 
 
 def test_a_subscription_is_found_from_either_end(pair):
