@@ -148,7 +148,7 @@ def _session(
     if not dry_run and is_quiet(item.publisher, item.subscriber, item.publication, direction):
         return nothing_to_do(item.subscriber, item.publication)
     from mergerepl.agent.merge_session import merge_session, preview_session
-    from mergerepl.agent.subscription import find_subscription, subscriptions_of_root
+    from mergerepl.agent.subscription import find_subscription
 
     publisher, subscriber, row, name = find_subscription(item.publisher, item.subscriber, item.publication)
 
@@ -168,7 +168,7 @@ def _session(
     result = merge_session(publisher, subscriber, row, name, lease_wait_s=lease_wait_s, **terms)
     if result.status == "nothing_to_do":
         remember_quiet(publisher, subscriber, name, direction)
-        remember_subscriptions(publisher.root, subscriptions_of_root)
+        remember_subscriptions(publisher.root)
     return result
 
 

@@ -12,7 +12,6 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -98,18 +97,21 @@ def noted_subscriptions(root: Path) -> list[Target] | None:
         is_valid = told["format"] == _FORMAT and told["root"] == str(root) and len(told["tables"]) > 0
         if not is_valid or not all(_is_as_seen(seen) for seen in told["tables"]):
             return None
-        return [(root, Path(subscriber), str(name)) for subscriber, name in told["subscriptions"]]
+        return [
+            (Path(publisher), Path(subscriber), str(name))
+            for publisher, subscriber, name in told["subscriptions"]
+        ]
     except Exception:
         # Whatever is wrong with the file or a table: reading them will say it.
         return None
 
 
-def remember_subscriptions(root: Path, read: Callable[[Path], list[Target]]) -> None:
-    """Note the active subscriptions of a publisher, as `read` tells them, with the tables they are told from."""
+def remember_subscriptions(root: Path) -> None:
+    """Note the active subscriptions of a publisher with the tables they are told from."""
+    from mergerepl.agent.subscription import subscriptions_of_root
+
     seen = [_as_seen(root / _SYSTEM_FOLDER / name) for name in _TELL_SUBSCRIPTIONS]
-    subscriptions = [
-        [str(subscriber), name] for publisher, subscriber, name in read(root) if publisher == root
-    ]
+    subscriptions = [[str(part) for part in target] for target in subscriptions_of_root(root)]
     told = {"format": _FORMAT, "root": str(root), "tables": seen, "subscriptions": subscriptions}
     _write(_subscriptions_path(root), told)
 

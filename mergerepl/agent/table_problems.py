@@ -5,7 +5,6 @@ from mergerepl.errors import StoreError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.publish.table_facts import read_table_facts
 from mergerepl.store.captured_table import metadata_when_captured
-from mergerepl.store.deltalog import head_version
 from mergerepl.store.replica import Replica
 
 
@@ -13,21 +12,21 @@ def table_problems(replica: Replica, article: PublishedArticle) -> list[str]:
     """Return sentences about changed columns and a feed that is switched off, told from the table's log."""
     table = replica.table(article)
     try:
-        metadata = read_table_facts(table).metadata
+        facts = read_table_facts(table)
     except StoreError as error:
         return [error.message]
     found = []
     info = replica.info()
     # To look back opens the whole log once more; a table that nobody wrote to is as it was.
-    is_as_captured = info.captured.get(article.nickname) == head_version(table)
+    is_as_captured = info.captured.get(article.nickname) == facts.version
     before = None if is_as_captured else metadata_when_captured(replica, article, info)
-    problem = schema_problem(article, metadata, before)
+    problem = schema_problem(article, facts.metadata, before)
     if problem is not None:
         found.append(
             f"Article '{article.name}': {problem} in '{table}'. Schema changes do not travel in this version; "
             "until it is undone, no session captures this table."
         )
-    if not metadata.change_data_feed:
+    if not facts.metadata.change_data_feed:
         found.append(
             f"Article '{article.name}': Change Data Feed is switched off in '{table}'. Run `mergerepl apply` to "
             "switch it on again; what changes until then is found by comparing whole versions."

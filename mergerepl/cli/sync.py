@@ -68,7 +68,6 @@ def sync(
       mergerepl sync sales.yml --interval 60s
     """
     from mergerepl import api
-    from mergerepl.report.json import JsonOutput
 
     target, only = sync_target(targets), subscriber_root(subscriber)
 
@@ -85,7 +84,7 @@ def sync(
         return repeat(once, output, interval_s=interval)
     result = once()
     output.synced(result)
-    if not isinstance(output, JsonOutput):
+    if not output.holds_errors:
         for message in _errors(result):
             say_error(message)
     return exit_code(result)

@@ -1,7 +1,6 @@
 """What a Delta log says of a table at its head, read without an engine."""
 
 import json
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,9 +8,15 @@ from typing import Any
 
 from mergerepl.errors import StoreError
 from mergerepl.publish.column_types import Field
-from mergerepl.store.deltalog import LOG_FOLDER, TableMetadata, head_version, log_path, read_commit
+from mergerepl.store.deltalog import (
+    CHECKPOINT,
+    LOG_FOLDER,
+    TableMetadata,
+    head_version,
+    log_path,
+    read_commit,
+)
 
-_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.[^.]+)*\.(?:parquet|json)\Z")
 _ACTIONS = ("metaData", "protocol", "domainMetadata")
 _CLUSTERING = "delta.clustering"
 _PHYSICAL_NAME = "delta.columnMapping.physicalName"
@@ -134,7 +139,7 @@ def _actions(table: Path, version: int, text: str) -> list[dict[str, Any]]:
 def _checkpoints(table: Path) -> dict[int, list[Path]]:
     found: dict[int, list[Path]] = {}
     for path in (table / LOG_FOLDER).iterdir():
-        if match := _CHECKPOINT.match(path.name):
+        if match := CHECKPOINT.match(path.name):
             found.setdefault(int(match[1]), []).append(path)
     return found
 

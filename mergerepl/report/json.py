@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 class JsonOutput(Output):
     """Writes JSON; a round of `sync --interval` on one line, everything else indented."""
 
+    holds_errors = True
+
     def applied(self, result: ApplyResult) -> None:
         """Write publication, dry_run, steps, duration_s."""
         self._write(result)

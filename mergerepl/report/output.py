@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, ClassVar, TextIO
 
 from mergerepl.model.results import (
     ApplyResult,
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 class Output(ABC):
     """One method for each thing a command reports. Results go to `out`, nothing else does."""
+
+    holds_errors: ClassVar[bool] = False
+    """Whether a result tells the errors of its parts too, so that nobody needs to be told them apart."""
 
     def __init__(self, out: TextIO) -> None:
         self.out = out

@@ -23,7 +23,8 @@ _COMMIT = re.compile(r"\d{20}\.json\Z")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 _ABSOLUTE_PATH = "p"
 """storageType of a deletion vector that is named by its whole path."""
-_CHECKPOINT = re.compile(r"\d{20}\.checkpoint\b")
+CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.[^.]+)*\.(?:parquet|json)\Z")
+"""The name of a checkpoint file, of any kind; its group is the version."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,7 @@ def head_version(table: Path) -> int:
         raise StoreError(
             f"'{table}' is not a Delta table: its log holds no commit. Check the path.", table=str(table)
         )
-    checkpoints = [int(name[:20]) for name in names if _CHECKPOINT.match(name)]
+    checkpoints = [int(name[:20]) for name in names if CHECKPOINT.match(name)]
     _refuse_gap(table, versions, after=max([min(versions) - 1, *checkpoints]))
     return max(versions)
 
@@ -132,8 +133,6 @@ def _refuse_gap(table: Path, versions: set[int], *, after: int) -> None:
     Raises: StoreError naming the first one.
     """
     head = max(versions)
-    if len([version for version in versions if version > after]) >= head - after:
-        return
     # A listing may miss a file that was made while it ran, and hold the next one.
     absent = (version for version in range(after + 1, head) if version not in versions)
     missing = next((version for version in absent if not log_path(table, version).exists()), None)

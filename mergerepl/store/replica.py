@@ -171,9 +171,7 @@ class Replica:
             version = info.captured.get(article.nickname)
             if version is None:
                 continue
-            known = info.captured_commits.get(article.nickname, "")
-            is_known = known.startswith(f"{version}:")
-            told = known if is_known else commit_text(self.table(article), version)
+            told = self.noted_commit(article, info) or commit_text(self.table(article), version)
             if told is not None:
                 noted[article.nickname] = told
         return noted

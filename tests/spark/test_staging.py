@@ -83,7 +83,6 @@ def test_older_changes_and_what_a_dead_capture_left_are_told_beside_new_ones(
     expected[key(7)] = "newer"
     for name in engine.names:
         assert {k: values[0] for k, values in engine.rows(name).items()} == expected
-        # Of each captured change there is one version: none was counted by the capture that died.
     assert engine.conflicts() == []
 
 

@@ -314,7 +314,7 @@ def test_the_answer_loads_no_library(pair):
 
 
 def noted(pair: tuple[Replica, Replica]) -> Any:
-    remember_subscriptions(pair[0].root, subscriptions_of_root)
+    remember_subscriptions(pair[0].root)
     return noted_subscriptions(pair[0].root)
 
 
