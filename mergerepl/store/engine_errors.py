@@ -5,7 +5,8 @@ from contextlib import contextmanager
 
 from delta.exceptions import DeltaConcurrentModificationException
 from deltalake.exceptions import DeltaError
-from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark import SparkContext
 from pyspark.errors import PySparkException
 
 from mergerepl.errors import CommitConflictError, EngineLostError, StoreError
@@ -23,24 +24,32 @@ def told_plainly(doing: str) -> Iterator[None]:
     """
     try:
         yield
-    except DeltaConcurrentModificationException as error:
-        raise CommitConflictError(
-            f"Another writer won a commit while {doing}: {_first_line(error)}. {_AGAIN}"
-        ) from error
-    except (Py4JNetworkError, ConnectionError) as error:
-        raise EngineLostError(f"The Spark engine ended while {doing}. {_AGAIN}") from error
-    except Py4JJavaError as error:
-        raise StoreError(
-            f"Spark failed while {doing}: {_first_line(error.java_exception)}. {_AGAIN}"
-        ) from error
-    except (PySparkException, Py4JError) as error:
-        if "Answer from Java side is empty" in str(error) or "error while sending" in str(error).lower():
+    except (PySparkException, Py4JError, ConnectionError) as error:
+        # What pyspark and py4j raise once the JVM is gone has many types and texts, by the call it met.
+        if not _engine_answers():
             raise EngineLostError(f"The Spark engine ended while {doing}. {_AGAIN}") from error
-        raise StoreError(f"Spark failed while {doing}: {_first_line(error)}. {_AGAIN}") from error
+        if isinstance(error, DeltaConcurrentModificationException):
+            raise CommitConflictError(
+                f"Another writer won a commit while {doing}: {_first_line(error)}. {_AGAIN}"
+            ) from error
+        cause = error.java_exception if isinstance(error, Py4JJavaError) else error
+        raise StoreError(f"Spark failed while {doing}: {_first_line(cause)}. {_AGAIN}") from error
     except (DeltaError, OSError) as error:
         raise StoreError(
             f"A file could not be read or written while {doing}: {_first_line(error)}. {_AGAIN}"
         ) from error
+
+
+def _engine_answers() -> bool:
+    """Ask Spark's JVM for anything; a session without a JVM of its own (Spark Connect) counts as answering."""
+    gateway = SparkContext._gateway
+    if gateway is None:
+        return True
+    try:
+        gateway.jvm.System.nanoTime()
+    except (Py4JError, OSError):
+        return False
+    return True
 
 
 def _first_line(error: object) -> str:

@@ -1,0 +1,68 @@
+"""What is told when the engine's JVM is gone: the same, whatever py4j and pyspark raise (a gateway that hangs up)."""
+
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+from delta.exceptions import ConcurrentAppendException
+from deltalake.exceptions import TableNotFoundError
+from py4j.java_gateway import GatewayParameters, JavaGateway
+from py4j.protocol import Py4JError, Py4JNetworkError
+from pyspark import SparkContext
+from pyspark.errors import PySparkException
+
+from mergerepl.errors import EngineLostError, StoreError
+from mergerepl.store.engine_errors import told_plainly
+
+
+@pytest.fixture
+def gone(monkeypatch: pytest.MonkeyPatch) -> Iterator[JavaGateway]:
+    """Connect pyspark to a gateway that hangs up on everyone, as the sockets of a killed JVM do."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def hang_up() -> None:
+            while True:
+                try:
+                    connection, _ = server.accept()
+                except OSError:
+                    return
+                connection.close()
+
+        threading.Thread(target=hang_up, daemon=True).start()
+        gateway = JavaGateway(gateway_parameters=GatewayParameters(port=server.getsockname()[1]))
+        monkeypatch.setattr(SparkContext, "_gateway", gateway)
+        yield gateway
+
+
+@pytest.mark.parametrize(
+    "raised",
+    [
+        Py4JError("An error occurred while calling o2640.conf"),
+        Py4JError("org.apache.spark.sql.functions does not exist in the JVM"),
+        Py4JNetworkError("Answer from Java side is empty"),
+        ConnectionRefusedError(111, "Connection refused"),
+        PySparkException("Exception thrown in awaitResult"),
+        ConcurrentAppendException("Files were added by a concurrent update"),
+    ],
+    ids=lambda raised: f"{type(raised).__name__}-{str(raised)[:20]}",
+)
+@pytest.mark.usefixtures("gone")
+def test_whatever_is_raised_once_the_engine_is_gone_says_that_it_ended(raised: Exception) -> None:
+    with (
+        pytest.raises(EngineLostError, match=r"The Spark engine ended while testing\."),
+        told_plainly("testing"),
+    ):
+        raise raised
+
+
+def test_what_a_call_of_a_gone_engine_raises_says_that_it_ended(gone: JavaGateway) -> None:
+    with pytest.raises(EngineLostError, match="The Spark engine ended"), told_plainly("testing"):
+        gone.jvm.System.nanoTime()
+
+
+@pytest.mark.parametrize("raised", [PermissionError(13, "Permission denied"), TableNotFoundError("no log")])
+@pytest.mark.usefixtures("gone")
+def test_errors_of_files_have_nothing_to_do_with_the_engine(raised: Exception) -> None:
+    with pytest.raises(StoreError, match="A file could not be read or written"), told_plainly("testing"):
+        raise raised
