@@ -63,6 +63,9 @@ def killer(mutant: Mutant) -> tuple[str | None, float]:
             "pytest",
             "-x",
             "-q",
+            # Also tests that are left to --long otherwise.
+            "-m",
+            "slow or not slow",
             "-p",
             "no:cacheprovider",
             *mutant.tests.split(),

@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 from mergerepl import spark as engine
 from mergerepl.agent import history
 from mergerepl.agent.carry_out import Outcome, carry_out
+from mergerepl.agent.compaction import compact_when_due
 from mergerepl.agent.feed_window import move_versions
 from mergerepl.agent.recovery import recover, refuse_interrupted
 from mergerepl.agent.session_plan import has_work, number_generations, plan_generations
@@ -95,6 +96,7 @@ def merge_session(
             history.record(publisher, subscriber, changeset.manifest, results[0], start_time)
 
         carry_out(spark, changeset, {PUBLISHER: publisher, SUBSCRIBER: subscriber}, record=record)
+        compact_when_due(spark, (publisher, subscriber), changeset.manifest.number)
         return results[0]
 
 

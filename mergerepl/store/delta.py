@@ -119,9 +119,14 @@ def read_runs(
 
 def has_files(table: Path) -> bool:
     """Return whether a table holds any data file, without a Spark job."""
+    return file_count(table) > 0
+
+
+def file_count(table: Path) -> int:
+    """Return the number of a table's data files, without a Spark job."""
     from deltalake import DeltaTable as LogTable
 
-    return bool(LogTable(str(table)).file_uris())
+    return len(LogTable(str(table)).file_uris())
 
 
 def current_rows(runs: DataFrame, columns: Sequence[str] = CHANGE_COLUMNS) -> DataFrame:
@@ -358,6 +363,17 @@ def transaction_version(table: Path, app_id: str) -> int:
 
     version = LogTable(str(table)).transaction_version(app_id)
     return -1 if version is None else int(version)
+
+
+def join_small_files(spark: SparkSession, table: Path) -> None:
+    """Rewrite a table's small files as few large ones (OPTIMIZE): the same rows, in a commit that changes no data.
+
+    Files that have grown to 16 MB are left alone, so that the work follows what was appended, not all there is.
+    """
+    session = spark.newSession()
+    session.conf.set("spark.databricks.delta.optimize.minFileSize", str(16 * 1024 * 1024))
+    session.conf.set("spark.databricks.delta.optimize.maxFileSize", str(32 * 1024 * 1024))
+    DeltaTable.forPath(session, str(table)).optimize().executeCompaction()
 
 
 def delete_runs_after(spark: SparkSession, table: Path, *, through_seq_inclusive: int) -> bool:

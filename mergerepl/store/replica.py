@@ -11,7 +11,16 @@ from mergerepl.errors import ConfigurationError, PublicationError, StoreError
 from mergerepl.model.article import PublishedArticle, published_article
 from mergerepl.store.control import ControlPlane, Row
 from mergerepl.store.deltalog import is_delta_table, log_path
-from mergerepl.systables import catalog, contents, genhistory, registry, replinfo, tombstone
+from mergerepl.systables import (
+    catalog,
+    conflicts_info,
+    contents,
+    genhistory,
+    registry,
+    replinfo,
+    sessions,
+    tombstone,
+)
 from mergerepl.systables.table import FOLDER
 
 
@@ -129,6 +138,13 @@ class Replica:
                 replica=str(self.root),
             )
         return self
+
+    def appended_tables(self) -> list[Path]:
+        """Return the system tables that every session may append to."""
+        names = (contents.NAME, tombstone.NAME, conflicts_info.NAME)
+        history = (table.name for table in (sessions.SESSIONS, sessions.ARTICLEHISTORY, sessions.HISTORY))
+        conflicts = sorted({article.conflict_table for article in self.articles})
+        return [self.folder / name for name in (*names, *history, *conflicts)]
 
     def require_tables(self) -> None:
         """Check that no system table is gone: what is written next would begin it anew, without its past.

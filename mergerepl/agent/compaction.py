@@ -1,0 +1,36 @@
+"""Join the small files that sessions append to the system tables, so that an agent is as quick after a year as at first.
+
+Nothing is decided here and no row changes: which version of a row counts is still told from all of them.
+"""
+
+import logging
+
+from pyspark.sql import SparkSession
+
+from mergerepl.store import delta
+from mergerepl.store.replica import Replica
+
+log = logging.getLogger(__name__)
+
+SESSIONS_BETWEEN = 16
+"""Looking at every table's files takes longer than all bookkeeping of a session; so only some sessions look."""
+
+FILES_AT_MOST = 32
+
+
+def compact_when_due(spark: SparkSession, replicas: tuple[Replica, ...], session_number: int) -> None:
+    """After every 16th session of a subscription, join the files of appended tables that have more than 32.
+
+    The caller holds the replicas. What fails here is logged: the session itself is complete.
+    """
+    if session_number % SESSIONS_BETWEEN:
+        return
+    for replica in replicas:
+        for table in replica.appended_tables():
+            try:
+                files = delta.file_count(table)
+                if files > FILES_AT_MOST:
+                    delta.join_small_files(spark, table)
+                    log.info("%s: joined %s files", table, files)
+            except Exception as error:
+                log.warning("%s: its small files could not be joined: %s", table, error)

@@ -1,0 +1,80 @@
+"""Small files of system tables are joined, and nobody can tell but by their number (design section 6)."""
+
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from mergerepl.agent import compaction
+from mergerepl.store.delta import file_count
+from mergerepl.store.replica import Replica
+from tests.properties.engine_network import EngineNetwork, Setting
+from tests.properties.reference import Subscriber
+
+pytestmark = pytest.mark.spark
+
+VALUES = {"a": "a", "b": "b", "c": None}
+
+
+def contents_of(replica: Replica) -> dict[str, list[str]]:
+    """Return every row of every appended table, as text."""
+    return {
+        table.name: sorted(map(repr, DeltaTable(str(table)).to_pyarrow_table().to_pylist()))
+        for table in replica.appended_tables()
+    }
+
+
+def test_appended_tables_are_joined_when_they_are_due_and_stay_what_they_were(
+    spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compaction, "FILES_AT_MOST", 1)
+    engine = EngineNetwork(
+        spark, replica_dir, Setting((Subscriber("north"),), "column"), {f"k{n}": VALUES for n in range(4)}
+    )
+    replicas = hub, north = Replica(engine.path("hub")), Replica(engine.path("north"))
+    for number in range(2):
+        engine.write("hub", {"k0": {**VALUES, "a": f"h{number}"}, f"k{number + 2}": None})
+        engine.write("north", {"k0": {**VALUES, "a": f"n{number}"}, "k1": {**VALUES, "b": f"n{number}"}})
+        engine.sync("north")
+    before = [contents_of(replica) for replica in replicas]
+    compaction.compact_when_due(spark, replicas, compaction.SESSIONS_BETWEEN + 1)
+    assert file_count(hub.contents) > 1, "it is not due yet"
+    compaction.compact_when_due(spark, replicas, compaction.SESSIONS_BETWEEN)
+    assert [file_count(table) for table in hub.appended_tables()] == [1] * len(hub.appended_tables())
+    assert file_count(north.contents) == file_count(north.tombstone) == 1
+    assert [contents_of(replica) for replica in replicas] == before
+    assert engine.sync("north").status == "nothing_to_do"
+
+    engine.write("hub", {"k0": {**VALUES, "c": "after"}, "k2": {**VALUES, "a": "again"}})
+    engine.write("north", {"k0": {**VALUES, "c": "too"}})
+    assert engine.sync("north").upload.conflicts == 1
+    assert engine.rows("hub") == engine.rows("north")
+    assert engine.rows("hub")["k2"][0] == "again"
+
+
+def test_large_files_are_left_alone(spark: SparkSession, replica_dir: Path) -> None:
+    """Joining costs what was appended since, not all there is: a file of 16 MB is never written again."""
+    from mergerepl.store.delta import join_small_files
+
+    table = replica_dir / "grown"
+    noise = "substring(sha2(cast(rand(7) as string), 512), 1, 120) as text"
+    rows = spark.range(300_000, numPartitions=1).selectExpr("id", noise)
+    rows.write.format("delta").save(str(table))
+    (large,) = DeltaTable(str(table)).file_uris()
+    assert Path(large).stat().st_size > 16 * 1024 * 1024
+    for _ in range(3):
+        rows.limit(5).write.format("delta").mode("append").save(str(table))
+    join_small_files(spark, table)
+    assert large in DeltaTable(str(table)).file_uris()
+    assert file_count(table) == 2
+
+
+def test_a_table_that_cannot_be_joined_is_told_and_hinders_nobody(
+    spark: SparkSession, replica_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = EngineNetwork(spark, replica_dir, Setting((Subscriber("north"),), "column"), {"k0": VALUES})
+    hub = Replica(engine.path("hub"))
+    (hub.tombstone / "_delta_log" / "00000000000000000000.json").write_text("{")
+    compaction.compact_when_due(spark, (hub,), 0)
+    assert "MSmerge_tombstone: its small files could not be joined" in caplog.text
