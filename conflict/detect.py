@@ -23,7 +23,7 @@ from mergerepl.changes import (
 )
 from mergerepl.lineage import columns as lineage
 from mergerepl.model.article import PublishedArticle
-from mergerepl.store.images import image_type, same_image, same_value
+from mergerepl.store.images import image_type, same_value
 
 SIDES = "sides"
 """Per value column (struct field = its image field): did the publisher, did the subscriber change it, do they differ?"""
@@ -40,12 +40,12 @@ def value_fields(article: PublishedArticle) -> dict[str, str]:
 
 
 def compared(candidates: DataFrame, article: PublishedArticle) -> DataFrame:
-    """Return the candidates with `sides` and `same_rows`.
+    """Return the candidates with `sides`: by value column, which side changed it and whether the values differ.
 
     A side changed a column if the column's last change there is not part of the other side's lineage. A
     row-tracked article has one answer for the whole row: both sides did.
 
-    Reads: PAIRS. Returns: PAIRS, sides, same_rows.
+    Reads: PAIRS. Returns: PAIRS, sides.
     """
     image = image_type(candidates, f"{PUBLISHER}.{ROW}")
 
@@ -71,8 +71,7 @@ def compared(candidates: DataFrame, article: PublishedArticle) -> DataFrame:
         for name, field in value_fields(article).items()
     ]
     sides = F.struct(*told) if told else F.struct(F.lit(None).alias("none"))
-    same_rows = same_image(f"{PUBLISHER}.{ROW}", f"{SUBSCRIBER}.{ROW}", image)
-    return candidates.withColumns({SIDES: sides, "same_rows": same_rows})
+    return candidates.withColumn(SIDES, sides)
 
 
 def detect(compared_candidates: DataFrame, article: PublishedArticle) -> DataFrame:
@@ -103,7 +102,7 @@ def detect(compared_candidates: DataFrame, article: PublishedArticle) -> DataFra
     ]
     no_columns = F.expr("cast(array() as array<string>)")
     clashes = F.array_compact(F.array(*clashing)) if clashing else no_columns
-    is_conflict = one_deleted | (both_live & ~F.col("same_rows") & (F.size(clashes) > 0))
+    is_conflict = one_deleted | (both_live & (F.size(clashes) > 0))
     publisher_wins = resolver(article.resolver, article=article.name)()
     return compared_candidates.select(
         ROWGUID,

@@ -13,10 +13,15 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
+
+from mergerepl.engine import confs, jvm
+from mergerepl.engine.java import find_java
 
 ROOT = Path(__file__).parents[1]
 
@@ -52,7 +57,25 @@ def plant(mutant: Mutant, folder: Path) -> None:
     path.write_text(text.replace(mutant.old, mutant.new), encoding="utf-8")
 
 
-def killer(mutant: Mutant) -> tuple[str | None, float]:
+@contextmanager
+def lent_jvm() -> Iterator[dict[str, str]]:
+    """Start a JVM that all runs use, one after the other: a cold one takes longer than most tests. Yields what tells it."""
+    scratch = Path(tempfile.mkdtemp(prefix="mergerepl-mutants-"))
+    settings = confs.session_confs(scratch=scratch, cores=confs.usable_cores(), long_running=True)
+    # pyspark takes the confs of a JVM it is given, as from spark-submit, from system properties.
+    told = {"spark.master": "local[*]", "spark.app.name": "mutants", **settings}
+    os.environ["JAVA_TOOL_OPTIONS"] = " ".join(f"-D{name}={value}" for name, value in told.items())
+    running = jvm.launch(find_java(), long_running=True, heap_mb=4096)
+    del os.environ["JAVA_TOOL_OPTIONS"]
+    try:
+        yield {"PYSPARK_GATEWAY_PORT": str(running.port), "PYSPARK_GATEWAY_SECRET": running.secret}
+    finally:
+        jvm.end(running.process)
+        shutil.rmtree(running.scratch, ignore_errors=True)
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def killer(mutant: Mutant, spark: Mapping[str, str]) -> tuple[str | None, float]:
     """Return the test that failed first (None: all passed) and the seconds it took."""
     with tempfile.TemporaryDirectory(prefix="mergerepl-mutant-") as name:
         plant(mutant, Path(name))
@@ -70,7 +93,7 @@ def killer(mutant: Mutant) -> tuple[str | None, float]:
             "no:cacheprovider",
             *mutant.tests.split(),
         ]
-        environment = {**os.environ, "PYTHONPATH": name, "MERGEREPL_TEST_PROFILE": "ci"}
+        environment = {**os.environ, **spark, "PYTHONPATH": name, "MERGEREPL_TEST_PROFILE": "ci"}
         done = subprocess.run(command, cwd=name, env=environment, capture_output=True, text=True, check=False)
         took = time.monotonic() - started
         if done.returncode == 0:
@@ -89,10 +112,11 @@ def main() -> None:
     chosen = [m for m in read_mutants() if not words or any(word in m.name for word in words)]
     print("| fault | caught by | s |\n|---|---|---|")
     survived = 0
-    for mutant in chosen:
-        test, took = killer(mutant)
-        survived += test is None
-        print(f"| {mutant.name} | {test or '**nothing**'} | {took:.0f} |", flush=True)
+    with lent_jvm() as spark:
+        for mutant in chosen:
+            test, took = killer(mutant, spark)
+            survived += test is None
+            print(f"| {mutant.name} | {test or '**nothing**'} | {took:.0f} |", flush=True)
     print(f"\n{len(chosen) - survived} of {len(chosen)} caught.")
     raise SystemExit(1 if survived else 0)
 

@@ -31,8 +31,12 @@ def spark() -> Iterator[SparkSession]:
     """The worker's session, in a JVM for long runs: after ten merges it is the faster one."""
     from mergerepl import spark as engine
 
-    yield engine.session(long_running=True)
+    session = engine.session(long_running=True)
+    yield session
     engine.stop()
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        # A JVM that scripts/mutants lends serves the next run, too.
+        session.stop()
 
 
 @pytest.fixture(scope="session")
