@@ -207,13 +207,17 @@ class ReplicaStatus:
 
 @dataclass(frozen=True)
 class PendingArticle:
-    """Changes waiting to travel: counted in captured generations, plus commits not captured yet."""
+    """Changes waiting to travel: counted in captured generations, plus commits not captured yet.
+
+    `problem` says what keeps capture from the table; then nobody knows what waits in it.
+    """
 
     article: str
     direction: str
     generations: int
     changes: int
     uncaptured_commits: int
+    problem: str | None = None
 
 
 @dataclass(frozen=True)

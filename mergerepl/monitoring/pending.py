@@ -61,10 +61,12 @@ def _article(
     direction: str, source: Replica, info: ReplicaInfo, article: PublishedArticle, waiting: list[Row]
 ) -> PendingArticle:
     generations = [row for row in waiting if row["art_nick"] == article.nickname]
+    found = uncaptured(source, article, info)
     return PendingArticle(
         article.name,
         direction,
         len(generations),
         sum(row["changecount"] for row in generations),
-        uncaptured(source, article, info).commits,
+        found.commits,
+        found.problem,
     )

@@ -173,7 +173,11 @@ class TextOutput(Output):
             self._say(
                 "`not captured` counts commits to the table that the next sync or `mergerepl capture` reads."
             )
-        else:
+        # Several subscriptions tell the same table.
+        problems = dict.fromkeys(a.problem for each in subscriptions for a in each.articles if a.problem)
+        for problem in problems:
+            self._say(f"Problem: {problem}")
+        if not table.rows and not problems:
             self._say(f"{replica}: nothing is pending.")
 
     def history(self, replica: str, sessions: Sequence[SessionRecord]) -> None:

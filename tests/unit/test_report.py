@@ -234,6 +234,18 @@ def test_validation_names_an_article_that_a_side_lacks():
     assert "lines is not at the subscriber" in text("synced_round", synced, time="T")
 
 
+def test_a_table_that_cannot_be_read_is_not_said_to_have_nothing_pending():
+    unknown = results.PendingArticle("orders", "upload", 0, 0, 0, "'orders' is damaged.")
+    waiting = [
+        results.PendingSubscription("sales", f"/data/{name}", (unknown,)) for name in ("north", "south")
+    ]
+    assert text("pending", "/data/hq", waiting) == "Problem: 'orders' is damaged.\n"
+    assert (
+        said("pending", "/data/hq", waiting)["subscriptions"][0]["articles"][0]["problem"] == unknown.problem
+    )
+    assert text("pending", "/data/hq", []) == "/data/hq: nothing is pending.\n"
+
+
 def test_empty_reports_are_sentences():
     assert "nothing to do" in text("applied", results.ApplyResult("sales", ()))
     assert "no session has run yet" in text("history", "hq", [])
