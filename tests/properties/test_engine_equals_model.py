@@ -73,7 +73,8 @@ def test_every_history_of_two_replicas(new_engine: NewEngine, tracking: str, rou
 
 SETTINGS = [
     pytest.param(
-        11,
+        # Its schedule lets the client upload while the server subscriber holds changes of its own.
+        51,
         Setting((Subscriber("north", "server", 75.0), Subscriber("south", "client")), "row"),
         id="row-server-client",
     ),
