@@ -149,6 +149,9 @@ def _materialised_net(spark: SparkSession, window: FeedWindow) -> tuple[DataFram
         after = delta.read_version(spark, window.table, window.through_version_inclusive)
         return _checked(spark, window, compared_versions(before, after, window.article))
     except (PySparkException, Py4JJavaError) as error:
+        if feed_gap_reason(error) is None:
+            # A full disk or memory, say: the version is there, and the next run may read it.
+            raise
         raise FeedGapError(
             f"Article '{window.article.name}': the changes of '{window.table}' since version "
             f"{window.from_version_exclusive} cannot be told any more: {window.gap}, and that version cannot "
@@ -169,6 +172,9 @@ def feed_gap_reason(error: Exception) -> str | None:
         "FILE_NOT_EXIST": "change files were removed by VACUUM",
         "DELTA_TRUNCATED_TRANSACTION_LOG": "versions are gone from its log",
         "DELTA_VERSION_NOT_CONTIGUOUS": "versions are gone from its log",
+        "DELTA_VERSIONS_NOT_CONTIGUOUS": "versions are gone from its log",
+        "DELTA_VERSION_NOT_FOUND": "versions are gone from its log",
+        "DELTA_LOG_FILE_NOT_FOUND": "versions are gone from its log",
         "DELTA_CHANGE_DATA_FEED_INCOMPATIBLE": "its schema changed in between",
         "FileNotFoundException": "change files were removed by VACUUM",
     }

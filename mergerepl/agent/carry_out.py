@@ -29,6 +29,7 @@ from mergerepl.errors import ApplyError
 from mergerepl.failpoints import failpoint
 from mergerepl.model.publication import ConflictLogging
 from mergerepl.model.results import ArticleCounts, PhaseCounts
+from mergerepl.publish.table_facts import read_table_facts
 from mergerepl.store.control import Row
 from mergerepl.store.deltalog import Commit
 from mergerepl.store.lease import record_jvm
@@ -190,7 +191,19 @@ def _write_all(
         _log_conflicts(spark, changeset, side, parties)
 
     with ThreadPoolExecutor(_WRITES_AT_ONCE) as pool:
-        merged = {work.nickname: pool.submit(merge_article, spark, changeset, side, work) for work in merges}
+        merged = {
+            work.nickname: pool.submit(
+                merge_article,
+                spark,
+                changeset,
+                side,
+                work,
+                generated_columns=read_table_facts(
+                    side.replica.table(side.articles[work.nickname])
+                ).generated_columns,
+            )
+            for work in merges
+        }
         others = [pool.submit(append_side_run, spark, changeset, side), pool.submit(log)]
         commits = {nickname: future.result() for nickname, future in merged.items()}
         for other in others:

@@ -18,12 +18,15 @@ SESSIONS_BETWEEN = 16
 FILES_AT_MOST = 32
 
 
-def compact_when_due(spark: SparkSession, replicas: tuple[Replica, ...], session_number: int) -> None:
-    """After every 16th session of a subscription, join the files of appended tables that have more than 32.
+def compact_when_due(
+    spark: SparkSession, replicas: tuple[Replica, ...], *, number: int, previous_number: int
+) -> None:
+    """When a subscription's session numbers pass a multiple of 16, join the files of appended tables with more than 32.
 
-    The caller holds the replicas. What fails here is logged: the session itself is complete.
+    A publisher's subscriptions share their numbers, so a subscription may never see such a multiple itself. The
+    caller holds the replicas. What fails here is logged: the session itself is complete.
     """
-    if session_number % SESSIONS_BETWEEN:
+    if number // SESSIONS_BETWEEN == previous_number // SESSIONS_BETWEEN:
         return
     for replica in replicas:
         for table in replica.appended_tables():

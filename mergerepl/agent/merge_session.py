@@ -58,7 +58,10 @@ def merge_session(
     started = time.monotonic()
     start_time = datetime.now(UTC)
     doing = f"synchronizing '{publisher.root}' with '{subscriber.root}'"
-    with told_plainly(doing), _leases(publisher, subscriber, lease_wait_s):
+    # Told inside of the leases too, which end otherwise after an interrupt than after an error that is ours.
+    with told_plainly(doing), _leases(publisher, subscriber, lease_wait_s), told_plainly(doing):
+        # What was read before the leases may have changed while they were waited for.
+        publisher, subscriber = Replica(publisher.root), Replica(subscriber.root)
         progress.step("recover")
         recovered = recover(publisher, subscriber, spark_of)
         sides = open_sides(publisher, subscriber, subscription)
@@ -96,7 +99,10 @@ def merge_session(
             history.record(publisher, subscriber, changeset.manifest, results[0], start_time)
 
         carry_out(spark, changeset, {PUBLISHER: publisher, SUBSCRIBER: subscriber}, record=record)
-        compact_when_due(spark, (publisher, subscriber), changeset.manifest.number)
+        previous = sides[PUBLISHER].other["session_number"] or 0
+        compact_when_due(
+            spark, (publisher, subscriber), number=changeset.manifest.number, previous_number=previous
+        )
         return results[0]
 
 

@@ -4,7 +4,7 @@ Every step is marked and happens once; a repeated run finds it done. Nothing her
 staged.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,8 +67,15 @@ def session_number_of(transaction_version: int) -> int:
     return transaction_version // _ROUNDS
 
 
-def merge_article(spark: SparkSession, changeset: Changeset, side: Side, work: ArticleWork) -> Commit:
-    """Bring one article's table at one side to the staged state.
+def merge_article(
+    spark: SparkSession,
+    changeset: Changeset,
+    side: Side,
+    work: ArticleWork,
+    *,
+    generated_columns: Collection[str],
+) -> Commit:
+    """Bring one article's table at one side to the staged state; Delta computes the generated columns.
 
     Raises: CommitConflictError, StoreError.
     """
@@ -84,6 +91,7 @@ def merge_article(spark: SparkSession, changeset: Changeset, side: Side, work: A
         bounds=work.bounds,
         transaction=data_transaction(changeset, side, work.nickname),
         from_version_exclusive=work.from_version,
+        generated_columns=generated_columns,
     )
     failpoint(f"{side.name}.after_merge")
     return commit

@@ -5,7 +5,9 @@ from pyspark.sql import functions as F
 
 from mergerepl.errors import PublicationError
 from mergerepl.model.publication import Article
+from mergerepl.publish.check_article import published_fields
 from mergerepl.publish.table_facts import TableFacts
+from mergerepl.snapshot.replica_table import is_computable
 from mergerepl.store.delta import read_version
 from mergerepl.store.sql import quote
 
@@ -22,6 +24,7 @@ def check_rows(spark: SparkSession, article: Article, table: TableFacts) -> None
     """
     rows = read_version(spark, table.path, table.version)
     _check_files(rows, article, table)
+    _check_generated(spark, article, table)
     bad = bad_identities(rows, article).take(MOST_NAMED + 1)
     if not bad:
         return
@@ -49,6 +52,20 @@ def _check_files(rows: DataFrame, article: Article, table: TableFacts) -> None:
             article=article.name,
             table=str(table.path),
         )
+
+
+def _check_generated(spark: SparkSession, article: Article, table: TableFacts) -> None:
+    """Refuse a column generated from ones left out: what a subscriber writes into it could not be stored here."""
+    names = [field["name"] for field in published_fields(article, table)]
+    for name, expression in table.generated_columns.items():
+        if name in names and not is_computable(spark, table, names, expression):
+            raise PublicationError(
+                f"Article '{article.name}' cannot be published: its column '{name}' is generated from columns that "
+                f"`columns:` leaves out ({expression}), so what a subscriber writes into it could not be stored in "
+                f"'{table.path}'. Publish those columns, or leave this one out, too.",
+                article=article.name,
+                table=str(table.path),
+            )
 
 
 def _text(value: object) -> str:

@@ -17,6 +17,7 @@ from mergerepl.store.deltalog import (
     read_commit,
 )
 
+GENERATION_EXPRESSION = "delta.generationExpression"
 _ACTIONS = ("metaData", "protocol", "domainMetadata")
 _CLUSTERING = "delta.clustering"
 _PHYSICAL_NAME = "delta.columnMapping.physicalName"
@@ -43,6 +44,12 @@ class TableFacts:
     def properties(self) -> dict[str, str]:
         """The table properties."""
         return dict(self.metadata.configuration)
+
+    @property
+    def generated_columns(self) -> dict[str, str]:
+        """The generated columns: name -> expression."""
+        found = ((field["name"], field["metadata"].get(GENERATION_EXPRESSION)) for field in self.fields)
+        return {name: str(expression) for name, expression in found if expression is not None}
 
     def field(self, name: str) -> Field | None:
         """Return the column of this very name, or None."""

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from mergerepl.publish.column_types import Field
-from mergerepl.publish.table_facts import TableFacts, clustering_columns
+from mergerepl.publish.table_facts import GENERATION_EXPRESSION, TableFacts, clustering_columns
 from mergerepl.snapshot.new_table import NewTable
 from mergerepl.store.sql import quote
 
@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 CONSTRAINT_PREFIX = "delta.constraints."
-GENERATION_EXPRESSION = "delta.generationExpression"
 
 _OWN_METADATA = ("delta.columnMapping.", "delta.typeChanges", "delta.identity.", "parquet.")
 _OWN_PROPERTIES = (

@@ -7,7 +7,7 @@ outlive the write, for a later write they still applied to would be skipped sile
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
@@ -212,6 +212,7 @@ def merge_rows(
     bounds: Mapping[str, tuple[str, str]],
     transaction: Transaction,
     from_version_exclusive: int,
+    generated_columns: Collection[str] = (),
 ) -> Commit:
     """Bring a table to the staged final state of the rows whose `action` column says so, in one MERGE.
 
@@ -225,6 +226,8 @@ def merge_rows(
         bounds: Image field -> (lowest, highest) key, as literal texts: prunes files of the table.
         transaction: Mark and transaction of the commit.
         from_version_exclusive: Where to look for our own commit from.
+        generated_columns: Columns that Delta computes. Two merged halves of a row may come to a value that
+            neither side told, and Delta refuses any other.
 
     Returns: Our commit; it changes no data if the table already was in the final state.
 
@@ -236,7 +239,7 @@ def merge_rows(
         return done
     for attempt in range(1, COMMIT_ATTEMPTS + 1):
         try:
-            _merge(spark, staged, table, article, action, actions, bounds, transaction)
+            _merge(spark, staged, table, article, action, actions, bounds, transaction, generated_columns)
             break
         except DeltaConcurrentModificationException as error:
             # Another writer changed rows we read. Everything is read and decided anew; its rows are captured
@@ -263,6 +266,7 @@ def _merge(
     actions: Mapping[str, int],
     bounds: Mapping[str, tuple[str, str]],
     transaction: Transaction,
+    generated_columns: Collection[str],
 ) -> None:
     session = marked_session(spark, transaction)
     chosen = [name for name in (Action.INSERT, Action.UPDATE, Action.DELETE) if actions.get(name)]
@@ -274,7 +278,11 @@ def _merge(
     )
     target = DeltaTable.forPath(session, str(table)).alias("t")
     merge = target.merge(source, _same_key(article, bounds))
-    columns = dict(zip(article.columns, article.fields, strict=True))
+    columns = {
+        name: field
+        for name, field in zip(article.columns, article.fields, strict=True)
+        if name not in generated_columns
+    }
     values: dict[str, str | Column] = {quote(name): F.col(f"s.{field}") for name, field in columns.items()}
     if Action.DELETE in chosen:
         merge = merge.whenMatchedDelete(condition=F.col("s.action") == Action.DELETE.value)
@@ -283,7 +291,9 @@ def _merge(
         # it.
         # A GUID in another case is the same row, and its text must be the same everywhere too.
         is_guid = article.rowguid_column is not None
-        kept_equal = article.columns if is_guid else article.value_columns
+        kept_equal = [
+            name for name in (article.columns if is_guid else article.value_columns) if name in columns
+        ]
         if kept_equal:
             changed: dict[str, str | Column] = {
                 quote(name): F.col(f"s.{columns[name]}") for name in kept_equal

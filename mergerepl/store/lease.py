@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
-from mergerepl.errors import LeaseError, StoreError
+from mergerepl.errors import EngineLostError, LeaseError, MergeReplError, StoreError
 from mergerepl.systables.table import FOLDER
 
 LOCK_FILE = ".mergerepl.lock"
@@ -53,6 +53,10 @@ def lease(root: Path, *, purpose: str, wait_s: float = 0.0) -> Iterator[None]:
         try:
             yield
             is_done = True
+        except MergeReplError as error:
+            # What raises it has ended all it began; only an engine that was lost may still be at work.
+            is_done = not isinstance(error, EngineLostError)
+            raise
         finally:
             _end(descriptor, root, is_done=is_done)
     finally:
@@ -60,7 +64,7 @@ def lease(root: Path, *, purpose: str, wait_s: float = 0.0) -> Iterator[None]:
 
 
 def _end(descriptor: int, root: Path, *, is_done: bool) -> None:
-    """Take the holder's note back; after an error its JVM stays noted, since a commit may still be in flight."""
+    """Take the holder's note back; unless all is done, its JVM stays noted, since a commit may still be in flight."""
     note = _note(descriptor)
     if not is_done and "jvm" in note:
         _write(descriptor, {name: value for name, value in note.items() if name != _SINCE})

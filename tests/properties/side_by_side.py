@@ -14,6 +14,9 @@ from tests.properties.engine_network import COLUMNS, Setting, differing_keys
 from tests.properties.reference import Direction, Network, Row
 
 OPERATIONS = ("none", "set a", "set b", "set a+b", "delete or insert")
+DEEP_OPERATIONS = (*OPERATIONS, "set c")
+"""With a column that is NULL now and then."""
+
 START: Row = {"a": "a0", "b": "b0", "c": None}
 
 
@@ -107,11 +110,13 @@ class Together:
 
 
 def _play(model: Network, slot: Slot, key: str, operation: str) -> None:
-    """Do one operation in the model: `a` gets a token of the writer, `b` the same value everywhere."""
+    """Do one operation in the model: `a` gets a token of the writer, `b` the same value everywhere, `c` NULL at times."""
     replica, is_there = slot.replica, key in model.rows(slot.replica)
     values = {"a": f"{replica}{slot.number}", "b": f"b{slot.number}"}
     if operation == "delete or insert":
         model.write(replica, key, "delete" if is_there else "insert", None if is_there else values)
+    elif operation == "set c" and is_there:
+        model.write(replica, key, "update", {"c": None if slot.number % 2 else f"{replica}{slot.number}"})
     elif operation != "none" and is_there:
         chosen = operation.removeprefix("set ").split("+")
         model.write(replica, key, "update", {name: values[name] for name in chosen})

@@ -38,9 +38,10 @@ def test_appended_tables_are_joined_when_they_are_due_and_stay_what_they_were(
         engine.write("north", {"k0": {**VALUES, "a": f"n{number}"}, "k1": {**VALUES, "b": f"n{number}"}})
         engine.sync("north")
     before = [contents_of(replica) for replica in replicas]
-    compaction.compact_when_due(spark, replicas, compaction.SESSIONS_BETWEEN + 1)
+    compaction.compact_when_due(spark, replicas, number=31, previous_number=16)
     assert file_count(hub.contents) > 1, "it is not due yet"
-    compaction.compact_when_due(spark, replicas, compaction.SESSIONS_BETWEEN)
+    # Another subscription's session had the number 32.
+    compaction.compact_when_due(spark, replicas, number=33, previous_number=31)
     assert [file_count(table) for table in hub.appended_tables()] == [1] * len(hub.appended_tables())
     assert file_count(north.contents) == file_count(north.tombstone) == 1
     assert [contents_of(replica) for replica in replicas] == before
@@ -76,5 +77,5 @@ def test_a_table_that_cannot_be_joined_is_told_and_hinders_nobody(
     engine = EngineNetwork(spark, replica_dir, Setting((Subscriber("north"),), "column"), {"k0": VALUES})
     hub = Replica(engine.path("hub"))
     (hub.tombstone / "_delta_log" / "00000000000000000000.json").write_text("{")
-    compaction.compact_when_due(spark, (hub,), 0)
+    compaction.compact_when_due(spark, (hub,), number=16, previous_number=15)
     assert "MSmerge_tombstone: its small files could not be joined" in caplog.text

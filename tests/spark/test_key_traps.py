@@ -15,11 +15,17 @@ LOW = GUID.lower()
 
 
 class Pair:
-    """A publisher `hq` and a subscriber `north` with one article each of any table, initialised and in step."""
+    """A publisher `hq` and a subscriber `north` with one article each of any table, initialised and in step.
 
-    def __init__(self, spark: SparkSession, folder: Path, articles: dict[str, tuple[str, dict[str, object]]]):
+    A table is a query's rows; without a query it is there already.
+    """
+
+    def __init__(
+        self, spark: SparkSession, folder: Path, articles: dict[str, tuple[str | None, dict[str, object]]]
+    ):
         self.spark, self.folder = spark, folder
-        for name, (query, _) in articles.items():
+        queries = {name: query for name, (query, _) in articles.items() if query is not None}
+        for name, query in queries.items():
             spark.sql(query).write.format("delta").save(str(folder / "hq" / name))
         file = folder / "pair.yml"
         publication = {

@@ -318,3 +318,15 @@ def test_rows_without_an_identity_are_refused(spark: SparkSession, replica_dir: 
     hub.articles(article)
     hub.subscribe("north")
     refused(hub, message)
+
+
+def test_a_column_generated_from_one_left_out_is_refused(spark: SparkSession, replica_dir: Path) -> None:
+    hub = Hub(replica_dir)
+    path = hub.publisher / "orders"
+    spark.sql(f"CREATE TABLE delta.`{path}` (id int, a int, b int GENERATED ALWAYS AS (a + 1)) USING delta")
+    hub.articles(orders(columns=("id", "b")))
+    with pytest.raises(PublicationError, match=r"'b' is generated from columns that `columns:` leaves out"):
+        hub.apply()
+    assert not (hub.publisher / "_mergerepl").exists()
+    hub.articles(orders(columns=("id", "a", "b")))
+    hub.apply()

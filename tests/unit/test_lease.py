@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import mergerepl
-from mergerepl.errors import LeaseError
+from mergerepl.errors import ApplyError, EngineLostError, LeaseError
 from mergerepl.model.publication import Article, Publication, Subscription
 from mergerepl.publish.check_paths import check_places
 from mergerepl.store import lease as leases
@@ -116,6 +116,23 @@ def test_the_holder_is_told(hq: Path) -> None:
         fail_with_a_jvm(hq)
     assert json.loads((hq / LOCK_FILE).read_text())["jvm"] == os.getpid()
     assert holder(hq) is None
+
+
+@pytest.mark.parametrize(
+    ("raised", "is_noted"), [(ApplyError("a rule"), False), (EngineLostError("gone"), True)]
+)
+def test_after_an_error_of_ours_a_living_jvm_keeps_nobody_out(
+    hq: Path, raised: Exception, is_noted: bool
+) -> None:
+    """An agent in a notebook, or of several subscriptions, lives on; a lost engine may still commit."""
+
+    def fail() -> None:
+        record_jvm(hq, os.getpid())
+        raise raised
+
+    with pytest.raises(type(raised)), lease(hq, purpose="a test"):
+        fail()
+    assert ("jvm" in (hq / LOCK_FILE).read_text()) is is_noted
 
 
 def test_a_killed_holder_holds_nothing(hq: Path) -> None:
