@@ -172,8 +172,8 @@ def _merged_row(detected: DataFrame, article: PublishedArticle) -> Column:
 def _merged_colv(
     article: PublishedArticle, version: Column, terms: SessionTerms, *, by_columns: bool
 ) -> Column:
-    """Return colv1 of both sides joined: per column the entry of the side that changed it, the later one if
-    both did.
+    """Return colv1 of both sides joined: per column the entry of the side that changed it, the publisher's if both
+    did, which is the one that other subscribers may know; the later one if neither did.
 
     In a conflict a column whose loser's change is overridden gets the resolution's version instead. A column
     the loser left alone keeps its entry, or an edit made with knowledge of it would conflict with a change
@@ -192,7 +192,7 @@ def _merged_colv(
         by_subscriber = F.col(f"{SIDES}.{field}.{SUBSCRIBER_CHANGED}")
         merged = (
             F.when(by_subscriber & ~by_publisher, at_subscriber)
-            .when(by_publisher & ~by_subscriber, at_publisher)
+            .when(by_publisher, at_publisher)
             .otherwise(_later(at_publisher, at_subscriber))
         )
         by_loser = F.when(F.col(PUBLISHER_WINS), by_subscriber).otherwise(by_publisher)

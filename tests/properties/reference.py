@@ -287,6 +287,8 @@ class Network:
                     pairs = [x.colv[c] for x in (mine, theirs) if c in x.colv]
                     if (c in changed_mine) != (c in changed_theirs):
                         colv[c] = (mine if c in changed_mine else theirs).colv[c]
+                    elif c in changed_theirs:
+                        colv[c] = theirs.colv[c]
                     elif pairs:
                         colv[c] = max(pairs, key=lambda pair: (pair[1], pair[0]))
             elif not differing:
