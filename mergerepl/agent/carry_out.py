@@ -24,7 +24,16 @@ from mergerepl.agent.subscription import is_client, own_priority
 from mergerepl.apply.conflict_rows import log_conflicts
 from mergerepl.apply.side import Side, append_side_run, merge_article
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
-from mergerepl.changeset import MANIFEST, Changeset, Generation, SideWork, drop, read_changeset, write_durably
+from mergerepl.changeset import (
+    MANIFEST,
+    ArticleWork,
+    Changeset,
+    Generation,
+    SideWork,
+    drop,
+    read_changeset,
+    write_durably,
+)
 from mergerepl.errors import ApplyError
 from mergerepl.failpoints import failpoint
 from mergerepl.model.publication import ConflictLogging
@@ -187,23 +196,15 @@ def _write_all(
     """
     merges = [work for work in side.work.articles if work.touches_rows]
 
+    def merge(work: ArticleWork) -> Commit:
+        facts = read_table_facts(side.replica.table(side.articles[work.nickname]))
+        return merge_article(spark, changeset, side, work, generated_columns=facts.generated_columns)
+
     def log() -> None:
         _log_conflicts(spark, changeset, side, parties)
 
     with ThreadPoolExecutor(_WRITES_AT_ONCE) as pool:
-        merged = {
-            work.nickname: pool.submit(
-                merge_article,
-                spark,
-                changeset,
-                side,
-                work,
-                generated_columns=read_table_facts(
-                    side.replica.table(side.articles[work.nickname])
-                ).generated_columns,
-            )
-            for work in merges
-        }
+        merged = {work.nickname: pool.submit(merge, work) for work in merges}
         others = [pool.submit(append_side_run, spark, changeset, side), pool.submit(log)]
         commits = {nickname: future.result() for nickname, future in merged.items()}
         for other in others:

@@ -6,7 +6,7 @@ from pathlib import Path
 from mergerepl.errors import PublicationError, StoreError
 from mergerepl.model.publication import Article
 from mergerepl.publish.column_types import Field, ddl_of, leaf_types
-from mergerepl.publish.table_facts import TableFacts, read_table_facts
+from mergerepl.publish.table_facts import GENERATION_EXPRESSION, TableFacts, read_table_facts
 from mergerepl.store.deltalog import LOG_FOLDER, is_delta_table
 from mergerepl.systables.conflicts_info import CONFLICT_COLUMNS
 
@@ -245,7 +245,7 @@ def _check_identity(article: Article, table: TableFacts) -> None:
 
 def _check_left_out(article: Article, table: TableFacts, published: set[str]) -> None:
     for field in table.fields:
-        has_value = {"CURRENT_DEFAULT", "delta.generationExpression"} & set(field["metadata"])
+        has_value = {"CURRENT_DEFAULT", GENERATION_EXPRESSION} & set(field["metadata"])
         if field["name"] not in published and not field["nullable"] and not has_value:
             raise _refusal(
                 article,

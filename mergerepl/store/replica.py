@@ -11,17 +11,8 @@ from mergerepl.errors import ConfigurationError, PublicationError, StoreError
 from mergerepl.model.article import PublishedArticle, published_article
 from mergerepl.store.control import ControlPlane, Row
 from mergerepl.store.deltalog import is_delta_table, log_path
-from mergerepl.systables import (
-    catalog,
-    conflicts_info,
-    contents,
-    genhistory,
-    registry,
-    replinfo,
-    sessions,
-    tombstone,
-)
-from mergerepl.systables.table import FOLDER
+from mergerepl.systables import catalog, contents, genhistory, registry, replinfo, tombstone
+from mergerepl.systables.table import FOLDER, Plane
 
 
 def commit_text(table: Path, version: int) -> str | None:
@@ -141,10 +132,9 @@ class Replica:
 
     def appended_tables(self) -> list[Path]:
         """Return the system tables that every session may append to."""
-        names = (contents.NAME, tombstone.NAME, conflicts_info.NAME)
-        history = (table.name for table in (sessions.SESSIONS, sessions.ARTICLEHISTORY, sessions.HISTORY))
+        names = (table.name for table in registry.ALL if table.plane is not Plane.CONTROL)
         conflicts = sorted({article.conflict_table for article in self.articles})
-        return [self.folder / name for name in (*names, *history, *conflicts)]
+        return [self.folder / name for name in (*names, *conflicts)]
 
     def require_tables(self) -> None:
         """Check that no system table is gone: what is written next would begin it anew, without its past.

@@ -72,11 +72,6 @@ def test_every_history_of_two_replicas(new_engine: NewEngine, tracking: str, rou
     assert together.engine.rows("hub") == together.engine.rows("north")
 
 
-ALL_COLUMNS = Setting(
-    (Subscriber("north", "client"), Subscriber("south", "server", 50.0), Subscriber("west", "client")),
-    "column",
-    "columns",
-)
 SETTINGS = [
     pytest.param(
         # Its schedule lets the client upload while the server subscriber holds changes of its own.
@@ -90,7 +85,19 @@ SETTINGS = [
         id="column-two-servers",
         marks=pytest.mark.slow,
     ),
-    pytest.param(13, ALL_COLUMNS, id="column-resolution-columns"),
+    pytest.param(
+        13,
+        Setting(
+            (
+                Subscriber("north", "client"),
+                Subscriber("south", "server", 50.0),
+                Subscriber("west", "client"),
+            ),
+            "column",
+            "columns",
+        ),
+        id="column-resolution-columns",
+    ),
     pytest.param(
         14,
         Setting((Subscriber("north", "server", 50.0), Subscriber("south", "server", 50.0)), "row"),
