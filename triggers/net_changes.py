@@ -69,7 +69,8 @@ def compared_versions(before: DataFrame, after: DataFrame, article: PublishedArt
     """Return what `net_changes` would, from two whole versions of the table instead of its feed.
 
     For gaps in the feed (CDF switched off and on, vacuumed change files). Rows of one key are counted: two
-    that came to be while the feed was off would otherwise be told as two changes of one row.
+    that came to be while the feed was off would otherwise be told as two changes of one row. A key that had
+    several rows before and one now is told as inserted: which of them the other replicas have, nobody knows.
 
     Reads: the last captured version and the head.
     """
@@ -103,7 +104,7 @@ def _compared(before: DataFrame, after: DataFrame, article: PublishedArticle) ->
     for i, _ in enumerate(article.identity):
         same_key = same_key & F.col(f"{BEFORE}_k{i}").eqNullSafe(F.col(f"{AFTER}_k{i}"))
     spans = old.join(new, on=same_key, how="full_outer").select(
-        F.col(BEFORE).isNotNull().alias(EXISTED),
+        (F.col(BEFORE).isNotNull() & (F.col(AFTER).isNull() | (F.col(f"{BEFORE}_rows") == 1))).alias(EXISTED),
         F.coalesce(BEFORE, AFTER).alias(BEFORE),
         F.col(AFTER).isNotNull().alias(EXISTS),
         F.coalesce(AFTER, BEFORE).alias(AFTER),

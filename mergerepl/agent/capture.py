@@ -193,12 +193,16 @@ def _checked(spark: SparkSession, window: FeedWindow, changed: DataFrame) -> tup
         counts = _counts(net, article)
         if counts["doubtful"]:
             return _checked(spark, window, _decided(spark, window, net))
-        if window.is_late and (counts["nulls"] or counts["duplicates"]):
+        if window.is_late and counts["nulls"]:
             # These rows are in the table already and the session must come to its end.
-            log.warning("%s: rows with NULL or duplicate keys are not replicated", window.table)
-            return _checked(spark, window, changed.where(~_is_unusable(article)))
-        if not window.is_late:
-            _refuse_keys(spark, window, net, counts)
+            log.warning("%s: rows with NULL in their key are not replicated", window.table)
+            return _checked(spark, window, changed.where(~has_null_key(article)))
+        duplicates, still_there = _rows_in_table(spark, window, net, counts)
+        if still_there:
+            # One of several rows of a key went. Nobody does that often: all deletes may be looked up.
+            in_doubt = net.withColumn(DOUBTFUL, ~F.col(EXISTS))
+            return _checked(spark, window, _decided(spark, window, in_doubt))
+        _refuse_keys(window, counts["nulls"], duplicates)
         is_result = True
         return net, counts
     finally:
@@ -221,39 +225,35 @@ def _counts(net: DataFrame, article: PublishedArticle) -> dict[str, int]:
     return {name: int(found[name]) for name in found.asDict()}
 
 
-def _is_unusable(article: PublishedArticle) -> Column:
-    return F.coalesce(has_null_key(article) | F.col(DUPLICATED), F.lit(False))
-
-
 def _is_insert() -> Column:
     return F.col(EXISTS) & ~F.col(EXISTED)
 
 
-def _refuse_keys(spark: SparkSession, window: FeedWindow, net: DataFrame, counts: dict[str, int]) -> None:
-    """Refuse keys that are NULL or that several rows have.
+def _refuse_keys(window: FeedWindow, nulls: int, duplicates: list[str]) -> None:
+    """Refuse keys that are NULL or that several rows have; a late window's are there to stay, and only told.
 
     Raises: NullKeyError, DuplicateKeyError.
     """
     article = window.article
-    if counts["nulls"]:
+    if nulls:
         raise NullKeyError(
-            f"Article '{article.name}': {counts['nulls']} new rows of '{window.table}' have NULL in their "
-            "key "
+            f"Article '{article.name}': {nulls} new rows of '{window.table}' have NULL in their key "
             f"({', '.join(article.identity)}). A row without a key cannot be replicated. Nothing was "
-            "captured. Give "
-            "them keys or delete them, then run again.",
+            "captured. Give them keys or delete them, then run again.",
             article=article.name,
             table=str(window.table),
         )
-    duplicates = _keys_of(net.where(DUPLICATED), article) if counts["duplicates"] else []
-    # Compared versions have told them already.
-    if not duplicates and counts["inserts"] and window.gap is None:
-        duplicates = _duplicates_of_inserts(spark, window, net.where(_is_insert()))
-    if duplicates:
+    several = (
+        f"Article '{article.name}': several rows of '{window.table}' have one key "
+        f"({', '.join(article.identity)}): {'; '.join(duplicates)}."
+    )
+    if duplicates and window.is_late:
+        log.warning(
+            "%s They came in during the session; one of them is replicated. Remove the others.", several
+        )
+    elif duplicates:
         raise DuplicateKeyError(
-            f"Article '{article.name}': several rows of '{window.table}' have one key "
-            f"({', '.join(article.identity)}): "
-            f"{'; '.join(duplicates)}. Nothing was captured. Remove the duplicates, then run again.",
+            f"{several} Nothing was captured. Remove the duplicates, then run again.",
             article=article.name,
             table=str(window.table),
             keys=", ".join(duplicates),
@@ -268,26 +268,42 @@ def _decided(spark: SparkSession, window: FeedWindow, net: DataFrame) -> DataFra
     return decided(net, before, after, window.article)
 
 
-def _duplicates_of_inserts(spark: SparkSession, window: FeedWindow, inserted: DataFrame) -> list[str]:
-    """Return keys of new rows that the table holds twice: the feed alone cannot tell an insert of a key that was there."""
+def _rows_in_table(
+    spark: SparkSession, window: FeedWindow, net: DataFrame, counts: dict[str, int]
+) -> tuple[list[str], bool]:
+    """Return some keys that several rows have, and whether the table still has rows of keys told as deleted.
+
+    The feed alone tells neither an insert of a key that was there nor which of a key's rows was deleted.
+    """
     article = window.article
+    if counts["duplicates"] or window.gap is not None:
+        # Told by whole versions, in which the rows of a key are counted.
+        return _keys_of(net.where(DUPLICATED), article) if counts["duplicates"] else [], False
+    if counts["inserts"] + counts["deletes"] == 0:
+        return [], False
     existing = article.rowguid_column is not None
     # Names of our own: a column of the user's may have any name that is used on the way.
     keys = [f"k{i}" for i, _ in enumerate(article.identity)]
 
-    def keyed(rows: DataFrame, columns: Sequence[str]) -> DataFrame:
+    def keyed(columns: Sequence[str]) -> list[Column]:
         values = [identity_value(F.col(column), existing=existing) for column in columns]
-        return rows.select(*(value.alias(key) for key, value in zip(keys, values, strict=True)))
+        return [value.alias(key) for key, value in zip(keys, values, strict=True)]
 
-    new = keyed(inserted, [f"{AFTER}.{field}" for field in article.identity_fields])
+    # A key told as inserted may have one row, a deleted one (whose AFTER is the row that was there) none.
+    came_or_went = net.where(_is_insert() | ~F.col(EXISTS)).select(
+        *keyed([f"{AFTER}.{field}" for field in article.identity_fields]),
+        F.col(EXISTS).cast("int").alias("most"),
+    )
     rows = delta.read_version(spark, window.table, window.through_version_inclusive)
-    named = keyed(rows, [quote(name) for name in article.identity])
-    by_key = named.join(new, on=keys, how="left_semi").groupBy(*keys).agg(F.count(F.lit(1)).alias("rows"))
-    found = by_key.where(F.col("rows") > 1).limit(_NAMED_KEYS).collect()
-    return [
+    there = rows.select(*keyed([quote(name) for name in article.identity])).join(came_or_went, on=keys)
+    by_key = there.groupBy(*keys, "most").agg(F.count(F.lit(1)).alias("rows"))
+    found = by_key.where(F.col("rows") > F.col("most")).orderBy("most").limit(_NAMED_KEYS).collect()
+    duplicates = [
         ", ".join(f"{name}={row[key]}" for key, name in zip(keys, article.identity, strict=True))
         for row in found
+        if row["most"]
     ]
+    return duplicates, any(not row["most"] for row in found)
 
 
 def _keys_of(rows: DataFrame, article: PublishedArticle) -> list[str]:
@@ -316,7 +332,8 @@ def open_generation(
     """Return the article's open generation, or a new one under the given number."""
     for row in genhistory:
         if row["art_nick"] == article.nickname and row["genstatus"] == GenStatus.OPEN:
-            return row
+            # One beyond the last number given out is what a capture that died left; its rows are captured anew.
+            return row if row["generation"] <= info.last_generation else {**row, "changecount": 0}
     return new_generation(article, number=number, nicknames=[info.nickname], status=GenStatus.OPEN)
 
 

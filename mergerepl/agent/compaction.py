@@ -7,8 +7,9 @@ import logging
 
 from pyspark.sql import SparkSession
 
-from mergerepl.store import delta
+from mergerepl.store import control, delta
 from mergerepl.store.replica import Replica
+from mergerepl.systables.table import Plane
 
 log = logging.getLogger(__name__)
 
@@ -16,6 +17,9 @@ SESSIONS_BETWEEN = 16
 """Looking at every table's files takes longer than all bookkeeping of a session; so only some sessions look."""
 
 FILES_AT_MOST = 32
+
+LARGE_BYTES = 16 * 1024 * 1024
+"""A file of this size is never written again."""
 
 
 def compact_when_due(
@@ -29,11 +33,14 @@ def compact_when_due(
     if number // SESSIONS_BETWEEN == previous_number // SESSIONS_BETWEEN:
         return
     for replica in replicas:
-        for table in replica.appended_tables():
+        for table, plane in replica.appended_tables().items():
             try:
                 files = delta.file_count(table)
                 if files > FILES_AT_MOST:
-                    delta.join_small_files(spark, table)
+                    if plane is Plane.HISTORY:
+                        control.join_small_files(table, large_bytes=LARGE_BYTES)
+                    else:
+                        delta.join_small_files(spark, table, large_bytes=LARGE_BYTES)
                     log.info("%s: joined %s files", table, files)
             except Exception as error:
                 log.warning("%s: its small files could not be joined: %s", table, error)

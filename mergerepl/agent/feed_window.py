@@ -51,8 +51,8 @@ def feed_window(
 ) -> FeedWindow:
     """Return the window from the article's captured version to the head.
 
-    A late window lies before a MERGE of ours that is done: its users' commits cannot be refused any more, so what
-    an ordinary one refuses about columns and keys is left to the next ordinary one.
+    A late window lies before a MERGE of ours that is done: its users' commits cannot be refused any more. What an
+    ordinary one refuses about columns is left to the next ordinary one; about keys, capture tells a warning.
 
     Raises: CaptureError if the table went back, was re-created or is gone, or has files elsewhere;
     SchemaMismatchError if its published columns are others at the window's end; StoreError if a commit of the

@@ -114,6 +114,13 @@ def read_rows(
     ]
 
 
+def join_small_files(table: Path, *, large_bytes: int) -> None:
+    """Rewrite a table's files that are not large as few that are: the same rows, in a commit that changes no data."""
+    from deltalake import DeltaTable
+
+    DeltaTable(str(table)).optimize.compact(target_size=large_bytes)
+
+
 def _refuse_empty_commit(path: Path, version: int) -> None:
     """Check that the last commit is not an empty file, as a power loss leaves it: delta-rs passes over it silently."""
     if log_path(path, version).exists() and not log_path(path, version).stat().st_size:

@@ -375,14 +375,14 @@ def transaction_version(table: Path, app_id: str) -> int:
     return -1 if version is None else int(version)
 
 
-def join_small_files(spark: SparkSession, table: Path) -> None:
+def join_small_files(spark: SparkSession, table: Path, *, large_bytes: int) -> None:
     """Rewrite a table's small files as few large ones (OPTIMIZE): the same rows, in a commit that changes no data.
 
-    Files that have grown to 16 MB are left alone, so that the work follows what was appended, not all there is.
+    Files that are large already are left alone, so that the work follows what was appended, not all there is.
     """
     session = spark.newSession()
-    session.conf.set("spark.databricks.delta.optimize.minFileSize", str(16 * 1024 * 1024))
-    session.conf.set("spark.databricks.delta.optimize.maxFileSize", str(32 * 1024 * 1024))
+    session.conf.set("spark.databricks.delta.optimize.minFileSize", str(large_bytes))
+    session.conf.set("spark.databricks.delta.optimize.maxFileSize", str(2 * large_bytes))
     DeltaTable.forPath(session, str(table)).optimize().executeCompaction()
 
 

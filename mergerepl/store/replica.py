@@ -130,11 +130,11 @@ class Replica:
             )
         return self
 
-    def appended_tables(self) -> list[Path]:
-        """Return the system tables that every session may append to."""
-        names = (table.name for table in registry.ALL if table.plane is not Plane.CONTROL)
-        conflicts = sorted({article.conflict_table for article in self.articles})
-        return [self.folder / name for name in (*names, *conflicts)]
+    def appended_tables(self) -> dict[Path, Plane]:
+        """Return the system tables that every session may append to, with who writes them."""
+        planes = {table.name: table.plane for table in registry.ALL if table.plane is not Plane.CONTROL}
+        planes.update({article.conflict_table: Plane.DATA for article in self.articles})
+        return {self.folder / name: plane for name, plane in planes.items()}
 
     def require_tables(self) -> None:
         """Check that no system table is gone: what is written next would begin it anew, without its past.

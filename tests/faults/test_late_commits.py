@@ -3,8 +3,10 @@
 The session is paused right before its MERGE; the commits then land on a table the session thinks it knows.
 """
 
+import logging
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ import mergerepl
 from mergerepl import failpoints
 from tests.properties.engine_network import EngineNetwork, Setting
 from tests.properties.reference import Subscriber
+from tests.spark.test_capture_traps import Site
 
 
 def row(a: str | None, b: str | None, c: str | None = None) -> dict[str, str | None]:
@@ -21,7 +24,7 @@ def row(a: str | None, b: str | None, c: str | None = None) -> dict[str, str | N
 
 
 def paused_sync(
-    engine: EngineNetwork, point: str, gate: Path, monkeypatch: pytest.MonkeyPatch
+    sync: Callable[[], mergerepl.SessionResult], point: str, gate: Path, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[threading.Thread, list[object]]:
     """Start a session that stops at a failpoint; return once it is there."""
     failpoints._passed.clear()
@@ -30,7 +33,7 @@ def paused_sync(
 
     def run() -> None:
         try:
-            outcome.append(engine.sync("north"))
+            outcome.append(sync())
         except BaseException as error:
             outcome.append(error)
 
@@ -59,7 +62,9 @@ def test_inv_25_commits_that_slip_in_before_the_merge_survive_or_are_logged(
     incoming = {f"k{n}": row(f"in{n}", "b") for n in range(5)} | {"k5": None, "new": row("in", "in")}
     engine.write(there, incoming)
     engine.write(here, {"k4": row("own4", "b")})
-    thread, outcome = paused_sync(engine, f"{side}.before_merge", replica_dir / "gate", monkeypatch)
+    thread, outcome = paused_sync(
+        lambda: engine.sync("north"), f"{side}.before_merge", replica_dir / "gate", monkeypatch
+    )
     late = {
         "k0": row("late0", "b"),  # the column that comes in
         "k1": row("a", "late1"),  # another column
@@ -107,3 +112,34 @@ def test_inv_25_commits_that_slip_in_before_the_merge_survive_or_are_logged(
     if tracking == "column":
         assert rows["k1"][:2] == ["in1", "late1"]
     assert engine.sync("north").status == "nothing_to_do"
+
+
+@pytest.mark.timeout(900)
+def test_inv_25_second_rows_of_a_key_that_slip_in_are_told_and_no_row_is_lost_with_one_of_them(
+    spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    site = Site(spark, replica_dir, ["orders"])
+    table = site.table("hq", "orders")
+    spark.sql(f"update {site.table('north', 'orders')} set a = 'in' where id in (0, 1)")
+    thread, outcome = paused_sync(site.sync, "publisher.before_merge", replica_dir / "gate", monkeypatch)
+    # 1 meets a change that comes in; of 8, both rows are new, in one commit.
+    spark.sql(f"insert into {table} select id, 'late', 0.5d from range(1, 6)")
+    spark.sql(f"insert into {table} values (8, 'one', 8.0), (8, 'two', 8.5), (null, 'no key', 0.0)")
+    with caplog.at_level(logging.WARNING):
+        (replica_dir / "gate").touch()
+        thread.join(600)
+    monkeypatch.delenv("MERGEREPL_FAILPOINT")
+    assert isinstance(outcome[0], mergerepl.SessionResult), outcome
+    told = [message for message in caplog.messages if "Remove the others" in message]
+    assert told
+    assert any("NULL in their key" in message for message in caplog.messages)
+    # One of two rows goes: the one that was there, the one that came, or both, in turn.
+    spark.sql(f"delete from {table} where id = 2 and a = 'late' or id = 3 and a <> 'late' or id = 4")
+    spark.sql(f"update {table} set id = 50 where id = 5 and a <> 'late'")
+    spark.sql(f"delete from {table} where id = 8 and a = 'one' or id is null")
+    site.sync()
+    hq, north = site.rows("hq", "orders"), site.rows("north", "orders")
+    assert hq == north
+    assert {(2, "a2", 2.0), (3, "late", 0.5), (5, "late", 0.5), (50, "a5", 5.0), (8, "two", 8.5)} < hq
+    assert 4 not in {row[0] for row in hq}
+    assert site.sync().status == "nothing_to_do"

@@ -45,6 +45,12 @@ def test_appended_tables_are_joined_when_they_are_due_and_stay_what_they_were(
     assert [file_count(table) for table in hub.appended_tables()] == [1] * len(hub.appended_tables())
     assert file_count(north.contents) == file_count(north.tombstone) == 1
     assert [contents_of(replica) for replica in replicas] == before
+    engines = {
+        table.name: DeltaTable(str(table)).history(1)[0]["engineInfo"].partition(":")[0]
+        for table in hub.appended_tables()
+    }
+    assert engines["MSmerge_sessions"] == engines["MSmerge_articlehistory"] == "delta-rs"
+    assert engines["MSmerge_contents"] != "delta-rs"
     assert engine.sync("north").status == "nothing_to_do"
 
     engine.write("hub", {"k0": {**VALUES, "c": "after"}, "k2": {**VALUES, "a": "again"}})
@@ -66,7 +72,7 @@ def test_large_files_are_left_alone(spark: SparkSession, replica_dir: Path) -> N
     assert Path(large).stat().st_size > 16 * 1024 * 1024
     for _ in range(3):
         rows.limit(5).write.format("delta").mode("append").save(str(table))
-    join_small_files(spark, table)
+    join_small_files(spark, table, large_bytes=compaction.LARGE_BYTES)
     assert large in DeltaTable(str(table)).file_uris()
     assert file_count(table) == 2
 

@@ -442,6 +442,8 @@ def test_a_generation_number_left_by_a_capture_that_died_is_not_given_twice(fres
     monkeypatch.delenv("MERGEREPL_FAILPOINT")
     fresh.run("update TABLE set note = 'q'", "north")
     assert captured_counts(fresh.capture("north")) == {"orders": (0, 3, 0), "lines": (0, 2, 0)}
-    numbers = [row["generation"] for row in Replica(fresh.path("north")).control.rows(genhistory.TABLE)]
+    generations = Replica(fresh.path("north")).control.rows(genhistory.TABLE)
+    numbers = [row["generation"] for row in generations]
     assert len(set(numbers)) == len(numbers) == 2
+    assert sorted(row["changecount"] for row in generations) == [2, 3]
     assert fresh.sync("north").upload.updates == 5
