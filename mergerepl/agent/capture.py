@@ -27,6 +27,7 @@ from mergerepl.store.delta import Transaction
 from mergerepl.store.deltalog import CommitMark
 from mergerepl.store.images import identity_value, image_type, rowguid_of_image
 from mergerepl.store.replica import Replica, ReplicaInfo
+from mergerepl.store.runs import current_rows, delete_runs_after, read_runs
 from mergerepl.store.sql import quote
 from mergerepl.systables.genhistory import GenStatus
 from triggers.errors import DuplicateKeyError, FeedGapError, NullKeyError
@@ -322,8 +323,8 @@ def _known_rows(
     """Return what contents and tombstone know of the changed rows, None if they are empty."""
     if seq == 0:
         return None
-    runs = delta.read_runs(spark, replica.folder, article, through_seq_inclusive=seq)
-    return delta.current_rows(runs.join(net.select(ROWGUID), on=ROWGUID, how="left_semi"), KNOWN_COLUMNS)
+    runs = read_runs(spark, replica.folder, article, through_seq_inclusive=seq)
+    return current_rows(runs.join(net.select(ROWGUID), on=ROWGUID, how="left_semi"), KNOWN_COLUMNS)
 
 
 def open_generation(
@@ -405,7 +406,7 @@ def remove_leftovers(spark_of: Callable[[], SparkSession], replica: Replica, inf
     found = False
     for path in (replica.contents, replica.tombstone):
         if delta.transaction_version(path, RUN_APP_ID) > info.last_seq:
-            found = delta.delete_runs_after(spark_of(), path, through_seq_inclusive=info.last_seq) or found
+            found = delete_runs_after(spark_of(), path, through_seq_inclusive=info.last_seq) or found
     return found
 
 

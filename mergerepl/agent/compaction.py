@@ -7,7 +7,7 @@ import logging
 
 from pyspark.sql import SparkSession
 
-from mergerepl.store import control, delta
+from mergerepl.store import appended, control
 from mergerepl.store.replica import Replica
 from mergerepl.systables.table import Plane
 
@@ -35,12 +35,12 @@ def compact_when_due(
     for replica in replicas:
         for table, plane in replica.appended_tables().items():
             try:
-                files = delta.file_count(table)
+                files = appended.file_count(table)
                 if files > FILES_AT_MOST:
                     if plane is Plane.HISTORY:
                         control.join_small_files(table, large_bytes=LARGE_BYTES)
                     else:
-                        delta.join_small_files(spark, table, large_bytes=LARGE_BYTES)
+                        appended.join_small_files(spark, table, large_bytes=LARGE_BYTES)
                     log.info("%s: joined %s files", table, files)
             except Exception as error:
                 log.warning("%s: its small files could not be joined: %s", table, error)

@@ -18,9 +18,9 @@ from mergerepl import changes
 from mergerepl.agent.capture import CapturedArticle
 from mergerepl.changeset import ArticleWork
 from mergerepl.model.article import PublishedArticle
-from mergerepl.store import delta
 from mergerepl.store.passed import passed
 from mergerepl.store.replica import Replica
+from mergerepl.store.runs import SEQ, current_rows, read_runs
 
 _BOUNDED_TYPES = ("tinyint", "smallint", "int", "bigint", "date", "string")
 """Key types whose literal text casts back exactly, so that a range of them may prune files."""
@@ -51,7 +51,7 @@ def side_changes(spark: SparkSession, side: Enumerated) -> DataFrame | None:
     captured = side.captured.rows if side.captured is not None else None
     if side.is_complete_in_memory:
         return captured
-    runs = delta.read_runs(
+    runs = read_runs(
         spark,
         side.replica.folder,
         side.article,
@@ -60,10 +60,10 @@ def side_changes(spark: SparkSession, side: Enumerated) -> DataFrame | None:
     )
     if captured is not None:
         # It is being committed meanwhile, or never (a dry run); its rows are newer than every run read here.
-        uncommitted = captured.withColumn(delta.SEQ, passed(side.through_seq_inclusive + 1, "bigint"))
+        uncommitted = captured.withColumn(SEQ, passed(side.through_seq_inclusive + 1, "bigint"))
         runs = runs.unionByName(uncommitted)
     told = enum_changes(
-        delta.current_rows(runs),
+        current_rows(runs),
         from_generation_exclusive=side.from_generation_exclusive,
         known_generations=side.known_generations,
     )

@@ -17,9 +17,11 @@ from mergerepl.changeset import ArticleWork, Changeset, SideWork
 from mergerepl.failpoints import failpoint
 from mergerepl.model.article import PublishedArticle
 from mergerepl.store import delta
+from mergerepl.store.appended import append, union_all
 from mergerepl.store.delta import Transaction
 from mergerepl.store.deltalog import Commit, CommitMark
 from mergerepl.store.replica import Replica
+from mergerepl.store.runs import contents_rows, tombstone_rows
 from mergerepl.systables import contents, tombstone
 from mergerepl.systables.table import FOLDER
 
@@ -123,14 +125,14 @@ def append_run(
     """Append one run (CHANGES rows of several articles) to contents and tombstone; the seq is the transaction's version."""
     seq, marker = transaction.version, transaction.mark.session
     if contents:
-        frames = [delta.contents_rows(frame, article, seq=seq, marker=marker) for article, frame in rows]
+        frames = [contents_rows(frame, article, seq=seq, marker=marker) for article, frame in rows]
         failpoint("run.before_contents")
-        delta.append(delta.union_all(frames), replica.contents, transaction)
+        append(union_all(frames), replica.contents, transaction)
         failpoint("run.after_contents")
     if tombstones:
-        frames = [delta.tombstone_rows(frame, article, seq=seq, marker=marker) for article, frame in rows]
+        frames = [tombstone_rows(frame, article, seq=seq, marker=marker) for article, frame in rows]
         failpoint("run.before_tombstone")
-        delta.append(delta.union_all(frames), replica.tombstone, transaction)
+        append(union_all(frames), replica.tombstone, transaction)
         failpoint("run.after_tombstone")
 
 

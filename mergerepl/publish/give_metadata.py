@@ -13,9 +13,11 @@ from mergerepl.failpoints import failpoint
 from mergerepl.publish.replica_state import ReplicaState, change_info
 from mergerepl.publish.work import Work
 from mergerepl.snapshot.copy_metadata import copy_metadata
+from mergerepl.store.appended import read
 from mergerepl.store.control import ControlPlane, Row
-from mergerepl.store.delta import Transaction, delete_runs_after
+from mergerepl.store.delta import Transaction
 from mergerepl.store.deltalog import CommitMark, head_version
+from mergerepl.store.runs import delete_runs_after
 from mergerepl.systables import catalog, contents, genhistory, replinfo, tombstone
 from mergerepl.systables.genhistory import GenStatus
 from mergerepl.systables.table import FOLDER
@@ -154,5 +156,5 @@ def _delete_rows(work: Work, path: Path, nicknames: Sequence[int]) -> None:
     from delta.tables import DeltaTable
 
     is_theirs = F.col(contents.TABLENICK).isin(*nicknames)
-    if not work.spark.read.format("delta").load(str(path)).where(is_theirs).isEmpty():
+    if not read(work.spark, path).where(is_theirs).isEmpty():
         DeltaTable.forPath(work.spark, str(path)).delete(is_theirs)

@@ -11,7 +11,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from mergerepl.failpoints import failpoint
-from mergerepl.store.delta import Transaction, append
+from mergerepl.store.appended import append, read
+from mergerepl.store.delta import Transaction
 from mergerepl.systables import contents, tombstone
 from mergerepl.systables.contents import (
     GENERATION,
@@ -70,7 +71,7 @@ def copy_metadata(
 def _runs(
     spark: SparkSession, root: Path, table: str, tablenicks: Sequence[int], through_seq: int
 ) -> DataFrame:
-    rows = spark.read.format("delta").load(str(root / FOLDER / table))
+    rows = read(spark, root / FOLDER / table)
     return rows.where(F.col(TABLENICK).isin(*tablenicks) & (F.col(SEQ) <= through_seq))
 
 

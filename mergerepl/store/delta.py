@@ -18,30 +18,17 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from mergerepl.changes import (
-    CHANGE_COLUMNS,
-    COLV1,
-    DELETED,
-    GENERATION,
-    LINEAGE,
-    PARTCHANGEGEN,
-    PRIORITY,
     ROW,
-    ROWGUID,
-    TOMBSTONE_TYPE,
     Action,
 )
 from mergerepl.errors import CommitConflictError, StoreError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.store.deltalog import Commit, CommitMark, find_own_commit, head_version
 from mergerepl.store.images import identity_value, same_value
-from mergerepl.store.passed import passed
-from mergerepl.store.sql import quote, struct_type
-from mergerepl.systables import contents, tombstone
-from mergerepl.systables.contents import COLV1_TYPE, LINEAGE_TYPE, row_column
+from mergerepl.store.sql import quote
 
 log = logging.getLogger(__name__)
 
-SEQ = contents.SEQ
 COMMIT_ATTEMPTS = 8
 RETRY_WAIT_S = 0.2
 
@@ -79,109 +66,6 @@ def read_feed(
     return feed.where(~F.col("_commit_version").isin(list(own_versions))) if own_versions else feed
 
 
-def read_runs(
-    spark: SparkSession,
-    folder: Path,
-    article: PublishedArticle,
-    *,
-    through_seq_inclusive: int,
-    from_generation_exclusive: int | None = None,
-) -> DataFrame:
-    """Return the appended runs of one article's contents and tombstones: CHANGES columns and seq, not netted.
-
-    Generations rise with runs, so a lower bound on the generation prunes files and still leaves the latest
-    version of every row it admits.
-    """
-
-    def of(table: str) -> DataFrame:
-        rows = spark.read.format("delta").load(str(folder / table))
-        rows = rows.where((F.col("tablenick") == article.nickname) & (F.col(SEQ) <= through_seq_inclusive))
-        if from_generation_exclusive is not None:
-            rows = rows.where(F.col(GENERATION) > from_generation_exclusive)
-        is_tombstone = table == tombstone.NAME
-        return rows.select(
-            ROWGUID,
-            F.lit(is_tombstone).alias(DELETED),
-            (F.col(tombstone.TYPE) if is_tombstone else F.lit(None).cast("int")).alias(TOMBSTONE_TYPE),
-            GENERATION,
-            (F.lit(None).cast("bigint") if is_tombstone else F.col(PARTCHANGEGEN)).alias(PARTCHANGEGEN),
-            LINEAGE,
-            (F.lit(None).cast(COLV1_TYPE) if is_tombstone else F.col(COLV1)).alias(COLV1),
-            PRIORITY,
-            F.col(row_column(article.nickname)).alias(ROW),
-            SEQ,
-        )
-
-    if not has_files(folder / tombstone.NAME):
-        return of(contents.NAME)
-    return of(contents.NAME).unionByName(of(tombstone.NAME))
-
-
-def has_files(table: Path) -> bool:
-    """Return whether a table holds any data file, without a Spark job."""
-    return file_count(table) > 0
-
-
-def file_count(table: Path) -> int:
-    """Return the number of a table's data files, without a Spark job."""
-    from deltalake import DeltaTable as LogTable
-
-    return len(LogTable(str(table)).file_uris())
-
-
-def current_rows(runs: DataFrame, columns: Sequence[str] = CHANGE_COLUMNS) -> DataFrame:
-    """Return the latest version of each row: the reader's side of append-only contents and tombstones.
-
-    `columns` are those wanted besides the rowguid: Spark cannot leave unused ones of a struct unread by itself.
-    """
-    wanted = [name for name in columns if name != ROWGUID]
-    latest = runs.groupBy(ROWGUID).agg(F.max_by(F.struct(*wanted), SEQ).alias("latest"))
-    return latest.select(ROWGUID, "latest.*")
-
-
-def contents_rows(rows: DataFrame, article: PublishedArticle, *, seq: int, marker: str) -> DataFrame:
-    """Return the MSmerge_contents rows of live CHANGES rows."""
-    nothing = F.lit(None)
-    return rows.where(~F.col(DELETED)).select(
-        F.lit(article.nickname).alias("tablenick"),
-        ROWGUID,
-        GENERATION,
-        PARTCHANGEGEN,
-        LINEAGE,
-        COLV1,
-        F.lit(marker).alias("marker"),
-        nothing.cast("string").alias(contents.LOGICAL_RECORD_PARENT_ROWGUID),
-        nothing.cast(LINEAGE_TYPE).alias(contents.LOGICAL_RECORD_LINEAGE),
-        nothing.cast("bigint").alias(contents.LOGICAL_RELATION_CHANGE_GEN),
-        PRIORITY,
-        passed(seq, "bigint").alias(SEQ),
-        F.col(ROW).cast(struct_type(article.types)).alias(row_column(article.nickname)),
-    )
-
-
-def tombstone_rows(rows: DataFrame, article: PublishedArticle, *, seq: int, marker: str) -> DataFrame:
-    """Return the MSmerge_tombstone rows of deleted CHANGES rows."""
-    nothing = F.lit(None)
-    return rows.where(DELETED).select(
-        ROWGUID,
-        F.lit(article.nickname).alias("tablenick"),
-        F.col(TOMBSTONE_TYPE).alias(tombstone.TYPE),
-        LINEAGE,
-        GENERATION,
-        nothing.cast("string").alias(contents.LOGICAL_RECORD_PARENT_ROWGUID),
-        nothing.cast(LINEAGE_TYPE).alias(contents.LOGICAL_RECORD_LINEAGE),
-        PRIORITY,
-        F.lit(marker).alias("marker"),
-        passed(seq, "bigint").alias(SEQ),
-        F.col(ROW).cast(struct_type(article.types)).alias(row_column(article.nickname)),
-    )
-
-
-def union_all(frames: Sequence[DataFrame]) -> DataFrame:
-    """Return the rows of all frames; a column some lack (another article's image) is NULL there."""
-    return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), frames)
-
-
 def append(rows: DataFrame, table: Path, transaction: Transaction) -> None:
     """Append rows once; without effect if the table holds the transaction already.
 
@@ -198,7 +82,7 @@ def append(rows: DataFrame, table: Path, transaction: Transaction) -> None:
         .option("userMetadata", transaction.mark.to_user_metadata())
         .save(str(table))
     )
-    _read_back(table, transaction, from_version_exclusive=head)
+    read_back(table, transaction, from_version_exclusive=head)
 
 
 def merge_rows(
@@ -254,7 +138,7 @@ def merge_rows(
                 ) from error
             log.info("commit conflict on %s, attempt %s", table, attempt)
             time.sleep(RETRY_WAIT_S * attempt)
-    return _read_back(table, transaction, from_version_exclusive=from_version_exclusive)
+    return read_back(table, transaction, from_version_exclusive=from_version_exclusive)
 
 
 def _merge(
@@ -348,7 +232,7 @@ def marked_session(spark: SparkSession, transaction: Transaction) -> SparkSessio
     return session
 
 
-def _read_back(table: Path, transaction: Transaction, *, from_version_exclusive: int) -> Commit:
+def read_back(table: Path, transaction: Transaction, *, from_version_exclusive: int) -> Commit:
     """Return our commit, looked for in the log itself. A write with a transaction always commits, even if
     empty.
 
@@ -373,23 +257,3 @@ def transaction_version(table: Path, app_id: str) -> int:
 
     version = LogTable(str(table)).transaction_version(app_id)
     return -1 if version is None else int(version)
-
-
-def join_small_files(spark: SparkSession, table: Path, *, large_bytes: int) -> None:
-    """Rewrite a table's small files as few large ones (OPTIMIZE): the same rows, in a commit that changes no data.
-
-    Files that are large already are left alone, so that the work follows what was appended, not all there is.
-    """
-    session = spark.newSession()
-    session.conf.set("spark.databricks.delta.optimize.minFileSize", str(large_bytes))
-    session.conf.set("spark.databricks.delta.optimize.maxFileSize", str(2 * large_bytes))
-    DeltaTable.forPath(session, str(table)).optimize().executeCompaction()
-
-
-def delete_runs_after(spark: SparkSession, table: Path, *, through_seq_inclusive: int) -> bool:
-    """Remove runs that a crash left behind: those beyond the last committed one. Returns whether any were."""
-    leftover = F.col(SEQ) > through_seq_inclusive
-    if spark.read.format("delta").load(str(table)).where(leftover).isEmpty():
-        return False
-    DeltaTable.forPath(spark, str(table)).delete(leftover)
-    return True

@@ -14,6 +14,7 @@ def passed(value: int | float, data_type: str) -> Column:
     is handed to the code; and as the index depends on the row, the optimizer cannot see that its element is a
     constant.
     """
-    # A row that never had a key has no rowguid.
-    always_first = F.coalesce(F.octet_length(F.col(ROWGUID)), F.lit(0)) * F.lit(0)
+    # A length has no sign: 0 for every row, which a product with 0 would be to the optimizer too. A row that never
+    # had a key has no rowguid.
+    always_first = F.shiftright(F.coalesce(F.octet_length(F.col(ROWGUID)), F.lit(0)), 31)
     return F.get(F.array(F.lit(value).cast(data_type)), always_first)

@@ -11,7 +11,7 @@ _NOT_NULL = " not null"
 
 
 class Plane(StrEnum):
-    """Which library writes a table. Both write Delta; never both to one table."""
+    """Who writes a table's rows. The commits of all of them are `deltalake`'s (docs/decisions/0006)."""
 
     CONTROL = "control"
     """`deltalake`: small, rewritten whole by each commit."""

@@ -125,15 +125,13 @@ class EngineNetwork:
 
     def lineages(self, replica: str) -> dict[str, frozenset[int]]:
         """Return key -> nicknames of the replicas whose changes a row (or its tombstone) includes."""
-        from mergerepl.store import delta
         from mergerepl.store.replica import Replica
+        from mergerepl.store.runs import current_rows, read_runs
 
         there = Replica(self.path(replica))
         seq = there.info().last_seq
-        runs = delta.read_runs(self.spark, there.folder, there.articles[0], through_seq_inclusive=seq)
-        told = (
-            delta.current_rows(runs).selectExpr("row.c0 as key", "map_keys(lineage) as nicknames").toArrow()
-        )
+        runs = read_runs(self.spark, there.folder, there.articles[0], through_seq_inclusive=seq)
+        told = current_rows(runs).selectExpr("row.c0 as key", "map_keys(lineage) as nicknames").toArrow()
         pairs = zip(*told.to_pydict().values(), strict=True)
         return {key: frozenset(replica_nickname(n) for n in nicknames) for key, nicknames in pairs}
 

@@ -1,0 +1,128 @@
+"""Runs: what a session appends to contents and tombstone, and what they tell of each row.
+
+Every run has a number (seq) above all before it; the latest run of a row is what is known of it.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from delta.tables import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from mergerepl.changes import (
+    CHANGE_COLUMNS,
+    COLV1,
+    DELETED,
+    GENERATION,
+    LINEAGE,
+    PARTCHANGEGEN,
+    PRIORITY,
+    ROW,
+    ROWGUID,
+    TOMBSTONE_TYPE,
+)
+from mergerepl.model.article import PublishedArticle
+from mergerepl.store import appended
+from mergerepl.store.passed import passed
+from mergerepl.store.sql import struct_type
+from mergerepl.systables import contents, tombstone
+from mergerepl.systables.contents import COLV1_TYPE, LINEAGE_TYPE, row_column
+
+SEQ = contents.SEQ
+
+
+def read_runs(
+    spark: SparkSession,
+    folder: Path,
+    article: PublishedArticle,
+    *,
+    through_seq_inclusive: int,
+    from_generation_exclusive: int | None = None,
+) -> DataFrame:
+    """Return the appended runs of one article's contents and tombstones: CHANGES columns and seq, not netted.
+
+    Generations rise with runs, so a lower bound on the generation prunes files and still leaves the latest
+    version of every row it admits.
+    """
+
+    def of(table: str) -> DataFrame:
+        rows = appended.read(spark, folder / table, from_generation_exclusive=from_generation_exclusive)
+        is_committed = F.col(SEQ) <= passed(through_seq_inclusive, "bigint")
+        rows = rows.where((F.col("tablenick") == article.nickname) & is_committed)
+        if from_generation_exclusive is not None:
+            rows = rows.where(F.col(GENERATION) > passed(from_generation_exclusive, "bigint"))
+        is_tombstone = table == tombstone.NAME
+        return rows.select(
+            ROWGUID,
+            F.lit(is_tombstone).alias(DELETED),
+            (F.col(tombstone.TYPE) if is_tombstone else F.lit(None).cast("int")).alias(TOMBSTONE_TYPE),
+            GENERATION,
+            (F.lit(None).cast("bigint") if is_tombstone else F.col(PARTCHANGEGEN)).alias(PARTCHANGEGEN),
+            LINEAGE,
+            (F.lit(None).cast(COLV1_TYPE) if is_tombstone else F.col(COLV1)).alias(COLV1),
+            PRIORITY,
+            F.col(row_column(article.nickname)).alias(ROW),
+            SEQ,
+        )
+
+    if appended.file_count(folder / tombstone.NAME) == 0:
+        return of(contents.NAME)
+    return of(contents.NAME).unionByName(of(tombstone.NAME))
+
+
+def current_rows(runs: DataFrame, columns: Sequence[str] = CHANGE_COLUMNS) -> DataFrame:
+    """Return the latest version of each row: the reader's side of append-only contents and tombstones.
+
+    `columns` are those wanted besides the rowguid: Spark cannot leave unused ones of a struct unread by itself.
+    """
+    wanted = [name for name in columns if name != ROWGUID]
+    latest = runs.groupBy(ROWGUID).agg(F.max_by(F.struct(*wanted), SEQ).alias("latest"))
+    return latest.select(ROWGUID, "latest.*")
+
+
+def contents_rows(rows: DataFrame, article: PublishedArticle, *, seq: int, marker: str) -> DataFrame:
+    """Return the MSmerge_contents rows of live CHANGES rows."""
+    nothing = F.lit(None)
+    return rows.where(~F.col(DELETED)).select(
+        F.lit(article.nickname).alias("tablenick"),
+        ROWGUID,
+        GENERATION,
+        PARTCHANGEGEN,
+        LINEAGE,
+        COLV1,
+        F.lit(marker).alias("marker"),
+        nothing.cast("string").alias(contents.LOGICAL_RECORD_PARENT_ROWGUID),
+        nothing.cast(LINEAGE_TYPE).alias(contents.LOGICAL_RECORD_LINEAGE),
+        nothing.cast("bigint").alias(contents.LOGICAL_RELATION_CHANGE_GEN),
+        PRIORITY,
+        passed(seq, "bigint").alias(SEQ),
+        F.col(ROW).cast(struct_type(article.types)).alias(row_column(article.nickname)),
+    )
+
+
+def tombstone_rows(rows: DataFrame, article: PublishedArticle, *, seq: int, marker: str) -> DataFrame:
+    """Return the MSmerge_tombstone rows of deleted CHANGES rows."""
+    nothing = F.lit(None)
+    return rows.where(DELETED).select(
+        ROWGUID,
+        F.lit(article.nickname).alias("tablenick"),
+        F.col(TOMBSTONE_TYPE).alias(tombstone.TYPE),
+        LINEAGE,
+        GENERATION,
+        nothing.cast("string").alias(contents.LOGICAL_RECORD_PARENT_ROWGUID),
+        nothing.cast(LINEAGE_TYPE).alias(contents.LOGICAL_RECORD_LINEAGE),
+        PRIORITY,
+        F.lit(marker).alias("marker"),
+        passed(seq, "bigint").alias(SEQ),
+        F.col(ROW).cast(struct_type(article.types)).alias(row_column(article.nickname)),
+    )
+
+
+def delete_runs_after(spark: SparkSession, table: Path, *, through_seq_inclusive: int) -> bool:
+    """Remove runs that a crash left behind: those beyond the last committed one. Returns whether any were."""
+    leftover = F.col(SEQ) > through_seq_inclusive
+    if appended.read(spark, table).where(leftover).isEmpty():
+        return False
+    DeltaTable.forPath(spark, str(table)).delete(leftover)
+    return True

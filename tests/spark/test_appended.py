@@ -1,0 +1,152 @@
+"""Tables whose rows are Spark's and whose log is deltalake's: what any Delta reader sees, once, and fenced."""
+
+import threading
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from mergerepl.changes import ROWGUID
+from mergerepl.errors import CommitConflictError
+from mergerepl.store import appended
+from mergerepl.store.delta import Transaction
+from mergerepl.store.deltalog import CommitMark, find_own_commit
+from mergerepl.store.passed import passed
+
+pytestmark = pytest.mark.spark
+
+TYPES = {
+    "generation": "bigint",
+    "seq": "bigint",
+    "n": "timestamp_ntz",
+    "row_1": "struct<c0: decimal(38,18), c1: timestamp, c2: date, c3: array<struct<x: binary>>, c4: map<string, float>>",
+}
+VALUES = {
+    "n": "timestamp_ntz'0001-01-01 00:00:00.000001'",
+    "row_1": """named_struct('c0', 12345678901234567890.123456789012345678bd, 'c1', timestamp'1500-03-01 12:00:00.5Z',
+        'c2', date'1582-10-04', 'c3', array(named_struct('x', X'00FF'), null), 'c4', map('', float('NaN')))""",
+}
+
+
+def transaction(version: int, app_id: str = "runs") -> Transaction:
+    return Transaction(app_id, version, CommitMark(str(uuid4()), f"step:{version}", "replica"))
+
+
+@pytest.fixture
+def table(spark: SparkSession, replica_dir: Path) -> Path:
+    path = replica_dir / "with space é" / "runs"
+    columns = ", ".join(f"{name} {type_}" for name, type_ in TYPES.items())
+    properties = f"'{appended.STATS_PROPERTY}' = 'generation,seq'"
+    spark.sql(f"create table delta.`{path}` ({columns}) using delta tblproperties ({properties})")
+    return path
+
+
+def rows(spark: SparkSession, generation: int, number: int) -> DataFrame:
+    return spark.range(number).selectExpr(
+        f"{generation}L as generation", "id as seq", *(f"{value} as {name}" for name, value in VALUES.items())
+    )
+
+
+def test_any_reader_sees_every_type_as_it_was_written(spark: SparkSession, table: Path) -> None:
+    appended.append(rows(spark, 1, 3), table, transaction(1))
+    # A column that the rows lack is NULL; one whose name has another case is the same.
+    appended.append(rows(spark, 2, 2).drop("row_1").withColumnRenamed("n", "N"), table, transaction(2))
+    through_delta = spark.read.format("delta").load(str(table))
+    ours = appended.read(spark, table)
+    assert ours.schema == through_delta.schema
+    assert sorted(map(repr, ours.collect())) == sorted(map(repr, through_delta.collect()))
+    expected = rows(spark, 1, 3).select(ours.columns)
+    assert sorted(map(repr, ours.where("generation = 1").collect())) == sorted(map(repr, expected.collect()))
+    assert DeltaTable(str(table)).to_pyarrow_table(columns=["seq", "generation"]).num_rows == 5
+    assert not list(table.glob("run-*"))
+
+
+def test_a_run_is_appended_once_and_its_commit_is_found(spark: SparkSession, table: Path) -> None:
+    once = transaction(7)
+    for _ in range(2):
+        appended.append(rows(spark, 1, 2), table, once)
+    # An earlier run of the same application is there already; no rows are a commit too.
+    appended.append(rows(spark, 1, 2), table, transaction(6))
+    appended.append(rows(spark, 1, 0), table, transaction(8))
+    log = DeltaTable(str(table))
+    assert (log.version(), log.transaction_version("runs")) == (2, 8)
+    assert appended.read(spark, table).count() == 2
+    found = find_own_commit(table, once.mark, from_version_exclusive=0)
+    assert found is not None
+    assert found.version == 1
+    assert found.mark == once.mark
+
+
+def test_files_below_the_bound_are_not_read(spark: SparkSession, table: Path) -> None:
+    for generation in (1, 2, 3):
+        appended.append(rows(spark, generation, 2).coalesce(1), table, transaction(generation))
+    assert appended.file_count(table) == 3
+    assert len(appended.read(spark, table, from_generation_exclusive=2).inputFiles()) == 1
+    assert len(appended.read(spark, table, from_generation_exclusive=0).inputFiles()) == 3
+    # Spark prunes by the same bounds.
+    through_delta = spark.read.format("delta").load(str(table)).where("generation > 2")
+    assert len(through_delta.inputFiles()) == 1
+    assert appended.read(spark, table, from_generation_exclusive=3).where("generation > 3").isEmpty()
+
+
+def test_of_two_agents_that_append_at_once_one_fails(
+    spark: SparkSession, table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written, other_is_done = threading.Event(), threading.Event()
+    write = appended._written
+
+    def slow(*arguments: object) -> list[Path]:
+        files = write(*arguments)  # type: ignore[arg-type]
+        written.set()
+        assert other_is_done.wait(60)
+        return files
+
+    errors: list[BaseException] = []
+
+    def zombie() -> None:
+        try:
+            appended.append(rows(spark, 1, 2), table, transaction(1))
+        except CommitConflictError as error:
+            errors.append(error)
+
+    monkeypatch.setattr(appended, "_written", slow)
+    thread = threading.Thread(target=zombie)
+    thread.start()
+    assert written.wait(60)
+    monkeypatch.setattr(appended, "_written", write)
+    appended.append(rows(spark, 2, 3), table, transaction(1))
+    appended.append(rows(spark, 2, 1), table, transaction(1, "of another kind"))
+    other_is_done.set()
+    thread.join(60)
+    assert len(errors) == 1
+    assert appended.read(spark, table).count() == 4
+
+
+def test_a_table_with_deletion_vectors_is_read_without_what_was_deleted(
+    spark: SparkSession, table: Path
+) -> None:
+    appended.append(rows(spark, 1, 10), table, transaction(1))
+    spark.sql(f"alter table delta.`{table}` set tblproperties ('delta.enableDeletionVectors' = 'true')")
+    spark.sql(f"delete from delta.`{table}` where seq < 4")
+    assert appended.read(spark, table).count() == 6
+    appended.append(rows(spark, 2, 1), table, transaction(2))
+    assert appended.read(spark, table).count() == 7
+
+
+def test_what_is_passed_to_a_query_is_no_part_of_its_code(spark: SparkSession) -> None:
+    """Else every session's generation numbers would be new code, to be made and compiled anew."""
+    compiled = spark._jvm.org.apache.spark.metrics.source.CodegenMetrics.METRIC_COMPILATION_TIME()
+    frame = spark.range(3).select(F.when(F.col("id") > 0, F.col("id").cast("string")).alias(ROWGUID))
+    counts = []
+    for number in (101, 102, 103):
+        before = compiled.getCount()
+        told = frame.select(passed(number, "bigint").alias("n"), ROWGUID).where(
+            passed(number, "bigint") > 100
+        )
+        assert [row["n"] for row in told.collect()] == [number] * 3
+        counts.append(compiled.getCount() - before)
+    assert counts[0] > 0
+    assert counts[1:] == [0, 0]
