@@ -26,6 +26,7 @@ from mergerepl.store.control import Row
 from mergerepl.store.delta import Transaction
 from mergerepl.store.deltalog import CommitMark
 from mergerepl.store.images import identity_value, image_type, rowguid_of_image
+from mergerepl.store.plain_files import read_columns
 from mergerepl.store.replica import Replica, ReplicaInfo
 from mergerepl.store.runs import current_rows, delete_runs_after, read_runs
 from mergerepl.store.sql import quote
@@ -295,7 +296,7 @@ def _rows_in_table(
         *keyed([f"{AFTER}.{field}" for field in article.identity_fields]),
         F.col(EXISTS).cast("int").alias("most"),
     )
-    rows = delta.read_version(spark, window.table, window.through_version_inclusive)
+    rows = read_columns(spark, window.table, window.through_version_inclusive, article.identity)
     there = rows.select(*keyed([quote(name) for name in article.identity])).join(came_or_went, on=keys)
     by_key = there.groupBy(*keys, "most").agg(F.count(F.lit(1)).alias("rows"))
     found = by_key.where(F.col("rows") > F.col("most")).orderBy("most").limit(_NAMED_KEYS).collect()

@@ -24,13 +24,11 @@ from pyspark.sql.types import StructType
 from mergerepl.changes import GENERATION
 from mergerepl.errors import CommitConflictError
 from mergerepl.store.delta import Transaction, read_back
+from mergerepl.store.plain_files import plain_files, read_files, schema_of
 from mergerepl.store.sql import quote
 
 STATS_PROPERTY = "delta.dataSkippingStatsColumns"
 """Names the columns (whole numbers) whose bounds every commit tells of its files."""
-
-_PLAIN_FEATURES = frozenset({"timestampNtz"})
-"""Table features with which a file's rows are the table's rows."""
 
 
 def append(rows: DataFrame, table: Path, transaction: Transaction) -> None:
@@ -44,7 +42,7 @@ def append(rows: DataFrame, table: Path, transaction: Transaction) -> None:
     if done is not None and done >= transaction.version:
         return
     head = log.version()
-    files = _written(rows, table, _schema(log))
+    files = _written(rows, table, schema_of(log))
     stated = log.metadata().configuration.get(STATS_PROPERTY, "")
     bounded = [name for name in stated.split(",") if name]
     try:
@@ -111,28 +109,18 @@ def _stats(file: Path, bounded: Sequence[str]) -> dict[str, Any]:
 def read(spark: SparkSession, table: Path, *, from_generation_exclusive: int | None = None) -> DataFrame:
     """Return a table's rows as it is now; of files whose generations all lie below the bound, none."""
     log = LogTable(str(table))
-    is_plain = _PLAIN_FEATURES.issuperset(log.protocol().reader_features or ())
     files = [
-        action["path"]
-        for action in _actions(log)
+        file
+        for file in plain_files(log) or ()
         if from_generation_exclusive is None
-        or (highest := action.get(f"max.{GENERATION}")) is None
+        or (highest := file.get(f"max.{GENERATION}")) is None
         or highest > from_generation_exclusive
     ]
-    if not files or not is_plain:
-        return spark.read.format("delta").load(str(table))
-    return spark.read.schema(_schema(log)).parquet(*(str(table / file) for file in files))
-
-
-def _actions(log: LogTable) -> list[dict[str, Any]]:
-    import pyarrow as pa
-
-    actions: list[dict[str, Any]] = pa.table(log.get_add_actions(flatten=True)).to_pylist()
-    return actions
-
-
-def _schema(log: LogTable) -> StructType:
-    return StructType.fromJson(json.loads(log.schema().to_json()))
+    return (
+        read_files(spark, table, files, schema_of(log))
+        if files
+        else spark.read.format("delta").load(str(table))
+    )
 
 
 def file_count(table: Path) -> int:

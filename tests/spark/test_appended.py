@@ -15,6 +15,7 @@ from mergerepl.store import appended
 from mergerepl.store.delta import Transaction
 from mergerepl.store.deltalog import CommitMark, find_own_commit
 from mergerepl.store.passed import passed
+from mergerepl.store.plain_files import plain_files, read_columns
 
 pytestmark = pytest.mark.spark
 
@@ -134,6 +135,44 @@ def test_a_table_with_deletion_vectors_is_read_without_what_was_deleted(
     assert appended.read(spark, table).count() == 6
     appended.append(rows(spark, 2, 1), table, transaction(2))
     assert appended.read(spark, table).count() == 7
+
+
+@pytest.mark.parametrize(
+    ("type_", "clause", "change", "is_plain"),
+    [
+        ("string", "", "delete from {} where id = 2", True),
+        ("char(5)", "", "delete from {} where id = 2", True),
+        ("string", "partitioned by (id)", "delete from {} where id = 2", False),
+        (
+            "string",
+            "tblproperties ('delta.enableDeletionVectors' = 'true')",
+            "delete from {} where id = 2",
+            False,
+        ),
+        (
+            "string",
+            "tblproperties ('delta.columnMapping.mode' = 'name')",
+            "alter table {} rename column id to n",
+            False,
+        ),
+    ],
+)
+def test_columns_of_a_version_are_what_delta_reads(
+    spark: SparkSession, replica_dir: Path, type_: str, clause: str, change: str, is_plain: bool
+) -> None:
+    path = replica_dir / "t"
+    table = f"delta.`{path}`"
+    spark.sql(f"create table {table} (id bigint, `odd.name` {type_}, other int) using delta {clause}")
+    spark.sql(f"insert into {table} values (1, 'a', 1), (2, 'b', 2), (3, null, 3)")
+    spark.sql(change.format(table))
+    head = DeltaTable(str(path)).version()
+    assert (plain_files(DeltaTable(str(path))) is not None) == is_plain
+    for version in (head - 1, head):
+        through_delta = spark.read.format("delta").option("versionAsOf", version).load(str(path))
+        key = through_delta.columns[0]
+        wanted = through_delta.select("`odd.name`", key)
+        ours = read_columns(spark, path, version, ["odd.name", key])
+        assert sorted(map(repr, ours.collect())) == sorted(map(repr, wanted.collect()))
 
 
 def test_what_is_passed_to_a_query_is_no_part_of_its_code(spark: SparkSession) -> None:
