@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from mergerepl.changes import CHANGE_COLUMNS, GENERATION
+from mergerepl.store.passed import passed
 
 
 def enum_changes(
@@ -21,6 +22,6 @@ def enum_changes(
 
     Reads: current metadata rows (one per rowguid, CHANGES columns). Returns: CHANGES.
     """
-    is_unsent = F.col(GENERATION) > F.lit(from_generation_exclusive)
-    is_known = F.col(GENERATION).isin(list(known_generations)) if known_generations else F.lit(False)
-    return current.where(is_unsent & ~is_known).select(*CHANGE_COLUMNS)
+    is_unsent = F.col(GENERATION) > passed(from_generation_exclusive, "bigint")
+    known = F.array(*(F.lit(number) for number in known_generations)).cast("array<bigint>")
+    return current.where(is_unsent & ~F.array_contains(known, F.col(GENERATION))).select(*CHANGE_COLUMNS)

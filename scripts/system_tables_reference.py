@@ -45,7 +45,7 @@ PURPOSE = {
 WRITER = {
     Plane.CONTROL: "Small; written whole by each commit, with deltalake.",
     Plane.HISTORY: "Small; appended to, with deltalake.",
-    Plane.DATA: "Grows with the changes; appended to, with Spark.",
+    Plane.DATA: "Grows with the changes; rows by Spark, commits by deltalake, appended to.",
 }
 
 

@@ -109,7 +109,8 @@ def read_changes(
         known = _known_rows(spark, replica, window.article, net, seq)
         rows = tracked_rows(net, known, window.article, origin).select(*CHANGE_COLUMNS)
         if known is not None:
-            # Not `persist`: an append to contents makes Spark compute anew what in memory was read from there.
+            # Not `persist`: where contents are read through Delta (a deletion vector, say), an append to them makes
+            # Spark compute anew what in memory was read from there.
             rows = rows.localCheckpoint()
             net.unpersist()
     except BaseException:

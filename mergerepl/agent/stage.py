@@ -67,7 +67,8 @@ def side_changes(spark: SparkSession, side: Enumerated) -> DataFrame | None:
         from_generation_exclusive=side.from_generation_exclusive,
         known_generations=side.known_generations,
     )
-    # The append beside this makes Spark compute anew what in memory was read from contents, unless it is cut off.
+    # Where contents are read through Delta, the append beside this makes Spark compute anew what in memory was read
+    # from there, unless it is cut off.
     return told.localCheckpoint(eager=False)
 
 

@@ -17,7 +17,7 @@ from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.changeset import Changeset, SideWork
 from mergerepl.failpoints import failpoint
 from mergerepl.model.article import PublishedArticle
-from mergerepl.store.appended import append, union_all
+from mergerepl.store import appended
 from mergerepl.store.delta import Transaction
 from mergerepl.store.deltalog import CommitMark
 from mergerepl.store.images import image_type, key_text
@@ -54,10 +54,14 @@ def log_conflicts(
     for article in chosen:
         losers = _losing_rows(spark, changeset, article, works)
         failpoint("conflicts.before_rows")
-        append(losers, replica.folder / article.conflict_table, _transaction(changeset, article.name))
+        appended.append(
+            losers, replica.folder / article.conflict_table, _transaction(changeset, article.name)
+        )
         failpoint("conflicts.after_rows")
     failpoint("conflicts.before_info")
-    append(union_all(infos), replica.folder / conflicts_info.NAME, _transaction(changeset, "info"))
+    appended.append(
+        appended.union_all(infos), replica.folder / conflicts_info.NAME, _transaction(changeset, "info")
+    )
     failpoint("conflicts.after_info")
 
 

@@ -16,8 +16,7 @@ from mergerepl.changes import PUBLISHER
 from mergerepl.changeset import ArticleWork, Changeset, SideWork
 from mergerepl.failpoints import failpoint
 from mergerepl.model.article import PublishedArticle
-from mergerepl.store import delta
-from mergerepl.store.appended import append, union_all
+from mergerepl.store import appended, delta
 from mergerepl.store.delta import Transaction
 from mergerepl.store.deltalog import Commit, CommitMark
 from mergerepl.store.replica import Replica
@@ -127,12 +126,12 @@ def append_run(
     if contents:
         frames = [contents_rows(frame, article, seq=seq, marker=marker) for article, frame in rows]
         failpoint("run.before_contents")
-        append(union_all(frames), replica.contents, transaction)
+        appended.append(appended.union_all(frames), replica.contents, transaction)
         failpoint("run.after_contents")
     if tombstones:
         frames = [tombstone_rows(frame, article, seq=seq, marker=marker) for article, frame in rows]
         failpoint("run.before_tombstone")
-        append(union_all(frames), replica.tombstone, transaction)
+        appended.append(appended.union_all(frames), replica.tombstone, transaction)
         failpoint("run.after_tombstone")
 
 

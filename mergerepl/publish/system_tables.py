@@ -15,7 +15,7 @@ from mergerepl.publish.properties import retention_properties
 from mergerepl.publish.table_facts import read_table_facts
 from mergerepl.snapshot.new_table import NewTable, create_table, features_of
 from mergerepl.store.control import ControlPlane, Row
-from mergerepl.store.deltalog import CommitMark, is_delta_table
+from mergerepl.store.deltalog import STATS_PROPERTY, CommitMark, is_delta_table
 from mergerepl.store.sql import quote
 from mergerepl.systables import conflicts_info, contents, registry, replinfo, tombstone
 from mergerepl.systables.contents import row_column
@@ -66,7 +66,7 @@ def image_field(nickname: int, columns: Sequence[Field]) -> Field:
 def _properties(table: SystemTable, retention: timedelta) -> dict[str, str]:
     properties = {"delta.checkpointInterval": _CHECKPOINT_INTERVAL, **retention_properties({}, retention)}
     if table.name in IMAGE_TABLES:
-        properties["delta.dataSkippingStatsColumns"] = _STATS_COLUMNS
+        properties[STATS_PROPERTY] = _STATS_COLUMNS
     return properties
 
 

@@ -22,22 +22,24 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from mergerepl.changes import GENERATION
-from mergerepl.errors import CommitConflictError
+from mergerepl.errors import CommitConflictError, StoreError
+from mergerepl.store.control import reason_of, refuse_empty_commit
 from mergerepl.store.delta import Transaction, read_back
+from mergerepl.store.deltalog import STATS_PROPERTY
 from mergerepl.store.plain_files import plain_files, read_files, schema_of
 from mergerepl.store.sql import quote
-
-STATS_PROPERTY = "delta.dataSkippingStatsColumns"
-"""Names the columns (whole numbers) whose bounds every commit tells of its files."""
 
 
 def append(rows: DataFrame, table: Path, transaction: Transaction) -> None:
     """Append rows once; without effect if the table holds the transaction already. No rows are a commit too.
 
+    The caller holds the replica.
+
     Raises: CommitConflictError if another agent committed a transaction of the same application meanwhile; StoreError
-        if the commit is not in the log afterwards (another process overwrote it).
+        if the table lacks a column, cannot be committed to, or does not have the commit in its log afterwards (another
+        process overwrote it).
     """
-    log = LogTable(str(table))
+    log = _opened(table)
     done = log.transaction_version(transaction.app_id)
     if done is not None and done >= transaction.version:
         return
@@ -56,9 +58,15 @@ def append(rows: DataFrame, table: Path, transaction: Transaction) -> None:
             ),
         )
     except CommitFailedError as error:
+        if LogTable(str(table)).version() == head:
+            raise StoreError(
+                f"'{table}' cannot be appended to: {reason_of(error)}. Nothing was appended. Undo what was changed of "
+                "it, or restore the folder from a copy taken together with the tables.",
+                table=str(table),
+            ) from error
         raise CommitConflictError(
-            f"Another agent wrote to '{table}' at the same time ({error}). Run again: what was staged is finished "
-            "first.",
+            f"Another agent wrote to '{table}' at the same time ({reason_of(error)}). Run again: what was staged is "
+            "finished first.",
             table=str(table),
         ) from error
     read_back(table, transaction, from_version_exclusive=head)
@@ -66,20 +74,35 @@ def append(rows: DataFrame, table: Path, transaction: Transaction) -> None:
 
 def _written(rows: DataFrame, table: Path, schema: StructType) -> list[Path]:
     """Write rows as the table's columns to Parquet files in its folder; nobody sees them before they are committed."""
-    present = {name.casefold() for name in rows.columns}
-    columns = [
-        F.col(quote(field.name)).cast(field.dataType).alias(field.name)
-        for field in schema
-        if field.name.casefold() in present
-    ]
-    # Without an underscore: if a crash leaves it here, VACUUM removes it.
+    type_of = {field.name.casefold(): field for field in schema}
+    unknown = [name for name in rows.columns if name.casefold() not in type_of]
+    if unknown:
+        raise StoreError(
+            f"System table '{table.name}' has no column '{unknown[0]}': it was edited, or restored to an earlier "
+            f"version. Nothing was appended. Restore '{table.parent}' from a copy taken together with the tables.",
+            table=str(table),
+            column=unknown[0],
+        )
+    fields = [type_of[name.casefold()] for name in rows.columns]
+    columns = [F.col(quote(field.name)).cast(field.dataType).alias(field.name) for field in fields]
+    # The caller holds the replica: what is here was left by a writer that died.
+    for left in table.glob("run-*"):
+        shutil.rmtree(left, ignore_errors=True)
     folder = table / f"run-{uuid4()}"
     try:
         rows.select(*columns).write.parquet(str(folder))
         # Spark's names hold a UUID of each write.
-        return [file.rename(table / file.name) for file in sorted(folder.glob("*.parquet"))]
+        files = [file.rename(table / file.name) for file in sorted(folder.glob("*.parquet"))]
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+    if not files:
+        # No rows make a file too, so Spark wrote to another place: its default file system is not this machine's.
+        raise StoreError(
+            f"Spark wrote rows for '{table}', and there are none. Nothing was appended. Let Spark's default file "
+            "system (spark.hadoop.fs.defaultFS) be file:///, and run where the replica's folder is.",
+            table=str(table),
+        )
+    return files
 
 
 def _added(file: Path, bounded: Sequence[str]) -> AddAction:
@@ -107,20 +130,33 @@ def _stats(file: Path, bounded: Sequence[str]) -> dict[str, Any]:
 
 
 def read(spark: SparkSession, table: Path, *, from_generation_exclusive: int | None = None) -> DataFrame:
-    """Return a table's rows as it is now; of files whose generations all lie below the bound, none."""
+    """Return a table's rows as it is now; of files whose generations all lie below the bound, none.
+
+    Raises: StoreError if its last commit is damaged.
+    """
+    log = _opened(table)
+    files = plain_files(log, bounded=GENERATION)
+    if not files:
+        rows = spark.read.format("delta").load(str(table))
+        if from_generation_exclusive is None:
+            return rows
+        return rows.where(F.col(GENERATION) > from_generation_exclusive)
+    if from_generation_exclusive is None:
+        return read_files(spark, table, files, schema_of(log))
+    chosen = [file for file in files if _may_exceed(file, from_generation_exclusive)]
+    rows = read_files(spark, table, chosen or files[:1], schema_of(log))
+    return rows if chosen else rows.limit(0)
+
+
+def _may_exceed(file: dict[str, Any], generation: int) -> bool:
+    highest = file.get(f"max.{GENERATION}")
+    return highest is None or highest > generation
+
+
+def _opened(table: Path) -> LogTable:
     log = LogTable(str(table))
-    files = [
-        file
-        for file in plain_files(log) or ()
-        if from_generation_exclusive is None
-        or (highest := file.get(f"max.{GENERATION}")) is None
-        or highest > from_generation_exclusive
-    ]
-    return (
-        read_files(spark, table, files, schema_of(log))
-        if files
-        else spark.read.format("delta").load(str(table))
-    )
+    refuse_empty_commit(table, log.version())
+    return log
 
 
 def file_count(table: Path) -> int:

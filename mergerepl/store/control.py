@@ -79,7 +79,7 @@ def read_rows(
 
     try:
         table = DeltaTable(str(path))
-        _refuse_empty_commit(path, table.version())
+        refuse_empty_commit(path, table.version())
         stored = {field.name for field in table.schema().fields}
         gone = [name for name in required if name not in stored]
         if gone:
@@ -121,7 +121,7 @@ def join_small_files(table: Path, *, large_bytes: int) -> None:
     DeltaTable(str(table)).optimize.compact(target_size=large_bytes)
 
 
-def _refuse_empty_commit(path: Path, version: int) -> None:
+def refuse_empty_commit(path: Path, version: int) -> None:
     """Check that the last commit is not an empty file, as a power loss leaves it: delta-rs passes over it silently."""
     if log_path(path, version).exists() and not log_path(path, version).stat().st_size:
         read_commit(path, version)

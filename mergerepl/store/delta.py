@@ -1,7 +1,7 @@
-"""The data plane: every read, append and MERGE of a Delta table through Spark.
+"""Users' tables through Delta on Spark: their feed, their versions, the rows of a new subscriber, the MERGE.
 
 Writes carry a `CommitMark` and a Delta transaction (txnAppId, txnVersion), so that a repeated one is skipped
-and an own commit is told from a user's. They run in a session of their own: the confs that say so must never
+and an own commit is told from a user's. The MERGE runs in a session of its own: the confs that say so must never
 outlive the write, for a later write they still applied to would be skipped silently (reliability.md 0.3).
 """
 

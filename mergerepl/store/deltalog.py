@@ -17,6 +17,9 @@ from urllib.parse import unquote
 from mergerepl.errors import StoreError
 
 LOG_FOLDER = "_delta_log"
+STATS_PROPERTY = "delta.dataSkippingStatsColumns"
+"""Names the columns (whole numbers) whose bounds every commit tells of its files."""
+
 CDF_PROPERTY = "delta.enableChangeDataFeed"
 
 _COMMIT = re.compile(r"\d{20}\.json\Z")

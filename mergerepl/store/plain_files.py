@@ -4,16 +4,19 @@ Rebuilding takes Delta on Spark 0.4 s for the smallest table, in jobs of its own
 """
 
 import json
+import logging
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from mergerepl.store.sql import quote
+
+logger = logging.getLogger(__name__)
 
 _READER_FEATURES = frozenset({"timestampNtz"})
 """Features with which a file's rows are still the table's rows."""
@@ -21,9 +24,14 @@ _READER_FEATURES = frozenset({"timestampNtz"})
 _FILES_AT_MOST = 1000
 """Spark is told every file by its name; of more, Delta on Spark knows them quicker."""
 
+_RELATIVE_NAME = re.compile(r"[^/%:*?\[{\\][^%:*?\[{\\]*")
+"""A path below the table that is written in the log as it is, and that Spark does not take for a pattern."""
 
-def plain_files(log: DeltaTable) -> list[dict[str, Any]] | None:
-    """Return the flat add actions (path, max.<column>, …) of a table, None if its rows are not those of its files.
+_CHAR_TYPE = "__CHAR_VARCHAR_TYPE_STRING"
+
+
+def plain_files(log: DeltaTable, *, bounded: str | None = None) -> list[dict[str, Any]] | None:
+    """Return the files (path, max.<bounded>) of a table, None if its rows are not those of its files.
 
     So it is with column mapping, deletion vectors and partition columns, whose values stand in the log alone; and
     None where the log encodes the files' names.
@@ -36,9 +44,13 @@ def plain_files(log: DeltaTable) -> list[dict[str, Any]] | None:
         return None
     import pyarrow as pa
 
-    actions: list[dict[str, Any]] = pa.table(log.get_add_actions(flatten=True)).to_pylist()
-    is_named = all("%" not in each["path"] and not each["path"].startswith("/") for each in actions)
-    return actions if is_named and len(actions) <= _FILES_AT_MOST else None
+    actions = pa.table(log.get_add_actions(flatten=True))
+    if actions.num_rows > _FILES_AT_MOST:
+        return None
+    # Of the other columns, bounds may be dates and times that Python does not know.
+    wanted = [name for name in ("path", f"max.{bounded}") if name in actions.column_names]
+    files: list[dict[str, Any]] = actions.select(wanted).to_pylist()
+    return files if all(_RELATIVE_NAME.fullmatch(file["path"]) for file in files) else None
 
 
 def schema_of(log: DeltaTable) -> StructType:
@@ -59,10 +71,12 @@ def read_columns(spark: SparkSession, table: Path, version: int, columns: Sequen
         log = DeltaTable(str(table), version=version)
         fields = {field.name.casefold(): field for field in schema_of(log)}
         schema = StructType([fields[name.casefold()] for name in columns])
-        # CHAR(n), for one, is a string with metadata, and Delta pads it.
-        files = None if any(field.metadata for field in schema) else plain_files(log)
-    except DeltaError:
-        # A feature that only Delta on Spark knows; and what it cannot read either, it tells better.
+        # Delta pads the values of CHAR(n).
+        is_padded = any(_CHAR_TYPE in (field.metadata or {}) for field in schema)
+        files = None if is_padded else plain_files(log)
+    except Exception as error:
+        # A feature that only Delta on Spark knows, say; and what it cannot read either, it tells better.
+        logger.info("%s: read through Spark: %s", table, error)
         files = None
     if files:
         return read_files(spark, table, files, schema)

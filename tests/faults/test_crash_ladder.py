@@ -93,7 +93,7 @@ def test_no_durable_step_is_without_a_failpoint() -> None:
 def _is_of_a_list(body: str, call: str) -> bool:
     """Return whether every use of `append` and the like is that of a Python list."""
     owners = set(re.findall(rf"(\w*)\.?{call}\(", body))
-    return call == "append" and "delta" not in owners
+    return call == "append" and "appended" not in owners
 
 
 @pytest.mark.timeout(1200)

@@ -121,7 +121,9 @@ def test_inv_09_a_late_write_to_a_row_that_only_its_metadata_concerned(
     )
     engine.write("hub", {"k1": row("same", "b"), "k2": row("hub", "b"), "k3": None})
     engine.write("north", {"k1": row("same", "b"), "k3": None})
-    thread, outcome = paused_sync(engine, "subscriber.before_merge", replica_dir / "gate", monkeypatch)
+    thread, outcome = paused_sync(
+        lambda: engine.sync("north"), "subscriber.before_merge", replica_dir / "gate", monkeypatch
+    )
     engine.write("north", {"k1": row("late", "b"), "k3": row("late", "b")})
     (replica_dir / "gate").touch()
     thread.join(300)

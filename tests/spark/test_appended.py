@@ -10,10 +10,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from mergerepl.changes import ROWGUID
-from mergerepl.errors import CommitConflictError
+from mergerepl.errors import CommitConflictError, StoreError
 from mergerepl.store import appended
 from mergerepl.store.delta import Transaction
-from mergerepl.store.deltalog import CommitMark, find_own_commit
+from mergerepl.store.deltalog import STATS_PROPERTY, CommitMark, find_own_commit
 from mergerepl.store.passed import passed
 from mergerepl.store.plain_files import plain_files, read_columns
 
@@ -40,7 +40,7 @@ def transaction(version: int, app_id: str = "runs") -> Transaction:
 def table(spark: SparkSession, replica_dir: Path) -> Path:
     path = replica_dir / "with space é" / "runs"
     columns = ", ".join(f"{name} {type_}" for name, type_ in TYPES.items())
-    properties = f"'{appended.STATS_PROPERTY}' = 'generation,seq'"
+    properties = f"'{STATS_PROPERTY}' = 'generation,seq'"
     spark.sql(f"create table delta.`{path}` ({columns}) using delta tblproperties ({properties})")
     return path
 
@@ -90,7 +90,9 @@ def test_files_below_the_bound_are_not_read(spark: SparkSession, table: Path) ->
     # Spark prunes by the same bounds.
     through_delta = spark.read.format("delta").load(str(table)).where("generation > 2")
     assert len(through_delta.inputFiles()) == 1
-    assert appended.read(spark, table, from_generation_exclusive=3).where("generation > 3").isEmpty()
+    nothing = appended.read(spark, table, from_generation_exclusive=3)
+    assert len(nothing.inputFiles()) <= 1
+    assert nothing.isEmpty()
 
 
 def test_of_two_agents_that_append_at_once_one_fails(
@@ -137,6 +139,43 @@ def test_a_table_with_deletion_vectors_is_read_without_what_was_deleted(
     assert appended.read(spark, table).count() == 7
 
 
+def test_what_a_table_cannot_hold_is_refused_and_not_left_out(spark: SparkSession, table: Path) -> None:
+    with pytest.raises(StoreError, match=r"'runs' has no column 'more'.*Nothing was appended"):
+        appended.append(rows(spark, 1, 2).withColumn("more", F.lit(1)), table, transaction(1))
+    # A feature that deltalake does not write: nobody else is at it, so running again would not help.
+    spark.sql(f"alter table delta.`{table}` set tblproperties ('delta.feature.rowTracking' = 'supported')")
+    with pytest.raises(StoreError, match="cannot be appended to"):
+        appended.append(rows(spark, 1, 2), table, transaction(1))
+    assert appended.file_count(table) == 0
+
+
+def test_what_a_crash_left_is_removed_and_an_empty_commit_refused(spark: SparkSession, table: Path) -> None:
+    (table / "run-left" / "_temporary" / "0").mkdir(parents=True)
+    appended.append(rows(spark, 1, 2), table, transaction(1))
+    assert not list(table.glob("run-*"))
+    (table / "_delta_log" / f"{2:020d}.json").write_text("")
+    with pytest.raises(StoreError, match="empty"):
+        appended.read(spark, table)
+    with pytest.raises(StoreError, match="empty"):
+        appended.append(rows(spark, 1, 2), table, transaction(2))
+
+
+def test_bounds_that_python_does_not_know_and_foreign_file_names_are_no_obstacle(
+    spark: SparkSession, replica_dir: Path
+) -> None:
+    path = replica_dir / "t"
+    spark.sql(
+        f"create table delta.`{path}` using delta as select 1L as id, date'-0001-01-01' as d, "
+        "timestamp'9999-12-31 23:59:59Z' + interval 20 hours as t, timestamp_ntz'0000-01-01 00:00:00' as n"
+    )
+    assert plain_files(DeltaTable(str(path))) is not None
+    assert [row["id"] for row in read_columns(spark, path, 0, ["id"]).collect()] == [1]
+    first = path / "_delta_log" / f"{0:020d}.json"
+    name = next(path.glob("*.parquet")).name
+    first.write_text(first.read_text().replace(f'"path":"{name}"', f'"path":"{(path / name).as_uri()}"'))
+    assert plain_files(DeltaTable(str(path))) is None
+
+
 @pytest.mark.parametrize(
     ("type_", "clause", "change", "is_plain"),
     [
@@ -162,7 +201,9 @@ def test_columns_of_a_version_are_what_delta_reads(
 ) -> None:
     path = replica_dir / "t"
     table = f"delta.`{path}`"
-    spark.sql(f"create table {table} (id bigint, `odd.name` {type_}, other int) using delta {clause}")
+    spark.sql(
+        f"create table {table} (id bigint comment 'the key', `odd.name` {type_}, other int) using delta {clause}"
+    )
     spark.sql(f"insert into {table} values (1, 'a', 1), (2, 'b', 2), (3, null, 3)")
     spark.sql(change.format(table))
     head = DeltaTable(str(path)).version()

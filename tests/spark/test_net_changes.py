@@ -1,0 +1,106 @@
+"""What a change feed comes to, row by row: a case table of histories of one key each, all in one feed."""
+
+import pytest
+from pyspark.sql import SparkSession
+
+from mergerepl.model.article import PublishedArticle
+from triggers.net_changes import compared_versions, net_changes
+
+pytestmark = pytest.mark.spark
+
+ARTICLE = PublishedArticle(
+    publication="p",
+    pubid="p",
+    name="t",
+    artid="t",
+    nickname=1,
+    table="t",
+    identity=("id",),
+    columns=("id", "a"),
+    types=("string", "string"),
+    column_tracking=False,
+    resolution="row",
+    resolver="priority",
+    conflict_table="c",
+    vertical=False,
+)
+
+# Events as (commit, what, value): `u` is an update's pre-image and post-image in one commit, "old>new".
+# Then: what the row was before and is after (None: it is not there), or "doubtful": the versions have to tell.
+HISTORIES = {
+    "inserted": ([(1, "i", "x")], (None, "x")),
+    "updated": ([(1, "u", "x>y")], ("x", "y")),
+    "updated twice": ([(1, "u", "x>y"), (2, "u", "y>z")], ("x", "z")),
+    "updated and put back": ([(1, "u", "x>y"), (2, "u", "y>x")], None),
+    "deleted": ([(1, "d", "x")], ("x", None)),
+    "updated, then deleted": ([(1, "u", "x>y"), (2, "d", "y")], ("x", None)),
+    "inserted, then updated": ([(1, "i", "x"), (2, "u", "x>y")], (None, "y")),
+    "inserted, then deleted": ([(1, "i", "x"), (2, "d", "x")], None),
+    "inserted, updated, then deleted": ([(1, "i", "x"), (2, "u", "x>y"), (3, "d", "y")], None),
+    "deleted, then inserted": ([(1, "d", "x"), (2, "i", "y")], ("x", "y")),
+    "deleted, then inserted as it was": ([(1, "d", "x"), (2, "i", "x")], None),
+    "overwritten in one commit": ([(1, "d", "x"), (1, "i", "y")], ("x", "y")),
+    "deleted, inserted, deleted": ([(1, "d", "x"), (2, "i", "y"), (3, "d", "y")], ("x", None)),
+    "a version of two digits is the later one": ([(9, "u", "x>y"), (10, "u", "y>z")], ("x", "z")),
+    "two inserted": ([(1, "i", "x"), (1, "i", "y")], "doubtful"),
+    "two deleted": ([(1, "d", "x"), (2, "d", "y")], "doubtful"),
+    "one came, another one went": ([(1, "i", "x"), (2, "d", "y")], "doubtful"),
+    "one of two was updated, the other deleted": ([(1, "u", "x>y"), (2, "d", "z")], ("x", None)),
+}
+
+
+def feed_rows() -> list[tuple[str, str | None, str, int]]:
+    rows = []
+    for key, (events, _) in HISTORIES.items():
+        for commit, what, value in events:
+            if what == "u":
+                old, new = value.split(">")
+                # The post-image first: within a commit a feed has no order.
+                rows += [(key, new, "update_postimage", commit), (key, old, "update_preimage", commit)]
+            else:
+                rows.append((key, value, {"i": "insert", "d": "delete"}[what], commit))
+    return rows
+
+
+def test_every_history_comes_to_what_its_row_was_and_is(spark: SparkSession) -> None:
+    columns = "id string, a string, _change_type string, _commit_version bigint"
+    feed = spark.createDataFrame(feed_rows(), columns)
+    told: dict[str, object] = dict.fromkeys(HISTORIES)
+    for row in net_changes(feed, ARTICLE).collect():
+        before = row["before"]["c1"] if row["existed"] else None
+        after = row["after"]["c1"] if row["exists"] else None
+        told[row["after"]["c0"]] = "doubtful" if row["doubtful"] else (before, after)
+        assert not row["duplicated"]
+    assert told == {key: expected for key, (_, expected) in HISTORIES.items()}
+
+
+def test_two_versions_tell_the_same_and_count_the_rows_of_a_key(spark: SparkSession) -> None:
+    before = [
+        ("same", "x"),
+        ("changed", "x"),
+        ("gone", "x"),
+        ("twice", "x"),
+        ("one of two", "x"),
+        ("one of two", "y"),
+    ]
+    after = [
+        ("same", "x"),
+        ("changed", "y"),
+        ("new", "x"),
+        ("twice", "x"),
+        ("twice", "y"),
+        ("one of two", "x"),
+    ]
+    versions = [spark.createDataFrame(rows, "id string, a string") for rows in (before, after)]
+    told = {
+        row["after"]["c0"]: (row["existed"], row["exists"], row["duplicated"])
+        for row in compared_versions(*versions, ARTICLE).collect()
+    }
+    assert told == {
+        "changed": (True, True, False),
+        "gone": (True, False, False),
+        "new": (False, True, False),
+        "twice": (True, True, True),
+        # Nobody knows which of the two the other replicas have: it begins anew, with all its columns.
+        "one of two": (False, True, False),
+    }
