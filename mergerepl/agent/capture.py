@@ -6,7 +6,7 @@ not count, and a next capture removes them and starts from the same versions.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from uuid import uuid4
@@ -279,10 +279,10 @@ def _rows_in_table(
     The feed alone tells neither an insert of a key that was there nor which of a key's rows was deleted.
     """
     article = window.article
-    if counts["duplicates"] or window.gap is not None:
-        # Told by whole versions, in which the rows of a key are counted.
-        return _keys_of(net.where(DUPLICATED), article) if counts["duplicates"] else [], False
-    if counts["inserts"] + counts["deletes"] == 0:
+    if counts["duplicates"]:
+        return _keys_of(net.where(DUPLICATED), article), False
+    # Where whole versions were compared, the rows of each key have been counted.
+    if window.gap is not None or counts["inserts"] + counts["deletes"] == 0:
         return [], False
     existing = article.rowguid_column is not None
     # Names of our own: a column of the user's may have any name that is used on the way.
@@ -301,22 +301,20 @@ def _rows_in_table(
     there = rows.select(*keyed([quote(name) for name in article.identity])).join(came_or_went, on=keys)
     by_key = there.groupBy(*keys, "most").agg(F.count(F.lit(1)).alias("rows"))
     found = by_key.where(F.col("rows") > F.col("most")).orderBy("most").limit(_NAMED_KEYS).collect()
-    duplicates = [
-        ", ".join(f"{name}={row[key]}" for key, name in zip(keys, article.identity, strict=True))
-        for row in found
-        if row["most"]
-    ]
+    duplicates = [_key_text([row[key] for key in keys], article) for row in found if row["most"]]
     return duplicates, any(not row["most"] for row in found)
 
 
 def _keys_of(rows: DataFrame, article: PublishedArticle) -> list[str]:
-    fields = zip(article.identity, article.identity_fields, strict=True)
-    named = rows.select(
-        *(F.coalesce(F.col(f"{AFTER}.{f}"), F.col(f"{BEFORE}.{f}")).alias(n) for n, f in fields)
+    fields = article.identity_fields
+    keys = rows.select(
+        *(F.coalesce(F.col(f"{AFTER}.{field}"), F.col(f"{BEFORE}.{field}")) for field in fields)
     )
-    return [
-        ", ".join(f"{n}={row[n]}" for n in article.identity) for row in named.limit(_NAMED_KEYS).collect()
-    ]
+    return [_key_text(row, article) for row in keys.limit(_NAMED_KEYS).collect()]
+
+
+def _key_text(values: Iterable[object], article: PublishedArticle) -> str:
+    return ", ".join(f"{name}={value}" for name, value in zip(article.identity, values, strict=True))
 
 
 def _known_rows(

@@ -13,7 +13,7 @@ from mergerepl.failpoints import failpoint
 from mergerepl.publish.replica_state import ReplicaState, change_info
 from mergerepl.publish.work import Work
 from mergerepl.snapshot.copy_metadata import copy_metadata
-from mergerepl.store.appended import read
+from mergerepl.store.appended import delete_where
 from mergerepl.store.control import ControlPlane, Row
 from mergerepl.store.delta import Transaction
 from mergerepl.store.deltalog import CommitMark, head_version
@@ -149,12 +149,4 @@ def forget_metadata(work: Work, replica: ReplicaState, nicknames: Sequence[int])
         path = replica.root / FOLDER / name
         if head_version(path) > 0:
             delete_runs_after(work.spark, path, through_seq_inclusive=replica.info["last_seq"])
-            _delete_rows(work, path, nicknames)
-
-
-def _delete_rows(work: Work, path: Path, nicknames: Sequence[int]) -> None:
-    from delta.tables import DeltaTable
-
-    is_theirs = F.col(contents.TABLENICK).isin(*nicknames)
-    if not read(work.spark, path).where(is_theirs).isEmpty():
-        DeltaTable.forPath(work.spark, str(path)).delete(is_theirs)
+            delete_where(work.spark, path, F.col(contents.TABLENICK).isin(*nicknames))

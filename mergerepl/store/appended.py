@@ -17,7 +17,7 @@ from deltalake import DeltaTable as LogTable
 from deltalake import Transaction as LogTransaction
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, CommitProperties
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
@@ -25,7 +25,7 @@ from mergerepl.changes import GENERATION
 from mergerepl.errors import CommitConflictError, StoreError
 from mergerepl.store.control import reason_of, refuse_empty_commit
 from mergerepl.store.delta import Transaction, read_back
-from mergerepl.store.deltalog import STATS_PROPERTY
+from mergerepl.store.deltalog import STATS_PROPERTY, head_version
 from mergerepl.store.plain_files import plain_files, read_files, schema_of
 from mergerepl.store.sql import quote
 
@@ -58,7 +58,7 @@ def append(rows: DataFrame, table: Path, transaction: Transaction) -> None:
             ),
         )
     except CommitFailedError as error:
-        if LogTable(str(table)).version() == head:
+        if head_version(table) == head:
             raise StoreError(
                 f"'{table}' cannot be appended to: {reason_of(error)}. Nothing was appended. Undo what was changed of "
                 "it, or restore the folder from a copy taken together with the tables.",
@@ -141,22 +141,28 @@ def read(spark: SparkSession, table: Path, *, from_generation_exclusive: int | N
         if from_generation_exclusive is None:
             return rows
         return rows.where(F.col(GENERATION) > from_generation_exclusive)
-    if from_generation_exclusive is None:
-        return read_files(spark, table, files, schema_of(log))
     chosen = [file for file in files if _may_exceed(file, from_generation_exclusive)]
     rows = read_files(spark, table, chosen or files[:1], schema_of(log))
     return rows if chosen else rows.limit(0)
 
 
-def _may_exceed(file: dict[str, Any], generation: int) -> bool:
+def _may_exceed(file: dict[str, Any], generation: int | None) -> bool:
     highest = file.get(f"max.{GENERATION}")
-    return highest is None or highest > generation
+    return generation is None or highest is None or highest > generation
 
 
 def _opened(table: Path) -> LogTable:
     log = LogTable(str(table))
     refuse_empty_commit(table, log.version())
     return log
+
+
+def delete_where(spark: SparkSession, table: Path, condition: Column) -> bool:
+    """Delete rows; no commit if there are none. Returns whether there were any."""
+    if read(spark, table).where(condition).isEmpty():
+        return False
+    DeltaTable.forPath(spark, str(table)).delete(condition)
+    return True
 
 
 def file_count(table: Path) -> int:

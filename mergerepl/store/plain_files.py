@@ -14,6 +14,7 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from mergerepl.store.delta import read_version
 from mergerepl.store.sql import quote
 
 logger = logging.getLogger(__name__)
@@ -80,5 +81,4 @@ def read_columns(spark: SparkSession, table: Path, version: int, columns: Sequen
         files = None
     if files:
         return read_files(spark, table, files, schema)
-    rows = spark.read.format("delta").option("versionAsOf", version).load(str(table))
-    return rows.select(*(quote(name) for name in columns))
+    return read_version(spark, table, version).select(*(quote(name) for name in columns))

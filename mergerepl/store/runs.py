@@ -6,7 +6,6 @@ Every run has a number (seq) above all before it; the latest run of a row is wha
 from collections.abc import Sequence
 from pathlib import Path
 
-from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -121,8 +120,4 @@ def tombstone_rows(rows: DataFrame, article: PublishedArticle, *, seq: int, mark
 
 def delete_runs_after(spark: SparkSession, table: Path, *, through_seq_inclusive: int) -> bool:
     """Remove runs that a crash left behind: those beyond the last committed one. Returns whether any were."""
-    leftover = F.col(SEQ) > through_seq_inclusive
-    if appended.read(spark, table).where(leftover).isEmpty():
-        return False
-    DeltaTable.forPath(spark, str(table)).delete(leftover)
-    return True
+    return appended.delete_where(spark, table, F.col(SEQ) > through_seq_inclusive)

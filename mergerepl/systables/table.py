@@ -11,7 +11,7 @@ _NOT_NULL = " not null"
 
 
 class Plane(StrEnum):
-    """Who writes a table's rows. What sessions commit is `deltalake`'s for all of them (docs/decisions/0006)."""
+    """Who writes a table's rows. Sessions commit them through `deltalake` in every plane (docs/decisions/0006)."""
 
     CONTROL = "control"
     """`deltalake`: small, rewritten whole by each commit."""

@@ -9,7 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 from deltalake import write_deltalake
+from pyspark.sql import DataFrame
 
+from mergerepl.model.article import PublishedArticle
 from mergerepl.model.publication import (
     Article,
     ConflictLogging,
@@ -93,3 +95,26 @@ def log_actions(table: Path) -> list[dict[str, Any]]:
     """Return all actions in a table's log."""
     files = sorted((table / "_delta_log").glob("*.json"))
     return [json.loads(line) for file in files for line in file.read_text().splitlines()]
+
+
+def article(
+    rows: DataFrame, *, key: tuple[str, ...] = ("id",), rowguid: str | None = None
+) -> PublishedArticle:
+    """Return an article with the columns of some rows, as the phases see it."""
+    return PublishedArticle(
+        publication="sales",
+        pubid="p",
+        name="orders",
+        artid="a",
+        nickname=1,
+        table="orders",
+        identity=(rowguid,) if rowguid else key,
+        columns=tuple(field.name for field in rows.schema),
+        types=tuple(field.dataType.simpleString() for field in rows.schema),
+        column_tracking=False,
+        resolution="row",
+        resolver="priority",
+        conflict_table="c",
+        vertical=False,
+        rowguid_column=rowguid,
+    )

@@ -3,27 +3,12 @@
 import pytest
 from pyspark.sql import SparkSession
 
-from mergerepl.model.article import PublishedArticle
+from tests.spark.publishing import article
 from triggers.net_changes import compared_versions, net_changes
 
 pytestmark = pytest.mark.spark
 
-ARTICLE = PublishedArticle(
-    publication="p",
-    pubid="p",
-    name="t",
-    artid="t",
-    nickname=1,
-    table="t",
-    identity=("id",),
-    columns=("id", "a"),
-    types=("string", "string"),
-    column_tracking=False,
-    resolution="row",
-    resolver="priority",
-    conflict_table="c",
-    vertical=False,
-)
+ROW = "id string, a string"
 
 # Events as (commit, what, value): `u` is an update's pre-image and post-image in one commit, "old>new".
 # Then: what the row was before and is after (None: it is not there), or "doubtful": the versions have to tell.
@@ -63,10 +48,9 @@ def feed_rows() -> list[tuple[str, str | None, str, int]]:
 
 
 def test_every_history_comes_to_what_its_row_was_and_is(spark: SparkSession) -> None:
-    columns = "id string, a string, _change_type string, _commit_version bigint"
-    feed = spark.createDataFrame(feed_rows(), columns)
+    feed = spark.createDataFrame(feed_rows(), f"{ROW}, _change_type string, _commit_version bigint")
     told: dict[str, object] = dict.fromkeys(HISTORIES)
-    for row in net_changes(feed, ARTICLE).collect():
+    for row in net_changes(feed, article(feed.select("id", "a"))).collect():
         before = row["before"]["c1"] if row["existed"] else None
         after = row["after"]["c1"] if row["exists"] else None
         told[row["after"]["c0"]] = "doubtful" if row["doubtful"] else (before, after)
@@ -91,10 +75,10 @@ def test_two_versions_tell_the_same_and_count_the_rows_of_a_key(spark: SparkSess
         ("twice", "y"),
         ("one of two", "x"),
     ]
-    versions = [spark.createDataFrame(rows, "id string, a string") for rows in (before, after)]
+    versions = [spark.createDataFrame(rows, ROW) for rows in (before, after)]
     told = {
         row["after"]["c0"]: (row["existed"], row["exists"], row["duplicated"])
-        for row in compared_versions(*versions, ARTICLE).collect()
+        for row in compared_versions(*versions, article(versions[0])).collect()
     }
     assert told == {
         "changed": (True, True, False),

@@ -3,41 +3,18 @@
 from pathlib import Path
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from mergerepl.errors import ConfigurationError
-from mergerepl.model.article import PublishedArticle
 from mergerepl.model.publication import Article
 from mergerepl.model.results import ArticleValidation
 from mergerepl.validation.compare_tables import SHOWN, compare_tables
 from mergerepl.validation.row_count import row_count
 from mergerepl.validation.row_hash import row_hash
 from mergerepl.validation.validate import validate_subscription
-from tests.spark.publishing import Hub, orders
+from tests.spark.publishing import Hub, article, orders
 
 pytestmark = pytest.mark.spark
-
-
-def article(
-    rows: DataFrame, *, key: tuple[str, ...] = ("id",), rowguid: str | None = None
-) -> PublishedArticle:
-    return PublishedArticle(
-        publication="sales",
-        pubid="p",
-        name="orders",
-        artid="a",
-        nickname=1,
-        table="orders",
-        identity=(rowguid,) if rowguid else key,
-        columns=tuple(field.name for field in rows.schema),
-        types=tuple(field.dataType.simpleString() for field in rows.schema),
-        column_tracking=False,
-        resolution="row",
-        resolver="priority",
-        conflict_table="c",
-        vertical=False,
-        rowguid_column=rowguid,
-    )
 
 
 def compare(
