@@ -10,7 +10,6 @@
     ├── EnumerationError          watermarks and generations of two replicas do not fit together
     ├── ConflictError             a resolver is unknown or returned something unusable
     ├── ApplyError                a staged changeset could not be applied
-    ├── ValidationFailedError     the replicas differ after a sync
     └── StoreError                a table or file of a replica cannot be read or written
         ├── CommitConflictError   another writer won the commit; run again         (transient)
         └── LeaseError            another agent holds the replica; run again       (transient)
@@ -36,7 +35,6 @@ __all__ = [
     "SchemaMismatchError",
     "StoreError",
     "Transient",
-    "ValidationFailedError",
 ]
 
 
@@ -103,10 +101,6 @@ class ConflictError(MergeReplError):
 
 class ApplyError(MergeReplError):
     """A changeset cannot be applied: before it is staged nothing was changed, after that the next run goes on with it."""
-
-
-class ValidationFailedError(MergeReplError):
-    """The replicas differ after a sync; the differing keys are in `facts`."""
 
 
 class StoreError(MergeReplError):

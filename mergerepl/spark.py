@@ -11,7 +11,9 @@ import contextlib
 import os
 import sys
 import threading
+from typing import Any
 
+from py4j.java_gateway import JavaClass
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.java_gateway import launch_gateway
@@ -139,6 +141,34 @@ def _connect(own_jvm: jvm.Jvm) -> None:
         SparkContext._ensure_initialized(gateway=launch_gateway())  # type: ignore[no-untyped-call]
     finally:
         del os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"]
+    _remember_functions()
+
+
+class _LookedUpOnce(JavaClass):  # type: ignore[misc]
+    """A class of the JVM that is asked once for each of its static functions."""
+
+    def __getattr__(self, name: str) -> object:
+        member = super().__getattr__(name)
+        # Found before `__getattr__` is, from now on.
+        setattr(self, name, member)
+        return member
+
+
+def _remember_functions() -> None:
+    """Let pyspark find the JVM's functions once.
+
+    It asks the JVM for the class and for the function at every use: 3,000 of the 10,500 messages of a session, and
+    messages are most of the time that Python uses.
+    """
+    java: Any = SparkContext._jvm
+    for name, imported in (
+        ("org.apache.spark.sql.functions", "functions"),
+        ("org.apache.spark.api.python.PythonUtils", "PythonUtils"),
+        ("org.apache.spark.sql.api.python.PythonSQLUtils", "PythonSQLUtils"),
+    ):
+        found = _LookedUpOnce(name, java._gateway_client)
+        setattr(java, name, found)
+        setattr(java, imported, found)
 
 
 def _forget_gateway() -> None:

@@ -17,6 +17,7 @@ EXISTED = "existed"
 EXISTS = "exists"
 DOUBTFUL = "doubtful"
 DUPLICATED = "duplicated"
+HALF_UPDATES = "half_updates"
 
 _CHANGE_TYPE = "_change_type"
 _COMMIT_VERSION = "_commit_version"
@@ -32,17 +33,22 @@ def net_changes(feed: DataFrame, article: PublishedArticle) -> DataFrame:
     So is the life of one row told. Where a key had two rows for a while, its first and last event may be of
     different ones: such a key is `doubtful`, and only the table before and after tells what became of it.
 
+    `half_updates` is 1 where the first event is an update's post-image alone and -1 where the last is a pre-image alone:
+    a key that a row was given and one it was taken from. More of the first than of the second, and the writer left
+    pre-images out (some engines do): those rows were there before.
+
     Reads: the feed without the agent's own commits. Returns: existed, before, exists, after (row images),
-    doubtful, duplicated (False: a feed says nothing of the rows that were there all the time).
+    doubtful, duplicated (False: a feed says nothing of the rows that were there all the time), half_updates.
     """
     is_before = F.col(_CHANGE_TYPE).isin("update_preimage", "delete")
     events = feed.select(
         row_image(article.columns).alias(ROW),
         is_before.alias("is_before"),
+        F.col(_CHANGE_TYPE).alias("type"),
         F.col(_COMMIT_VERSION).alias("version"),
     )
-    first = F.min_by(F.struct("is_before", ROW), F.struct("version", ~F.col("is_before")))
-    last = F.max_by(F.struct(~F.col("is_before"), ROW), F.struct("version", ~F.col("is_before")))
+    first = F.min_by(F.struct("is_before", ROW, "type"), F.struct("version", ~F.col("is_before")))
+    last = F.max_by(F.struct(~F.col("is_before"), ROW, "type"), F.struct("version", ~F.col("is_before")))
     by_key = events.groupBy(*_aliased_keys(article)).agg(
         first.alias("first"),
         last.alias("last"),
@@ -54,13 +60,16 @@ def net_changes(feed: DataFrame, article: PublishedArticle) -> DataFrame:
     # more rows; and a row that came and went takes back every image it brought, or another one went for it.
     is_odd = F.col("balance") != exists.cast("bigint") - existed.cast("bigint")
     went_for_another = ~existed & ~exists & (F.col("left_over") != 0)
+    was_given = F.col("first.type") == "update_postimage"
+    was_taken = F.col("last.type") == "update_preimage"
     spans = by_key.select(
         existed.alias(EXISTED),
         F.col(f"first.{ROW}").alias(BEFORE),
         exists.alias(EXISTS),
         F.col(f"last.{ROW}").alias(AFTER),
-        (is_odd | went_for_another).alias(DOUBTFUL),
+        (is_odd | went_for_another | (was_given & ~exists)).alias(DOUBTFUL),
         F.lit(False).alias(DUPLICATED),
+        (was_given.cast("int") - was_taken.cast("int")).alias(HALF_UPDATES),
     )
     return differing(spans)
 
@@ -110,6 +119,7 @@ def _compared(before: DataFrame, after: DataFrame, article: PublishedArticle) ->
         F.coalesce(AFTER, BEFORE).alias(AFTER),
         F.lit(False).alias(DOUBTFUL),
         F.coalesce(F.col(f"{AFTER}_rows") > 1, F.lit(False)).alias(DUPLICATED),
+        F.lit(0).alias(HALF_UPDATES),
     )
     return differing(spans)
 

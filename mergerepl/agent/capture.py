@@ -39,6 +39,7 @@ from triggers.net_changes import (
     DUPLICATED,
     EXISTED,
     EXISTS,
+    HALF_UPDATES,
     compared_versions,
     decided,
     has_null_key,
@@ -196,6 +197,10 @@ def _checked(spark: SparkSession, window: FeedWindow, changed: DataFrame) -> tup
         counts = _counts(net, article)
         if counts["doubtful"]:
             return _checked(spark, window, _decided(spark, window, net))
+        if counts["half_updates"] > 0:
+            # More rows were given a key than had theirs taken: of those, some were there before.
+            in_doubt = net.withColumn(DOUBTFUL, F.col(HALF_UPDATES) > 0)
+            return _checked(spark, window, _decided(spark, window, in_doubt))
         if window.is_late and counts["nulls"]:
             # These rows are in the table already and the session must come to its end.
             log.warning("%s: rows with NULL in their key are not replicated", window.table)
@@ -224,8 +229,9 @@ def _counts(net: DataFrame, article: PublishedArticle) -> dict[str, int]:
         count(F.col(DOUBTFUL)).alias("doubtful"),
         count(F.col(DUPLICATED)).alias("duplicates"),
         count(has_null_key(article)).alias("nulls"),
+        F.sum(HALF_UPDATES).alias("half_updates"),
     ).collect()[0]
-    return {name: int(found[name]) for name in found.asDict()}
+    return {name: int(found[name] or 0) for name in found.asDict()}
 
 
 def _is_insert() -> Column:

@@ -118,7 +118,11 @@ def _capture(
     replica: Replica, publishers: Sequence[Replica], spark_of: SparkSource, progress: Progress
 ) -> CaptureResult:
     source = partial(_recorded_spark, spark_of, (replica, *publishers))
-    _recover(replica, publishers, source, progress)
+    if _is_unfinished(replica, publishers):
+        from mergerepl.store.engine_errors import told_plainly
+
+        with told_plainly(f"finishing the sessions of '{replica.root}' that were interrupted"):
+            _recover(replica, publishers, source, progress)
     info = replica.info()
     sources = _sources(replica, info)
     windows = [
@@ -146,19 +150,24 @@ def _recorded_spark(spark_of: SparkSource, replicas: Sequence[Replica]) -> "Spar
     return session
 
 
+def _has_staged(replica: Replica) -> bool:
+    return replica.staging.is_dir() and any(path.is_dir() for path in replica.staging.iterdir())
+
+
+def _is_unfinished(replica: Replica, publishers: Sequence[Replica]) -> bool:
+    return bool(publishers) or _has_staged(replica)
+
+
 def _recover(
     replica: Replica, publishers: Sequence[Replica], spark_of: SparkSource, progress: Progress
 ) -> None:
     """Roll sessions forward that died: a publisher's at its own side, a subscriber's with the publisher."""
-    has_staged = replica.staging.is_dir() and any(path.is_dir() for path in replica.staging.iterdir())
-    if not has_staged and not publishers:
-        return
     from mergerepl.agent.recovery import recover
 
     progress.step("recover")
     for publisher in publishers:
         recover(publisher, replica, spark_of)
-    if has_staged:
+    if _has_staged(replica):
         # No subscriber is ours here: each session is finished at the publisher's side only.
         recover(replica, replica, spark_of)
 

@@ -97,7 +97,7 @@ def carry_out(
     Raises: CommitConflictError, ApplyError, StoreError. The changeset stays staged; the next run takes it up.
     """
     manifest = changeset.manifest
-    works = {name: work for name in (PUBLISHER, SUBSCRIBER) if (work := manifest.side(name)) is not None}
+    works = _works(changeset)
     parties = Parties(works, replicas)
 
     def run(name: str) -> SideOutcome:
@@ -124,6 +124,11 @@ def carry_out(
     pointer(replicas[SUBSCRIBER], manifest.session).unlink(missing_ok=True)
     failpoint("session.after_drop")
     return outcome
+
+
+def _works(changeset: Changeset) -> dict[str, SideWork]:
+    sides = {name: changeset.manifest.side(name) for name in (PUBLISHER, SUBSCRIBER)}
+    return {name: work for name, work in sides.items() if work is not None}
 
 
 def _carry_out_side(
@@ -243,6 +248,13 @@ def _log_all_late_conflicts(spark: SparkSession, changeset: Changeset, parties: 
         late = read_changeset(folder)
         if late is not None:
             _log_at(spark, late, logging_at, parties)
+
+
+def log_given_up(spark_of: Callable[[], SparkSession], changeset: Changeset, publisher: Replica) -> None:
+    """Log at the publisher what only the subscriber would have kept, whose side of the session is given up."""
+    is_kept = PUBLISHER in _logging_sides(changeset)
+    if not is_kept and any(changeset.manifest.conflicts.values()):
+        _log_at(spark_of(), changeset, [PUBLISHER], Parties(_works(changeset), {PUBLISHER: publisher}))
 
 
 def _log_at(spark: SparkSession, changeset: Changeset, sides: Sequence[str], parties: Parties) -> None:

@@ -2,8 +2,8 @@
 
 from mergerepl import spark
 from mergerepl.agent.carry_out import pointer
-from mergerepl.agent.recovery import recover
-from mergerepl.changeset import drop
+from mergerepl.agent.recovery import give_up_subscriber, recover
+from mergerepl.changeset import drop, read_changeset
 from mergerepl.store.replica import Replica
 
 
@@ -15,6 +15,10 @@ def finish_session(publisher: Replica, subscriber: Replica | None, session: str)
     Raises: as a session does. It stays staged; run again.
     """
     recover(publisher, subscriber or publisher, spark.session)
+    changeset = read_changeset(publisher.staging / session)
+    if changeset is not None:
+        # With its subscriber it is finished by now.
+        give_up_subscriber(changeset, publisher, spark.session)
     drop(publisher.staging / session)
     if subscriber is not None:
         pointer(subscriber, session).unlink(missing_ok=True)

@@ -8,9 +8,8 @@ from mergerepl.store.control import Row
 from mergerepl.store.replica import Replica, ReplicaInfo
 
 AFRESH = (
-    "Nothing was changed. To initialise the subscriber again: take its subscription out of the file, run "
-    "`mergerepl apply FILE`, move its folder away, put the subscription back and run `mergerepl apply FILE` "
-    "again."
+    "To initialise the subscriber again: move its folder away, take its subscription out of the file, run "
+    "`mergerepl apply FILE`, put the subscription back and run `mergerepl apply FILE` again."
 )
 
 
@@ -41,16 +40,15 @@ def require_same_session(
         at = "publisher" if rows.get("publisher") is None else "subscriber"
         raise PublicationError(
             f"'{subscriber.root}' and '{publisher.root}' do not know each other: the {at} has no such "
-            "subscription for "
-            f"this replica. The folder was replaced by another replica. {AFRESH}",
+            f"subscription for this replica. The folder was replaced by another replica. Nothing was changed. {AFRESH}",
             publisher=str(publisher.root),
             subscriber=str(subscriber.root),
         )
     if found["publisher"]["replicastate"] != found["subscriber"]["replicastate"]:
         raise EnumerationError(
             f"'{subscriber.root}' and '{publisher.root}' did not part in the same session: one of the two "
-            "was "
-            f"restored from an older copy, so what it already sent or received is not certain. {AFRESH}",
+            "was restored from an older copy, so what it already sent or received is not certain. Nothing was changed. "
+            f"{AFRESH}",
             publisher=str(publisher.root),
             subscriber=str(subscriber.root),
         )

@@ -8,7 +8,7 @@ from datetime import datetime
 from pyspark.sql import SparkSession
 
 from mergerepl.agent import history
-from mergerepl.agent.carry_out import Outcome, carry_out, pointer
+from mergerepl.agent.carry_out import Outcome, carry_out, log_given_up, pointer
 from mergerepl.agent.identity import AFRESH
 from mergerepl.agent.session_result import session_result
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
@@ -54,9 +54,15 @@ def recover(publisher: Replica, subscriber: Replica, spark_of: SparkSource) -> i
             _roll_forward(spark_of(), changeset, publisher, subscriber, is_ours=is_ours)
             rolled += 1
         if not is_subscribed:
-            drop(folder)
+            give_up_subscriber(changeset, publisher, spark_of)
     _drop_stale_pointers(publisher, subscriber)
     return rolled
+
+
+def give_up_subscriber(changeset: Changeset, publisher: Replica, spark_of: SparkSource) -> None:
+    """Drop a session whose publisher's side is carried out and whose subscriber will not come back for its own."""
+    log_given_up(spark_of, changeset, publisher)
+    drop(changeset.folder)
 
 
 def refuse_interrupted(publisher: Replica, subscriber: Replica) -> None:
@@ -115,9 +121,18 @@ def _roll_forward(
         raise EnumerationError(
             f"A session of '{publisher.root}' with '{subscriber.root}' was interrupted, and since then the "
             f"{name} '{sides[name].root}' was put back to an older state: {told}. The session cannot be finished "
-            "there. " + AFRESH,
+            f"there. {_way_out(changeset, name)}",
             replica=str(sides[name].root),
         )
+
+
+def _way_out(changeset: Changeset, name: str) -> str:
+    if name == SUBSCRIBER:
+        return f"The publisher's side is finished. {AFRESH}"
+    return (
+        "Nothing was changed. Restore the publisher from a later copy; or give that session up by removing the folder "
+        f"'{changeset.folder}'. {AFRESH}"
+    )
 
 
 def _unlike_staged(changeset: Changeset, name: str, replica: Replica) -> str | None:

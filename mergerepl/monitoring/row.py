@@ -13,6 +13,7 @@ from mergerepl.model.article import PublishedArticle
 from mergerepl.model.results import ColumnVersion, RowInfo, RowReplicaInfo
 from mergerepl.model.rowguid import KeyValue, base_type, key_value, rowguid_of
 from mergerepl.monitoring.parties import article_named, members
+from mergerepl.store.arrow_values import python_values
 from mergerepl.store.control import Row, read_rows
 from mergerepl.store.deltalog import head_version
 from mergerepl.store.replica import Replica, ReplicaInfo
@@ -128,7 +129,10 @@ def _row(
         found = _row_by_delta_rs(replica.table(article), article, values)
     except MergeReplError:
         # What delta-rs cannot read (deletion vectors, column mapping, newer types), Spark can.
-        found = _row_by_spark(replica.table(article), article, values)
+        from mergerepl.store.engine_errors import told_plainly
+
+        with told_plainly(f"reading a row of '{replica.table(article)}'"):
+            found = _row_by_spark(replica.table(article), article, values)
     return {name: text_of(value) for name, value in found.items()} if found is not None else None
 
 
@@ -181,8 +185,9 @@ def _row_by_spark(table: Path, article: PublishedArticle, values: Sequence[KeyVa
             continue
         wanted = F.lit(bytearray(value) if isinstance(value, bytes) else value).cast(types[name])
         rows = rows.where(comparable(column, types[name]) == comparable(wanted, types[name]))
-    found: list[Row] = rows.select(*(quote(name) for name in article.columns)).limit(1).toArrow().to_pylist()
-    return found[0] if found else None
+    found = rows.select(*(quote(name) for name in article.columns)).limit(1).toArrow()
+    values_of = {name: python_values(found.column(name)) for name in found.column_names}
+    return {name: each[0] for name, each in values_of.items()} if found.num_rows else None
 
 
 def text_of(value: Any) -> str | None:

@@ -8,11 +8,11 @@ something to do, the replicas are locked and looked at again before the first st
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from mergerepl.errors import PublicationError, StoreError
+from mergerepl.errors import EngineLostError, PublicationError, StoreError
 from mergerepl.failpoints import failpoint
 from mergerepl.model.progress import NoProgress, Progress
 from mergerepl.model.publication import Publication
@@ -79,8 +79,7 @@ def _real(root: str) -> str:
 def _carry_out(publication: Publication, plan: Plan, progress: Progress, agent: Agent) -> Plan:
     with ExitStack() as leases:
         for root in plan.roots:
-            _make_folder(root)
-            leases.enter_context(lease(root, purpose=PURPOSE))
+            leases.enter_context(_leased(root))
         if look(publication) != plan.seen:
             plan = make_plan(publication, agent, progress)
         plan.work.hold(plan.roots)
@@ -103,11 +102,33 @@ def _engine_errors(doing: str) -> Iterator[None]:
         library = type(error).__module__.partition(".")[0]
         if library not in _LIBRARIES and not isinstance(error, OSError):
             raise
+        from mergerepl.store.engine_errors import engine_answers
+
+        if not engine_answers():
+            raise EngineLostError(
+                f"The Spark engine ended while {doing} was done: out of memory, perhaps ($MERGEREPL_MEMORY gives it more). "
+                "What was done before stays done; run `mergerepl apply` again."
+            ) from error
         cause = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise StoreError(
             f"{doing} failed: {cause} What was done before stays done; see to the cause and run `mergerepl "
             "apply` again."
         ) from error
+
+
+@contextmanager
+def _leased(root: Path) -> Iterator[None]:
+    """Hold a replica whose folder may be new; folders that are made for it and stay empty go again."""
+    made = [folder for folder in (root, *root.parents) if not folder.exists()]
+    _make_folder(root)
+    try:
+        with lease(root, purpose=PURPOSE):
+            yield
+    finally:
+        for folder in made:
+            # It is in use.
+            with suppress(OSError):
+                folder.rmdir()
 
 
 def _make_folder(root: Path) -> None:

@@ -19,7 +19,7 @@ from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, CommitProperties
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
 from mergerepl.changes import GENERATION
 from mergerepl.errors import CommitConflictError, StoreError
@@ -28,6 +28,9 @@ from mergerepl.store.delta import Transaction, read_back
 from mergerepl.store.deltalog import STATS_PROPERTY, head_version
 from mergerepl.store.plain_files import plain_files, read_files, schema_of
 from mergerepl.store.sql import quote
+
+_being_written: set[Path] = set()
+"""Folders of this process' writers: the two sides of a session append beside each other."""
 
 
 def append(rows: DataFrame, table: Path, transaction: Transaction) -> None:
@@ -83,18 +86,22 @@ def _written(rows: DataFrame, table: Path, schema: StructType) -> list[Path]:
             table=str(table),
             column=unknown[0],
         )
-    fields = [type_of[name.casefold()] for name in rows.columns]
-    columns = [F.col(quote(field.name)).cast(field.dataType).alias(field.name) for field in fields]
-    # The caller holds the replica: what is here was left by a writer that died.
-    for left in table.glob("run-*"):
-        shutil.rmtree(left, ignore_errors=True)
+    # Only where types differ: every function of a column costs several messages to the JVM.
+    columns = [_as_stored(field, type_of[field.name.casefold()]) for field in rows.schema]
+    if any(isinstance(column, Column) for column in columns):
+        rows = rows.select(columns)
     folder = table / f"run-{uuid4()}"
+    _being_written.add(folder)
+    # The caller holds the replica: what is here else was left by a writer that died.
+    for left in set(table.glob("run-*")) - _being_written:
+        shutil.rmtree(left, ignore_errors=True)
     try:
-        rows.select(*columns).write.parquet(str(folder))
+        rows.write.parquet(str(folder))
         # Spark's names hold a UUID of each write.
         files = [file.rename(table / file.name) for file in sorted(folder.glob("*.parquet"))]
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        _being_written.discard(folder)
     if not files:
         # No rows make a file too, so Spark wrote to another place: its default file system is not this machine's.
         raise StoreError(
@@ -103,6 +110,12 @@ def _written(rows: DataFrame, table: Path, schema: StructType) -> list[Path]:
             table=str(table),
         )
     return files
+
+
+def _as_stored(field: StructField, stored: StructField) -> str | Column:
+    if (field.name, field.dataType.simpleString()) == (stored.name, stored.dataType.simpleString()):
+        return quote(field.name)
+    return F.col(quote(field.name)).cast(stored.dataType).alias(stored.name)
 
 
 def _added(file: Path, bounded: Sequence[str]) -> AddAction:

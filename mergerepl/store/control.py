@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mergerepl.errors import StoreError
+from mergerepl.store.arrow_values import python_values
 from mergerepl.store.deltalog import is_delta_table, log_path, read_commit
 from mergerepl.systables.table import FOLDER, SystemTable
 
@@ -107,7 +108,7 @@ def read_rows(
     empty = [name for name in required if result.column(name).null_count]
     if empty:
         raise _lacking(path, empty[0], "has no value in")
-    columns = {name: result.column(name).to_pylist() for name in result.column_names}
+    columns = {name: python_values(result.column(name)) for name in result.column_names}
     return [
         {name: _python_value(columns[name][i]) if name in columns else None for name in names}
         for i in range(result.num_rows)

@@ -26,7 +26,7 @@ def told_plainly(doing: str) -> Iterator[None]:
         yield
     except (PySparkException, Py4JError, ConnectionError) as error:
         # What pyspark and py4j raise once the JVM is gone has many types and texts, by the call it met.
-        if not _engine_answers():
+        if not engine_answers():
             raise EngineLostError(f"The Spark engine ended while {doing}. {_AGAIN}") from error
         if isinstance(error, DeltaConcurrentModificationException):
             raise CommitConflictError(
@@ -40,7 +40,7 @@ def told_plainly(doing: str) -> Iterator[None]:
         ) from error
 
 
-def _engine_answers() -> bool:
+def engine_answers() -> bool:
     """Ask Spark's JVM for anything; a session without a JVM of its own (Spark Connect) counts as answering."""
     gateway = SparkContext._gateway
     if gateway is None:

@@ -15,6 +15,6 @@ def passed(value: int | float, data_type: str) -> Column:
     constant.
     """
     # A length has no sign: 0 for every row, which a product with 0 would be to the optimizer too. A row that never
-    # had a key has no rowguid.
-    always_first = F.shiftright(F.coalesce(F.octet_length(F.col(ROWGUID)), F.lit(0)), 31)
-    return F.get(F.array(F.lit(value).cast(data_type)), always_first)
+    # had a key has no rowguid. As text, since each function of an expression costs several messages to the JVM.
+    always_first = f"shiftright(coalesce(octet_length({ROWGUID}), 0), 31)"
+    return F.expr(f"get(array(cast({value!r} as {data_type})), {always_first})")

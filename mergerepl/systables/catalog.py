@@ -18,7 +18,7 @@ PUBLICATIONS: Final = SystemTable(
         publication_type | int | 0 unfiltered, 1 filtered
         pubid | string not null | identity of the publication
         parentid | string | parent publication in a hierarchy
-        conflict_retention | int | days conflict rows are kept
+        conflict_retention | int | days conflict rows are to be kept; nothing removes them yet
         centralized_conflicts | int not null | 1: conflicts are kept at the publisher
         decentralized_conflicts | int not null | 1: conflicts are kept at the subscriber
         status | int not null | 0 inactive, 1 active
@@ -93,8 +93,8 @@ SUBSCRIPTIONS: Final = SystemTable(
         sentguid | string | its guid
         schemaversion | int | last schema change received
         schemaguid | string | its guid
-        last_validated | timestamp | last successful validation
-        attempted_validate | timestamp | last attempted validation
+        last_validated | timestamp | reserved: last successful validation
+        attempted_validate | timestamp | reserved: last attempted validation
         last_sync_date | timestamp | end of the last session
         last_sync_status | int | 0 waiting, 1 starting, 2 succeeded, 3 executing, 4 idle, 5 retrying, 6 failed
         last_sync_summary | string | one line about the last session

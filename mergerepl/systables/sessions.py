@@ -17,8 +17,8 @@ SESSIONS: Final = SystemTable(
         start_time | timestamp not null | start
         end_time | timestamp not null | end
         duration | double | seconds
-        upload_time | double | seconds
-        download_time | double | seconds
+        upload_time | double | reserved: seconds
+        download_time | double | reserved: seconds
         delivery_rate | double | changes a second
         percent_complete | double | 0 to 100
         upload_inserts | bigint | rows inserted at the publisher
@@ -70,7 +70,7 @@ HISTORY: Final = SystemTable(
         session_id | string | session
         agent_id | string | identity of the subscription
         comments | string | what happened, one line
-        error_id | string | error type, NULL if none
+        error_id | string | reserved: a session that fails leaves no row
         timestamp | timestamp | when
         """
     ),

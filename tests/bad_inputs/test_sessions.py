@@ -278,8 +278,9 @@ def test_67_columns_changed_before_the_first_subscriber_are_undone_or_published_
 def test_97_a_replica_in_use_names_its_holder(
     network: Network, refused: Refused, words: tuple[str, ...], held: str
 ) -> None:
-    network.write_file("more.yml", subscriptions=[*network.stated["subscriptions"], {"subscriber": "./hq2"}])
-    network.root("hq2").mkdir()
+    network.write_file(
+        "more.yml", subscriptions=[*network.stated["subscriptions"], {"subscriber": "./a/new"}]
+    )
     with lease(network.root(held), purpose="a nightly job"):
         says = (
             f"/{held}' is in use: a nightly job by process",

@@ -95,10 +95,11 @@ DAMAGED = [
     pytest.param(unknown_feature, id="45 unknown feature"),
 ]
 VALIDATE = ("validate", "hq", "--subscriber", "north")
+ROW = ("row", "hq", "--article", "orders", "--key", "id=1")
 
 
 @pytest.mark.parametrize("damage", DAMAGED)
-@pytest.mark.parametrize("words", [SYNC, CAPTURE, VALIDATE], ids=["sync", "capture", "validate"])
+@pytest.mark.parametrize("words", [SYNC, CAPTURE, VALIDATE, ROW], ids=["sync", "capture", "validate", "row"])
 def test_a_table_that_cannot_be_read(
     network: Network, refused: Refused, words: tuple[str, ...], damage: Callable[[Path], None]
 ) -> None:

@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+import yaml
 from pyspark.sql import SparkSession
 
 import mergerepl
@@ -81,6 +82,51 @@ def test_a_subscriber_that_was_restored_is_refused_and_the_publisher_is_finished
         engine.sync("north")
     assert [engine.rows("hub")[key][0] for key in ("k0", "k1", "k2")] == ["hub", "hub", "north"]
     assert [item[4] for item in engine.conflicts() if item[0] == "k1"] == [("north", "b", None)]
+
+
+def test_a_restored_subscriber_is_initialised_again_as_the_message_says(
+    engine: EngineNetwork, stop: object
+) -> None:
+    shutil.copytree(engine.path("north"), engine.path("backup"))
+    stop("subscriber.before_merge")  # type: ignore[operator]
+    shutil.rmtree(engine.path("north"))
+    shutil.move(engine.path("backup"), engine.path("north"))
+    with pytest.raises(EnumerationError, match="move its folder away, take its subscription out of the file"):
+        engine.sync("north")
+    shutil.move(engine.path("north"), engine.path("restored"))
+    apply_without_north(engine)
+    mergerepl.load(engine.folder / "network.yml").apply()
+    assert engine.rows("north") == engine.rows("hub")
+    engine.write("north", {"k5": row("again", "b")})
+    engine.sync("north")
+    assert engine.rows("hub")["k5"][0] == "again"
+
+
+def test_inv_06_losers_that_only_a_lost_subscriber_would_keep_are_kept_by_the_publisher(
+    engine: EngineNetwork, stop: object
+) -> None:
+    edit_file(engine, conflict_logging="subscriber")
+    mergerepl.load(engine.folder / "network.yml").apply()
+    stop("publisher.before_merge")  # type: ignore[operator]
+    assert engine.conflicts() == []
+    shutil.rmtree(engine.path("north"))
+    apply_without_north(engine)
+    assert engine.rows("hub")["k1"][0] == "hub"
+    assert [item[4] for item in engine.conflicts()] == [("north", "b", None)]
+
+
+def edit_file(engine: EngineNetwork, **stated: object) -> None:
+    """Change the publication's file."""
+    file = engine.folder / "network.yml"
+    file.write_text(yaml.safe_dump({**yaml.safe_load(file.read_text()), **stated}))
+
+
+def apply_without_north(engine: EngineNetwork) -> None:
+    """Apply the publication without its subscription; the file is afterwards as before."""
+    stated = (engine.folder / "network.yml").read_text()
+    edit_file(engine, subscriptions=[])
+    mergerepl.load(engine.folder / "network.yml").apply()
+    (engine.folder / "network.yml").write_text(stated)
 
 
 def test_a_dry_run_says_that_a_session_was_interrupted(engine: EngineNetwork, stop: object) -> None:

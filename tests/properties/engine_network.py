@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import yaml
 from delta.tables import DeltaTable
+from deltalake import DeltaTable as LogTable
 from pyspark.sql import SparkSession
 
 import mergerepl
@@ -44,7 +45,7 @@ class EngineNetwork:
         self.folder = folder
         self.names = ("hub", *(s.name for s in setting.subscribers))
         rows = [(key, *(row[c] for c in COLUMNS)) for key, row in snapshot.items()]
-        self._frame(rows).write.format("delta").save(str(folder / "hub" / "t"))
+        spark.createDataFrame(_arrow(rows)).write.format("delta").save(str(folder / "hub" / "t"))
         resolver = {"name": "priority", "resolution": setting.resolution}
         article = {"name": "t", "key": ["id"], "tracking": setting.tracking, "resolver": resolver}
         file = folder / "network.yml"
@@ -64,37 +65,38 @@ class EngineNetwork:
         )
         mergerepl.load(file).apply()
 
-    def _frame(self, rows: list[tuple[str | None, ...]]) -> Any:
-        names = ("id", *COLUMNS)
-        columns = list(zip(*rows, strict=True)) if rows else [[] for _ in names]
-        table = pa.table({n: pa.array(list(c), pa.string()) for n, c in zip(names, columns, strict=True)})
-        return self.spark.createDataFrame(table)
-
     def path(self, replica: str) -> Path:
         """Return a replica's root."""
         return self.folder / replica
 
     def write(self, replica: str, changed: Mapping[str, Mapping[str, str | None] | None]) -> None:
-        """Commit a user's changes: key -> the row as it becomes (None: deleted)."""
+        """Commit a user's changes, key -> the row as it becomes (None: deleted): Spark at the hub, deltalake elsewhere."""
         if not changed:
             return
-        upserts = [(key, *(row[c] for c in COLUMNS)) for key, row in changed.items() if row is not None]
-        deletes = [(key, *([None] * len(COLUMNS))) for key, row in changed.items() if row is None]
-        source = (
-            self._frame(upserts)
-            .selectExpr("*", "false gone")
-            .unionAll(self._frame(deletes).selectExpr("*", "true gone"))
-        )
         columns = {name: f"s.{name}" for name in ("id", *COLUMNS)}
-        (
-            DeltaTable.forPath(self.spark, str(self.path(replica) / "t"))
-            .alias("t")
-            .merge(source.alias("s"), "t.id = s.id")
-            .whenMatchedDelete("s.gone")
-            .whenMatchedUpdate(set=columns)
-            .whenNotMatchedInsert("not s.gone", values=columns)
-            .execute()
-        )
+        gone = [row is None for row in changed.values()]
+        rows = [(key, *((row or {}).get(c) for c in COLUMNS)) for key, row in changed.items()]
+        source = _arrow(rows).append_column("gone", pa.array(gone))
+        path = str(self.path(replica) / "t")
+        if replica == "hub":
+            (
+                DeltaTable.forPath(self.spark, path)
+                .alias("t")
+                .merge(self.spark.createDataFrame(source).alias("s"), "t.id = s.id")
+                .whenMatchedDelete("s.gone")
+                .whenMatchedUpdate(set=columns)
+                .whenNotMatchedInsert("not s.gone", values=columns)
+                .execute()
+            )
+        else:
+            (
+                LogTable(path)
+                .merge(source, "t.id = s.id", source_alias="s", target_alias="t")
+                .when_matched_delete("s.gone")
+                .when_matched_update(columns)
+                .when_not_matched_insert(columns, "not s.gone")
+                .execute()
+            )
 
     def sync(self, subscriber: str, direction: str = "both") -> Any:
         """Run one session."""
@@ -134,6 +136,12 @@ class EngineNetwork:
         told = current_rows(runs).selectExpr("row.c0 as key", "map_keys(lineage) as nicknames").toArrow()
         pairs = zip(*told.to_pydict().values(), strict=True)
         return {key: frozenset(replica_nickname(n) for n in nicknames) for key, nicknames in pairs}
+
+
+def _arrow(rows: list[tuple[str | None, ...]]) -> pa.Table:
+    names = ("id", *COLUMNS)
+    columns = zip(*rows, strict=True) if rows else [() for _ in names]
+    return pa.table({n: pa.array(list(c), pa.string()) for n, c in zip(names, columns, strict=True)})
 
 
 def model_conflict(conflict: Conflict) -> tuple[str, int, str, str, tuple[str | None, ...] | None]:

@@ -1,12 +1,13 @@
 """Tables whose rows are Spark's and whose log is deltalake's: what any Delta reader sees, once, and fenced."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
 from deltalake import DeltaTable
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql import functions as F
 
 from mergerepl.changes import ROWGUID
@@ -93,6 +94,33 @@ def test_files_below_the_bound_are_not_read(spark: SparkSession, table: Path) ->
     nothing = appended.read(spark, table, from_generation_exclusive=3)
     assert len(nothing.inputFiles()) <= 1
     assert nothing.isEmpty()
+
+
+def test_two_sides_of_a_session_append_beside_each_other(
+    spark: SparkSession, table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One has written its rows and not yet committed them when the other comes, which removes what crashes left."""
+    written, other_is_done = threading.Event(), threading.Event()
+    write = DataFrameWriter.parquet
+
+    def slow(self: DataFrameWriter, path: str) -> None:
+        write(self, path)
+        monkeypatch.setattr(DataFrameWriter, "parquet", write)
+        written.set()
+        assert other_is_done.wait(60)
+
+    left = table / "run-of-a-crash"
+    left.mkdir()
+    monkeypatch.setattr(DataFrameWriter, "parquet", slow)
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(appended.append, rows(spark, 1, 2), table, transaction(1, "publisher"))
+        assert written.wait(60)
+        appended.append(rows(spark, 2, 3), table, transaction(1, "subscriber"))
+        other_is_done.set()
+        first.result(60)
+    assert appended.read(spark, table).count() == 5
+    assert not left.exists()
+    assert not list(table.glob("run-*"))
 
 
 def test_of_two_agents_that_append_at_once_one_fails(

@@ -3,11 +3,14 @@
 One publication, one article per trap, so that a single sync carries most of them.
 """
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from deltalake import DeltaTable, write_deltalake
@@ -129,6 +132,30 @@ def delta_rs_writer(site: Site, table: str, path: Path) -> int:
     return 3
 
 
+def no_pre_images(site: Site, table: str, path: Path) -> int:
+    """An engine that tells of an update what the row is, not what it was: its rows are no new ones."""
+    site.spark.sql(f"update {table} set a = 'after' where id in (1, 2)")
+    leave_out_pre_images(path)
+    site.spark.sql(f"delete from {table} where id = 2")
+    return 2
+
+
+def leave_out_pre_images(path: Path) -> None:
+    """Rewrite the last commit as if its writer had no pre-images."""
+    log = path / "_delta_log" / f"{head_version(path):020d}.json"
+    actions = [json.loads(line) for line in log.read_text().splitlines()]
+    feeds = [action["cdc"] for action in actions if "cdc" in action]
+    assert feeds
+    for feed in feeds:
+        file = path / feed["path"]
+        rows = pq.read_table(file)
+        pq.write_table(rows.filter(pc.not_equal(rows["_change_type"], "update_preimage")), file)
+        feed["size"] = file.stat().st_size
+        (file.parent / f".{file.name}.crc").unlink(missing_ok=True)
+    log.write_text("".join(json.dumps(action) + "\n" for action in actions))
+    (log.parent / f".{log.name}.crc").unlink(missing_ok=True)
+
+
 def stream(site: Site, table: str, path: Path) -> int:
     """A streaming job appends."""
     source = path.parent / "source"
@@ -160,6 +187,7 @@ TRAPS: tuple[Trap, ...] = (
     feed_off_and_on,
     vacuumed_feed,
     delta_rs_writer,
+    no_pre_images,
     stream,
 )
 

@@ -10,7 +10,8 @@ pytestmark = pytest.mark.spark
 
 ROW = "id string, a string"
 
-# Events as (commit, what, value): `u` is an update's pre-image and post-image in one commit, "old>new".
+# Events as (commit, what, value): `u` is an update's pre-image and post-image in one commit, "old>new"; a side left out is
+# not told, as where the key was changed or a writer leaves pre-images out.
 # Then: what the row was before and is after (None: it is not there), or "doubtful": the versions have to tell.
 HISTORIES = {
     "inserted": ([(1, "i", "x")], (None, "x")),
@@ -31,6 +32,11 @@ HISTORIES = {
     "two deleted": ([(1, "d", "x"), (2, "d", "y")], "doubtful"),
     "one came, another one went": ([(1, "i", "x"), (2, "d", "y")], "doubtful"),
     "one of two was updated, the other deleted": ([(1, "u", "x>y"), (2, "d", "z")], ("x", None)),
+    "given the key": ([(1, "u", ">y")], (None, "y")),
+    "the key was taken": ([(1, "u", "x>")], ("x", None)),
+    "given the key, then deleted": ([(1, "u", ">y"), (2, "d", "y")], "doubtful"),
+    "updated twice without pre-images": ([(1, "u", ">y"), (2, "u", ">z")], "doubtful"),
+    "updated, then without a pre-image": ([(1, "u", "x>y"), (2, "u", ">z")], "doubtful"),
 }
 
 
@@ -41,7 +47,8 @@ def feed_rows() -> list[tuple[str, str | None, str, int]]:
             if what == "u":
                 old, new = value.split(">")
                 # The post-image first: within a commit a feed has no order.
-                rows += [(key, new, "update_postimage", commit), (key, old, "update_preimage", commit)]
+                images = [(key, new, "update_postimage", commit), (key, old, "update_preimage", commit)]
+                rows += [image for image in images if image[1]]
             else:
                 rows.append((key, value, {"i": "insert", "d": "delete"}[what], commit))
     return rows
@@ -50,12 +57,20 @@ def feed_rows() -> list[tuple[str, str | None, str, int]]:
 def test_every_history_comes_to_what_its_row_was_and_is(spark: SparkSession) -> None:
     feed = spark.createDataFrame(feed_rows(), f"{ROW}, _change_type string, _commit_version bigint")
     told: dict[str, object] = dict.fromkeys(HISTORIES)
+    half = {}
     for row in net_changes(feed, article(feed.select("id", "a"))).collect():
         before = row["before"]["c1"] if row["existed"] else None
         after = row["after"]["c1"] if row["exists"] else None
         told[row["after"]["c0"]] = "doubtful" if row["doubtful"] else (before, after)
         assert not row["duplicated"]
+        half[row["after"]["c0"]] = row["half_updates"]
     assert told == {key: expected for key, (_, expected) in HISTORIES.items()}
+    assert {key: number for key, number in half.items() if number} == {
+        "given the key": 1,
+        "the key was taken": -1,
+        "given the key, then deleted": 1,
+        "updated twice without pre-images": 1,
+    }
 
 
 def test_two_versions_tell_the_same_and_count_the_rows_of_a_key(spark: SparkSession) -> None:

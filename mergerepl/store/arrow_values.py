@@ -1,0 +1,44 @@
+"""Values of Arrow columns as Python's; where Python has no such value (a date after the year 9999), as text. Pure."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def python_values(column: "pa.ChunkedArray") -> list[Any]:
+    """Return the values of a column; maps are lists of pairs, as Arrow has them."""
+    try:
+        values: list[Any] = column.to_pylist()
+    except (ValueError, OverflowError):
+        # One by one takes ten times as long.
+        values = [_python_value(each) for each in column]
+    return values
+
+
+def _python_value(scalar: "pa.Scalar[Any]") -> Any:
+    import pyarrow as pa
+
+    try:
+        return scalar.as_py()
+    except (ValueError, OverflowError):
+        match scalar:
+            case pa.Date32Scalar():
+                return _time_text(scalar.value, "D")
+            case pa.TimestampScalar():
+                return _time_text(scalar.value, scalar.type.unit)
+            case pa.StringScalar() | pa.LargeStringScalar() | pa.StringViewScalar():
+                return scalar.as_buffer().to_pybytes().decode("utf-8", "backslashreplace")
+            case pa.StructScalar():
+                return {name: _python_value(part) for name, part in scalar.items()}
+            case pa.MapScalar():
+                return [(_python_value(pair["key"]), _python_value(pair["value"])) for pair in scalar.values]
+            case pa.ListScalar() | pa.LargeListScalar():
+                return [_python_value(part) for part in scalar.values]
+        raise
+
+
+def _time_text(value: int, unit: str) -> str:
+    import numpy as np
+
+    return str(np.asarray(value).astype(f"datetime64[{unit}]")).replace("T", " ")

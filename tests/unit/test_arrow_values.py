@@ -1,0 +1,35 @@
+"""Values that Delta tables may hold and Python may not are told as text, the others as they are."""
+
+from datetime import UTC, date, datetime
+
+import pyarrow as pa
+import pytest
+
+from mergerepl.store.arrow_values import python_values
+
+DATES = pa.array([3789000, -735000, 18000, None], pa.int32()).cast(pa.date32())
+DATE_TEXTS = ["12343-12-07", "-043-08-22", date(2019, 4, 14), None]
+NOT_UTF8 = pa.Array.from_buffers(
+    pa.string(), 1, [None, pa.py_buffer(b"\x00\x00\x00\x00\x02\x00\x00\x00"), pa.py_buffer(b"\xffA")]
+)
+
+
+@pytest.mark.parametrize(
+    ("column", "values"),
+    [
+        (DATES, DATE_TEXTS),
+        (
+            pa.array([6248933000000000000, 0], pa.timestamp("us")),
+            ["199990-10-21 10:13:20.000000", datetime(1970, 1, 1)],
+        ),
+        (pa.array([0], pa.timestamp("us", "UTC")), [datetime(1970, 1, 1, tzinfo=UTC)]),
+        (NOT_UTF8, ["\\xffA"]),
+        (pa.StructArray.from_arrays([DATES.slice(0, 1)], ["d"]), [{"d": "12343-12-07"}]),
+        (pa.ListArray.from_arrays([0, 2], DATES), [["12343-12-07", "-043-08-22"]]),
+        (pa.MapArray.from_arrays([0, 1], pa.array(["k"]), DATES.slice(0, 1)), [[("k", "12343-12-07")]]),
+        (pa.array([1, None]), [1, None]),
+    ],
+    ids=["dates", "times", "ordinary times", "no text", "in a struct", "in a list", "in a map", "numbers"],
+)
+def test_what_python_cannot_hold_is_text(column: pa.Array, values: list[object]) -> None:
+    assert python_values(pa.chunked_array([column])) == values
