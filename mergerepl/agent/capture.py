@@ -25,7 +25,7 @@ from mergerepl.store import delta
 from mergerepl.store.control import Row
 from mergerepl.store.delta import Transaction
 from mergerepl.store.deltalog import CommitMark
-from mergerepl.store.images import identity_value, image_type, rowguid_of_image
+from mergerepl.store.images import identity_value, image_type, rowguid_of_image, with_readable
 from mergerepl.store.plain_files import read_columns
 from mergerepl.store.replica import Replica, ReplicaInfo
 from mergerepl.store.runs import current_rows, delete_runs_after, read_runs
@@ -306,7 +306,8 @@ def _rows_in_table(
     rows = read_columns(spark, window.table, window.through_version_inclusive, article.identity)
     there = rows.select(*keyed([quote(name) for name in article.identity])).join(came_or_went, on=keys)
     by_key = there.groupBy(*keys, "most").agg(F.count(F.lit(1)).alias("rows"))
-    found = by_key.where(F.col("rows") > F.col("most")).orderBy("most").limit(_NAMED_KEYS).collect()
+    several = by_key.where(F.col("rows") > F.col("most")).orderBy("most").limit(_NAMED_KEYS)
+    found = with_readable(several, keys).collect()
     duplicates = [_key_text([row[key] for key in keys], article) for row in found if row["most"]]
     return duplicates, any(not row["most"] for row in found)
 
@@ -314,9 +315,9 @@ def _rows_in_table(
 def _keys_of(rows: DataFrame, article: PublishedArticle) -> list[str]:
     fields = article.identity_fields
     keys = rows.select(
-        *(F.coalesce(F.col(f"{AFTER}.{field}"), F.col(f"{BEFORE}.{field}")) for field in fields)
+        *(F.coalesce(f"{AFTER}.{field}", f"{BEFORE}.{field}").alias(field) for field in fields)
     )
-    return [_key_text(row, article) for row in keys.limit(_NAMED_KEYS).collect()]
+    return [_key_text(row, article) for row in with_readable(keys.limit(_NAMED_KEYS), keys.columns).collect()]
 
 
 def _key_text(values: Iterable[object], article: PublishedArticle) -> str:

@@ -191,6 +191,8 @@ def _work(
         for field in _bounded_fields(article)
         if found[f"{side}_min_{field}"] is not None
     }
+    # What stands for bytes that are no UTF-8 is no bound of theirs.
+    bounds = {field: ends for field, ends in bounds.items() if "\ufffd" not in "".join(ends)}
     return ArticleWork(
         nickname=article.nickname,
         from_version=from_version,

@@ -10,7 +10,6 @@ from datetime import datetime
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import BinaryType, StructType
 
 from mergerepl import changes
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
@@ -20,7 +19,7 @@ from mergerepl.model.article import PublishedArticle
 from mergerepl.store import appended
 from mergerepl.store.delta import Transaction
 from mergerepl.store.deltalog import CommitMark
-from mergerepl.store.images import image_type, key_text
+from mergerepl.store.images import image_type, readable
 from mergerepl.store.passed import passed
 from mergerepl.store.replica import Replica
 from mergerepl.systables import conflicts_info
@@ -140,7 +139,7 @@ def _info_rows(
     key: Sequence[Column] = [
         part
         for name, field in zip(article.identity, article.identity_fields, strict=True)
-        for part in (F.lit(name), _readable(F.col(f"{changes.ROW}.{field}"), image, field))
+        for part in (F.lit(name), readable(F.col(f"{changes.ROW}.{field}"), image[field].dataType))
     ]
     values = {
         "tablenick": F.lit(article.nickname),
@@ -168,8 +167,3 @@ def _info_rows(
 
 def _type(name: str) -> str:
     return next(column.type for column in conflicts_info.TABLE.columns if column.name == name)
-
-
-def _readable(value: Column, image: StructType, field: str) -> Column:
-    data_type = image[field].dataType
-    return key_text(value, data_type) if isinstance(data_type, BinaryType) else value.cast("string")

@@ -11,6 +11,7 @@ from mergerepl.publish.work import Work
 from mergerepl.snapshot.compare_rows import KEY_PREFIX, differing_rows
 from mergerepl.store.control import Row
 from mergerepl.store.delta import read_version
+from mergerepl.store.images import with_readable
 
 MOST_NAMED = 5
 
@@ -36,16 +37,18 @@ def check_same_rows(
 
     Raises: PublicationError naming up to five keys that differ.
     """
-    found = differing_rows(
+    differing = differing_rows(
         read_version(work.spark, source, source_version),
         read_version(work.spark, target, target_version),
         article["published_columns"],
         article["key_columns"],
-    ).take(MOST_NAMED + 1)
+    )
+    keys = [f"{KEY_PREFIX}{i}" for i, _ in enumerate(article["key_columns"])]
+    found = with_readable(differing, keys).take(MOST_NAMED + 1)
     if not found:
         return
     named = [
-        ", ".join(f"{name}={row[f'{KEY_PREFIX}{i}']}" for i, name in enumerate(article["key_columns"]))
+        ", ".join(f"{name}={row[key]}" for name, key in zip(article["key_columns"], keys, strict=True))
         + f" ({row['kind']})"
         for row in found[:MOST_NAMED]
     ]

@@ -9,6 +9,7 @@ from mergerepl.publish.check_article import published_fields
 from mergerepl.publish.table_facts import TableFacts
 from mergerepl.snapshot.replica_table import is_computable
 from mergerepl.store.delta import read_version
+from mergerepl.store.images import with_readable
 from mergerepl.store.sql import quote
 
 MOST_NAMED = 5
@@ -25,7 +26,7 @@ def check_rows(spark: SparkSession, article: Article, table: TableFacts) -> None
     rows = read_version(spark, table.path, table.version)
     _check_files(rows, article, table)
     _check_generated(spark, article, table)
-    bad = bad_identities(rows, article).take(MOST_NAMED + 1)
+    bad = with_readable(bad_identities(rows, article), article.identity).take(MOST_NAMED + 1)
     if not bad:
         return
     named = [", ".join(f"{name}={_text(row[name])}" for name in article.identity) for row in bad[:MOST_NAMED]]

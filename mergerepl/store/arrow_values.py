@@ -6,13 +6,15 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def python_values(column: "pa.ChunkedArray") -> list[Any]:
-    """Return the values of a column; maps are lists of pairs, as Arrow has them."""
+def python_values(column: "pa.ChunkedArray[Any]") -> list[Any]:
+    """Return the values of a column of pyarrow or delta-rs; maps are lists of pairs, as Arrow has them."""
     try:
         values: list[Any] = column.to_pylist()
     except (ValueError, OverflowError):
-        # One by one takes ten times as long.
-        values = [_python_value(each) for each in column]
+        import pyarrow as pa
+
+        # One by one takes ten times as long. delta-rs' columns are of another library than pyarrow's.
+        values = [_python_value(each) for each in pa.chunked_array(column)]
     return values
 
 

@@ -11,9 +11,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
+from typing import Any
 
 from delta.exceptions import DeltaConcurrentModificationException
 from delta.tables import DeltaTable
+from py4j.java_gateway import JavaClass
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -56,14 +59,39 @@ def read_feed(
     own_versions: Sequence[int] = (),
 ) -> DataFrame:
     """Return the change feed of a version range without the agent's own commits."""
-    feed = (
-        spark.read.format("delta")
-        .option("readChangeFeed", "true")
-        .option("startingVersion", from_version_exclusive + 1)
-        .option("endingVersion", through_version_inclusive)
-        .load(str(table))
-    )
+    bounds = from_version_exclusive + 1, through_version_inclusive
+    feed = _feed_as_stored(spark, table, *bounds)
+    if feed is None:
+        reader = spark.read.format("delta").option("readChangeFeed", "true")
+        feed = reader.options(startingVersion=bounds[0], endingVersion=bounds[1]).load(str(table))
     return feed.where(~F.col("_commit_version").isin(list(own_versions))) if own_versions else feed
+
+
+def _feed_as_stored(
+    spark: SparkSession, table: Path, from_version_inclusive: int, through_version_inclusive: int
+) -> DataFrame | None:
+    """Return the feed without Delta's reader in between, None where Delta is another one (Databricks, Spark Connect).
+
+    That reader turns every row into Java objects and back, which takes longer than reading it, and bytes of a string
+    that are no UTF-8 do not come back as they were.
+    """
+    jvm: Any = getattr(spark, "_jvm", None)
+    reader = getattr(jvm, "org.apache.spark.sql.delta.commands.cdc.CDCReader", None)
+    if not isinstance(reader, JavaClass):
+        return None
+    nothing = getattr(jvm, "scala.Option").empty()
+    session = spark._jsparkSession
+    try:
+        delta_log = getattr(jvm, "org.apache.spark.sql.delta.DeltaLog").forTable(session, str(table))
+        snapshot = getattr(jvm, "scala.Option").apply(delta_log.update(False, nothing, nothing))
+        versions = from_version_inclusive, through_version_inclusive
+        feed = reader.changesToBatchDF(delta_log, *versions, session, nothing, snapshot, False, nothing)
+    except Py4JJavaError:
+        raise
+    except Py4JError as error:
+        log.info("%s: the feed is read by Delta's own reader: %s", table, error)
+        return None
+    return DataFrame(feed, spark)
 
 
 def append(rows: DataFrame, table: Path, transaction: Transaction) -> None:

@@ -4,7 +4,7 @@ All expressions are pure Columns. A rowguid must be the same on every replica, i
 Spark version, so no formatting that depends on a conf is used on the way to it.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -149,6 +149,26 @@ def key_text(value: Column, data_type: T.DataType) -> Column:
         return F.hex(value)
     # A cast to string writes small decimals with or without an exponent as the session's ANSI mode has it.
     return value.try_cast("string")
+
+
+def readable(value: Column, data_type: T.DataType) -> Column:
+    """Return a key value as text for people: also what Python has no value for, and bytes that are no UTF-8."""
+    if isinstance(data_type, T.BinaryType):
+        return F.hex(value)
+    text = value.cast("string")
+    return F.make_valid_utf8(text) if isinstance(data_type, T.StringType) else text
+
+
+def with_readable(rows: DataFrame, names: Collection[str]) -> DataFrame:
+    """Return rows with these columns as readable text."""
+    return rows.select(
+        *(
+            readable(F.col(quote(each.name)), each.dataType).alias(each.name)
+            if each.name in names
+            else quote(each.name)
+            for each in rows.schema
+        )
+    )
 
 
 def _type_tag(data_type: T.DataType) -> str:

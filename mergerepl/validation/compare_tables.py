@@ -12,7 +12,7 @@ from mergerepl.model.article import PublishedArticle
 from mergerepl.model.results import ArticleValidation, KeyDifference
 from mergerepl.store.delta import read_version
 from mergerepl.store.deltalog import head_version
-from mergerepl.store.images import comparable
+from mergerepl.store.images import comparable, readable
 from mergerepl.store.sql import quote
 from mergerepl.validation.row_hash import key_hash, row_hash
 
@@ -120,7 +120,7 @@ def _differing_keys(compared: Compared, buckets: Sequence[int]) -> tuple[int, tu
     different = by_key.where(~is_equal).select(*keys, *texts, _kind().alias("kind")).persist()
     try:
         count = different.count()
-        named = different.orderBy(*keys).limit(SHOWN).collect()
+        named = different.orderBy(*keys).limit(SHOWN).select(*texts, "kind").collect()
     finally:
         different.unpersist()
     return count, tuple(
@@ -139,12 +139,7 @@ def _keyed(
     keys = {name: comparable(F.col(quote(name)), data_type) for name, data_type in types.items()}
     if article.rowguid_column is not None:
         keys = {name: F.lower(key) for name, key in keys.items()}
-    texts = [
-        F.hex(F.col(quote(name)))
-        if isinstance(data_type, T.BinaryType)
-        else F.col(quote(name)).cast("string")
-        for name, data_type in types.items()
-    ]
+    texts = [readable(F.col(quote(name)), data_type) for name, data_type in types.items()]
     return rows.where(_bucket(article, rows.schema).isin(list(buckets))).select(
         F.lit(at_publisher).alias(_AT_PUBLISHER),
         *(key.alias(f"k{i}") for i, key in enumerate(keys.values())),

@@ -108,6 +108,12 @@ def negative_zero(site: Site, table: str, path: Path) -> int:
     return 1
 
 
+def not_utf8(site: Site, table: str, path: Path) -> int:
+    """Bytes that are no UTF-8, which Delta's own reader of the feed replaces."""
+    site.spark.sql(f"update {table} set a = cast(X'C041' as string) where id = 1")
+    return 1
+
+
 def feed_off_and_on(site: Site, table: str, path: Path) -> int:
     """A change made while the feed was off is found by comparing versions."""
     site.spark.sql(f"alter table {table} set tblproperties ('delta.enableChangeDataFeed' = 'false')")
@@ -184,6 +190,7 @@ TRAPS: tuple[Trap, ...] = (
     insert_and_delete,
     update_to_itself,
     negative_zero,
+    not_utf8,
     feed_off_and_on,
     vacuumed_feed,
     delta_rs_writer,
@@ -207,6 +214,8 @@ def test_inv_24_every_trap_is_captured_exactly(spark: SparkSession, replica_dir:
     for trap in TRAPS:
         assert site.rows("hq", trap.__name__) == site.rows("north", trap.__name__), trap.__name__
     assert str({row[0]: row[2] for row in site.rows("north", "negative_zero")}[0]) == "-0.0"
+    stored = spark.read.format("delta").load(str(site.path("north", "not_utf8")))
+    assert [row[0] for row in stored.where("id = 1").selectExpr("hex(a)").collect()] == ["C041"]
     assert site.sync().status == "nothing_to_do"
 
 

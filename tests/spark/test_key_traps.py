@@ -220,3 +220,39 @@ def test_guids_in_another_case_are_one_row(spark: SparkSession, replica_dir: Pat
     pair.sql("alter table hq.assets set tblproperties ('delta.enableChangeDataFeed' = 'true')")
     pair.sync()
     assert {(f"{GUID}1", "twice", 0), (f"{LOW}5", "x", 5)} < set(pair.same_rows("assets"))
+
+
+def test_keys_that_python_cannot_hold(spark: SparkSession, replica_dir: Path) -> None:
+    """Bytes that are no UTF-8, dates after the year 9999: replicated as they are, told as text."""
+    texts = "values (cast(X'FF' as string), 'x'), (cast(X'FE' as string), 'y'), ('z', 'z') t(k, v)"
+    dates = "values (date'+12345-01-01', 'x'), (date'-0044-03-15', 'y') t(k, v)"
+    articles = {"texts": texts, "dates": dates}
+    pair = Pair(
+        spark,
+        replica_dir,
+        {name: (f"select * from {query}", {"key": ["k"]}) for name, query in articles.items()},
+    )
+    for name in articles:
+        pair.sql(f"update hq.{name} set v = 'hq'")
+        pair.sql(f"update north.{name} set v = 'north'")
+    done = pair.sync()
+    assert done.upload.conflicts == 5
+    assert done.download.total == done.download.updates == 5
+
+    def stored(replica: str, article: str) -> list[tuple[object, ...]]:
+        rows = spark.read.format("delta").load(str(replica_dir / replica / article))
+        return sorted(tuple(row) for row in rows.selectExpr("hex(cast(k as string))", "v").collect())
+
+    for name in articles:
+        assert stored("hq", name) == stored("north", name)
+        assert {row[1] for row in stored("hq", name)} == {"hq"}
+    assert [row[0] for row in stored("hq", "texts")] == ["7A", "FE", "FF"]
+
+    keys = [conflict.key["k"] for conflict in mergerepl.conflict_records(replica_dir / "hq")]
+    assert sorted(keys) == ["+12345-01-01", "-0044-03-15", "z", "\ufffd", "\ufffd"]
+    pair.sql("update north.dates set v = 'off' where k > date'2000-01-01'")
+    (articles_of_north,) = mergerepl.validate(replica_dir / "hq").values()
+    assert [key.key for each in articles_of_north for key in each.examples] == [{"k": "+12345-01-01"}]
+    pair.sql("insert into hq.dates values (date'+12345-01-01', 'again')")
+    with pytest.raises(DuplicateKeyError, match=r"k=\+12345-01-01"):
+        pair.sync()

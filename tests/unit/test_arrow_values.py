@@ -1,11 +1,14 @@
 """Values that Delta tables may hold and Python may not are told as text, the others as they are."""
 
 from datetime import UTC, date, datetime
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 from mergerepl.store.arrow_values import python_values
+from mergerepl.store.control import read_rows
 
 DATES = pa.array([3789000, -735000, 18000, None], pa.int32()).cast(pa.date32())
 DATE_TEXTS = ["12343-12-07", "-043-08-22", date(2019, 4, 14), None]
@@ -33,3 +36,12 @@ NOT_UTF8 = pa.Array.from_buffers(
 )
 def test_what_python_cannot_hold_is_text(column: pa.Array, values: list[object]) -> None:
     assert python_values(pa.chunked_array([column])) == values
+    assert python_values(pa.chunked_array([column, column])) == [*values, *values]
+
+
+def test_a_stored_date_that_python_cannot_hold_is_read_as_text(tmp_path: Path) -> None:
+    table = pa.table({"d": DATES, "row": pa.StructArray.from_arrays([DATES], ["c0"])})
+    write_deltalake(str(tmp_path / "t"), table)
+    rows = read_rows(tmp_path / "t", ["d", "row"], order_limit="order by d")
+    assert [row["d"] for row in rows] == ["-043-08-22", date(2019, 4, 14), "12343-12-07", None]
+    assert [row["row"]["c0"] for row in rows] == ["-043-08-22", date(2019, 4, 14), "12343-12-07", None]
