@@ -33,9 +33,10 @@ def net_changes(feed: DataFrame, article: PublishedArticle) -> DataFrame:
     So is the life of one row told. Where a key had two rows for a while, its first and last event may be of
     different ones: such a key is `doubtful`, and only the table before and after tells what became of it.
 
-    `half_updates` is 1 where the first event is an update's post-image alone and -1 where the last is a pre-image alone:
-    a key that a row was given and one it was taken from. More of the first than of the second, and the writer left
-    pre-images out (some engines do): those rows were there before.
+    `half_updates` is how many more post-images than pre-images of updates a key has: 1 more where a row was given the key,
+    1 fewer where it was taken. Over all keys they are even, unless a writer leaves pre-images out (some engines do): then
+    the feed tells neither what was there before nor which key a row had. So keys with a difference are told even if
+    nothing became of them (`is_change`).
 
     Reads: the feed without the agent's own commits. Returns: existed, before, exists, after (row images),
     doubtful, duplicated (False: a feed says nothing of the rows that were there all the time), half_updates.
@@ -47,29 +48,29 @@ def net_changes(feed: DataFrame, article: PublishedArticle) -> DataFrame:
         F.col(_CHANGE_TYPE).alias("type"),
         F.col(_COMMIT_VERSION).alias("version"),
     )
-    first = F.min_by(F.struct("is_before", ROW, "type"), F.struct("version", ~F.col("is_before")))
-    last = F.max_by(F.struct(~F.col("is_before"), ROW, "type"), F.struct("version", ~F.col("is_before")))
+    first = F.min_by(F.struct("is_before", ROW), F.struct("version", ~F.col("is_before")))
+    last = F.max_by(F.struct(~F.col("is_before"), ROW), F.struct("version", ~F.col("is_before")))
+    half = F.when(F.col("type") == "update_postimage", 1).when(F.col("type") == "update_preimage", -1)
     by_key = events.groupBy(*_aliased_keys(article)).agg(
         first.alias("first"),
         last.alias("last"),
         F.sum(F.when(F.col("is_before"), -1).otherwise(1)).alias("balance"),
         F.bit_xor(image_hash(ROW, image_type(events, ROW))).alias("left_over"),
+        F.sum(half.otherwise(0)).alias(HALF_UPDATES),
     )
     existed, exists = F.col("first.is_before"), F.col("last.col1")
     # The life of one row adds what it ends as and takes what it began as. With another balance there were
     # more rows; and a row that came and went takes back every image it brought, or another one went for it.
     is_odd = F.col("balance") != exists.cast("bigint") - existed.cast("bigint")
     went_for_another = ~existed & ~exists & (F.col("left_over") != 0)
-    was_given = F.col("first.type") == "update_postimage"
-    was_taken = F.col("last.type") == "update_preimage"
     spans = by_key.select(
         existed.alias(EXISTED),
         F.col(f"first.{ROW}").alias(BEFORE),
         exists.alias(EXISTS),
         F.col(f"last.{ROW}").alias(AFTER),
-        (is_odd | went_for_another | (was_given & ~exists)).alias(DOUBTFUL),
+        (is_odd | went_for_another).alias(DOUBTFUL),
         F.lit(False).alias(DUPLICATED),
-        (was_given.cast("int") - was_taken.cast("int")).alias(HALF_UPDATES),
+        HALF_UPDATES,
     )
     return differing(spans)
 
@@ -119,7 +120,7 @@ def _compared(before: DataFrame, after: DataFrame, article: PublishedArticle) ->
         F.coalesce(AFTER, BEFORE).alias(AFTER),
         F.lit(False).alias(DOUBTFUL),
         F.coalesce(F.col(f"{AFTER}_rows") > 1, F.lit(False)).alias(DUPLICATED),
-        F.lit(0).alias(HALF_UPDATES),
+        F.lit(0).cast("bigint").alias(HALF_UPDATES),
     )
     return differing(spans)
 
@@ -132,9 +133,14 @@ def _one_per_key(images: DataFrame, name: str, article: PublishedArticle) -> Dat
 
 def differing(spans: DataFrame) -> DataFrame:
     """Leave out rows with no net difference: they are no change. Keys to be decided or refused stay in."""
+    return spans.where(is_change(spans) | F.col(DOUBTFUL) | F.col(DUPLICATED) | (F.col(HALF_UPDATES) != 0))
+
+
+def is_change(spans: DataFrame) -> Column:
+    """Return whether a row differs before and after."""
     never_there = ~F.col(EXISTED) & ~F.col(EXISTS)
     unchanged = F.col(EXISTED) & F.col(EXISTS) & same_image(BEFORE, AFTER, image_type(spans, BEFORE))
-    return spans.where(~(never_there | unchanged) | F.col(DOUBTFUL) | F.col(DUPLICATED))
+    return ~(never_there | unchanged)
 
 
 def has_null_key(article: PublishedArticle) -> Column:

@@ -43,6 +43,7 @@ from triggers.net_changes import (
     compared_versions,
     decided,
     has_null_key,
+    is_change,
     net_changes,
 )
 from triggers.tracked_rows import KNOWN_COLUMNS, Origin, tracked_rows
@@ -147,6 +148,11 @@ def _materialised_net(spark: SparkSession, window: FeedWindow) -> tuple[DataFram
             if reason is None:
                 raise
             window = replace(window, gap=reason)
+    return _compared(spark, window)
+
+
+def _compared(spark: SparkSession, window: FeedWindow) -> tuple[DataFrame, dict[str, int]]:
+    """Return what `_materialised_net` does, from whole versions. Raises: FeedGapError if the old one is gone."""
     log.warning("%s: %s; comparing versions instead", window.table, window.gap)
     try:
         before = delta.read_version(spark, window.table, window.from_version_exclusive)
@@ -195,12 +201,12 @@ def _checked(spark: SparkSession, window: FeedWindow, changed: DataFrame) -> tup
     is_result = False
     try:
         counts = _counts(net, article)
+        if counts["half_updates"]:
+            return _compared(spark, replace(window, gap="updates without what the rows were before"))
         if counts["doubtful"]:
             return _checked(spark, window, _decided(spark, window, net))
-        if counts["half_updates"] > 0:
-            # More rows were given a key than had theirs taken: of those, some were there before.
-            in_doubt = net.withColumn(DOUBTFUL, F.col(HALF_UPDATES) > 0)
-            return _checked(spark, window, _decided(spark, window, in_doubt))
+        if counts["idle"]:
+            return _checked(spark, window, net.where(is_change(net)).withColumn(HALF_UPDATES, F.lit(0)))
         if window.is_late and counts["nulls"]:
             # These rows are in the table already and the session must come to its end.
             log.warning("%s: rows with NULL in their key are not replicated", window.table)
@@ -230,6 +236,7 @@ def _counts(net: DataFrame, article: PublishedArticle) -> dict[str, int]:
         count(F.col(DUPLICATED)).alias("duplicates"),
         count(has_null_key(article)).alias("nulls"),
         F.sum(HALF_UPDATES).alias("half_updates"),
+        count((F.col(HALF_UPDATES) != 0) & ~is_change(net)).alias("idle"),
     ).collect()[0]
     return {name: int(found[name] or 0) for name in found.asDict()}
 
@@ -274,7 +281,7 @@ def _decided(spark: SparkSession, window: FeedWindow, net: DataFrame) -> DataFra
     first = window.user_commits[0].version
     before = delta.read_version(spark, window.table, first - 1)
     after = delta.read_version(spark, window.table, window.through_version_inclusive)
-    return decided(net, before, after, window.article)
+    return decided(net, before, after, window.article).withColumn(HALF_UPDATES, F.lit(0))
 
 
 def _rows_in_table(

@@ -244,21 +244,33 @@ def _log_conflicts(
 def _log_all_late_conflicts(spark: SparkSession, changeset: Changeset, parties: Parties) -> None:
     """Log what a late round could not log where it belongs, as that replica was not held when it was carried out."""
     logging_at = _logging_sides(changeset)
-    for folder in sorted(changeset.folder.glob("late-*")):
-        late = read_changeset(folder)
-        if late is not None:
-            _log_at(spark, late, logging_at, parties)
+    for late in _late_rounds(changeset):
+        _log_at(spark, late, logging_at, parties)
+
+
+def _late_rounds(changeset: Changeset) -> list[Changeset]:
+    staged = [read_changeset(folder) for folder in sorted(changeset.folder.glob("late-*"))]
+    return [late for late in staged if late is not None]
+
+
+def _has_conflicts(changeset: Changeset) -> bool:
+    return any(changeset.manifest.conflicts.values())
 
 
 def log_given_up(spark_of: Callable[[], SparkSession], changeset: Changeset, publisher: Replica) -> None:
     """Log at the publisher what only the subscriber would have kept, whose side of the session is given up."""
-    is_kept = PUBLISHER in _logging_sides(changeset)
-    if not is_kept and any(changeset.manifest.conflicts.values()):
-        _log_at(spark_of(), changeset, [PUBLISHER], Parties(_works(changeset), {PUBLISHER: publisher}))
+    parties = Parties(_works(changeset), {PUBLISHER: publisher})
+    rounds = [changeset, *_late_rounds(changeset)]
+    if PUBLISHER in _logging_sides(changeset) or not any(_has_conflicts(each) for each in rounds):
+        return
+    spark = spark_of()
+    record_jvm(publisher.root, engine.jvm_pid())
+    for each in rounds:
+        _log_at(spark, each, [PUBLISHER], parties)
 
 
 def _log_at(spark: SparkSession, changeset: Changeset, sides: Sequence[str], parties: Parties) -> None:
-    if not any(changeset.manifest.conflicts.values()):
+    if not _has_conflicts(changeset):
         return
     for name in sides:
         articles = {article.nickname: article for article in parties.held[name].articles}

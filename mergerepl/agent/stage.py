@@ -171,10 +171,13 @@ def _side_measures(side: str, action: str, article: PublishedArticle) -> dict[st
     measures = {f"{side}_{a.value}": count(F.col(action) == a.value) for a in changes.Action}
     measures[f"{side}_live"] = count(acts & ~F.col(changes.DELETED))
     measures[f"{side}_deleted"] = count(acts & F.col(changes.DELETED))
+    types = dict(zip(article.fields, article.types, strict=True))
     for name in _bounded_fields(article):
         key = F.when(changes_row, F.col(f"{changes.ROW}.{name}"))
         measures[f"{side}_min_{name}"] = F.min(key).cast("string")
         measures[f"{side}_max_{name}"] = F.max(key).cast("string")
+        if types[name] == "string":
+            measures[f"{side}_odd_{name}"] = count(~F.is_valid_utf8(key))
     return measures
 
 
@@ -191,8 +194,8 @@ def _work(
         for field in _bounded_fields(article)
         if found[f"{side}_min_{field}"] is not None
     }
-    # What stands for bytes that are no UTF-8 is no bound of theirs.
-    bounds = {field: ends for field, ends in bounds.items() if "\ufffd" not in "".join(ends)}
+    # Delta's bounds of a file are of other bytes than its keys that are no UTF-8.
+    bounds = {field: ends for field, ends in bounds.items() if not found.get(f"{side}_odd_{field}")}
     return ArticleWork(
         nickname=article.nickname,
         from_version=from_version,

@@ -48,8 +48,8 @@ def apply_publication(
             with such a session cannot end.
 
     Raises: ConfigurationError, PublicationError, CaptureError: refused, nothing was changed. LeaseError:
-        somebody works on one of the replicas. StoreError: a table cannot be read or written; run again, what is done stays
-        done.
+        somebody works on one of the replicas. EngineLostError; StoreError: a table cannot be read or written; run again,
+        what is done stays done.
     """
     started = time.monotonic()
     publication = _resolved(publication)
@@ -106,8 +106,8 @@ def _engine_errors(doing: str) -> Iterator[None]:
 
         if not engine_answers():
             raise EngineLostError(
-                f"The Spark engine ended while {doing} was done: out of memory, perhaps ($MERGEREPL_MEMORY gives it more). "
-                "What was done before stays done; run `mergerepl apply` again."
+                f"{doing} was cut short: the Spark engine ended, for lack of memory, perhaps ($MERGEREPL_MEMORY gives the "
+                "embedded one more). What was done before stays done; run `mergerepl apply` again."
             ) from error
         cause = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise StoreError(

@@ -1,5 +1,6 @@
 """Values of Arrow columns as Python's; where Python has no such value (a date after the year 9999), as text. Pure."""
 
+import re
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -28,7 +29,8 @@ def _python_value(scalar: "pa.Scalar[Any]") -> Any:
             case pa.Date32Scalar():
                 return _time_text(scalar.value, "D")
             case pa.TimestampScalar():
-                return _time_text(scalar.value, scalar.type.unit)
+                zone = "+00:00" if scalar.type.tz else ""
+                return _time_text(scalar.value, scalar.type.unit) + zone
             case pa.StringScalar() | pa.LargeStringScalar() | pa.StringViewScalar():
                 return scalar.as_buffer().to_pybytes().decode("utf-8", "backslashreplace")
             case pa.StructScalar():
@@ -41,6 +43,10 @@ def _python_value(scalar: "pa.Scalar[Any]") -> Any:
 
 
 def _time_text(value: int, unit: str) -> str:
+    """Return a date or time as Spark words it: a sign where the year has not four digits, no empty fraction."""
     import numpy as np
 
-    return str(np.asarray(value).astype(f"datetime64[{unit}]")).replace("T", " ")
+    text = str(np.asarray(value).astype(f"datetime64[{unit}]"))
+    sign, year, rest = re.fullmatch(r"(-?)(\d+)(-.*)", text).groups()  # type: ignore[union-attr]
+    sign = sign or "+" * (len(year) > 4)
+    return f"{sign}{year:0>4}{rest.replace('T', ' ').removesuffix('.000000')}"

@@ -99,6 +99,12 @@ def read_rows(
     except StoreError:
         raise
     except Exception as error:
+        if "non UTF-8" in str(error):
+            raise StoreError(
+                f"Table '{path}' holds text that is no UTF-8, which only Spark reads: look at it with "
+                "`mergerepl.conflicts(...)` in Python, or with Spark SQL. Nothing is damaged.",
+                table=str(path),
+            ) from error
         # Not only DeltaError: what fails while rows are read is a bare Exception of the query engine.
         raise StoreError(
             f"Table '{path}' cannot be read: {reason_of(error)}. Its log or a file of it is damaged or gone: "

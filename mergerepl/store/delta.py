@@ -76,14 +76,17 @@ def _feed_as_stored(
     that are no UTF-8 do not come back as they were.
     """
     jvm: Any = getattr(spark, "_jvm", None)
-    reader = getattr(jvm, "org.apache.spark.sql.delta.commands.cdc.CDCReader", None)
-    if not isinstance(reader, JavaClass):
+    if jvm is None:
         return None
-    nothing = getattr(jvm, "scala.Option").empty()
     session = spark._jsparkSession
     try:
+        reader = getattr(jvm, "org.apache.spark.sql.delta.commands.cdc.CDCReader")
+        if not isinstance(reader, JavaClass):
+            return None
+        nothing = getattr(jvm, "scala.Option").empty()
         delta_log = getattr(jvm, "org.apache.spark.sql.delta.DeltaLog").forTable(session, str(table))
-        snapshot = getattr(jvm, "scala.Option").apply(delta_log.update(False, nothing, nothing))
+        at_end = delta_log.getSnapshotAt(through_version_inclusive, nothing, nothing, False)
+        snapshot = getattr(jvm, "scala.Option").apply(at_end)
         versions = from_version_inclusive, through_version_inclusive
         feed = reader.changesToBatchDF(delta_log, *versions, session, nothing, snapshot, False, nothing)
     except Py4JJavaError:

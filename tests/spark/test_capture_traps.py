@@ -143,7 +143,9 @@ def no_pre_images(site: Site, table: str, path: Path) -> int:
     site.spark.sql(f"update {table} set a = 'after' where id in (1, 2)")
     leave_out_pre_images(path)
     site.spark.sql(f"delete from {table} where id = 2")
-    return 2
+    site.spark.sql(f"update {table} set id = 30 where id = 3")
+    leave_out_pre_images(path)
+    return 4
 
 
 def leave_out_pre_images(path: Path) -> None:
@@ -208,6 +210,8 @@ def test_inv_24_every_trap_is_captured_exactly(spark: SparkSession, replica_dir:
     captured = {item.article: item for item in mergerepl.capture(replica_dir / "hq").articles}
     found = {name: item.inserts + item.updates + item.deletes for name, item in captured.items()}
     assert found == expected
+    half = captured["no_pre_images"]
+    assert (half.inserts, half.updates, half.deletes) == (1, 1, 2)
     result = site.sync()
     applied = {item.article: item.download.total for item in result.articles}
     assert applied == {name: count for name, count in expected.items() if count}
