@@ -118,7 +118,7 @@ def _capture(
     replica: Replica, publishers: Sequence[Replica], spark_of: SparkSource, progress: Progress
 ) -> CaptureResult:
     source = partial(_recorded_spark, spark_of, (replica, *publishers))
-    if _is_unfinished(replica, publishers):
+    if publishers or _has_staged(replica):
         from mergerepl.store.engine_errors import told_plainly
 
         with told_plainly(f"finishing the sessions of '{replica.root}' that were interrupted"):
@@ -152,10 +152,6 @@ def _recorded_spark(spark_of: SparkSource, replicas: Sequence[Replica]) -> "Spar
 
 def _has_staged(replica: Replica) -> bool:
     return replica.staging.is_dir() and any(path.is_dir() for path in replica.staging.iterdir())
-
-
-def _is_unfinished(replica: Replica, publishers: Sequence[Replica]) -> bool:
-    return bool(publishers) or _has_staged(replica)
 
 
 def _recover(

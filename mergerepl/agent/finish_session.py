@@ -1,8 +1,8 @@
 """Finish an interrupted session whose subscription is about to end: `apply` does it, holding both replicas."""
 
 from mergerepl import spark
-from mergerepl.agent.carry_out import pointer
-from mergerepl.agent.recovery import give_up_subscriber, recover
+from mergerepl.agent.carry_out import log_given_up, pointer
+from mergerepl.agent.recovery import recover
 from mergerepl.changeset import drop, read_changeset
 from mergerepl.store.replica import Replica
 
@@ -18,7 +18,7 @@ def finish_session(publisher: Replica, subscriber: Replica | None, session: str)
     changeset = read_changeset(publisher.staging / session)
     if changeset is not None:
         # With its subscriber it is finished by now.
-        give_up_subscriber(changeset, publisher, spark.session)
+        log_given_up(spark.session, changeset, publisher)
     drop(publisher.staging / session)
     if subscriber is not None:
         pointer(subscriber, session).unlink(missing_ok=True)

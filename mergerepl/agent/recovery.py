@@ -54,15 +54,10 @@ def recover(publisher: Replica, subscriber: Replica, spark_of: SparkSource) -> i
             _roll_forward(spark_of(), changeset, publisher, subscriber, is_ours=is_ours)
             rolled += 1
         if not is_subscribed:
-            give_up_subscriber(changeset, publisher, spark_of)
+            log_given_up(spark_of, changeset, publisher)
+            drop(folder)
     _drop_stale_pointers(publisher, subscriber)
     return rolled
-
-
-def give_up_subscriber(changeset: Changeset, publisher: Replica, spark_of: SparkSource) -> None:
-    """Drop a session whose publisher's side is carried out and whose subscriber will not come back for its own."""
-    log_given_up(spark_of, changeset, publisher)
-    drop(changeset.folder)
 
 
 def refuse_interrupted(publisher: Replica, subscriber: Replica) -> None:

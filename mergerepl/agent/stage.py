@@ -192,10 +192,9 @@ def _work(
     bounds = {
         field: (str(found[f"{side}_min_{field}"]), str(found[f"{side}_max_{field}"]))
         for field in _bounded_fields(article)
-        if found[f"{side}_min_{field}"] is not None
+        # Delta's bounds of a file are of other bytes than its keys that are no UTF-8.
+        if found[f"{side}_min_{field}"] is not None and not found.get(f"{side}_odd_{field}")
     }
-    # Delta's bounds of a file are of other bytes than its keys that are no UTF-8.
-    bounds = {field: ends for field, ends in bounds.items() if not found.get(f"{side}_odd_{field}")}
     return ArticleWork(
         nickname=article.nickname,
         from_version=from_version,

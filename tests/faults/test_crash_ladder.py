@@ -60,8 +60,6 @@ NOT_A_STEP = {
     # Cleans up what a crash left; it is repeated until it is done.
     "recover",
     "_drop_stale_pointers",
-    # Repeated until the session's folder is gone: the conflicts are logged once, and dropping comes last.
-    "give_up_subscriber",
     # Is `recover`, then takes away what is left; `apply` repeats it as long as the session is staged.
     "finish_session",
     "_note",

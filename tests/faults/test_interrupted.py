@@ -71,13 +71,18 @@ def test_a_publisher_that_was_moved_finishes_its_sessions(engine: EngineNetwork,
     check(engine)
 
 
-def test_a_subscriber_that_was_restored_is_refused_and_the_publisher_is_finished(
-    engine: EngineNetwork, stop: object
-) -> None:
+def stop_and_restore_north(engine: EngineNetwork, stop: object) -> None:
+    """Let a session die before it writes to the subscriber, then put that back to the state before it."""
     shutil.copytree(engine.path("north"), engine.path("backup"))
     stop("subscriber.before_merge")  # type: ignore[operator]
     shutil.rmtree(engine.path("north"))
     shutil.move(engine.path("backup"), engine.path("north"))
+
+
+def test_a_subscriber_that_was_restored_is_refused_and_the_publisher_is_finished(
+    engine: EngineNetwork, stop: object
+) -> None:
+    stop_and_restore_north(engine, stop)
     with pytest.raises(EnumerationError, match="put back to an older state"):
         engine.sync("north")
     assert [engine.rows("hub")[key][0] for key in ("k0", "k1", "k2")] == ["hub", "hub", "north"]
@@ -87,10 +92,7 @@ def test_a_subscriber_that_was_restored_is_refused_and_the_publisher_is_finished
 def test_a_restored_subscriber_is_initialised_again_as_the_message_says(
     engine: EngineNetwork, stop: object
 ) -> None:
-    shutil.copytree(engine.path("north"), engine.path("backup"))
-    stop("subscriber.before_merge")  # type: ignore[operator]
-    shutil.rmtree(engine.path("north"))
-    shutil.move(engine.path("backup"), engine.path("north"))
+    stop_and_restore_north(engine, stop)
     with pytest.raises(EnumerationError, match="move its folder away, take its subscription out of the file"):
         engine.sync("north")
     shutil.move(engine.path("north"), engine.path("restored"))
