@@ -26,6 +26,7 @@ from mergerepl.store.control import Row
 from mergerepl.store.delta import Transaction
 from mergerepl.store.deltalog import CommitMark
 from mergerepl.store.images import identity_value, image_type, rowguid_of_image, with_readable
+from mergerepl.store.in_memory import keep_in_memory, let_go
 from mergerepl.store.plain_files import read_columns
 from mergerepl.store.replica import Replica, ReplicaInfo
 from mergerepl.store.runs import current_rows, delete_runs_after, read_runs
@@ -52,12 +53,15 @@ log = logging.getLogger(__name__)
 
 _NAMED_KEYS = 5
 
+_BROADCAST_AT_MOST = 100_000
+"""Rows whose keys go to every task, so that what they are looked up in need not be shuffled. Spark does not know how few
+the rows are that it was told to keep.
+"""
+
 
 @dataclass(frozen=True)
 class CapturedArticle:
-    """What is new in one article. `rows` (CHANGES columns) is in memory until `release` or, where earlier metadata was
-    looked up, until nothing refers to it; None if nothing is new.
-    """
+    """What is new in one article: `rows` (CHANGES columns), readable until `release`; None if nothing is new."""
 
     window: FeedWindow
     rows: DataFrame | None
@@ -65,7 +69,7 @@ class CapturedArticle:
     inserts: int = 0
     updates: int = 0
     deletes: int = 0
-    kept: tuple[DataFrame, ...] = ()
+    in_memory: DataFrame | None = None
 
     @property
     def article(self) -> PublishedArticle:
@@ -79,8 +83,8 @@ class CapturedArticle:
 
     def release(self) -> None:
         """Let go of the memory."""
-        for frame in self.kept:
-            frame.unpersist()
+        if self.in_memory is not None:
+            let_go(self.in_memory)
 
 
 def read_changes(
@@ -103,20 +107,20 @@ def read_changes(
         return CapturedArticle(window, None, None)
     net, counts = _materialised_net(spark, window)
     if counts["changes"] == 0:
-        net.unpersist()
+        let_go(net)
         return CapturedArticle(window, None, None)
     seq = info.last_seq if through_seq_inclusive is None else through_seq_inclusive
     origin = Origin(writer or info.nickname, priority, generation["generation"])
     try:
-        known = _known_rows(spark, replica, window.article, net, seq)
+        guids = _broadcast(net.select(ROWGUID), counts["changes"])
+        known = _known_rows(spark, replica, window.article, guids, seq)
         rows = tracked_rows(net, known, window.article, origin).select(*CHANGE_COLUMNS)
+        in_memory = net
         if known is not None:
-            # Not `persist`: where contents are read through Delta (a deletion vector, say), an append to them makes
-            # Spark compute anew what in memory was read from there.
-            rows = rows.localCheckpoint()
-            net.unpersist()
+            rows = in_memory = keep_in_memory(rows, now=True)
+            let_go(net)
     except BaseException:
-        net.unpersist()
+        let_go(net)
         raise
     inserts, deletes = counts["inserts"], counts["deletes"]
     return CapturedArticle(
@@ -126,7 +130,7 @@ def read_changes(
         inserts,
         counts["changes"] - inserts - deletes,
         deletes,
-        (net,) if known is None else (),
+        in_memory,
     )
 
 
@@ -197,7 +201,7 @@ def _checked(spark: SparkSession, window: FeedWindow, changed: DataFrame) -> tup
     image = image_type(changed, AFTER)
     existing = article.rowguid_column is not None
     guid = rowguid_of_image(AFTER, image, article.identity_fields, existing=existing)
-    net = changed.select(guid.alias(ROWGUID), "*").persist()
+    net = keep_in_memory(changed.select(guid.alias(ROWGUID), "*"))
     is_result = False
     try:
         counts = _counts(net, article)
@@ -221,7 +225,7 @@ def _checked(spark: SparkSession, window: FeedWindow, changed: DataFrame) -> tup
         return net, counts
     finally:
         if not is_result:
-            net.unpersist()
+            let_go(net)
 
 
 def _counts(net: DataFrame, article: PublishedArticle) -> dict[str, int]:
@@ -311,7 +315,8 @@ def _rows_in_table(
         F.col(EXISTS).cast("int").alias("most"),
     )
     rows = read_columns(spark, window.table, window.through_version_inclusive, article.identity)
-    there = rows.select(*keyed([quote(name) for name in article.identity])).join(came_or_went, on=keys)
+    looked_up = _broadcast(came_or_went, counts["inserts"] + counts["deletes"])
+    there = rows.select(*keyed([quote(name) for name in article.identity])).join(looked_up, on=keys)
     by_key = there.groupBy(*keys, "most").agg(F.count(F.lit(1)).alias("rows"))
     several = by_key.where(F.col("rows") > F.col("most")).orderBy("most").limit(_NAMED_KEYS)
     found = with_readable(several, keys).collect()
@@ -332,13 +337,17 @@ def _key_text(values: Iterable[object], article: PublishedArticle) -> str:
 
 
 def _known_rows(
-    spark: SparkSession, replica: Replica, article: PublishedArticle, net: DataFrame, seq: int
+    spark: SparkSession, replica: Replica, article: PublishedArticle, guids: DataFrame, seq: int
 ) -> DataFrame | None:
-    """Return what contents and tombstone know of the changed rows, None if they are empty."""
+    """Return what contents and tombstone know of these rows, None if they are empty."""
     if seq == 0:
         return None
     runs = read_runs(spark, replica.folder, article, through_seq_inclusive=seq)
-    return current_rows(runs.join(net.select(ROWGUID), on=ROWGUID, how="left_semi"), KNOWN_COLUMNS)
+    return current_rows(runs.join(guids, on=ROWGUID, how="left_semi"), KNOWN_COLUMNS)
+
+
+def _broadcast(keys: DataFrame, rows: int) -> DataFrame:
+    return F.broadcast(keys) if rows <= _BROADCAST_AT_MOST else keys
 
 
 def open_generation(

@@ -18,6 +18,7 @@ from mergerepl import changes
 from mergerepl.agent.capture import CapturedArticle
 from mergerepl.changeset import ArticleWork
 from mergerepl.model.article import PublishedArticle
+from mergerepl.store.in_memory import keep_in_memory, let_go
 from mergerepl.store.passed import passed
 from mergerepl.store.replica import Replica
 from mergerepl.store.runs import SEQ, current_rows, read_runs
@@ -44,7 +45,28 @@ class Enumerated:
     is_needed: bool
 
 
-def side_changes(spark: SparkSession, side: Enumerated) -> DataFrame | None:
+@dataclass
+class Kept:
+    """Frames kept in memory while an article is staged.
+
+    Each is also where Spark stops planning as one: without these breaks the expressions of merging and
+    resolving are inlined into each other, and planning them takes longer than all rows.
+    """
+
+    frames: list[DataFrame] = field(default_factory=list)
+
+    def keep(self, frame: DataFrame) -> DataFrame:
+        """Return the frame, to be held in memory once it is computed."""
+        self.frames.append(keep_in_memory(frame))
+        return self.frames[-1]
+
+    def release(self) -> None:
+        """Let go of the memory."""
+        for frame in self.frames:
+            let_go(frame)
+
+
+def side_changes(spark: SparkSession, side: Enumerated, kept: Kept) -> DataFrame | None:
     """Return the CHANGES one side has to tell the other of one article, None if there are none."""
     if not side.is_needed:
         return None
@@ -67,37 +89,14 @@ def side_changes(spark: SparkSession, side: Enumerated) -> DataFrame | None:
         from_generation_exclusive=side.from_generation_exclusive,
         known_generations=side.known_generations,
     )
-    # Where contents are read through Delta, the append beside this makes Spark compute anew what in memory was read
-    # from there, unless it is cut off.
-    return told.localCheckpoint(eager=False)
-
-
-@dataclass
-class Kept:
-    """Frames kept in memory while an article is staged.
-
-    Each is also where Spark stops planning as one: without these breaks the expressions of merging and
-    resolving are inlined into each other, and planning them takes longer than all rows.
-    """
-
-    frames: list[DataFrame] = field(default_factory=list)
-
-    def keep(self, frame: DataFrame) -> DataFrame:
-        """Return the frame, to be held in memory once it is computed."""
-        self.frames.append(frame.persist())
-        return self.frames[-1]
-
-    def release(self) -> None:
-        """Let go of the memory."""
-        for frame in self.frames:
-            frame.unpersist()
+    return kept.keep(told)
 
 
 def changeset_rows(
     spark: SparkSession, publisher: Enumerated, subscriber: Enumerated, terms: SessionTerms, kept: Kept
 ) -> DataFrame | None:
     """Return RESOLVED of one article, None if neither side has anything to tell."""
-    at_publisher, at_subscriber = side_changes(spark, publisher), side_changes(spark, subscriber)
+    at_publisher, at_subscriber = side_changes(spark, publisher, kept), side_changes(spark, subscriber, kept)
     if at_publisher is None and at_subscriber is None:
         return None
     return resolved_rows(at_publisher, at_subscriber, publisher.article, terms, kept)
