@@ -26,10 +26,10 @@ from mergerepl.store.control import Row
 from mergerepl.store.delta import Transaction
 from mergerepl.store.deltalog import CommitMark
 from mergerepl.store.images import identity_value, image_type, rowguid_of_image, with_readable
-from mergerepl.store.in_memory import keep_in_memory, let_go
+from mergerepl.store.in_memory import Kept, broadcast_if_few, keep_in_memory, let_go
 from mergerepl.store.plain_files import read_columns
 from mergerepl.store.replica import Replica, ReplicaInfo
-from mergerepl.store.runs import current_rows, delete_runs_after, read_runs
+from mergerepl.store.runs import delete_runs_after, latest_of
 from mergerepl.store.sql import quote
 from mergerepl.systables.genhistory import GenStatus
 from triggers.errors import DuplicateKeyError, FeedGapError, NullKeyError
@@ -52,11 +52,6 @@ from triggers.tracked_rows import KNOWN_COLUMNS, Origin, tracked_rows
 log = logging.getLogger(__name__)
 
 _NAMED_KEYS = 5
-
-_BROADCAST_AT_MOST = 100_000
-"""Rows whose keys go to every task, so that what they are looked up in need not be shuffled. Spark does not know how few
-the rows are that it was told to keep.
-"""
 
 
 @dataclass(frozen=True)
@@ -111,9 +106,20 @@ def read_changes(
         return CapturedArticle(window, None, None)
     seq = info.last_seq if through_seq_inclusive is None else through_seq_inclusive
     origin = Origin(writer or info.nickname, priority, generation["generation"])
+    lookup = Kept()
     try:
-        guids = _broadcast(net.select(ROWGUID), counts["changes"])
-        known = _known_rows(spark, replica, window.article, guids, seq)
+        known = None
+        if seq > 0:
+            known = latest_of(
+                spark,
+                replica.folder,
+                window.article,
+                net.select(ROWGUID),
+                rows=counts["changes"],
+                through_seq_inclusive=seq,
+                columns=KNOWN_COLUMNS,
+                kept=lookup,
+            )
         rows = tracked_rows(net, known, window.article, origin).select(*CHANGE_COLUMNS)
         in_memory = net
         if known is not None:
@@ -122,6 +128,8 @@ def read_changes(
     except BaseException:
         let_go(net)
         raise
+    finally:
+        lookup.release()
     inserts, deletes = counts["inserts"], counts["deletes"]
     return CapturedArticle(
         window,
@@ -315,7 +323,7 @@ def _rows_in_table(
         F.col(EXISTS).cast("int").alias("most"),
     )
     rows = read_columns(spark, window.table, window.through_version_inclusive, article.identity)
-    looked_up = _broadcast(came_or_went, counts["inserts"] + counts["deletes"])
+    looked_up = broadcast_if_few(came_or_went, counts["inserts"] + counts["deletes"])
     there = rows.select(*keyed([quote(name) for name in article.identity])).join(looked_up, on=keys)
     by_key = there.groupBy(*keys, "most").agg(F.count(F.lit(1)).alias("rows"))
     several = by_key.where(F.col("rows") > F.col("most")).orderBy("most").limit(_NAMED_KEYS)
@@ -334,20 +342,6 @@ def _keys_of(rows: DataFrame, article: PublishedArticle) -> list[str]:
 
 def _key_text(values: Iterable[object], article: PublishedArticle) -> str:
     return ", ".join(f"{name}={value}" for name, value in zip(article.identity, values, strict=True))
-
-
-def _known_rows(
-    spark: SparkSession, replica: Replica, article: PublishedArticle, guids: DataFrame, seq: int
-) -> DataFrame | None:
-    """Return what contents and tombstone know of these rows, None if they are empty."""
-    if seq == 0:
-        return None
-    runs = read_runs(spark, replica.folder, article, through_seq_inclusive=seq)
-    return current_rows(runs.join(guids, on=ROWGUID, how="left_semi"), KNOWN_COLUMNS)
-
-
-def _broadcast(keys: DataFrame, rows: int) -> DataFrame:
-    return F.broadcast(keys) if rows <= _BROADCAST_AT_MOST else keys
 
 
 def open_generation(

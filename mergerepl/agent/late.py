@@ -16,7 +16,7 @@ from conflict.resolve import SessionTerms
 from mergerepl import changes
 from mergerepl.agent.capture import CapturedArticle, new_generation, read_changes
 from mergerepl.agent.feed_window import FeedWindow, feed_window
-from mergerepl.agent.stage import Kept, resolved_rows, stage_article
+from mergerepl.agent.stage import resolved_rows, stage_article
 from mergerepl.apply.side import Side, recorded_rows
 from mergerepl.changes import PUBLISHER, SUBSCRIBER, Action
 from mergerepl.changeset import Changeset, Generation, Manifest, SideWork, drop, read_changeset
@@ -24,6 +24,7 @@ from mergerepl.failpoints import failpoint
 from mergerepl.lineage.value import agent_nickname, late_nickname
 from mergerepl.model.article import PublishedArticle
 from mergerepl.store.images import image_type, same_image
+from mergerepl.store.in_memory import Kept
 from mergerepl.store.replica import ReplicaInfo
 from mergerepl.systables.genhistory import GenStatus
 

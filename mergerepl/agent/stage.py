@@ -4,7 +4,7 @@ The row work of one article is one Spark write: both directions come out of one 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
@@ -18,7 +18,7 @@ from mergerepl import changes
 from mergerepl.agent.capture import CapturedArticle
 from mergerepl.changeset import ArticleWork
 from mergerepl.model.article import PublishedArticle
-from mergerepl.store.in_memory import keep_in_memory, let_go
+from mergerepl.store.in_memory import Kept
 from mergerepl.store.passed import passed
 from mergerepl.store.replica import Replica
 from mergerepl.store.runs import SEQ, current_rows, read_runs
@@ -43,27 +43,6 @@ class Enumerated:
     captured: CapturedArticle | None
     is_complete_in_memory: bool
     is_needed: bool
-
-
-@dataclass
-class Kept:
-    """Frames kept in memory while an article is staged.
-
-    Each is also where Spark stops planning as one: without these breaks the expressions of merging and
-    resolving are inlined into each other, and planning them takes longer than all rows.
-    """
-
-    frames: list[DataFrame] = field(default_factory=list)
-
-    def keep(self, frame: DataFrame) -> DataFrame:
-        """Return the frame, to be held in memory once it is computed."""
-        self.frames.append(keep_in_memory(frame))
-        return self.frames[-1]
-
-    def release(self) -> None:
-        """Let go of the memory."""
-        for frame in self.frames:
-            let_go(frame)
 
 
 def side_changes(spark: SparkSession, side: Enumerated, kept: Kept) -> DataFrame | None:

@@ -20,7 +20,7 @@ from mergerepl.agent.session_plan import (
     session_manifest,
 )
 from mergerepl.agent.sides import SideState, as_if_committed, committed_sides
-from mergerepl.agent.stage import Enumerated, Kept, StagedArticle, changeset_rows, stage_article
+from mergerepl.agent.stage import Enumerated, StagedArticle, changeset_rows, stage_article
 from mergerepl.agent.subscription import is_client
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.changeset import (
@@ -31,6 +31,7 @@ from mergerepl.failpoints import failpoint
 from mergerepl.lineage.value import agent_nickname
 from mergerepl.model.progress import Progress
 from mergerepl.store.control import Row
+from mergerepl.store.in_memory import Kept
 
 log = logging.getLogger(__name__)
 

@@ -6,6 +6,7 @@ A commit through Spark rebuilds the table's state before and after it: 0.7 s for
 
 import json
 import shutil
+from collections import Counter
 from collections.abc import Sequence
 from functools import reduce
 from pathlib import Path
@@ -157,6 +158,26 @@ def read(spark: SparkSession, table: Path, *, from_generation_exclusive: int | N
     chosen = [file for file in files if _may_exceed(file, from_generation_exclusive)]
     rows = read_files(spark, table, chosen or files[:1], schema_of(log))
     return rows if chosen else rows.limit(0)
+
+
+def newest_generations(table: Path, *, rows: int) -> int | None:
+    """Return the generation beyond which lie at least so many of a table's rows, about, and at most half of them.
+
+    None if there is no such generation, or where the log does not tell.
+    """
+    highest, count = f"max.{GENERATION}", "num_records"
+    files = plain_files(_opened(table), bounded=GENERATION) or []
+    if any(file.get(highest) is None or file.get(count) is None for file in files):
+        return None
+    rows_of: Counter[int] = Counter()
+    for file in files:
+        rows_of[file[highest]] += file[count]
+    read = 0
+    for generation in sorted(rows_of, reverse=True):
+        if read >= rows:
+            return generation if 2 * read <= rows_of.total() else None
+        read += rows_of[generation]
+    return None
 
 
 def _may_exceed(file: dict[str, Any], generation: int | None) -> bool:

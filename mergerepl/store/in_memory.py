@@ -5,9 +5,13 @@ and where contents are read through Delta (a deletion vector, say), an append to
 cache was filled from. A local checkpoint keeps the rows as they are.
 """
 
+from dataclasses import dataclass, field
 from typing import Any
 
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+_FEW_ROWS = 100_000
 
 
 def keep_in_memory(frame: DataFrame, *, now: bool = False) -> DataFrame:
@@ -22,3 +26,32 @@ def let_go(frame: DataFrame) -> None:
     """Free the memory of a frame that `keep_in_memory` returned; it cannot be read afterwards."""
     plan: Any = frame._jdf.queryExecution().logical()
     plan.rdd().unpersist(False)
+
+
+@dataclass
+class Kept:
+    """Frames kept in memory until a step of the session is done.
+
+    Each is also where Spark stops planning as one: without these breaks the expressions of merging and
+    resolving are inlined into each other, and planning them takes longer than all rows.
+    """
+
+    frames: list[DataFrame] = field(default_factory=list)
+
+    def keep(self, frame: DataFrame) -> DataFrame:
+        """Return the frame, to be held in memory once it is computed."""
+        self.frames.append(keep_in_memory(frame))
+        return self.frames[-1]
+
+    def release(self) -> None:
+        """Let go of the memory."""
+        for frame in self.frames:
+            let_go(frame)
+
+
+def broadcast_if_few(keys: DataFrame, rows: int) -> DataFrame:
+    """Return keys that go to every task if they are few, so that what they are looked up in need not be shuffled.
+
+    Spark itself does not know how many rows it was told to keep.
+    """
+    return F.broadcast(keys) if rows <= _FEW_ROWS else keys

@@ -32,7 +32,7 @@ _CHAR_TYPE = "__CHAR_VARCHAR_TYPE_STRING"
 
 
 def plain_files(log: DeltaTable, *, bounded: str | None = None) -> list[dict[str, Any]] | None:
-    """Return the files (path, max.<bounded>) of a table, None if its rows are not those of its files.
+    """Return the files (path, num_records, max.<bounded>) of a table, None if its rows are not those of its files.
 
     So it is with column mapping, deletion vectors and partition columns, whose values stand in the log alone; and
     None where the log encodes the files' names.
@@ -49,7 +49,7 @@ def plain_files(log: DeltaTable, *, bounded: str | None = None) -> list[dict[str
     if actions.num_rows > _FILES_AT_MOST:
         return None
     # Of the other columns, bounds may be dates and times that Python does not know.
-    wanted = [name for name in ("path", f"max.{bounded}") if name in actions.column_names]
+    wanted = [name for name in ("path", "num_records", f"max.{bounded}") if name in actions.column_names]
     files: list[dict[str, Any]] = actions.select(wanted).to_pylist()
     return files if all(_RELATIVE_NAME.fullmatch(file["path"]) for file in files) else None
 

@@ -23,12 +23,16 @@ from mergerepl.changes import (
 )
 from mergerepl.model.article import PublishedArticle
 from mergerepl.store import appended
+from mergerepl.store.in_memory import Kept, broadcast_if_few
 from mergerepl.store.passed import passed
 from mergerepl.store.sql import struct_type
 from mergerepl.systables import contents, tombstone
 from mergerepl.systables.contents import COLV1_TYPE, LINEAGE_TYPE, row_column
 
 SEQ = contents.SEQ
+
+_READ_AT_ONCE = 100_000
+"""Rows that are read quicker than it takes Spark to plan and run one more query."""
 
 
 def read_runs(
@@ -78,6 +82,55 @@ def current_rows(runs: DataFrame, columns: Sequence[str] = CHANGE_COLUMNS) -> Da
     wanted = [name for name in columns if name != ROWGUID]
     latest = runs.groupBy(ROWGUID).agg(F.max_by(F.struct(*wanted), SEQ).alias("latest"))
     return latest.select(ROWGUID, "latest.*")
+
+
+def latest_of(
+    spark: SparkSession,
+    folder: Path,
+    article: PublishedArticle,
+    guids: DataFrame,
+    *,
+    rows: int,
+    through_seq_inclusive: int,
+    columns: Sequence[str],
+    kept: Kept,
+) -> DataFrame:
+    """Return what contents and tombstones know of some rows of an article, the latest version of each.
+
+    What changed lately changes again: where there is much more than these rows need, the newest runs are read
+    first, and older ones only for the rows that those do not tell of.
+
+    Args:
+        spark: Session.
+        folder: Where the tables are.
+        article: The article.
+        guids: Its wanted rows (rowguid, each once).
+        rows: How many these are.
+        through_seq_inclusive: The last run that counts.
+        columns: Those wanted, with the rowguid.
+        kept: Holds what is read, until its caller has read the result.
+    """
+
+    def latest(wanted: DataFrame, from_generation_exclusive: int | None) -> DataFrame:
+        runs = read_runs(
+            spark,
+            folder,
+            article,
+            through_seq_inclusive=through_seq_inclusive,
+            from_generation_exclusive=from_generation_exclusive,
+        )
+        return current_rows(runs.join(wanted, on=ROWGUID, how="left_semi"), columns)
+
+    recent = appended.newest_generations(folder / contents.NAME, rows=max(2 * rows, _READ_AT_ONCE))
+    told = latest(broadcast_if_few(guids, rows), recent)
+    if recent is None:
+        return told
+    told = kept.keep(told)
+    found = told.count()
+    if found == rows:
+        return told
+    older = guids.join(broadcast_if_few(told.select(ROWGUID), found), on=ROWGUID, how="left_anti")
+    return told.unionByName(latest(broadcast_if_few(older, rows - found), None))
 
 
 def contents_rows(rows: DataFrame, article: PublishedArticle, *, seq: int, marker: str) -> DataFrame:

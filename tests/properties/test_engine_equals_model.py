@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from mergerepl.store import runs
 from tests.properties.engine_network import EngineNetwork, Setting
 from tests.properties.reference import Row, Subscriber
 from tests.properties.shrinking import assert_equal
@@ -28,6 +29,12 @@ from tests.properties.side_by_side import (
     Slot,
     play,
 )
+
+
+@pytest.fixture(autouse=True)
+def _newest_runs_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the few rows of a test be looked up as a million are."""
+    monkeypatch.setattr(runs, "_READ_AT_ONCE", 1)
 
 
 @pytest.fixture

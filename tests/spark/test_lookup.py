@@ -1,0 +1,92 @@
+"""What is known of changed rows is read from the newest runs first, and is the same as if all were read."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+from pyspark.sql import SparkSession
+
+from mergerepl.store import appended, runs
+from mergerepl.store.replica import Replica
+from tests.properties.engine_network import EngineNetwork, Setting
+from tests.properties.reference import Subscriber
+
+pytestmark = pytest.mark.spark
+
+OLD, RECENT, NEVER = "old", "recent", "never"
+KEYS = (OLD, *(f"old{n}" for n in range(30)), RECENT, f"{RECENT}2", NEVER)
+
+
+def values(text: str) -> dict[str, str | None]:
+    """Return a row."""
+    return {"a": text, "b": None, "c": text}
+
+
+def known(spark: SparkSession, replica: Replica) -> dict[str, tuple[list[int], list[str]]]:
+    """Return key -> the versions of its lineage and the columns of its colv1."""
+    there = replica.articles[0]
+    rows = runs.read_runs(spark, replica.folder, there, through_seq_inclusive=replica.info().last_seq)
+    told = runs.current_rows(rows).selectExpr("row.c0", "map_values(lineage)", "array_sort(map_keys(colv1))")
+    return {key: (versions, columns) for key, versions, columns in told.collect()}
+
+
+@pytest.fixture
+def bounds(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
+    """Let few rows be worth a query of their own; return the bounds of what was read first."""
+    found: list[int | None] = []
+    newest_generations = appended.newest_generations
+
+    def noted(table: Path, *, rows: int) -> int | None:
+        found.append(newest_generations(table, rows=rows))
+        return found[-1]
+
+    monkeypatch.setattr(runs, "_READ_AT_ONCE", 1)
+    monkeypatch.setattr(appended, "newest_generations", noted)
+    return found
+
+
+def test_rows_are_continued_from_the_newest_run_that_tells_of_them(
+    spark: SparkSession, replica_dir: Path, bounds: list[int | None]
+) -> None:
+    setting = Setting((Subscriber("north"),), "column")
+    engine = EngineNetwork(spark, replica_dir, setting, {key: values("0") for key in KEYS})
+    hub = Replica(engine.path("hub"))
+
+    def change(text: str, *keys: str) -> None:
+        engine.write("hub", {key: {**values("0"), "b": text} for key in keys})
+        engine.sync("north")
+
+    change("1", *(key for key in KEYS if key not in (RECENT, f"{RECENT}2", NEVER)))
+    assert bounds == [], "nothing is known before the first run"
+    change("2", *(f"old{n}" for n in range(10)))
+    assert bounds.pop() is None, "there is one run"
+    change("2", RECENT, f"{RECENT}2")
+    change("3", RECENT)
+    assert bounds.pop() is not None, "all that is known of it stands in the last run"
+    assert known(spark, hub)[RECENT] == ([2], ["b"])
+    # One row is told of by the newest runs, one by the oldest, one by none, and one comes back from its tombstone.
+    engine.write("hub", {f"{RECENT}2": None})
+    engine.sync("north")
+    bounds.clear()
+    change("4", RECENT, OLD, NEVER, f"{RECENT}2")
+    assert None not in bounds
+    told = known(spark, hub)
+    assert told[RECENT] == ([3], ["b"])
+    assert told[OLD] == ([2], ["b"])
+    assert told[NEVER] == ([1], ["b"])
+    assert told[f"{RECENT}2"] == ([3], ["a", "b", "c"])
+    assert engine.rows("north") == engine.rows("hub")
+
+
+def test_at_most_half_of_a_table_is_read_before_the_rest(tmp_path: Path) -> None:
+    table = tmp_path / "t"
+    rows = ((1, 60), (2, 5), (2, 5), (3, 20))
+    for generation, count in rows:
+        write_deltalake(str(table), pa.table({"generation": [generation] * count}), mode="append")
+    found = {
+        wanted: appended.newest_generations(table, rows=wanted) for wanted in (1, 20, 21, 30, 31, 90, 91)
+    }
+    assert found == {1: 2, 20: 2, 21: 1, 30: 1, 31: None, 90: None, 91: None}
+    write_deltalake(str(table), pa.table({"generation": pa.array([None], pa.int64())}), mode="append")
+    assert appended.newest_generations(table, rows=1) is None, "of one file the log does not tell"
