@@ -57,7 +57,11 @@ class ArticleWork(_Frozen):
 
 
 class SideWork(_Frozen):
-    """What one replica does. `base_seq` is its last committed run before, `seq` the run this changeset appends."""
+    """What one replica does.
+
+    `base_seq` is its last committed run before, `seq` the run this changeset appends; `commits` says by nickname what
+    commits the articles' `from_version` are, as far as their logs tell.
+    """
 
     root: str
     replid: str
@@ -67,6 +71,7 @@ class SideWork(_Frozen):
     last_generation: int
     generations: list[Generation] = []
     articles: list[ArticleWork] = []
+    commits: dict[int, str] = {}
 
 
 class Manifest(_Frozen):

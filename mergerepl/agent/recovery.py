@@ -20,7 +20,7 @@ from mergerepl.changeset import (
 )
 from mergerepl.errors import EnumerationError
 from mergerepl.store.deltalog import head_version
-from mergerepl.store.replica import Replica
+from mergerepl.store.replica import Replica, commit_text
 from mergerepl.systables.catalog import SubscriptionState
 
 log = logging.getLogger(__name__)
@@ -109,6 +109,8 @@ def _roll_forward(
     unlike = {
         name: told for name, replica in sides.items() if (told := _unlike_staged(changeset, name, replica))
     }
+    if is_ours and (later := _later_session(changeset, subscriber)):
+        unlike = {PUBLISHER: f"the subscriber has completed session {later} since, which is not known there"}
     if PUBLISHER not in unlike:
         held = {name: replica for name, replica in sides.items() if name not in unlike}
         carry_out(spark, changeset, held, record=record)
@@ -131,7 +133,10 @@ def _way_out(changeset: Changeset, name: str) -> str:
 
 
 def _unlike_staged(changeset: Changeset, name: str, replica: Replica) -> str | None:
-    """Return how a replica is older than when the session was staged against it, None if it is not."""
+    """Return how a replica is another one than the session was staged against, None if it is the same.
+
+    One that was restored may have gone on without us: it has runs, and commits of these numbers, that we did not see.
+    """
     work = changeset.manifest.side(name)
     if work is None or changeset.done_file(name).exists():
         return None
@@ -140,6 +145,8 @@ def _unlike_staged(changeset: Changeset, name: str, replica: Replica) -> str | N
         return "it is another replica"
     if info.last_seq < work.base_seq:
         return f"its last run is {info.last_seq}, not {work.base_seq}"
+    if info.last_seq > work.base_seq and info.session_number < changeset.manifest.number:
+        return f"it has captured changes by itself, in run {info.last_seq}"
     articles = {article.nickname: article for article in replica.articles}
     for item in work.articles:
         if item.nickname not in articles:
@@ -147,4 +154,22 @@ def _unlike_staged(changeset: Changeset, name: str, replica: Replica) -> str | N
         head = head_version(replica.table(articles[item.nickname]))
         if head < item.from_version:
             return f"'{articles[item.nickname].name}' is at version {head}, not {item.from_version}"
+        known = work.commits.get(item.nickname)
+        found = commit_text(replica.table(articles[item.nickname]), item.from_version)
+        if None not in (known, found) and known != found:
+            return f"'{articles[item.nickname].name}' has another commit as version {item.from_version}"
     return None
+
+
+def _later_session(changeset: Changeset, subscriber: Replica) -> int | None:
+    """Return the number of a session that the subscriber completed after this one, None if there is none.
+
+    There cannot be one, as both finish this one first; but an older copy of the publisher may hold it still staged.
+    """
+    assert changeset.manifest.publisher is not None
+    numbers = [
+        row["session_number"] or 0
+        for row in subscriber.subscriptions()
+        if (row["subid"], row["replid"]) == (changeset.manifest.subid, changeset.manifest.publisher.replid)
+    ]
+    return next((number for number in numbers if number > changeset.manifest.number), None)

@@ -20,6 +20,7 @@ from mergerepl.agent.stage import StagedArticle
 from mergerepl.apply.side import data_app_id, next_seq, session_number_of
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.changeset import (
+    ArticleWork,
     Generation,
     Manifest,
     Mark,
@@ -27,6 +28,7 @@ from mergerepl.changeset import (
 )
 from mergerepl.store import delta
 from mergerepl.store.control import Row
+from mergerepl.store.replica import commit_text
 from mergerepl.systables.genhistory import GenStatus
 
 
@@ -173,8 +175,12 @@ def session_manifest(
     )
 
 
-def _side_work(side: SideState, generations: Sequence[Row], works: Sequence[object]) -> SideWork:
+def _side_work(side: SideState, generations: Sequence[Row], works: Sequence[ArticleWork]) -> SideWork:
     rows: list[Generation] = [{**row, "coldate": row["coldate"].isoformat()} for row in generations]
+    commits = {
+        work.nickname: commit_text(side.replica.table(side.articles[work.nickname]), work.from_version)
+        for work in works
+    }
     return SideWork(
         root=str(side.replica.root),
         replid=side.info.replid,
@@ -183,7 +189,8 @@ def _side_work(side: SideState, generations: Sequence[Row], works: Sequence[obje
         seq=next_seq(side.replica.root, side.info.last_seq),
         last_generation=max([side.info.last_generation, *(row["generation"] for row in generations)]),
         generations=rows,
-        articles=list(works),  # type: ignore[arg-type]
+        articles=list(works),
+        commits={nickname: text for nickname, text in commits.items() if text is not None},
     )
 
 

@@ -17,11 +17,13 @@ from enumeration.get_metadata import get_metadata
 from mergerepl import changes
 from mergerepl.agent.capture import CapturedArticle
 from mergerepl.changeset import ArticleWork
+from mergerepl.errors import StoreError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.store.in_memory import Kept
 from mergerepl.store.passed import passed
 from mergerepl.store.replica import Replica
 from mergerepl.store.runs import SEQ, current_rows, read_runs
+from mergerepl.systables import genhistory
 
 _BOUNDED_TYPES = ("tinyint", "smallint", "int", "bigint", "date", "string")
 """Key types whose literal text casts back exactly, so that a range of them may prune files."""
@@ -119,11 +121,16 @@ class StagedArticle:
 def stage_article(
     rows: DataFrame, folder: Path, article: PublishedArticle, *, from_versions: Mapping[str, int]
 ) -> StagedArticle:
-    """Write the RESOLVED rows of one article and return what they amount to, counted while they are written."""
+    """Write the RESOLVED rows of one article and return what they amount to, counted while they are written.
+
+    Raises: StoreError if a side is told of generations that it cannot number.
+    """
     observation = Observation()
     measures = {
-        **_side_measures(changes.PUBLISHER, changes.PUBLISHER_ACTION, article),
-        **_side_measures(changes.SUBSCRIBER, changes.SUBSCRIBER_ACTION, article),
+        **_side_measures(changes.PUBLISHER, changes.PUBLISHER_ACTION, changes.PUBLISHER_GENERATION, article),
+        **_side_measures(
+            changes.SUBSCRIBER, changes.SUBSCRIBER_ACTION, changes.SUBSCRIBER_GENERATION, article
+        ),
         "conflicts": F.count_if(F.col(changes.CONFLICT_TYPE).isNotNull()),
         "resolved": F.count_if(
             F.col(changes.VERDICT).isin(changes.Verdict.MERGE.value, changes.Verdict.CONFLICT.value)
@@ -132,6 +139,9 @@ def stage_article(
     observed = rows.observe(observation, *(measure.alias(name) for name, measure in measures.items()))
     observed.write.mode("overwrite").parquet(str(folder))
     found = observation.get
+    for side, sender in ((changes.PUBLISHER, changes.SUBSCRIBER), (changes.SUBSCRIBER, changes.PUBLISHER)):
+        if found[f"{side}_unnumbered"]:
+            raise _unknown_generations(article, sender, int(found[f"{side}_unnumbered"]))
     return StagedArticle(
         _work(changes.PUBLISHER, found, article, from_versions[changes.PUBLISHER]),
         _work(changes.SUBSCRIBER, found, article, from_versions[changes.SUBSCRIBER]),
@@ -140,13 +150,23 @@ def stage_article(
     )
 
 
-def _side_measures(side: str, action: str, article: PublishedArticle) -> dict[str, Column]:
+def _unknown_generations(article: PublishedArticle, sender: str, rows: int) -> StoreError:
+    return StoreError(
+        f"Article '{article.name}': {rows} changed rows of the {sender} belong to generations that its system table "
+        f"'{genhistory.NAME}' does not know: it was edited, or restored to an earlier version alone. Nothing was applied. "
+        "Restore the '_mergerepl' folder from a copy taken together with the tables, or initialise the replica anew.",
+        article=article.name,
+    )
+
+
+def _side_measures(side: str, action: str, generation: str, article: PublishedArticle) -> dict[str, Column]:
     def count(condition: Column) -> Column:
         return F.count_if(F.coalesce(condition, F.lit(False)))
 
     acts = F.col(action).isNotNull()
     changes_row = F.coalesce(F.col(action).isin([a.value for a in changes.DATA_ACTIONS]), F.lit(False))
     measures = {f"{side}_{a.value}": count(F.col(action) == a.value) for a in changes.Action}
+    measures[f"{side}_unnumbered"] = count(acts & F.col(generation).isNull())
     measures[f"{side}_live"] = count(acts & ~F.col(changes.DELETED))
     measures[f"{side}_deleted"] = count(acts & F.col(changes.DELETED))
     types = dict(zip(article.fields, article.types, strict=True))

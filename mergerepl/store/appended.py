@@ -7,7 +7,7 @@ A commit through Spark rebuilds the table's state before and after it: 0.7 s for
 import json
 import shutil
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -22,13 +22,16 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
-from mergerepl.changes import GENERATION
 from mergerepl.errors import CommitConflictError, StoreError
 from mergerepl.store.control import reason_of, refuse_empty_commit
 from mergerepl.store.delta import Transaction, read_back
 from mergerepl.store.deltalog import STATS_PROPERTY, head_version
 from mergerepl.store.plain_files import plain_files, read_files, schema_of
 from mergerepl.store.sql import quote
+from mergerepl.systables.contents import SEQ
+
+Bounds = Mapping[str, tuple[int | None, int | None]]
+"""Column -> what its values must be above of, and the most that they may be (None: anything)."""
 
 _being_written: set[Path] = set()
 """Folders of this process' writers: the two sides of a session append beside each other."""
@@ -143,46 +146,56 @@ def _stats(file: Path, bounded: Sequence[str]) -> dict[str, Any]:
     return stats
 
 
-def read(spark: SparkSession, table: Path, *, from_generation_exclusive: int | None = None) -> DataFrame:
-    """Return a table's rows as it is now; of files whose generations all lie below the bound, none.
+def read(spark: SparkSession, table: Path, bounds: Bounds | None = None) -> DataFrame:
+    """Return a table's rows as it is now, without files that hold none within the bounds. Some other rows may come along.
 
     Raises: StoreError if its last commit is damaged.
     """
+    bounds = bounds or {}
     log = _opened(table)
-    files = plain_files(log, bounded=GENERATION)
-    if not files:
-        rows = spark.read.format("delta").load(str(table))
-        if from_generation_exclusive is None:
-            return rows
-        return rows.where(F.col(GENERATION) > from_generation_exclusive)
-    chosen = [file for file in files if _may_exceed(file, from_generation_exclusive)]
-    rows = read_files(spark, table, chosen or files[:1], schema_of(log))
-    return rows if chosen else rows.limit(0)
+    files = plain_files(log, bounded=bounds)
+    if files:
+        chosen = [file for file in files if _may_hold(file, bounds)]
+        rows = read_files(spark, table, chosen or files[:1], schema_of(log))
+        return rows if chosen else rows.limit(0)
+    rows = spark.read.format("delta").load(str(table))
+    for name, (above, most) in bounds.items():
+        if above is not None:
+            rows = rows.where(F.col(name) > above)
+        if most is not None:
+            rows = rows.where(F.col(name) <= most)
+    return rows
 
 
-def newest_generations(table: Path, *, rows: int) -> int | None:
-    """Return the generation beyond which lie at least so many of a table's rows, about, and at most half of them.
+def _may_hold(file: dict[str, Any], bounds: Bounds) -> bool:
+    for name, (above, most) in bounds.items():
+        lowest, highest = file.get(f"min.{name}"), file.get(f"max.{name}")
+        if above is not None and highest is not None and highest <= above:
+            return False
+        if most is not None and lowest is not None and lowest > most:
+            return False
+    return True
 
-    None if there is no such generation, or where the log does not tell.
+
+def newest_runs(table: Path, *, rows: int) -> int | None:
+    """Return the run beyond which lie at least so many of a table's rows, about, and at most half of them.
+
+    None if there is no such run, or where the log does not tell.
     """
-    highest, count = f"max.{GENERATION}", "num_records"
-    files = plain_files(_opened(table), bounded=GENERATION) or []
-    if any(file.get(highest) is None or file.get(count) is None for file in files):
+    last, count = f"max.{SEQ}", "num_records"
+    # Spark writes a file also where a task has no rows.
+    files = [file for file in plain_files(_opened(table), bounded=(SEQ,)) or () if file.get(count) != 0]
+    if any(file.get(last) is None or file.get(count) is None for file in files):
         return None
     rows_of: Counter[int] = Counter()
     for file in files:
-        rows_of[file[highest]] += file[count]
+        rows_of[file[last]] += file[count]
     read = 0
-    for generation in sorted(rows_of, reverse=True):
+    for run in sorted(rows_of, reverse=True):
         if read >= rows:
-            return generation if 2 * read <= rows_of.total() else None
-        read += rows_of[generation]
+            return run if 2 * read <= rows_of.total() else None
+        read += rows_of[run]
     return None
-
-
-def _may_exceed(file: dict[str, Any], generation: int | None) -> bool:
-    highest = file.get(f"max.{GENERATION}")
-    return generation is None or highest is None or highest > generation
 
 
 def _opened(table: Path) -> LogTable:

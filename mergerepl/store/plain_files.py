@@ -6,7 +6,7 @@ Rebuilding takes Delta on Spark 0.4 s for the smallest table, in jobs of its own
 import json
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +31,8 @@ _RELATIVE_NAME = re.compile(r"[^/%:*?\[{\\][^%:*?\[{\\]*")
 _CHAR_TYPE = "__CHAR_VARCHAR_TYPE_STRING"
 
 
-def plain_files(log: DeltaTable, *, bounded: str | None = None) -> list[dict[str, Any]] | None:
-    """Return the files (path, num_records, max.<bounded>) of a table, None if its rows are not those of its files.
+def plain_files(log: DeltaTable, *, bounded: Collection[str] = ()) -> list[dict[str, Any]] | None:
+    """Return a table's files (path, num_records, min.<bounded>, max.<bounded>), None if its rows are not theirs.
 
     So it is with column mapping, deletion vectors and partition columns, whose values stand in the log alone; and
     None where the log encodes the files' names.
@@ -49,7 +49,8 @@ def plain_files(log: DeltaTable, *, bounded: str | None = None) -> list[dict[str
     if actions.num_rows > _FILES_AT_MOST:
         return None
     # Of the other columns, bounds may be dates and times that Python does not know.
-    wanted = [name for name in ("path", "num_records", f"max.{bounded}") if name in actions.column_names]
+    names = ["path", "num_records", *(f"{end}.{name}" for name in bounded for end in ("min", "max"))]
+    wanted = [name for name in names if name in actions.column_names]
     files: list[dict[str, Any]] = actions.select(wanted).to_pylist()
     return files if all(_RELATIVE_NAME.fullmatch(file["path"]) for file in files) else None
 

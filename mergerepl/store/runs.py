@@ -41,6 +41,7 @@ def read_runs(
     article: PublishedArticle,
     *,
     through_seq_inclusive: int,
+    from_seq_exclusive: int | None = None,
     from_generation_exclusive: int | None = None,
 ) -> DataFrame:
     """Return the appended runs of one article's contents and tombstones: CHANGES columns and seq, not netted.
@@ -50,11 +51,16 @@ def read_runs(
     """
 
     def of(table: str) -> DataFrame:
-        rows = appended.read(spark, folder / table, from_generation_exclusive=from_generation_exclusive)
-        is_committed = F.col(SEQ) <= passed(through_seq_inclusive, "bigint")
-        rows = rows.where((F.col("tablenick") == article.nickname) & is_committed)
-        if from_generation_exclusive is not None:
-            rows = rows.where(F.col(GENERATION) > passed(from_generation_exclusive, "bigint"))
+        bounds = {
+            SEQ: (from_seq_exclusive, through_seq_inclusive),
+            GENERATION: (from_generation_exclusive, None),
+        }
+        rows = appended.read(spark, folder / table, bounds).where(F.col("tablenick") == article.nickname)
+        for name, (above, most) in bounds.items():
+            if above is not None:
+                rows = rows.where(F.col(name) > passed(above, "bigint"))
+            if most is not None:
+                rows = rows.where(F.col(name) <= passed(most, "bigint"))
         is_tombstone = table == tombstone.NAME
         return rows.select(
             ROWGUID,
@@ -111,26 +117,21 @@ def latest_of(
         kept: Holds what is read, until its caller has read the result.
     """
 
-    def latest(wanted: DataFrame, from_generation_exclusive: int | None) -> DataFrame:
-        runs = read_runs(
-            spark,
-            folder,
-            article,
-            through_seq_inclusive=through_seq_inclusive,
-            from_generation_exclusive=from_generation_exclusive,
-        )
+    def latest(wanted: DataFrame, *, above: int | None, most: int) -> DataFrame:
+        runs = read_runs(spark, folder, article, through_seq_inclusive=most, from_seq_exclusive=above)
         return current_rows(runs.join(wanted, on=ROWGUID, how="left_semi"), columns)
 
-    recent = appended.newest_generations(folder / contents.NAME, rows=max(2 * rows, _READ_AT_ONCE))
-    told = latest(broadcast_if_few(guids, rows), recent)
-    if recent is None:
+    bound = appended.newest_runs(folder / contents.NAME, rows=max(2 * rows, _READ_AT_ONCE))
+    told = latest(broadcast_if_few(guids, rows), above=bound, most=through_seq_inclusive)
+    if bound is None:
         return told
     told = kept.keep(told)
     found = told.count()
     if found == rows:
         return told
-    older = guids.join(broadcast_if_few(told.select(ROWGUID), found), on=ROWGUID, how="left_anti")
-    return told.unionByName(latest(broadcast_if_few(older, rows - found), None))
+    others = guids.join(broadcast_if_few(told.select(ROWGUID), found), on=ROWGUID, how="left_anti")
+    older = latest(broadcast_if_few(others, rows - found), above=None, most=min(bound, through_seq_inclusive))
+    return told.unionByName(older)
 
 
 def contents_rows(rows: DataFrame, article: PublishedArticle, *, seq: int, marker: str) -> DataFrame:

@@ -104,6 +104,61 @@ def test_a_restored_subscriber_is_initialised_again_as_the_message_says(
     assert engine.rows("hub")["k5"][0] == "again"
 
 
+def test_inv_20_a_restored_subscriber_that_went_on_by_itself_is_no_part_of_the_session(
+    engine: EngineNetwork, stop: object
+) -> None:
+    """It has the run and the versions that the session was staged against, with other changes in them."""
+    stop_and_restore_north(engine, stop)
+    edited = {"k2": row("mine", "b"), "k4": row("mine", "b")}
+    engine.write("north", edited)
+    mergerepl.capture(engine.path("north"))
+    with pytest.raises(
+        EnumerationError, match="put back to an older state: 't' has another commit as version"
+    ):
+        engine.sync("north")
+    assert [engine.rows("north")[key][0] for key in ("k2", "k4")] == ["mine", "mine"]
+
+
+def test_inv_20_a_run_that_a_restored_subscriber_captured_by_itself_is_not_taken_for_the_sessions(
+    engine: EngineNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.write("hub", {"k0": row("hub", "b")})
+    shutil.copytree(engine.path("north"), engine.path("backup"))
+    with monkeypatch.context() as context:
+        context.setenv("MERGEREPL_FAILPOINT", "subscriber.before_merge=raise")
+        failpoints._passed.clear()
+        with pytest.raises(FailpointError):
+            engine.sync("north")
+    shutil.rmtree(engine.path("north"))
+    shutil.move(engine.path("backup"), engine.path("north"))
+    engine.write("north", {"k0": row("mine", "b")})
+    mergerepl.capture(engine.path("north"))
+    with pytest.raises(EnumerationError, match="captured changes by itself, in run 1"):
+        engine.sync("north")
+    assert engine.rows("north")["k0"][0] == "mine"
+
+
+def test_inv_21_a_publisher_restored_with_a_staged_session_does_not_finish_it_again(
+    engine: EngineNetwork, stop: object
+) -> None:
+    stop("subscriber.before_merge")  # type: ignore[operator]
+    shutil.copytree(engine.path("hub"), engine.path("backup"))
+    engine.sync("north")
+    engine.write("north", {"k4": row("later", "b")})
+    engine.sync("north")
+    shutil.rmtree(engine.path("hub"))
+    shutil.move(engine.path("backup"), engine.path("hub"))
+    before = engine.rows("north")
+    with pytest.raises(
+        EnumerationError, match="put back to an older state: the subscriber has completed session 2"
+    ):
+        engine.sync("north")
+    assert engine.rows("north") == before
+    shutil.rmtree(engine.path("hub") / "_mergerepl" / "staging")
+    with pytest.raises(EnumerationError, match="restored from an older copy"):
+        engine.sync("north")
+
+
 def test_inv_06_losers_that_only_a_lost_subscriber_would_keep_are_kept_by_the_publisher(
     engine: EngineNetwork, stop: object
 ) -> None:

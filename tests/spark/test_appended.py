@@ -86,12 +86,12 @@ def test_files_below_the_bound_are_not_read(spark: SparkSession, table: Path) ->
     for generation in (1, 2, 3):
         appended.append(rows(spark, generation, 2).coalesce(1), table, transaction(generation))
     assert appended.file_count(table) == 3
-    assert len(appended.read(spark, table, from_generation_exclusive=2).inputFiles()) == 1
-    assert len(appended.read(spark, table, from_generation_exclusive=0).inputFiles()) == 3
+    assert len(appended.read(spark, table, {"generation": (2, None)}).inputFiles()) == 1
+    assert len(appended.read(spark, table, {"generation": (0, None)}).inputFiles()) == 3
     # Spark prunes by the same bounds.
     through_delta = spark.read.format("delta").load(str(table)).where("generation > 2")
     assert len(through_delta.inputFiles()) == 1
-    nothing = appended.read(spark, table, from_generation_exclusive=3)
+    nothing = appended.read(spark, table, {"generation": (3, None)})
     assert len(nothing.inputFiles()) <= 1
     assert nothing.isEmpty()
 

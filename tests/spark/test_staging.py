@@ -16,12 +16,15 @@ from mergerepl.agent.sides import (
     open_sides,
     with_windows,
 )
+from mergerepl.errors import StoreError
 from mergerepl.failpoints import FailpointError
 from mergerepl.lineage import columns as lineage
 from mergerepl.store.passed import passed
 from mergerepl.store.replica import Replica
 from tests.properties.engine_network import EngineNetwork, Setting
 from tests.properties.reference import Subscriber
+from tests.spark.memory import frames_in_memory
+from triggers.errors import NullKeyError
 
 pytestmark = pytest.mark.spark
 
@@ -84,6 +87,39 @@ def test_older_changes_and_what_a_dead_capture_left_are_told_beside_new_ones(
     for name in engine.names:
         assert {k: values[0] for k, values in engine.rows(name).items()} == expected
     assert engine.conflicts() == []
+
+
+def test_a_session_leaves_nothing_in_memory(engine: EngineNetwork, spark: SparkSession) -> None:
+    """Neither one that reads older runs and resolves conflicts, nor a dry run, nor one that fails before it is staged."""
+    engine.write("hub", {key(0): row("hub"), key(1): None})
+    engine.sync("south")
+    before = frames_in_memory(spark)
+    for text in ("first", "second"):
+        engine.write("hub", {key(0): row(text), key(7): row("new")})
+        engine.write("north", {key(0): row(f"north's {text}"), key(1): row("updated"), key(8): row("new")})
+        for preview in (True, False):
+            mergerepl.sync(engine.path("hub"), subscriber=engine.path("north"), dry_run=preview)
+    engine.write("hub", {key(0): row("third")})
+    spark.sql(f"insert into delta.`{engine.path('north') / 't'}` values (null, '', '', '')")
+    with pytest.raises(NullKeyError):
+        engine.sync("north")
+    assert frames_in_memory(spark) <= before
+
+
+def test_generations_that_nobody_knows_are_refused(engine: EngineNetwork) -> None:
+    engine.write("north", {key(1): row("north")})
+    mergerepl.capture(engine.path("north"))
+    north = Replica(engine.path("north"))
+    known = north.genhistory()
+    north.save_genhistory([generation for generation in known if not generation["changecount"]])
+    for number in (2, 3):
+        engine.write("north", {key(number): row("north")})
+        if number == 2:
+            mergerepl.capture(engine.path("north"))
+    with pytest.raises(StoreError, match="1 changed rows of the subscriber belong to generations"):
+        engine.sync("north")
+    assert engine.rows("hub")[key(1)][0] == "start"
+    assert not any((engine.path("hub") / "_mergerepl" / "staging").iterdir())
 
 
 def test_a_constant_is_passed_also_to_rows_without_a_rowguid(spark: SparkSession) -> None:
