@@ -91,7 +91,8 @@ def _publishers_of_pending(replica: Replica) -> set[Path]:
     publishers = set()
     for path in sorted(replica.staging.glob("*.json")):
         try:
-            publisher = Path(json.loads(path.read_text(encoding="utf-8"))["publisher"])
+            told = json.loads(path.read_text(encoding="utf-8"))
+            publisher, replid = Path(told["publisher"]), told["replid"]
         except FileNotFoundError:
             continue
         except (ValueError, KeyError, TypeError) as error:
@@ -101,7 +102,8 @@ def _publishers_of_pending(replica: Replica) -> set[Path]:
                 "interrupted.",
                 replica=str(replica.root),
             ) from error
-        if not Replica(publisher).folder.is_dir():
+        # Another replica may lie where the publisher was.
+        if not Replica(publisher).folder.is_dir() or Replica(publisher).info().replid != replid:
             raise CaptureError(
                 f"Session {path.stem} of '{replica.root}' was interrupted and its publisher '{publisher}' is "
                 "out of reach. Nothing was captured: that session must be finished first. Make the publisher "

@@ -154,7 +154,7 @@ def _unknown_generations(article: PublishedArticle, sender: str, rows: int) -> S
     return StoreError(
         f"Article '{article.name}': {rows} changed rows of the {sender} belong to generations that its system table "
         f"'{genhistory.NAME}' does not know: it was edited, or restored to an earlier version alone. Nothing was applied. "
-        "Restore the '_mergerepl' folder from a copy taken together with the tables, or initialise the replica anew.",
+        "Restore its '_mergerepl' folder from a copy taken together with the tables, or initialise the subscribers anew.",
         article=article.name,
     )
 

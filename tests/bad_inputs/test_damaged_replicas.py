@@ -223,7 +223,7 @@ def test_a_damaged_pointer_to_an_unfinished_session(network: Network, refused: R
 def test_an_unfinished_session_whose_publisher_is_away(network: Network, refused: Refused) -> None:
     pointer = network.system_table("north", "staging") / "s1.json"
     pointer.parent.mkdir()
-    pointer.write_text(json.dumps({"publisher": "/nowhere"}))
+    pointer.write_text(json.dumps({"publisher": "/nowhere", "replid": "r1"}))
     refused("capture", "north", code=1, says=("Session s1", "'/nowhere' is out of reach", "run again"))
 
 

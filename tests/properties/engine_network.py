@@ -6,6 +6,7 @@ few syncs; the cost is commits, not histories.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -170,8 +171,8 @@ def differing_keys(engine: EngineNetwork, model: Network) -> dict[str, list[str]
             nicknames = frozenset(meta.lineage) if meta else None
             if lineages.get(key) != nicknames:
                 note(key, f"lineage at {name}: engine {lineages.get(key)}, model {nicknames}")
-    logged, expected_log = engine.conflicts(), [model_conflict(c) for c in model.conflicts]
+    logged, expected_log = Counter(engine.conflicts()), Counter(model_conflict(c) for c in model.conflicts)
     for item in {*logged, *expected_log}:
-        if logged.count(item) != expected_log.count(item):
-            note(item[0], f"conflict {item}: engine {logged.count(item)}, model {expected_log.count(item)}")
+        if logged[item] != expected_log[item]:
+            note(item[0], f"conflict {item}: engine {logged[item]}, model {expected_log[item]}")
     return found

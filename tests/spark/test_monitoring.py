@@ -4,6 +4,7 @@ The story: orders (by column) and lines at hq, north (server) and south (client)
 hq deletes order 3, which north changes; north adds order 10. Then north is synchronized, south is not.
 """
 
+import shutil
 import subprocess
 import sys
 import uuid
@@ -428,6 +429,9 @@ def test_capture_waits_for_a_publisher_that_is_out_of_reach(fresh, monkeypatch):
     interrupted_session(fresh, "stage.after_manifest", monkeypatch)
     fresh.path("hq").rename(fresh.hub.folder / "away")
     before = Replica(fresh.path("north")).info()
+    with pytest.raises(CaptureError, match="out of reach"):
+        fresh.capture("north")
+    shutil.copytree(fresh.path("north"), fresh.path("hq"))
     with pytest.raises(CaptureError, match="out of reach"):
         fresh.capture("north")
     assert Replica(fresh.path("north")).info() == before
