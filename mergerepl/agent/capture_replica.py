@@ -92,7 +92,7 @@ def _publishers_of_pending(replica: Replica) -> set[Path]:
     for path in sorted(replica.staging.glob("*.json")):
         try:
             told = json.loads(path.read_text(encoding="utf-8"))
-            publisher, replid = Path(told["publisher"]), told["replid"]
+            publisher, replid = Replica(Path(told["publisher"])), told["replid"]
         except FileNotFoundError:
             continue
         except (ValueError, KeyError, TypeError) as error:
@@ -103,16 +103,16 @@ def _publishers_of_pending(replica: Replica) -> set[Path]:
                 replica=str(replica.root),
             ) from error
         # Another replica may lie where the publisher was.
-        if not Replica(publisher).folder.is_dir() or Replica(publisher).info().replid != replid:
+        if not publisher.folder.is_dir() or publisher.info().replid != replid:
             raise CaptureError(
-                f"Session {path.stem} of '{replica.root}' was interrupted and its publisher '{publisher}' is "
+                f"Session {path.stem} of '{replica.root}' was interrupted and its publisher '{publisher.root}' is "
                 "out of reach. Nothing was captured: that session must be finished first. Make the publisher "
                 "reachable, then run again.",
                 replica=str(replica.root),
-                publisher=str(publisher),
+                publisher=str(publisher.root),
             )
-        if (Replica(publisher).staging / path.stem / MANIFEST).exists():
-            publishers.add(publisher)
+        if (publisher.staging / path.stem / MANIFEST).exists():
+            publishers.add(publisher.root)
     return publishers
 
 

@@ -23,7 +23,7 @@ from mergerepl.agent.late import late_windows, stage_late_round
 from mergerepl.agent.subscription import is_client, own_priority
 from mergerepl.apply.conflict_rows import log_conflicts
 from mergerepl.apply.side import Side, append_side_run, merge_article
-from mergerepl.changes import PUBLISHER, SUBSCRIBER
+from mergerepl.changes import OTHER_SIDE, PUBLISHER, SUBSCRIBER
 from mergerepl.changeset import (
     MANIFEST,
     ArticleWork,
@@ -315,7 +315,7 @@ def _save_bookkeeping(
 
 def _subscription_row(changeset: Changeset, replica: Replica, name: str) -> Row:
     """Return a replica's row about the other side of the session."""
-    other = changeset.manifest.side(SUBSCRIBER if name == PUBLISHER else PUBLISHER)
+    other = changeset.manifest.side(OTHER_SIDE[name])
     replid = other.replid if other is not None else None
     return next(
         row
@@ -333,9 +333,8 @@ def _move_watermarks(changeset: Changeset, replicas: dict[str, Replica]) -> None
     sent_guids = {PUBLISHER: manifest.downloaded_guids, SUBSCRIBER: manifest.uploaded_guids}
     received = {PUBLISHER: manifest.upload_watermark, SUBSCRIBER: manifest.download_watermark}
     sent = {PUBLISHER: manifest.download_watermark, SUBSCRIBER: manifest.upload_watermark}
-    others = {PUBLISHER: SUBSCRIBER, SUBSCRIBER: PUBLISHER}
     for name in (SUBSCRIBER, PUBLISHER):
-        replica, other = replicas[name], others[name]
+        replica, other = replicas[name], OTHER_SIDE[name]
         if sent_guids[name]:
             replica.save_genhistory(with_nickname(replica.genhistory(), sent_guids[name], nicknames[other]))
         other_work = changeset.work_of(other)

@@ -219,7 +219,7 @@ def _acted_on(resolved: DataFrame, in_table: DataFrame, side: Side, generation: 
         .when(same, Action.METADATA.value)
         .otherwise(Action.UPDATE.value)
     )
-    other_action = changes.SUBSCRIBER_ACTION if side.name == PUBLISHER else changes.PUBLISHER_ACTION
+    other_action = changes.ACTION_OF[changes.OTHER_SIDE[side.name]]
     acted = joined.withColumns(
         {
             side.action: action,

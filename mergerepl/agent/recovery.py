@@ -11,6 +11,7 @@ from mergerepl.agent import history
 from mergerepl.agent.carry_out import Outcome, carry_out, log_given_up, pointer
 from mergerepl.agent.identity import AFRESH
 from mergerepl.agent.session_result import session_result
+from mergerepl.agent.subscription import row_about
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.changeset import (
     Changeset,
@@ -20,7 +21,7 @@ from mergerepl.changeset import (
 )
 from mergerepl.errors import EnumerationError
 from mergerepl.store.deltalog import head_version
-from mergerepl.store.replica import Replica, commit_text
+from mergerepl.store.replica import Replica, is_another_commit
 from mergerepl.systables.catalog import SubscriptionState
 
 log = logging.getLogger(__name__)
@@ -151,13 +152,13 @@ def _unlike_staged(changeset: Changeset, name: str, replica: Replica) -> str | N
     for item in work.articles:
         if item.nickname not in articles:
             return f"it no longer has the article with nickname {item.nickname}"
-        head = head_version(replica.table(articles[item.nickname]))
+        article = articles[item.nickname]
+        table = replica.table(article)
+        head = head_version(table)
         if head < item.from_version:
-            return f"'{articles[item.nickname].name}' is at version {head}, not {item.from_version}"
-        known = work.commits.get(item.nickname)
-        found = commit_text(replica.table(articles[item.nickname]), item.from_version)
-        if None not in (known, found) and known != found:
-            return f"'{articles[item.nickname].name}' has another commit as version {item.from_version}"
+            return f"'{article.name}' is at version {head}, not {item.from_version}"
+        if is_another_commit(table, item.from_version, work.commits.get(item.nickname)):
+            return f"'{article.name}' has another commit as version {item.from_version}"
     return None
 
 
@@ -166,10 +167,8 @@ def _later_session(changeset: Changeset, subscriber: Replica) -> int | None:
 
     There cannot be one, as both finish this one first; but an older copy of the publisher may hold it still staged.
     """
-    assert changeset.manifest.publisher is not None
-    numbers = [
-        row["session_number"] or 0
-        for row in subscriber.subscriptions()
-        if (row["subid"], row["replid"]) == (changeset.manifest.subid, changeset.manifest.publisher.replid)
-    ]
-    return next((number for number in numbers if number > changeset.manifest.number), None)
+    manifest = changeset.manifest
+    assert manifest.publisher is not None
+    row = row_about(subscriber.subscriptions(), manifest.subid, manifest.publisher.replid)
+    number = (row or {}).get("session_number") or 0
+    return number if number > manifest.number else None

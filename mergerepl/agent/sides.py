@@ -19,8 +19,8 @@ from mergerepl.agent.capture import (
 )
 from mergerepl.agent.feed_window import FeedWindow, feed_window
 from mergerepl.agent.identity import require_same_articles, require_same_session
-from mergerepl.agent.subscription import own_priority
-from mergerepl.changes import PUBLISHER, SUBSCRIBER
+from mergerepl.agent.subscription import own_priority, row_about
+from mergerepl.changes import OTHER_SIDE, PUBLISHER, SUBSCRIBER
 from mergerepl.failpoints import failpoint
 from mergerepl.model.article import PublishedArticle
 from mergerepl.store.control import Row
@@ -60,14 +60,8 @@ def open_sides(publisher: Replica, subscriber: Replica, subscription: Row) -> di
         replica.require_tables()
     infos = {PUBLISHER: publisher.info(), SUBSCRIBER: subscriber.info()}
     replicas = {PUBLISHER: publisher, SUBSCRIBER: subscriber}
-    others = {PUBLISHER: SUBSCRIBER, SUBSCRIBER: PUBLISHER}
     rows = {name: replica.subscriptions() for name, replica in replicas.items()}
-    found = {
-        name: next(
-            (r for r in rows[name] if r["subid"] == subid and r["replid"] == infos[others[name]].replid), None
-        )
-        for name in replicas
-    }
+    found = {name: row_about(rows[name], subid, infos[OTHER_SIDE[name]].replid) for name in replicas}
     row_of = require_same_session(publisher, subscriber, infos[PUBLISHER], infos[SUBSCRIBER], found)
     articles = {
         name: {article.nickname: article for article in replica.articles_of(pubid)}

@@ -127,10 +127,8 @@ def stage_article(
     """
     observation = Observation()
     measures = {
-        **_side_measures(changes.PUBLISHER, changes.PUBLISHER_ACTION, changes.PUBLISHER_GENERATION, article),
-        **_side_measures(
-            changes.SUBSCRIBER, changes.SUBSCRIBER_ACTION, changes.SUBSCRIBER_GENERATION, article
-        ),
+        **_side_measures(changes.PUBLISHER, article),
+        **_side_measures(changes.SUBSCRIBER, article),
         "conflicts": F.count_if(F.col(changes.CONFLICT_TYPE).isNotNull()),
         "resolved": F.count_if(
             F.col(changes.VERDICT).isin(changes.Verdict.MERGE.value, changes.Verdict.CONFLICT.value)
@@ -139,7 +137,7 @@ def stage_article(
     observed = rows.observe(observation, *(measure.alias(name) for name, measure in measures.items()))
     observed.write.mode("overwrite").parquet(str(folder))
     found = observation.get
-    for side, sender in ((changes.PUBLISHER, changes.SUBSCRIBER), (changes.SUBSCRIBER, changes.PUBLISHER)):
+    for side, sender in changes.OTHER_SIDE.items():
         if found[f"{side}_unnumbered"]:
             raise _unknown_generations(article, sender, int(found[f"{side}_unnumbered"]))
     return StagedArticle(
@@ -159,14 +157,16 @@ def _unknown_generations(article: PublishedArticle, sender: str, rows: int) -> S
     )
 
 
-def _side_measures(side: str, action: str, generation: str, article: PublishedArticle) -> dict[str, Column]:
+def _side_measures(side: str, article: PublishedArticle) -> dict[str, Column]:
+    action = changes.ACTION_OF[side]
+
     def count(condition: Column) -> Column:
         return F.count_if(F.coalesce(condition, F.lit(False)))
 
     acts = F.col(action).isNotNull()
     changes_row = F.coalesce(F.col(action).isin([a.value for a in changes.DATA_ACTIONS]), F.lit(False))
     measures = {f"{side}_{a.value}": count(F.col(action) == a.value) for a in changes.Action}
-    measures[f"{side}_unnumbered"] = count(acts & F.col(generation).isNull())
+    measures[f"{side}_unnumbered"] = count(acts & F.col(changes.GENERATION_OF[side]).isNull())
     measures[f"{side}_live"] = count(acts & ~F.col(changes.DELETED))
     measures[f"{side}_deleted"] = count(acts & F.col(changes.DELETED))
     types = dict(zip(article.fields, article.types, strict=True))

@@ -4,6 +4,7 @@ At the publisher, a subscription is the row of sysmergesubscriptions about the s
 the one about the publisher. Each replica also has a row about itself.
 """
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from mergerepl.changes import PUBLISHER
@@ -83,6 +84,11 @@ def subscriptions_of_root(root: Path) -> list[tuple[Path, Path, str]]:
     if info.role == PUBLISHER:
         return [(replica.root, Path(row["subscriber_server"]), names[row["pubid"]]) for row in others]
     return [(Path(row["subscriber_server"]), replica.root, names[row["pubid"]]) for row in others]
+
+
+def row_about(rows: Iterable[Row], subid: str, replid: str) -> Row | None:
+    """Return a replica's row of a subscription about the replica with this id, None if it has none."""
+    return next((row for row in rows if row["subid"] == subid and row["replid"] == replid), None)
 
 
 def own_priority(side: str, subscription: Row) -> float:

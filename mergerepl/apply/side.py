@@ -12,7 +12,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from mergerepl import changes
-from mergerepl.changes import PUBLISHER
 from mergerepl.changeset import ArticleWork, Changeset, SideWork
 from mergerepl.failpoints import failpoint
 from mergerepl.model.article import PublishedArticle
@@ -43,12 +42,12 @@ class Side:
     @property
     def action(self) -> str:
         """Name of the side's action column."""
-        return changes.PUBLISHER_ACTION if self.name == PUBLISHER else changes.SUBSCRIBER_ACTION
+        return changes.ACTION_OF[self.name]
 
     @property
     def generation(self) -> str:
         """Name of the side's generation column."""
-        return changes.PUBLISHER_GENERATION if self.name == PUBLISHER else changes.SUBSCRIBER_GENERATION
+        return changes.GENERATION_OF[self.name]
 
 
 def data_app_id(subid: str) -> str:

@@ -7,7 +7,7 @@ A commit through Spark rebuilds the table's state before and after it: 0.7 s for
 import json
 import shutil
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from mergerepl.store.sql import quote
 from mergerepl.systables.contents import SEQ
 
 Bounds = Mapping[str, tuple[int | None, int | None]]
-"""Column -> what its values must be above of, and the most that they may be (None: anything)."""
+"""Column -> what its values must exceed, and the most that they may be (None: anything)."""
 
 _being_written: set[Path] = set()
 """Folders of this process' writers: the two sides of a session append beside each other."""
@@ -158,12 +158,17 @@ def read(spark: SparkSession, table: Path, bounds: Bounds | None = None) -> Data
         chosen = [file for file in files if _may_hold(file, bounds)]
         rows = read_files(spark, table, chosen or files[:1], schema_of(log))
         return rows if chosen else rows.limit(0)
-    rows = spark.read.format("delta").load(str(table))
+    # Delta leaves files out by literals only.
+    return within(spark.read.format("delta").load(str(table)), bounds, F.lit)
+
+
+def within(rows: DataFrame, bounds: Bounds, constant: Callable[[int], Column]) -> DataFrame:
+    """Return the rows within the bounds; `constant` says how a number is written into the query."""
     for name, (above, most) in bounds.items():
         if above is not None:
-            rows = rows.where(F.col(name) > above)
+            rows = rows.where(F.col(name) > constant(above))
         if most is not None:
-            rows = rows.where(F.col(name) <= most)
+            rows = rows.where(F.col(name) <= constant(most))
     return rows
 
 

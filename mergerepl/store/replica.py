@@ -24,6 +24,12 @@ def commit_text(table: Path, version: int) -> str | None:
     return f"{version}:{sha256(content).hexdigest()[:32]}"
 
 
+def is_another_commit(table: Path, version: int, known: str | None) -> bool:
+    """Return whether a table's version is another commit than the `commit_text` known of it; False if either is gone."""
+    found = commit_text(table, version)
+    return None not in (known, found) and known != found
+
+
 def no_subscriptions(root: Path) -> StoreError:
     """Return the error about a replica that takes part in a publication and has no row of sysmergesubscriptions."""
     name = catalog.SUBSCRIPTIONS.name
@@ -193,10 +199,7 @@ class Replica:
         Log files are removed in time, and what was captured before it was noted is unknown: then it is False.
         """
         known = self.noted_commit(article, info)
-        if known is None:
-            return False
-        found = commit_text(self.table(article), info.captured[article.nickname])
-        return found is not None and found != known
+        return is_another_commit(self.table(article), info.captured[article.nickname], known)
 
     @cached_property
     def publications(self) -> list[Row]:

@@ -56,11 +56,7 @@ def read_runs(
             GENERATION: (from_generation_exclusive, None),
         }
         rows = appended.read(spark, folder / table, bounds).where(F.col("tablenick") == article.nickname)
-        for name, (above, most) in bounds.items():
-            if above is not None:
-                rows = rows.where(F.col(name) > passed(above, "bigint"))
-            if most is not None:
-                rows = rows.where(F.col(name) <= passed(most, "bigint"))
+        rows = appended.within(rows, bounds, lambda number: passed(number, "bigint"))
         is_tombstone = table == tombstone.NAME
         return rows.select(
             ROWGUID,

@@ -31,13 +31,18 @@ def stop(engine: EngineNetwork, monkeypatch: pytest.MonkeyPatch) -> object:
     def stopped(point: str) -> None:
         engine.write("hub", {"k0": row("hub", "b"), "k1": row("hub", "b")})
         engine.write("north", {"k1": row("north", "b"), "k2": row("north", "b")})
-        failpoints._passed.clear()
-        with monkeypatch.context() as context:
-            context.setenv("MERGEREPL_FAILPOINT", f"{point}=raise")
-            with pytest.raises(FailpointError):
-                engine.sync("north")
+        die(engine, monkeypatch, point)
 
     return stopped
+
+
+def die(engine: EngineNetwork, monkeypatch: pytest.MonkeyPatch, point: str) -> None:
+    """Let a session die at a failpoint."""
+    failpoints._passed.clear()
+    with monkeypatch.context() as context:
+        context.setenv("MERGEREPL_FAILPOINT", f"{point}=raise")
+        with pytest.raises(FailpointError):
+            engine.sync("north")
 
 
 def check(engine: EngineNetwork, north: str = "north") -> None:
@@ -123,14 +128,7 @@ def test_inv_20_a_run_that_a_restored_subscriber_captured_by_itself_is_not_taken
     engine: EngineNetwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine.write("hub", {"k0": row("hub", "b")})
-    shutil.copytree(engine.path("north"), engine.path("backup"))
-    with monkeypatch.context() as context:
-        context.setenv("MERGEREPL_FAILPOINT", "subscriber.before_merge=raise")
-        failpoints._passed.clear()
-        with pytest.raises(FailpointError):
-            engine.sync("north")
-    shutil.rmtree(engine.path("north"))
-    shutil.move(engine.path("backup"), engine.path("north"))
+    stop_and_restore_north(engine, lambda point: die(engine, monkeypatch, point))
     engine.write("north", {"k0": row("mine", "b")})
     mergerepl.capture(engine.path("north"))
     with pytest.raises(EnumerationError, match="captured changes by itself, in run 1"):

@@ -1,0 +1,152 @@
+"""Histories of the reference model that were thought through by hand, each with what it must come to."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.properties.reference import CRASH_POINTS, Network, Subscriber, UnknownGenerationError
+from tests.properties.strategies import SNAPSHOT
+
+
+def pair(tracking: str = "row", **options: str) -> Network:
+    """Return a hub with a server subscriber (75), a client and a server subscriber (25)."""
+    subscribers = [
+        Subscriber("north", "server", 75.0),
+        Subscriber("south", "client"),
+        Subscriber("east", "server", 25.0),
+    ]
+    return Network(subscribers, snapshot=SNAPSHOT, tracking=tracking, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "kept"),
+    [
+        ("hub", "north", "hub"),
+        ("north", "south", "north"),
+        ("south", "north", "south"),
+        ("east", "north", "north"),
+    ],
+)
+def test_inv_14_priorities_travel_with_the_change(first: str, second: str, kept: str) -> None:
+    net = pair()
+    for name in (first, second):
+        net.write(name, "k0", "update", {"a": name})
+    for name in (first, second, first, second):
+        if name != "hub":
+            net.sync(name)
+    assert {net.rows(name)["k0"]["a"] for name in (first, second, "hub")} == {kept}
+    assert [c.type for c in net.conflicts] == [1]
+
+
+@pytest.mark.parametrize("names", [("north", "west"), ("west", "north")])
+def test_inv_14_equal_priorities_keep_what_reached_the_publisher_first(names: tuple[str, str]) -> None:
+    net = Network(
+        [Subscriber("north", "server", 75.0), Subscriber("west", "server", 75.0)], snapshot=SNAPSHOT
+    )
+    for name in names:
+        net.write(name, "k0", "update", {"a": name})
+    for name in names * 2:
+        net.sync(name)
+    assert {net.rows(name)["k0"]["a"] for name in ("hub", *names)} == {names[0]}
+    assert [(c.winner, c.loser) for c in net.conflicts] == [("hub", names[1])]
+
+
+def values(net: Network, key: str, column: str) -> set[str | None]:
+    """Return what the replicas hold."""
+    return {net.rows(name)[key][column] for name in net.replicas}
+
+
+def all_sync(net: Network, passes: int = 2) -> None:
+    """Synchronise every subscriber, `passes` times."""
+    for name in list(net.subscribers) * passes:
+        net.sync(name)
+
+
+def test_inv_06_a_cleanup_floor_does_not_swallow_a_change_made_offline() -> None:
+    net = pair()
+    for value in ("1", "2", "3"):
+        net.write("hub", "k1", "update" if "k1" in net.rows("hub") else "insert", {"a": value})
+        all_sync(net)
+    net.write("north", "k0", "update", {"a": "north"})
+    assert net.cleanup("hub") == 1
+    net.write("hub", "k0", "update", {"a": "hub"})
+    all_sync(net)
+    assert [(c.winner, c.loser) for c in net.conflicts] == [("hub", "north")]
+
+
+@pytest.mark.parametrize("resolution", ["row", "columns"])
+def test_inv_08_a_resolution_does_not_touch_columns_its_loser_left_alone(resolution: str) -> None:
+    net = pair("column", resolution=resolution)
+    net.write("north", "k0", "update", {"a": "north", "b": "north"})
+    net.sync("north")
+    net.sync("east")
+    net.write("south", "k0", "update", {"a": "south"})
+    net.write("east", "k0", "update", {"b": "east"})
+    net.sync("south")
+    all_sync(net)
+    assert (values(net, "k0", "a"), values(net, "k0", "b")) == ({"north"}, {"east"})
+    assert [c.loser for c in net.conflicts] == ["south"]
+
+
+@pytest.mark.parametrize("point", CRASH_POINTS)
+def test_inv_26_anothers_session_first_recovers_the_crashed_one(point: str) -> None:
+    net = pair()
+    net.write("north", "k0", "update", {"a": "north"})
+    net.sync("north", crash=point)
+    net.write("south", "k0", "update", {"a": "south"})
+    net.sync("south")
+    all_sync(net)
+    assert values(net, "k0", "a") == {"north"}
+    assert [c.loser for c in net.conflicts] == ["south"]
+
+
+@pytest.mark.parametrize("late", ["hub", "north"])
+@pytest.mark.parametrize("point", CRASH_POINTS)
+def test_inv_25_a_write_between_staging_and_applying_is_kept_or_logged(late: str, point: str) -> None:
+    net = pair()
+    for name in ("hub", "north"):
+        net.write(name, "k0", "update", {"a": name})
+    net.sync("north", crash=point)
+    net.write(late, "k0", "update", {"b": "late"})
+    all_sync(net)
+    assert {tuple(net.rows(name)["k0"].values()) for name in net.replicas} <= {
+        ("hub", "late", None),
+        ("hub", "s2", None),
+    }
+    assert values(net, "k0", "b") == {"late"} or "late" in [c.row["b"] for c in net.conflicts if c.row]
+
+
+def test_inv_21_a_restored_publisher_is_refused_by_who_knows_its_lost_resolution() -> None:
+    net = pair()
+    net.write("hub", "k0", "update", {"a": "hub"})
+    net.sync("south", "upload")
+    backup = net.backup("hub")
+    net.write("north", "k0", "update", {"a": "north"})
+    net.sync("north")
+    net.restore(backup)
+    net.write("hub", "k0", "update", {"a": "hub again"})
+    with pytest.raises(UnknownGenerationError):
+        net.sync("north")
+
+
+def test_inv_21_a_restored_subscriber_is_sent_again_what_it_had() -> None:
+    net = pair()
+    backup = net.backup("north")
+    net.write("hub", "k0", "update", {"a": "hub"})
+    net.sync("north")
+    net.restore(backup)
+    net.sync("north")
+    assert net.rows("north")["k0"]["a"] == "hub"
+
+
+def test_inv_37_a_replica_that_missed_cleaned_up_changes_is_refused() -> None:
+    net = pair()
+    backup = net.backup("north")
+    for value in ("1", "2"):
+        net.write("hub", "k0", "update", {"a": value})
+        all_sync(net)
+    all_sync(net)
+    assert net.cleanup("hub") == 1
+    net.restore(backup)
+    with pytest.raises(UnknownGenerationError):
+        net.sync("north")

@@ -1,0 +1,174 @@
+"""The command line in processes of its own, over a fake `mergerepl.api`: rounds of `--interval`, closed pipes, start-up."""
+
+import json
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+
+FAKE = """
+import sys, time, types
+import mergerepl
+from mergerepl.errors import ApplyError, LeaseError
+from mergerepl.model.results import SessionResult, SyncResult
+
+rounds = []
+def sync(target, *, progress, **options):
+    rounds.append(target)
+    progress.step("sync")
+    print(f"began {len(rounds)}", file=sys.stderr, flush=True)
+    time.sleep(SESSION_S)
+    if len(rounds) == 2:
+        raise LeaseError("The replica is held by process 42.")
+    if len(rounds) == LAST:
+        raise ApplyError("The disk is full.")
+    return SyncResult("sales", (SessionResult("sales", "north", "nothing_to_do"),))
+
+api = types.ModuleType("mergerepl.api")
+api.sync = sync
+sys.modules["mergerepl.api"] = mergerepl.api = api
+from mergerepl.cli.main import main
+"""
+
+
+def start(*arguments, session_s=0.05, last=99, after="main()"):
+    text = f"SESSION_S, LAST = {session_s}, {last}\n{FAKE}\n{textwrap.dedent(after)}"
+    return subprocess.Popen(
+        [sys.executable, "-c", text, *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # Where the tests run in a shell's background, Ctrl-C is ignored, and children inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+
+
+def test_rounds_go_on_after_a_transient_error_and_end_at_a_permanent_one(hq):
+    said, complaints = start("sync", "hq", "--interval", "1s", last=3).communicate(timeout=60)
+    assert len(said.splitlines()) == 1
+    assert "north: nothing to do" in said
+    assert "held by process 42. Trying again." in complaints
+    assert complaints.endswith("Error: The disk is full.\n")
+    assert len(complaints.splitlines()) == 3 + 2, "the fake's own lines and the two errors"
+
+
+def test_rounds_in_json_are_one_object_per_line(hq):
+    process = start("sync", "hq", "--interval", "1s", "--json", last=3)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 1
+    first, second = (json.loads(line) for line in said.splitlines()[:2])
+    assert first["sessions"][0]["status"] == "nothing_to_do"
+    assert second["error"]["transient"] is True
+    assert first["time"].endswith("Z")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_rounds_after_the_current_session(hq, number):
+    process = start("sync", "hq", "--interval", "1h", session_s=1.0)
+    while "began" not in process.stderr.readline():
+        pass
+    process.send_signal(number)
+    said, complaints = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert "north: nothing to do" in said, "the session was finished and reported"
+    assert "Traceback" not in complaints
+
+
+def test_a_signal_between_sessions_ends_the_rounds(hq):
+    process = start("sync", "hq", "--interval", "1h")
+    assert "nothing to do" in process.stdout.readline()
+    began = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=60) == 0
+    assert time.monotonic() - began < 30
+    process.communicate()
+
+
+def test_a_second_signal_ends_the_rounds_at_once(hq):
+    process = start("sync", "hq", "--interval", "1h", session_s=300)
+    while "began" not in process.stderr.readline():
+        pass
+    process.send_signal(signal.SIGTERM)
+    time.sleep(0.5)
+    assert process.poll() is None, "the first one waits for the session"
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=60) == -signal.SIGTERM
+    process.communicate()
+
+
+def test_ctrl_c_is_a_message_and_130(hq):
+    process = start("sync", "hq", session_s=300)
+    while "began" not in process.stderr.readline():
+        pass
+    process.send_signal(signal.SIGINT)
+    _, complaints = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Interrupted. Run the command again" in complaints
+    assert "Traceback" not in complaints
+
+
+@pytest.mark.parametrize("extra", [(), ("--json",)])
+def test_a_closed_pipe_is_no_traceback(hq, extra):
+    process = start("sync", "hq", "--quiet", *extra, session_s=0.5)
+    process.stdout.close()
+    assert process.wait(timeout=60) == 1
+    assert process.stderr.read() == "began 1\n"
+    process.stderr.close()
+
+
+HEAVY = {"rich", "pydantic", "pandas", "pyarrow", "numpy", "pyspark", "delta", "deltalake", "networkx"}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("--help",), ("--version",), ("sync", "--help"), ("sync", "hq"), ("sync", "hq", "--json")],
+    ids=" ".join,
+)
+def test_a_quick_command_loads_nothing_heavy(hq, arguments):
+    after = """
+    try:
+        main()
+    finally:
+        print(" ".join(sys.modules), file=sys.stderr)
+    """
+    process = start(*arguments, after=after)
+    _, complaints = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert {name.split(".")[0] for name in complaints.split()} & HEAVY == set()
+
+
+LOST_GATEWAY = """
+import socket, sys, threading
+from py4j.java_gateway import GatewayParameters, JavaGateway
+from py4j.protocol import Py4JError
+from mergerepl.cli.main import log_to_stderr
+
+log_to_stderr(sys.argv[1])
+server = socket.create_server(("127.0.0.1", 0))
+
+def serve():
+    while True:
+        connection, _ = server.accept()
+        connection.recv(1000)
+        connection.close()
+
+threading.Thread(target=serve, daemon=True).start()
+gateway = JavaGateway(gateway_parameters=GatewayParameters(port=server.getsockname()[1]))
+try:
+    gateway.jvm.System.nanoTime()
+except Py4JError:
+    print("raised")
+"""
+
+
+@pytest.mark.parametrize(("level", "is_shown"), [("WARNING", False), ("INFO", True)])
+def test_an_engine_that_ends_is_not_told_twice(level, is_shown):
+    """py4j logs a traceback of what it raises: with --verbose only."""
+    run = subprocess.run(
+        [sys.executable, "-c", LOST_GATEWAY, level], capture_output=True, text=True, check=True
+    )
+    assert run.stdout == "raised\n"
+    assert ("Traceback" in run.stderr) is is_shown
