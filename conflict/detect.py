@@ -74,13 +74,15 @@ def compared(candidates: DataFrame, article: PublishedArticle) -> DataFrame:
     return candidates.withColumn(SIDES, sides)
 
 
-def detect(compared_candidates: DataFrame, article: PublishedArticle) -> DataFrame:
+def detect(
+    compared_candidates: DataFrame, article: PublishedArticle, *, whole_rows: bool = False
+) -> DataFrame:
     """Return the candidates decided: verdict merge or conflict, conflict_columns, and for a conflict who
     wins.
 
     Two deletes and two equal rows are no conflict. An update against a delete is one. Two updates conflict,
-    row-tracked, if the rows differ; column-tracked, if one column was changed at both sides to different
-    values.
+    row-tracked or with `whole_rows`, if the rows differ; column-tracked, if one column was changed at both sides to
+    different values.
 
     Reads: `compared`. Returns: rowguid, publisher, subscriber, verdict, sides, conflict_columns,
     publisher_wins.
@@ -91,15 +93,13 @@ def detect(compared_candidates: DataFrame, article: PublishedArticle) -> DataFra
     subscriber_deleted = F.col(f"{SUBSCRIBER}.{DELETED}")
     one_deleted = publisher_deleted != subscriber_deleted
     both_live = ~publisher_deleted & ~subscriber_deleted
-    clashing = [
-        F.when(
-            F.col(f"{SIDES}.{field}.{PUBLISHER_CHANGED}")
-            & F.col(f"{SIDES}.{field}.{SUBSCRIBER_CHANGED}")
-            & F.col(f"{SIDES}.{field}.{DIFFERENT}"),
-            F.lit(name),
-        )
-        for name, field in value_fields(article).items()
-    ]
+
+    def clashes_in(field: str) -> Column:
+        side = F.col(f"{SIDES}.{field}")
+        changed_by_both = F.lit(True) if whole_rows else side[PUBLISHER_CHANGED] & side[SUBSCRIBER_CHANGED]
+        return changed_by_both & side[DIFFERENT]
+
+    clashing = [F.when(clashes_in(field), F.lit(name)) for name, field in value_fields(article).items()]
     no_columns = F.expr("cast(array() as array<string>)")
     clashes = F.array_compact(F.array(*clashing)) if clashing else no_columns
     is_conflict = one_deleted | (both_live & (F.size(clashes) > 0))

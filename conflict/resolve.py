@@ -108,7 +108,9 @@ def one_sided(pairs: DataFrame, terms: SessionTerms) -> DataFrame:
     return flat.select(*changes.RESOLVED_COLUMNS)
 
 
-def final_states(detected: DataFrame, article: PublishedArticle, terms: SessionTerms) -> DataFrame:
+def final_states(
+    detected: DataFrame, article: PublishedArticle, terms: SessionTerms, *, whole_rows: bool = False
+) -> DataFrame:
     """Return merged and resolved rows with their final state beside what the two sides told.
 
     Reads: `detect`. Returns: its columns and deleted, tombstone_type, partchangegen, lineage, colv1,
@@ -121,7 +123,8 @@ def final_states(detected: DataFrame, article: PublishedArticle, terms: SessionT
     joined = lineage.merge(F.col(f"{PUBLISHER}.{LINEAGE}"), F.col(f"{SUBSCRIBER}.{LINEAGE}"))
     version = lineage.next_version(joined, floor=article.maxversion_at_cleanup)
     resolved = lineage.with_version(joined, F.lit(terms.resolver_nickname), version)
-    by_columns = article.column_tracking and article.resolution == Resolution.COLUMNS.value
+    is_divisible = article.column_tracking and not whole_rows
+    by_columns = is_divisible and article.resolution == Resolution.COLUMNS.value
     deleted = F.when(is_merge | wins, publisher_deleted).otherwise(subscriber_deleted)
     publisher_row, subscriber_row = F.col(f"{PUBLISHER}.{ROW}"), F.col(f"{SUBSCRIBER}.{ROW}")
     winner_row = F.when(wins, publisher_row).otherwise(subscriber_row)

@@ -92,8 +92,11 @@ def read_changes(
     generation: Row,
     through_seq_inclusive: int | None = None,
     writer: int | None = None,
+    known_meanwhile: DataFrame | None = None,
 ) -> CapturedArticle:
     """Compute the net changes of a window as CHANGES rows of the given open generation.
+
+    `known_meanwhile` (KNOWN_COLUMNS) is newer than what the runs tell of its rows.
 
     Raises: NullKeyError, DuplicateKeyError naming keys; FeedGapError if neither the feed nor the old version
     is there.
@@ -120,6 +123,11 @@ def read_changes(
                 columns=KNOWN_COLUMNS,
                 kept=lookup,
             )
+        if known_meanwhile is not None:
+            newer = known_meanwhile.join(net.select(ROWGUID), on=ROWGUID, how="left_semi")
+            if known is not None:
+                newer = newer.unionByName(known.join(newer.select(ROWGUID), on=ROWGUID, how="left_anti"))
+            known = newer
         rows = tracked_rows(net, known, window.article, origin).select(*CHANGE_COLUMNS)
         in_memory = net
         if known is not None:

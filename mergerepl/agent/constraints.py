@@ -23,6 +23,10 @@ from mergerepl.store.sql import quote
 
 log = logging.getLogger(__name__)
 
+RULE = "rule"
+KEY = "key"
+"""Columns of `broken_rules`: what a row breaks, and its key as text."""
+
 _CHECK = "delta.constraints."
 _LENGTH = "__CHAR_VARCHAR_TYPE_STRING"
 
@@ -67,36 +71,47 @@ def refuse_violations(
         (staged.subscriber.touches_rows, subscriber, at_subscriber, changes.SUBSCRIBER_ACTION),
     )
     for touches, replica, article, action in sides:
-        rules = rules_of(read_table_facts(replica.table(article)), article) if touches else {}
-        if not rules:
+        if not touches:
             continue
-        rows = (
-            spark.read.parquet(str(staged_rows))
-            .where(F.col(action).isin(changes.Action.INSERT.value, changes.Action.UPDATE.value))
-            .select(
-                *(
-                    F.col(f"{changes.ROW}.{f}").alias(n)
-                    for n, f in zip(article.columns, article.fields, strict=True)
-                )
-            )
+        table = replica.table(article)
+        rows = spark.read.parquet(str(staged_rows)).where(
+            F.col(action).isin(changes.Action.INSERT.value, changes.Action.UPDATE.value)
         )
-        rules = _computable(rows, rules)
-        if not rules:
-            continue
-        broken = F.coalesce(*(F.when(~rule, F.lit(name)) for name, rule in rules.items()), F.lit(None))
-        identity = F.to_json(F.struct(*(F.col(quote(name)) for name in article.identity)))
-        found = rows.select(broken.alias("rule"), identity.alias("key")).where(F.col("rule").isNotNull())
-        examples = found.limit(3).collect()
+        broken = broken_rules(rows, table, article)
+        examples = broken.limit(3).collect() if broken is not None else []
         if examples:
             raise ApplyError(
-                f"Article '{article.name}': changed rows break the {examples[0]['rule']} of "
-                f"'{replica.table(article)}': "
-                f"{', '.join(row['key'] for row in examples)}. Nothing was applied. Correct these rows where "
-                "they were "
+                f"Article '{article.name}': changed rows break the {examples[0][RULE]} of '{table}': "
+                f"{', '.join(row[KEY] for row in examples)}. Nothing was applied. Correct these rows where they were "
                 "changed, or drop the constraint there, then run again.",
                 article=article.name,
-                table=str(replica.table(article)),
+                table=str(table),
             )
+
+
+def broken_rules(rows: DataFrame, table: Path, article: PublishedArticle) -> DataFrame | None:
+    """Return rowguid, rule and key of the rows (rowguid, row) that a table would not take; None if it takes any."""
+    rules = rules_of(read_table_facts(table), article)
+    if not rules:
+        return None
+    # A column of the user's may have any name.
+    guid = changes.ROWGUID
+    while guid in {name.casefold() for name in article.columns}:
+        guid += "_"
+    named = rows.select(
+        F.col(changes.ROWGUID).alias(guid),
+        *(
+            F.col(f"{changes.ROW}.{field}").alias(name)
+            for name, field in zip(article.columns, article.fields, strict=True)
+        ),
+    )
+    rules = _computable(named, rules)
+    if not rules:
+        return None
+    broken = F.coalesce(*(F.when(~rule, F.lit(name)) for name, rule in rules.items()), F.lit(None))
+    identity = F.to_json(F.struct(*(F.col(quote(name)) for name in article.identity)))
+    found = named.select(F.col(guid).alias(changes.ROWGUID), broken.alias(RULE), identity.alias(KEY))
+    return found.where(F.col(RULE).isNotNull())
 
 
 def _computable(rows: DataFrame, rules: dict[str, Column]) -> dict[str, Column]:

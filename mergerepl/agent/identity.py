@@ -6,6 +6,7 @@ from mergerepl.errors import EnumerationError, PublicationError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.store.control import Row
 from mergerepl.store.replica import Replica, ReplicaInfo
+from mergerepl.systables.catalog import SubscriptionState
 
 AFRESH = (
     "To initialise the subscriber again: move its folder away, take its subscription out of the file, run "
@@ -30,8 +31,8 @@ def require_same_session(
         rows: `publisher` and `subscriber` -> that side's row of sysmergesubscriptions about the other, if
         found.
 
-    Raises: PublicationError if a replica is not the one subscribed, or a copy; EnumerationError if one of
-    them was put back to an older state.
+    Raises: PublicationError if a replica is not the one subscribed, or a copy, or the subscription is not active (any
+    more); EnumerationError if one of them was put back to an older state.
     """
     for replica, info in ((publisher, publisher_info), (subscriber, subscriber_info)):
         refuse_copy(replica, info)
@@ -41,6 +42,13 @@ def require_same_session(
         raise PublicationError(
             f"'{subscriber.root}' and '{publisher.root}' do not know each other: the {at} has no such "
             f"subscription for this replica. The folder was replaced by another replica. Nothing was changed. {AFRESH}",
+            publisher=str(publisher.root),
+            subscriber=str(subscriber.root),
+        )
+    if any(row["status"] != SubscriptionState.ACTIVE for row in found.values()):
+        raise PublicationError(
+            f"The subscription of '{subscriber.root}' at publisher '{publisher.root}' was ended meanwhile, or an `apply` "
+            "of it did not come to its end. Nothing was changed. Run `mergerepl apply FILE`, then synchronize again.",
             publisher=str(publisher.root),
             subscriber=str(subscriber.root),
         )

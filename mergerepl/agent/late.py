@@ -15,11 +15,12 @@ from pyspark.sql import functions as F
 from conflict.resolve import SessionTerms
 from mergerepl import changes
 from mergerepl.agent.capture import CapturedArticle, new_generation, read_changes
+from mergerepl.agent.constraints import broken_rules
 from mergerepl.agent.feed_window import FeedWindow, feed_window
 from mergerepl.agent.stage import resolved_rows, stage_article
 from mergerepl.apply.side import Side, recorded_rows
 from mergerepl.changes import PUBLISHER, SUBSCRIBER, Action
-from mergerepl.changeset import Changeset, Generation, Manifest, SideWork, drop, read_changeset
+from mergerepl.changeset import ArticleWork, Changeset, Generation, Manifest, SideWork, drop, read_changeset
 from mergerepl.failpoints import failpoint
 from mergerepl.lineage.value import agent_nickname, late_nickname
 from mergerepl.model.article import PublishedArticle
@@ -27,6 +28,7 @@ from mergerepl.store.images import image_type, same_image
 from mergerepl.store.in_memory import Kept
 from mergerepl.store.replica import ReplicaInfo
 from mergerepl.systables.genhistory import GenStatus
+from triggers.tracked_rows import KNOWN_COLUMNS
 
 
 def late_windows(side: Side, merged_versions: dict[int, int], info: ReplicaInfo) -> list[FeedWindow]:
@@ -96,6 +98,7 @@ def stage_late_round(
             generation=generation,
             through_seq_inclusive=side.work.base_seq,
             writer=late_nickname(side.work.nickname, number),
+            known_meanwhile=_left_alone(spark, changeset, side, article),
         )
         if captured.rows is None:
             continue
@@ -149,6 +152,24 @@ def stage_late_round(
     return late, sum(w.live + w.deleted for w in works)
 
 
+def _work_of(side: Side, article: PublishedArticle) -> ArticleWork:
+    return next(work for work in side.work.articles if work.nickname == article.nickname)
+
+
+def _left_alone(
+    spark: SparkSession, changeset: Changeset, side: Side, article: PublishedArticle
+) -> DataFrame | None:
+    """Return what the changeset tells of rows it left as they were: a late write overwrote nothing there, it follows.
+
+    Returns: KNOWN_COLUMNS; None if there are none.
+    """
+    work = _work_of(side, article)
+    if not work.actions.get(Action.METADATA.value):
+        return None
+    rows = recorded_rows(spark, changeset, side, work, actions=(Action.METADATA,))
+    return rows.select(*KNOWN_COLUMNS)
+
+
 def _late_rows(
     spark: SparkSession,
     changeset: Changeset,
@@ -163,9 +184,9 @@ def _late_rows(
     assert captured.rows is not None
     assert captured.generation is not None
     generation = captured.generation["generation"]
-    work = next(work for work in side.work.articles if work.nickname == article.nickname)
     late_keys = captured.rows.select(changes.ROWGUID)
-    applied = recorded_rows(spark, changeset, side, work).join(late_keys, on=changes.ROWGUID, how="left_semi")
+    written = recorded_rows(spark, changeset, side, _work_of(side, article), actions=changes.DATA_ACTIONS)
+    applied = written.join(late_keys, on=changes.ROWGUID, how="left_semi")
     at_publisher, at_subscriber = (
         (captured.rows, applied) if side.name == PUBLISHER else (applied, captured.rows)
     )
@@ -179,7 +200,16 @@ def _late_rows(
         resolved_at_publisher=generation,
         resolved_at_subscriber=generation,
     )
-    resolved = resolved_rows(at_publisher, at_subscriber, article, terms, kept)
+    resolved = kept.keep(resolved_rows(at_publisher, at_subscriber, article, terms, kept))
+    refused = broken_rules(resolved.where(~F.col(changes.DELETED)), side.replica.table(article), article)
+    if refused is not None and not refused.isEmpty():
+        # Both halves stood in this table, but not together: each row is one side's as a whole, and the other's is logged.
+        broken = kept.keep(refused.select(changes.ROWGUID))
+        publishers, subscribers = (
+            told.join(broken, on=changes.ROWGUID, how="left_semi") for told in (at_publisher, at_subscriber)
+        )
+        as_wholes = resolved_rows(publishers, subscribers, article, terms, kept, whole_rows=True)
+        resolved = resolved.join(broken, on=changes.ROWGUID, how="left_anti").unionByName(as_wholes)
     in_table = _in_table(spark, changeset, side, captured.rows, article)
     return _acted_on(resolved, in_table, side, generation)
 

@@ -89,11 +89,13 @@ def resolved_rows(
     article: PublishedArticle,
     terms: SessionTerms,
     kept: Kept,
+    *,
+    whole_rows: bool = False,
 ) -> DataFrame:
     """Return RESOLVED from the two sides' CHANGES of one article.
 
     Rows told by one side only are a projection; those changed at both sides, if there are any, go through
-    detection and resolution.
+    detection and resolution. `whole_rows` keeps rows that differ from being merged by columns: one side wins.
     """
     pairs = get_metadata(at_publisher, at_subscriber, floor=article.maxversion_at_cleanup)
     if at_publisher is None or at_subscriber is None:
@@ -103,8 +105,8 @@ def resolved_rows(
     told = one_sided(pairs, terms)
     if candidates.isEmpty():
         return told
-    detected = kept.keep(detect(kept.keep(compared(candidates, article)), article))
-    final = kept.keep(final_states(detected, article, terms))
+    detected = kept.keep(detect(kept.keep(compared(candidates, article)), article, whole_rows=whole_rows))
+    final = kept.keep(final_states(detected, article, terms, whole_rows=whole_rows))
     return told.unionByName(with_actions(final, terms))
 
 

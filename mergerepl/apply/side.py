@@ -92,14 +92,25 @@ def merge_article(
         transaction=data_transaction(changeset, side, work.nickname),
         from_version_exclusive=work.from_version,
         generated_columns=generated_columns,
+        # A late round inserts what the MERGE before it deleted, and a late write lets live.
+        deleted_at=work.from_version if changeset.manifest.round else None,
     )
     failpoint(f"{side.name}.after_merge")
     return commit
 
 
-def recorded_rows(spark: SparkSession, changeset: Changeset, side: Side, work: ArticleWork) -> DataFrame:
+def recorded_rows(
+    spark: SparkSession,
+    changeset: Changeset,
+    side: Side,
+    work: ArticleWork,
+    *,
+    actions: Sequence[changes.Action] = tuple(changes.Action),
+) -> DataFrame:
     """Return the CHANGES rows one side records of one article: final states under its own generation numbers."""
-    staged = spark.read.parquet(str(changeset.rows(work.nickname))).where(F.col(side.action).isNotNull())
+    staged = spark.read.parquet(str(changeset.rows(work.nickname))).where(
+        F.col(side.action).isin(list(actions))
+    )
     generation = F.col(side.generation)
     born = F.when(F.col(changes.PARTCHANGEGEN) < 0, -generation).alias(changes.PARTCHANGEGEN)
     columns = {changes.GENERATION: generation.alias(changes.GENERATION), changes.PARTCHANGEGEN: born}

@@ -13,7 +13,6 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
-from delta.exceptions import DeltaConcurrentModificationException
 from delta.tables import DeltaTable
 from py4j.java_gateway import JavaClass
 from py4j.protocol import Py4JError, Py4JJavaError
@@ -27,6 +26,7 @@ from mergerepl.changes import (
 from mergerepl.errors import CommitConflictError, StoreError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.store.deltalog import Commit, CommitMark, find_own_commit, head_version
+from mergerepl.store.engine_errors import COMMIT_CONFLICTS
 from mergerepl.store.images import identity_value, same_value
 from mergerepl.store.sql import quote
 
@@ -128,6 +128,7 @@ def merge_rows(
     transaction: Transaction,
     from_version_exclusive: int,
     generated_columns: Collection[str] = (),
+    deleted_at: int | None = None,
 ) -> Commit:
     """Bring a table to the staged final state of the rows whose `action` column says so, in one MERGE.
 
@@ -143,6 +144,8 @@ def merge_rows(
         from_version_exclusive: Where to look for our own commit from.
         generated_columns: Columns that Delta computes. Two merged halves of a row may come to a value that
             neither side told, and Delta refuses any other.
+        deleted_at: Version that deleted rows which are inserted now: what they had in columns that the article leaves
+            out comes back with them. None if inserted rows are new.
 
     Returns: Our commit; it changes no data if the table already was in the final state.
 
@@ -154,9 +157,20 @@ def merge_rows(
         return done
     for attempt in range(1, COMMIT_ATTEMPTS + 1):
         try:
-            _merge(spark, staged, table, article, action, actions, bounds, transaction, generated_columns)
+            _merge(
+                spark,
+                staged,
+                table,
+                article,
+                action,
+                actions,
+                bounds,
+                transaction,
+                generated_columns,
+                deleted_at,
+            )
             break
-        except DeltaConcurrentModificationException as error:
+        except COMMIT_CONFLICTS as error:
             # Another writer changed rows we read. Everything is read and decided anew; its rows are captured
             # late.
             if attempt == COMMIT_ATTEMPTS:
@@ -182,6 +196,7 @@ def _merge(
     bounds: Mapping[str, tuple[str, str]],
     transaction: Transaction,
     generated_columns: Collection[str],
+    deleted_at: int | None,
 ) -> None:
     session = marked_session(spark, transaction)
     chosen = [name for name in (Action.INSERT, Action.UPDATE, Action.DELETE) if actions.get(name)]
@@ -189,8 +204,11 @@ def _merge(
         session.read.parquet(str(staged))
         .where(F.col(action).isin([name.value for name in chosen]))
         .select(F.col(action).alias("action"), f"{ROW}.*")
-        .alias("s")
     )
+    left_out: dict[str, str] = {}
+    if deleted_at is not None and Action.INSERT in chosen:
+        source, left_out = _with_left_out(session, source, table, article, deleted_at - 1, generated_columns)
+    source = source.alias("s")
     target = DeltaTable.forPath(session, str(table)).alias("t")
     merge = target.merge(source, _same_key(article, bounds))
     columns = {
@@ -198,7 +216,8 @@ def _merge(
         for name, field in zip(article.columns, article.fields, strict=True)
         if name not in generated_columns
     }
-    values: dict[str, str | Column] = {quote(name): F.col(f"s.{field}") for name, field in columns.items()}
+    inserted = {**columns, **left_out}
+    values: dict[str, str | Column] = {quote(name): F.col(f"s.{field}") for name, field in inserted.items()}
     if Action.DELETE in chosen:
         merge = merge.whenMatchedDelete(condition=F.col("s.action") == Action.DELETE.value)
     if Action.UPDATE in chosen or Action.INSERT in chosen:
@@ -228,6 +247,35 @@ def _merge(
             else merge.whenNotMatchedInsert(values=values)
         )
     merge.execute()
+
+
+def _with_left_out(
+    session: SparkSession,
+    source: DataFrame,
+    table: Path,
+    article: PublishedArticle,
+    version: int,
+    generated_columns: Collection[str],
+) -> tuple[DataFrame, dict[str, str]]:
+    """Return the source with the columns the article leaves out, as the table had them at a version; name -> field."""
+    before = read_version(session, table, version)
+    known = {*article.columns, *generated_columns}
+    left_out = {name: f"left_out_{i}" for i, name in enumerate(before.columns) if name not in known}
+    if not left_out:
+        return source, {}
+    is_guid = article.rowguid_column is not None
+    rows = before.select(
+        *(
+            identity_value(F.col(quote(name)), existing=is_guid).alias(f"key_{i}")
+            for i, name in enumerate(article.identity)
+        ),
+        *(F.col(quote(name)).alias(field) for name, field in left_out.items()),
+    )
+    keys = [
+        identity_value(F.col(field), existing=is_guid) == F.col(f"key_{i}")
+        for i, field in enumerate(article.identity_fields)
+    ]
+    return source.join(rows, on=keys, how="left"), left_out
 
 
 def _same_key(article: PublishedArticle, bounds: Mapping[str, tuple[str, str]]) -> Column:

@@ -3,13 +3,25 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from delta.exceptions import DeltaConcurrentModificationException
+from delta import exceptions
 from deltalake.exceptions import DeltaError
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 
 from mergerepl.errors import CommitConflictError, EngineLostError, StoreError
+
+COMMIT_CONFLICTS = (
+    exceptions.ConcurrentAppendException,
+    exceptions.ConcurrentDeleteDeleteException,
+    exceptions.ConcurrentDeleteReadException,
+    exceptions.ConcurrentTransactionException,
+    exceptions.ConcurrentWriteException,
+    exceptions.DeltaConcurrentModificationException,
+    exceptions.MetadataChangedException,
+    exceptions.ProtocolChangedException,
+)
+"""What Delta raises if another writer's commit came first: in Python these have no base in common, as they have in Java."""
 
 _AGAIN = (
     "Mend the cause and run again: a session that was staged is finished first; else nothing was changed."
@@ -28,7 +40,7 @@ def told_plainly(doing: str) -> Iterator[None]:
         # What pyspark and py4j raise once the JVM is gone has many types and texts, by the call it met.
         if not engine_answers():
             raise EngineLostError(f"The Spark engine ended while {doing}. {_AGAIN}") from error
-        if isinstance(error, DeltaConcurrentModificationException):
+        if isinstance(error, COMMIT_CONFLICTS):
             raise CommitConflictError(
                 f"Another writer won a commit while {doing}: {_first_line(error)}. {_AGAIN}"
             ) from error

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+import yaml
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
@@ -184,4 +185,97 @@ def test_inv_25_a_table_overwritten_at_any_moment_of_a_session_loses_nothing(
         **expected,
     }
     assert engine.conflicts() == []
+    assert engine.sync("north").status == "nothing_to_do"
+
+
+@pytest.mark.timeout(900)
+def test_inv_31_44_late_halves_that_a_constraint_does_not_take_together(
+    spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each half stood in the table; merged they break its CHECK. And what comes back from a delete comes back whole."""
+    table = replica_dir / "hq" / "ranges"
+    rows = pa.table({"id": [1, 2], "lo": [1, 1], "hi": [10, 10], "note": ["n1", "n2"]})
+    write_deltalake(str(table), rows)
+    DeltaTable(str(table)).alter.add_constraint({"ordered": "lo <= hi"})
+    file = replica_dir / "ranges.yml"
+    article = {"name": "ranges", "key": ["id"], "tracking": "column", "columns": ["id", "lo", "hi"]}
+    file.write_text(
+        yaml.safe_dump(
+            {
+                "publication": "ranges",
+                "publisher": "./hq",
+                "articles": [article],
+                "subscriptions": [{"subscriber": "./north"}],
+            }
+        )
+    )
+    mergerepl.load(file).apply()
+    at_north = DeltaTable(str(replica_dir / "north" / "ranges"))
+    at_north.update(updates={"hi": "5"}, predicate="id = 1")
+    at_north.delete("id = 2")
+
+    def sync() -> mergerepl.SessionResult:
+        return mergerepl.sync(replica_dir / "hq", long_running=True).sessions[0]
+
+    thread, outcome = paused_sync(sync, "publisher.before_merge", replica_dir / "gate", monkeypatch)
+    spark.sql(f"update delta.`{table}` set lo = 8")
+    (replica_dir / "gate").touch()
+    thread.join(600)
+    monkeypatch.delenv("MERGEREPL_FAILPOINT")
+    assert isinstance(outcome[0], mergerepl.SessionResult), outcome
+    sync()
+    found = sorted(DeltaTable(str(table)).to_pyarrow_table().to_pylist(), key=lambda each: each["id"])
+    assert found == [
+        {"id": 1, "lo": 8, "hi": 10, "note": "n1"},
+        {"id": 2, "lo": 8, "hi": 10, "note": "n2"},
+    ]
+    there = DeltaTable(str(replica_dir / "north" / "ranges")).to_pyarrow_table().to_pylist()
+    assert sorted(there, key=lambda each: each["id"]) == [
+        {name: each[name] for name in ("id", "lo", "hi")} for each in found
+    ]
+    losers = mergerepl.conflicts(replica_dir / "hq", article="ranges").where("id = 1").collect()
+    assert [(loser["lo"], loser["hi"]) for loser in losers] == [(1, 5)]
+    assert sync().status == "nothing_to_do"
+
+
+@pytest.mark.timeout(900)
+def test_inv_31_a_merge_that_loses_its_commit_to_a_user_is_done_again(
+    spark: SparkSession, replica_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    snapshot = {f"k{n}": row("a", "b") for n in range(10)}
+    engine = EngineNetwork(
+        spark, replica_dir, Setting((Subscriber("north", "server", 75.0),), "row"), snapshot
+    )
+    engine.write("north", {"k0": row("north", "b"), "k9": row("north", "b")})
+    table = DeltaTable(str(engine.path("hub") / "t"))
+    outcome: list[object] = []
+
+    def run() -> None:
+        try:
+            outcome.append(engine.sync("north"))
+        except BaseException as error:
+            outcome.append(error)
+
+    session = threading.Thread(target=run)
+    with caplog.at_level(logging.INFO, "mergerepl"):
+        session.start()
+        written = 0
+        # Every file is rewritten again and again until a MERGE that has read one comes to commit.
+        while session.is_alive() and not any("commit conflict" in message for message in caplog.messages):
+            table.update_incremental()
+            table.update(updates={"a": f"'late{written}'"}, predicate="id >= 'k5'")
+            written += 1
+        session.join(600)
+    assert isinstance(outcome[0], mergerepl.SessionResult), outcome
+    assert any("commit conflict" in message for message in caplog.messages)
+    engine.sync("north")
+    rows = engine.rows("hub")
+    assert rows == engine.rows("north")
+    last = f"late{written - 1}"
+    assert {key: values[0] for key, values in rows.items()} == {
+        **{f"k{n}": "a" for n in range(1, 5)},
+        **{f"k{n}": last for n in range(5, 10)},
+        "k0": "north",
+    }
+    assert {values for key, *_, values in engine.conflicts() if key == "k9"} <= {("north", "b", None)}
     assert engine.sync("north").status == "nothing_to_do"

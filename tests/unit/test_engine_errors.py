@@ -5,14 +5,14 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from delta.exceptions import ConcurrentAppendException
+from delta import exceptions
 from deltalake.exceptions import TableNotFoundError
 from py4j.java_gateway import GatewayParameters, JavaGateway
 from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 
-from mergerepl.errors import EngineLostError, StoreError
+from mergerepl.errors import CommitConflictError, EngineLostError, StoreError
 from mergerepl.store.engine_errors import told_plainly
 
 
@@ -43,7 +43,7 @@ def gone(monkeypatch: pytest.MonkeyPatch) -> Iterator[JavaGateway]:
         Py4JNetworkError("Answer from Java side is empty"),
         ConnectionRefusedError(111, "Connection refused"),
         PySparkException("Exception thrown in awaitResult"),
-        ConcurrentAppendException("Files were added by a concurrent update"),
+        exceptions.ConcurrentAppendException("Files were added by a concurrent update"),
     ],
     ids=lambda raised: f"{type(raised).__name__}-{str(raised)[:20]}",
 )
@@ -54,6 +54,15 @@ def test_whatever_is_raised_once_the_engine_is_gone_says_that_it_ended(raised: E
         told_plainly("testing"),
     ):
         raise raised
+
+
+@pytest.mark.parametrize("kind", [getattr(exceptions, name) for name in exceptions.__all__])
+def test_a_commit_that_another_writer_won_may_be_tried_again(kind: type[PySparkException]) -> None:
+    with (
+        pytest.raises(CommitConflictError, match="Another writer won a commit while testing"),
+        told_plainly("testing"),
+    ):
+        raise kind("a concurrent MERGE")
 
 
 def test_what_a_call_of_a_gone_engine_raises_says_that_it_ended(gone: JavaGateway) -> None:
