@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 from mergerepl.agent.feed_window import FeedWindow
 from mergerepl.apply.side import RUN_APP_ID, append_run, next_seq
 from mergerepl.changes import CHANGE_COLUMNS, ROWGUID
+from mergerepl.errors import CaptureError
 from mergerepl.failpoints import failpoint
 from mergerepl.model.article import PublishedArticle
 from mergerepl.store import delta
@@ -99,7 +100,7 @@ def read_changes(
     `known_meanwhile` (KNOWN_COLUMNS) is newer than what the runs tell of its rows.
 
     Raises: NullKeyError, DuplicateKeyError naming keys; FeedGapError if neither the feed nor the old version
-    is there.
+    is there; CaptureError if a generated column has values that this session computes otherwise.
     """
     if not window.has_changes:
         return CapturedArticle(window, None, None)
@@ -237,6 +238,8 @@ def _checked(spark: SparkSession, window: FeedWindow, changed: DataFrame) -> tup
             in_doubt = net.withColumn(DOUBTFUL, ~F.col(EXISTS))
             return _checked(spark, window, _decided(spark, window, in_doubt))
         _refuse_keys(window, counts["nulls"], duplicates)
+        if window.generated_columns:
+            _refuse_generated(window, net)
         is_result = True
         return net, counts
     finally:
@@ -338,6 +341,49 @@ def _rows_in_table(
     found = with_readable(several, keys).collect()
     duplicates = [_key_text([row[key] for key in keys], article) for row in found if row["most"]]
     return duplicates, any(not row["most"] for row in found)
+
+
+def _refuse_generated(window: FeedWindow, net: DataFrame) -> None:
+    """Refuse values of generated columns that this session computes otherwise; a late window's are only told.
+
+    Each replica computes them anew, so they would differ. What a time falls on (its date, its hour) is another thing in
+    each time zone.
+
+    Raises: CaptureError.
+    """
+    article = window.article
+    rows = net.where(EXISTS).select(
+        *(
+            F.col(f"{AFTER}.{field}").alias(name)
+            for name, field in zip(article.columns, article.fields, strict=True)
+        )
+    )
+    counts = [
+        F.count_if(~F.col(quote(name)).eqNullSafe(F.expr(text)))
+        for name, text in window.generated_columns.items()
+    ]
+    others = dict(zip(window.generated_columns, rows.agg(*counts).collect()[0], strict=True))
+    name = next((name for name, count in others.items() if count), None)
+    if name is None:
+        return
+    zone = net.sparkSession.conf.get("spark.sql.session.timeZone")
+    told = (
+        f"Article '{article.name}': {others[name]} changed rows of '{window.table}' have values of the generated column "
+        f"'{name}' ({window.generated_columns[name]}) that come out otherwise in a session with time zone {zone}, and "
+        "would at the other replicas."
+    )
+    if window.is_late:
+        log.warning(
+            "%s They came in during the session. Delete and insert them again in such a session.", told
+        )
+        return
+    raise CaptureError(
+        f"{told} Nothing was captured. Delete these rows and insert them again in a session with that time zone "
+        "(spark.sql.session.timeZone), or run mergerepl in one with the writer's; then run again.",
+        article=article.name,
+        table=str(window.table),
+        column=name,
+    )
 
 
 def _keys_of(rows: DataFrame, article: PublishedArticle) -> list[str]:

@@ -4,8 +4,8 @@ Everything a user can do to a table that a feed cannot tell is noticed here and 
 a gap that capture bridges by comparing versions (design section 3).
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from mergerepl.errors import CaptureError, SchemaMismatchError, StoreError
@@ -24,7 +24,10 @@ from mergerepl.store.replica import Replica, ReplicaInfo
 
 @dataclass(frozen=True)
 class FeedWindow:
-    """The versions of one article's table that are not captured yet. `gap` says why the feed cannot be used."""
+    """The versions of one article's table that are not captured yet.
+
+    `gap` says why the feed cannot be used, `generated_columns` which published columns Delta computes, and how.
+    """
 
     article: PublishedArticle
     table: Path
@@ -34,6 +37,7 @@ class FeedWindow:
     own_versions: tuple[int, ...]
     gap: str | None
     is_late: bool = False
+    generated_columns: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def has_changes(self) -> bool:
@@ -77,9 +81,9 @@ def feed_window(
     undone = undone or _foreign_files_gap(replica, article, found, is_late=is_late)
     user_commits = tuple(commit for commit in found if commit.is_user_change)
     own_versions = tuple(commit.version for commit in found if commit.data_change and commit.mark is not None)
-    return FeedWindow(
-        article, table, captured, head, user_commits, own_versions, undone or _feed_gap(found), is_late
-    )
+    gap = undone or _feed_gap(found)
+    generated = {name: text for name, text in metadata.generated_columns.items() if name in article.columns}
+    return FeedWindow(article, table, captured, head, user_commits, own_versions, gap, is_late, generated)
 
 
 def move_versions(replica: Replica, info: ReplicaInfo, windows: Iterable[FeedWindow]) -> None:
@@ -159,7 +163,7 @@ def schema_problem(
 
     Whether a column takes NULL is told by the table as it was when it was captured, if that is known.
     """
-    present = {field["name"]: field for field in metadata.fields}
+    present = {column["name"]: column for column in metadata.fields}
     for name, type_ in zip(article.columns, article.types, strict=True):
         if name not in present:
             return f"published column '{name}' was dropped or renamed"
@@ -169,13 +173,13 @@ def schema_problem(
     added = [name for name in present if name not in article.columns]
     if added and not article.vertical:
         return f"column '{added[0]}' was added"
-    took_null = {field["name"]: field["nullable"] for field in before.fields} if before is not None else {}
-    for name, field in present.items():
+    took_null = {column["name"]: column["nullable"] for column in before.fields} if before is not None else {}
+    for name, column in present.items():
         # A column that is not published may take NULL again: nobody else has it.
-        is_news = name in article.columns or not field["nullable"]
-        if is_news and took_null.get(name, field["nullable"]) != field["nullable"]:
+        is_news = name in article.columns or not column["nullable"]
+        if is_news and took_null.get(name, column["nullable"]) != column["nullable"]:
             return f"column '{name}' " + (
-                "is not NOT NULL any more" if field["nullable"] else "became NOT NULL"
+                "is not NOT NULL any more" if column["nullable"] else "became NOT NULL"
             )
     return None
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from mergerepl.errors import PublicationError, StoreError
 from mergerepl.model.publication import Article
 from mergerepl.publish.column_types import Field, ddl_of, leaf_types
-from mergerepl.publish.table_facts import GENERATION_EXPRESSION, TableFacts, read_table_facts
-from mergerepl.store.deltalog import LOG_FOLDER, is_delta_table
+from mergerepl.publish.table_facts import TableFacts, read_table_facts
+from mergerepl.store.deltalog import GENERATION_EXPRESSION, LOG_FOLDER, is_delta_table
 from mergerepl.systables.conflicts_info import CONFLICT_COLUMNS
 
 KNOWN_FEATURES = frozenset(

@@ -17,7 +17,6 @@ from mergerepl.store.deltalog import (
     read_commit,
 )
 
-GENERATION_EXPRESSION = "delta.generationExpression"
 _ACTIONS = ("metaData", "protocol", "domainMetadata")
 _CLUSTERING = "delta.clustering"
 _PHYSICAL_NAME = "delta.columnMapping.physicalName"
@@ -48,8 +47,7 @@ class TableFacts:
     @property
     def generated_columns(self) -> dict[str, str]:
         """The generated columns: name -> expression."""
-        found = ((field["name"], field["metadata"].get(GENERATION_EXPRESSION)) for field in self.fields)
-        return {name: str(expression) for name, expression in found if expression is not None}
+        return self.metadata.generated_columns
 
     def field(self, name: str) -> Field | None:
         """Return the column of this very name, or None."""

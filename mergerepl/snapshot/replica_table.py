@@ -4,8 +4,9 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from mergerepl.publish.column_types import Field
-from mergerepl.publish.table_facts import GENERATION_EXPRESSION, TableFacts, clustering_columns
+from mergerepl.publish.table_facts import TableFacts, clustering_columns
 from mergerepl.snapshot.new_table import NewTable
+from mergerepl.store.deltalog import GENERATION_EXPRESSION
 from mergerepl.store.sql import quote
 
 if TYPE_CHECKING:

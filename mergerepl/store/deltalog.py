@@ -54,6 +54,10 @@ class CommitMark:
             return None
 
 
+GENERATION_EXPRESSION = "delta.generationExpression"
+"""The property of a column that says what Delta computes it from."""
+
+
 @dataclass(frozen=True)
 class TableMetadata:
     """A metaData action: the table's id, schema (Spark JSON), properties and partition columns."""
@@ -68,6 +72,12 @@ class TableMetadata:
         """The top-level fields of the schema, as in the log."""
         fields: list[dict[str, Any]] = json.loads(self.schema_json)["fields"]
         return fields
+
+    @property
+    def generated_columns(self) -> dict[str, str]:
+        """The generated columns: name -> expression."""
+        found = ((field["name"], field["metadata"].get(GENERATION_EXPRESSION)) for field in self.fields)
+        return {name: str(expression) for name, expression in found if expression is not None}
 
     @property
     def change_data_feed(self) -> bool:

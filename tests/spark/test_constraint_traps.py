@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from mergerepl.errors import ApplyError
+from mergerepl.errors import ApplyError, CaptureError
 from mergerepl.store.deltalog import head_version
 from tests.spark.test_key_traps import Pair
 
@@ -40,10 +40,10 @@ def test_delta_computes_generated_columns_of_merged_rows(spark: SparkSession, re
     """Each side changed one factor and saw the product 0; the merged row has another one, told by neither."""
     path = replica_dir / "hq" / "orders"
     spark.sql(
-        f"create table delta.`{path}` (id bigint, x int, y int, product int generated always as (x * y), a string) "
-        "using delta"
+        f"create table delta.`{path}` (id bigint, x int, y int, product int generated always as (x * y), a string, "
+        "ts timestamp, day date generated always as (cast(ts as date))) using delta"
     )
-    rows = spark.sql("select id, 0 as x, 0 as y, 'a' as a from range(4)")
+    rows = spark.sql("select id, 0 as x, 0 as y, 'a' as a, cast(null as timestamp) as ts from range(4)")
     rows.write.format("delta").mode("append").save(str(path))
     pair = Pair(spark, replica_dir, {"orders": (None, {"key": ["id"], "tracking": "column"})})
     pair.sql("update hq.orders set x = 5 where id = 1")
@@ -51,7 +51,7 @@ def test_delta_computes_generated_columns_of_merged_rows(spark: SparkSession, re
     pair.sql("insert into north.orders (id, x, y, a) values (10, 2, 3, 'new')")
     pair.sql("delete from hq.orders where id = 2")
     pair.sync()
-    assert set(pair.same_rows("orders")) == {
+    assert {row[:5] for row in pair.same_rows("orders")} == {
         (0, 0, 0, 0, "a"),
         (1, 5, 7, 35, "a"),
         (3, 0, 0, 0, "a"),
@@ -59,5 +59,26 @@ def test_delta_computes_generated_columns_of_merged_rows(spark: SparkSession, re
     }
     pair.sql("update north.orders set x = 1 where id = 1")
     pair.sync()
-    assert (1, 1, 7, 7, "a") in pair.same_rows("orders")
+    assert (1, 1, 7, 7, "a") in {row[:5] for row in pair.same_rows("orders")}
     assert pair.sync().status == "nothing_to_do"
+
+    # What day a time falls on is another thing in each time zone, and Delta computes it at each replica.
+    def in_rome(statement: str) -> None:
+        spark.conf.set("spark.sql.session.timeZone", "Europe/Rome")
+        try:
+            pair.sql(statement)
+        finally:
+            spark.conf.set("spark.sql.session.timeZone", "UTC")
+
+    in_rome("update hq.orders set ts = timestamp '2024-01-01 00:30:00' where id = 1")
+    before = head_version(replica_dir / "north" / "orders")
+    with pytest.raises(
+        CaptureError, match=r"1 changed rows .* generated column 'day' .* time zone UTC, .* Nothing was"
+    ):
+        pair.sync()
+    assert head_version(replica_dir / "north" / "orders") == before
+    # Delta checks what a row was before as well, so that no session in another time zone can update it.
+    in_rome("delete from hq.orders where id = 1")
+    pair.sql("insert into hq.orders (id, x, y, a, ts) values (1, 1, 7, 'a', timestamp '2023-12-31 23:30:00')")
+    pair.sync()
+    assert {str(row[6]) for row in pair.same_rows("orders") if row[0] == 1} == {"2023-12-31"}
