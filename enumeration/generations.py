@@ -51,11 +51,9 @@ def start_generation(
             raise UnknownGenerationError(
                 f"'{destination}' and '{source}' no longer fit together: '{where}' remembers generation "
                 f"{watermark.generation} ({watermark.guid}) of '{source}', which is not there. One of the "
-                "replicas was "
-                "restored from an older copy. Nothing was changed. Initialise the subscriber again: take its "
-                "subscription out of the file, run `mergerepl apply`, move its folder away, put the "
-                "subscription "
-                "back and run `mergerepl apply` again.",
+                "replicas was restored from an older copy. Nothing was changed. Initialise the subscriber again: "
+                "take its subscription out of the file, run `mergerepl apply`, move its folder away, put the "
+                "subscription back and run `mergerepl apply` again.",
                 source=source,
                 destination=destination,
                 generation=watermark.generation,

@@ -162,8 +162,7 @@ def read_changeset(folder: Path) -> Changeset | None:
     except ValueError as error:
         raise StoreError(
             f"The staged session '{folder.name}' cannot be read: {path} is damaged. Restore the file from a "
-            "copy; "
-            "the session must be finished before another one.",
+            "copy; the session must be finished before another one.",
             path=str(path),
         ) from error
 

@@ -1,5 +1,4 @@
-"""Lineage and colv1 in plain Python; `columns` says the same as Spark expressions, a property test ties the
-two.
+"""Lineage and colv1 in plain Python; `columns` says the same as Spark expressions, a property test ties the two.
 
 lineage: nickname -> version; colv: column -> (nickname, version). Versions are per row and Lamport-like: a
 bump takes the largest version seen plus one (merge_replication.md 2.2, 2.4).
@@ -8,7 +7,6 @@ bump takes the largest version seen plus one (merge_replication.md 2.2, 2.4).
 from collections.abc import Mapping
 
 Lineage = Mapping[int, int]
-Colv = Mapping[str, tuple[int, int]]
 
 
 def bump(lineage: Lineage, nickname: int, floor: int = 0) -> dict[int, int]:

@@ -43,7 +43,7 @@ def check_article_unchanged(article: Article, row: Row) -> None:
         "key": (list(row["key_columns"]), list(article.identity)),
         "rowguid": (row["rowguid_column"], article.rowguid),
         "tracking": ("column" if row["column_tracking"] else "row", article.tracking.value),
-        "columns": (_columns(row), _wanted_columns(article, row)),
+        "columns": (_columns(row), _wanted_columns(article)),
     }
     for name, (before, now) in wanted.items():
         if before != now:
@@ -58,7 +58,7 @@ def _columns(row: Row) -> list[str] | None:
     return sorted(row["published_columns"]) if row["vertical_partition"] else None
 
 
-def _wanted_columns(article: Article, row: Row) -> list[str] | None:
+def _wanted_columns(article: Article) -> list[str] | None:
     return None if article.columns is None else sorted({*article.columns, *article.identity})
 
 
@@ -113,9 +113,7 @@ def publication_steps(work: Work, row: Row, replicas: Sequence[ReplicaState]) ->
     return [Step(PlanStep("change", work.publication.name, _told(row, change)), run)]
 
 
-def article_steps(
-    work: Work, articles: Sequence[tuple[Article, Row]], replicas: Sequence[ReplicaState]
-) -> list[Step]:
+def article_steps(articles: Sequence[tuple[Article, Row]], replicas: Sequence[ReplicaState]) -> list[Step]:
     """Return a step for each article whose resolver or resolution changed."""
     steps = []
     for article, row in articles:

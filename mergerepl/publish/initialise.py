@@ -66,7 +66,7 @@ def initialise(
     give_metadata(work, publisher, nicknames, root, row["replnickname"], _step(mark, "metadata"))
     note_captured(root, tables)
     failpoint("initialise.after_captured")
-    _enter_articles(work, publisher, articles, root)
+    _enter_articles(work, articles, root)
     failpoint("initialise.after_articles")
     if artids is None:
         _enter_subscription(work, publisher, row, root)
@@ -161,7 +161,7 @@ def _step(mark: CommitMark, step: str) -> CommitMark:
     return CommitMark(mark.session, step, mark.replid)
 
 
-def _enter_articles(work: Work, publisher: ReplicaState, articles: Sequence[Row], root: Path) -> None:
+def _enter_articles(work: Work, articles: Sequence[Row], root: Path) -> None:
     control = ControlPlane(root)
     publications = control.rows(catalog.PUBLICATIONS)
     if all(row["pubid"] != work.pubid for row in publications):

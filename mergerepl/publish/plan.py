@@ -156,7 +156,7 @@ def _change_steps(situation: Situation, row: Row) -> Iterator[Step]:
     yield from settings
     stated = {article.name: article for article in work.publication.articles}
     known = [(stated[r["name"]], r) for r in situation.articles if r["name"] in stated]
-    yield from changes.article_steps(work, known, replicas)
+    yield from changes.article_steps(known, replicas)
     for pair in situation.pairs:
         if pair.row is not None and pair.is_active:
             yield from changes.subscription_steps(work, pair.subscription, pair.row)

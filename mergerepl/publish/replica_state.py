@@ -10,7 +10,7 @@ from mergerepl.errors import PublicationError, StoreError
 from mergerepl.publish.staged import StagedSession, staged_sessions
 from mergerepl.store.control import ControlPlane, Row
 from mergerepl.store.deltalog import is_delta_table
-from mergerepl.store.replica import commit_text
+from mergerepl.store.replica import commit_text, require_schema_version
 from mergerepl.systables import catalog, registry, replinfo
 from mergerepl.systables.catalog import SubscriptionState
 from mergerepl.systables.table import FOLDER
@@ -73,7 +73,7 @@ class ReplicaState:
 def read_replica(root: Path) -> ReplicaState:
     """Return the replica at `root`.
 
-    Raises: PublicationError if system tables are missing or of a later version of mergerepl; StoreError if
+    Raises: PublicationError if system tables are missing or of another version of mergerepl; StoreError if
         one cannot be read.
     """
     control = ControlPlane(root)
@@ -97,7 +97,7 @@ def read_replica(root: Path) -> ReplicaState:
             f"Restore the folder '{root / FOLDER}' from a copy.",
             replica=str(root),
         )
-    _check_version(root, info[0])
+    require_schema_version(root, info[0]["schema_version"])
     return ReplicaState(
         root,
         info[0],
@@ -106,16 +106,6 @@ def read_replica(root: Path) -> ReplicaState:
         control.rows(catalog.SUBSCRIPTIONS),
         staged_sessions(root),
     )
-
-
-def _check_version(root: Path, info: Row) -> None:
-    version = info["schema_version"]
-    if version != replinfo.SCHEMA_VERSION:
-        raise PublicationError(
-            f"The system tables of replica '{root}' have version {version}; this mergerepl knows "
-            f"{replinfo.SCHEMA_VERSION}. Use the mergerepl that wrote them, or a later one.",
-            replica=str(root),
-        )
 
 
 def _refuse_orphans(root: Path) -> None:

@@ -71,10 +71,8 @@ def require_same_table(replica: Replica, article: PublishedArticle, info: Replic
     if metadata.table_id != info.table_ids.get(article.nickname):
         raise CaptureError(
             f"Article '{article.name}': table '{table}' was dropped and created again (its table id "
-            "changed), so what "
-            "happened to its rows is not recorded. Nothing was changed. Restore the former table, or "
-            "initialise "
-            "this replica anew; to replace all rows, use INSERT OVERWRITE instead.",
+            "changed), so what happened to its rows is not recorded. Nothing was changed. Restore the former "
+            "table, or initialise this replica anew; to replace all rows, use INSERT OVERWRITE instead.",
             replica=str(replica.root),
             article=article.name,
         )

@@ -171,13 +171,11 @@ def merge_rows(
             )
             break
         except COMMIT_CONFLICTS as error:
-            # Another writer changed rows we read. Everything is read and decided anew; its rows are captured
-            # late.
+            # Another writer changed rows we read. Everything is read and decided anew; its rows are captured late.
             if attempt == COMMIT_ATTEMPTS:
                 raise CommitConflictError(
                     f"Article '{article.name}' at '{table}' is being changed by other writers: the merge "
-                    "lost "
-                    f"{COMMIT_ATTEMPTS} commits in a row. Its changeset stays staged; run again.",
+                    f"lost {COMMIT_ATTEMPTS} commits in a row. Its changeset stays staged; run again.",
                     article=article.name,
                     table=str(table),
                 ) from error
@@ -221,8 +219,7 @@ def _merge(
     if Action.DELETE in chosen:
         merge = merge.whenMatchedDelete(condition=F.col("s.action") == Action.DELETE.value)
     if Action.UPDATE in chosen or Action.INSERT in chosen:
-        # An insert that finds its row (sent again, or inserted meanwhile by a user and captured late) updates
-        # it.
+        # An insert that finds its row (sent again, or inserted meanwhile by a user and captured late) updates it.
         # A GUID in another case is the same row, and its text must be the same everywhere too.
         is_guid = article.rowguid_column is not None
         kept_equal = [
@@ -312,8 +309,7 @@ def marked_session(spark: SparkSession, transaction: Transaction) -> SparkSessio
 
 
 def read_back(table: Path, transaction: Transaction, *, from_version_exclusive: int) -> Commit:
-    """Return our commit, looked for in the log itself. A write with a transaction always commits, even if
-    empty.
+    """Return our commit, looked for in the log itself. A write with a transaction always commits, even if empty.
 
     Raises: StoreError if it is not there: on a local path another process can overwrite a commit
     (reliability.md 0.1).
@@ -322,8 +318,7 @@ def read_back(table: Path, transaction: Transaction, *, from_version_exclusive: 
     if commit is None:
         raise StoreError(
             f"The commit '{transaction.mark.step}' on '{table}' was reported done and is not in the log: "
-            "another "
-            "process overwrote it. Run again (the work is staged), and let other writers of this folder hold "
+            "another process overwrote it. Run again (the work is staged), and let other writers of this folder hold "
             "`mergerepl.lock(path)` while they write.",
             table=str(table),
         )

@@ -12,21 +12,6 @@ from pyspark.sql import types as T
 
 from mergerepl.store.sql import quote
 
-KEY_TYPES = (
-    T.ByteType,
-    T.ShortType,
-    T.IntegerType,
-    T.LongType,
-    T.StringType,
-    T.DateType,
-    T.TimestampType,
-    T.TimestampNTZType,
-    T.DecimalType,
-    T.BooleanType,
-    T.BinaryType,
-)
-"""Types that may identify a row: those with one canonical text per value (no floating point, nothing nested)."""
-
 
 def row_image(columns: Sequence[str]) -> Column:
     """Return the image of the current row: field i is the i-th column."""

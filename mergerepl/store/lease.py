@@ -85,7 +85,7 @@ def record_jvm(root: Path, pid: int | None) -> None:
 
 
 def holder(root: Path) -> dict[str, object] | None:
-    """Return who holds the replica (pid, host, purpose, since), or None if it is free. For `doctor` and `status`.
+    """Return who holds the replica (pid, host, purpose, since), or None if it is free. For `doctor`.
 
     Told by the note: even a shared lock, taken to look, would make another command find the replica in use.
     """

@@ -97,6 +97,19 @@ def _known(values: dict[int, Any] | None) -> dict[int, Any]:
     return {nickname: value for nickname, value in (values or {}).items() if value is not None}
 
 
+def require_schema_version(root: Path, version: int) -> None:
+    """Check that a replica's system tables are of the one version this mergerepl knows.
+
+    Raises: PublicationError if they are older or newer: nobody may guess what they mean.
+    """
+    if version != replinfo.SCHEMA_VERSION:
+        raise PublicationError(
+            f"The system tables of replica '{root}' have version {version}; this mergerepl knows "
+            f"{replinfo.SCHEMA_VERSION}. Upgrade mergerepl on this machine, or use the release that wrote them.",
+            replica=str(root),
+        )
+
+
 class Replica:
     """A replica root with its system tables."""
 
@@ -112,7 +125,8 @@ class Replica:
     def require(self) -> "Replica":
         """Return the replica itself.
 
-        Raises: ConfigurationError if there are no system tables below the root, or newer ones than we know.
+        Raises: ConfigurationError if there are no system tables below the root; PublicationError if they are
+            of another version.
         """
         if not (self.folder / replinfo.NAME).is_dir():
             if self.folder.is_dir():
@@ -127,13 +141,7 @@ class Replica:
                 replica=str(self.root),
             )
         info = self.info()
-        if info.schema_version > replinfo.SCHEMA_VERSION:
-            raise PublicationError(
-                f"Replica '{self.root}' has system tables of version {info.schema_version}; this mergerepl "
-                "knows "
-                f"{replinfo.SCHEMA_VERSION}. Upgrade mergerepl on this machine.",
-                replica=str(self.root),
-            )
+        require_schema_version(self.root, info.schema_version)
         return self
 
     def appended_tables(self) -> dict[Path, Plane]:
@@ -163,8 +171,7 @@ class Replica:
         if len(rows) != 1:
             raise PublicationError(
                 f"MSmerge_replinfo of '{self.root}' holds {len(rows)} rows and must hold one: it was edited "
-                "or "
-                "damaged. Restore the '_mergerepl' folder from a copy.",
+                "or damaged. Restore the '_mergerepl' folder from a copy.",
                 replica=str(self.root),
             )
         return ReplicaInfo.of(rows[0])

@@ -155,6 +155,7 @@ EDITED: list[Any] = [
     pytest.param(replinfo_rows(0), EVERY, 1, ("holds 0 rows", "/hq", "Restore"), id="51 nobody"),
     pytest.param(replinfo_rows(2), EVERY, 1, ("holds 2 rows", "/hq", "Restore"), id="51 twice"),
     pytest.param(info(schema_version=99), EVERY, 1, ("version 99", "/hq", "Upgrade"), id="45 later version"),
+    pytest.param(info(schema_version=0), EVERY, 1, ("version 0", "/hq", "Upgrade"), id="45 earlier version"),
     pytest.param(info(captured={}), (SYNC,), 1, ("does not say up to which version", "/hq", "Restore"), id="51 captured"),
     pytest.param(info(captured={1: None}), (SYNC,), 1, ("does not say up to which version", "/hq", "Restore"), id="51 captured NULL"),
     pytest.param(info(captured={1: 99}), (SYNC, CAPTURE), 1, ("'orders'", "version 99 was captured", "Put the newer folder back"), id="49 table older"),
