@@ -1,7 +1,7 @@
 """Every error mergerepl raises on purpose.
 
     MergeReplError
-    ├── ConfigurationError        the file, an option or a name is wrong          (exit 2 or 1)
+    ├── ConfigurationError        the file, an option or a name is wrong          (exit 2)
     ├── EngineError               Java, JARs or the Spark session cannot be used
     │   └── EngineLostError       the engine ended in the middle; run again               (transient)
     ├── PublicationError          a table cannot be published or a replica cannot take part

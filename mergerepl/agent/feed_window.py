@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from mergerepl.errors import CaptureError, SchemaMismatchError, StoreError
+from mergerepl.errors import CaptureError, SchemaMismatchError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.publish.column_types import ddl_of
 from mergerepl.store.captured_table import (
@@ -18,7 +18,7 @@ from mergerepl.store.captured_table import (
     metadata_when_captured,
     require_same_table,
 )
-from mergerepl.store.deltalog import Commit, TableMetadata, commits
+from mergerepl.store.deltalog import Commit, TableMetadata, TruncatedLogError, commits
 from mergerepl.store.replica import Replica, ReplicaInfo
 
 
@@ -71,9 +71,7 @@ def feed_window(
     metadata = require_same_table(replica, article, info)
     try:
         found = list(commits(table, from_version_exclusive=captured, through_version_inclusive=head))
-    except StoreError as error:
-        if "truncated" not in error.message:
-            raise
+    except TruncatedLogError:
         return FeedWindow(article, table, captured, head, (), (), "versions are gone from its log")
     has_metadata = any(commit.metadata is not None for commit in found)
     before = metadata_when_captured(replica, article, info) if has_metadata else None

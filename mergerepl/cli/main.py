@@ -73,8 +73,7 @@ class CommandGroup(Group):
         except BrokenPipeError:
             code = _closed_pipe()
         except (KeyboardInterrupt, click.Abort):
-            click.echo("Interrupted. Run the command again: it first finishes what was staged.", err=True)
-            code = INTERRUPTED
+            code = _interrupted(as_json=as_json)
         except Exception as error:
             code = _report(error, as_json=as_json, verbose=verbose)
         sys.exit(code)
@@ -106,6 +105,18 @@ def _report(error: Exception, *, as_json: bool, verbose: bool) -> int:
     else:
         say_error(str(details(error)["message"]))
     return exit_code(error)
+
+
+def _interrupted(*, as_json: bool) -> int:
+    """Say that Ctrl-C ended the command, in the form that was asked for; return the exit code."""
+    message = "Interrupted. Run the command again: it first finishes what was staged."
+    if as_json:
+        from mergerepl.report.json import dumps
+
+        click.echo(dumps({"error": {"error": "Interrupted", "message": message, "transient": True}}))
+    else:
+        click.echo(message, err=True)
+    return INTERRUPTED
 
 
 def details(error: Exception) -> dict[str, Any]:

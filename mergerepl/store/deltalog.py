@@ -30,6 +30,10 @@ CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.[^.]+)*\.(?:parquet|json)\Z")
 """The name of a checkpoint file, of any kind; its group is the version."""
 
 
+class TruncatedLogError(StoreError):
+    """A version's log file is gone: Delta removes old ones in time."""
+
+
 @dataclass(frozen=True)
 class CommitMark:
     """Who made a commit: the merge session (or capture, or apply) and the step of it."""
@@ -177,13 +181,13 @@ def commits(table: Path, *, from_version_exclusive: int, through_version_inclusi
 def read_commit(table: Path, version: int) -> Commit:
     """Return one commit.
 
-    Raises: StoreError if its log file is missing, empty or not JSON.
+    Raises: TruncatedLogError if its log file is gone; StoreError if it is empty or not JSON.
     """
     path = log_path(table, version)
     try:
         actions = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     except FileNotFoundError as error:
-        raise StoreError(
+        raise TruncatedLogError(
             f"Version {version} of '{table}' is gone from its log ({path.name}): the log was truncated.",
             table=str(table),
             version=version,

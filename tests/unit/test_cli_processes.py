@@ -99,14 +99,16 @@ def test_a_second_signal_ends_the_rounds_at_once(hq):
     process.communicate()
 
 
-def test_ctrl_c_is_a_message_and_130(hq):
-    process = start("sync", "hq", session_s=300)
+@pytest.mark.parametrize("extra", [(), ("--json",)])
+def test_ctrl_c_is_a_message_and_130(hq, extra):
+    process = start("sync", "hq", *extra, session_s=300)
     while "began" not in process.stderr.readline():
         pass
     process.send_signal(signal.SIGINT)
-    _, complaints = process.communicate(timeout=60)
+    said, complaints = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "Interrupted. Run the command again" in complaints
+    message = json.loads(said)["error"]["message"] if extra else complaints
+    assert "Interrupted. Run the command again" in message
     assert "Traceback" not in complaints
 
 

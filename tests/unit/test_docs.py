@@ -5,10 +5,12 @@ import inspect
 import json
 import re
 from dataclasses import fields
-from importlib import util
+from importlib import import_module, util
 from pathlib import Path
 
+import click
 import pytest
+import yaml
 
 from mergerepl import config, errors
 from mergerepl.cli.main import COMMANDS
@@ -17,6 +19,9 @@ from mergerepl.model import results
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
+PACKAGES = ("mergerepl", "triggers", "enumeration", "conflict")
+PAGES = sorted([*DOCS.rglob("*.md"), *ROOT.glob("*.md")])
+"""All pages, those beside the code too."""
 
 
 def read(name: str) -> str:
@@ -36,6 +41,21 @@ def test_the_command_reference_is_what_help_says():
 
 def test_every_error_has_its_paragraph():
     assert set(errors.__all__) <= headings(read("errors.md"))
+
+
+def every_error(kind=errors.MergeReplError):
+    """The class and those derived from it, wherever they are defined."""
+    return {kind}.union(*map(every_error, kind.__subclasses__()))
+
+
+def test_every_error_that_json_names_is_told():
+    for package in PACKAGES:
+        for file in (ROOT / package).rglob("*.py"):
+            if re.search(r"^class \w+Error\(", file.read_text(encoding="utf-8"), re.MULTILINE):
+                import_module(".".join(file.relative_to(ROOT).with_suffix("").parts))
+    kinds = every_error() | every_error(click.UsageError) - {click.exceptions.NoArgsIsHelpError}
+    told = set(re.findall(r"\w+", read("errors.md")))
+    assert {kind.__name__ for kind in kinds} - told == set()
 
 
 def test_every_error_is_drawn_in_the_module_tree():
@@ -69,19 +89,22 @@ def test_every_field_of_a_result_is_described():
     assert {field.name for kind in kinds for field in fields(kind)} - described == set()
 
 
-@pytest.mark.parametrize("page", sorted(path.name for path in DOCS.glob("*.md")))
-def test_json_and_python_examples_parse(page):
-    text = read(page)
-    for language, parse in (("json", json.loads), ("python", ast.parse)):
+def page_name(path):
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_examples_parse(page):
+    text = page.read_text(encoding="utf-8")
+    for language, parse in (("json", json.loads), ("python", ast.parse), ("yaml", yaml.safe_load)):
         for block in re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL):
             parse(block)
 
 
-@pytest.mark.parametrize("page", sorted(path.name for path in DOCS.rglob("*.md")))
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
 def test_links_between_pages_lead_somewhere(page):
-    (path,) = DOCS.rglob(page)
-    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", path.read_text(encoding="utf-8")):
-        assert (path.parent / target).exists(), f"{page} links to {target}"
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+        assert (page.parent / target).exists(), f"{page} links to {target}"
 
 
 def test_every_configuration_key_is_described():
@@ -90,11 +113,12 @@ def test_every_configuration_key_is_described():
     assert {key for model in models for key in model.model_fields} - named == set()
 
 
-def test_the_configuration_example_is_valid(tmp_path):
+@pytest.mark.parametrize(("page", "subscriptions"), [("docs/configuration.md", 3), ("README.md", 2)])
+def test_the_configuration_example_is_valid(tmp_path, page, subscriptions):
     (tmp_path / "hq").mkdir()
-    example = re.search(r"```yaml\n(.*?)```", read("configuration.md"), re.DOTALL).group(1)
+    example = re.search(r"```yaml\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL).group(1)
     (tmp_path / "sales.yml").write_text(example)
-    assert len(config.load(tmp_path / "sales.yml").subscriptions) == 3
+    assert len(config.load(tmp_path / "sales.yml").subscriptions) == subscriptions
 
 
 def test_every_environment_variable_is_described():

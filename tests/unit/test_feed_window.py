@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 
 from mergerepl.agent.feed_window import FeedWindow, feed_window
-from mergerepl.errors import SchemaMismatchError
+from mergerepl.errors import SchemaMismatchError, StoreError
 from mergerepl.store.deltalog import log_path
 from mergerepl.store.replica import Replica
 from tests.bad_inputs.network import Network, commit
@@ -71,6 +72,19 @@ def test_another_partitioning_is_a_gap_also_once_undone(orders: Path) -> None:
     assert window(orders).gap == "its partitioning was changed"
     alter(orders)
     assert window(orders).gap == "its partitioning was changed"
+
+
+def test_a_log_that_lost_a_version_is_a_gap_and_a_damaged_one_is_refused(tmp_path: Path) -> None:
+    """Whatever the folder is called: the path is part of the message."""
+    orders = Network(tmp_path / "truncated").root("north") / "orders"
+    for _ in range(2):
+        alter(orders, check)
+    DeltaTable(str(orders)).create_checkpoint()
+    log_path(orders, 1).write_text("{")
+    with pytest.raises(StoreError, match="damaged"):
+        window(orders)
+    log_path(orders, 1).unlink()
+    assert window(orders).gap == "versions are gone from its log"
 
 
 def test_files_elsewhere_that_left_the_table_again_are_a_gap(orders: Path) -> None:
