@@ -72,28 +72,29 @@ def _java_and_jars() -> Iterator[Check]:
     yield Check("java", Status.OK, f"{java.version} from {java.source}: {java.executable}")
     try:
         chosen = jars.chosen_jars()
+        in_pyspark = [] if chosen else jars.pyspark_jars()
     except EngineError as error:
         yield Check("jars", Status.FAIL, error.message, "Correct or unset MERGEREPL_JARS.")
         return
+    added = chosen
     if chosen:
-        yield _chosen_jars(chosen)
+        yield _own_jars(chosen, "named in MERGEREPL_JARS", "Unset MERGEREPL_JARS to use the tested ones.")
+    elif in_pyspark:
+        remedy = "Move the Delta JARs out of that folder to use the tested ones."
+        yield _own_jars(in_pyspark, "in pyspark's own folder", remedy)
     else:
         yield from map(_cached_jar, jars.ARTIFACTS)
-    yield _class_data(java, chosen)
+        added = [jars.cached_jar(artifact) for artifact in jars.ARTIFACTS]
+    yield _class_data(java, added)
 
 
-def _chosen_jars(chosen: list[Path]) -> Check:
-    """Check JARs that the user named: others than the tested ones are allowed, and worth a word."""
-    listed = os.pathsep.join(map(str, chosen))
+def _own_jars(own: list[Path], where: str, remedy: str) -> Check:
+    """Check JARs that the user chose: others than the tested ones are allowed, and worth a word."""
+    listed = os.pathsep.join(map(str, own))
     tested = {artifact.sha256 for artifact in jars.ARTIFACTS}
-    if tested <= {jars.checksum(jar) for jar in chosen}:
-        return Check("jars", Status.OK, f"named in MERGEREPL_JARS, checksums as expected: {listed}")
-    return Check(
-        "jars",
-        Status.WARN,
-        f"named in MERGEREPL_JARS, not the files mergerepl is tested with: {listed}",
-        "Unset MERGEREPL_JARS to use the tested ones.",
-    )
+    if tested <= {jars.checksum(jar) for jar in own}:
+        return Check("jars", Status.OK, f"{where}, checksums as expected: {listed}")
+    return Check("jars", Status.WARN, f"{where}, not the files mergerepl is tested with: {listed}", remedy)
 
 
 def _cached_jar(artifact: jars.Artifact) -> Check:
@@ -107,9 +108,8 @@ def _cached_jar(artifact: jars.Artifact) -> Check:
     )
 
 
-def _class_data(java: Java, chosen: list[Path]) -> Check:
+def _class_data(java: Java, delta_jars: list[Path]) -> Check:
     """Check the class-data archive. It only makes starts quicker, so its absence is no warning."""
-    delta_jars = chosen or [jars.cached_jar(artifact) for artifact in jars.ARTIFACTS]
     if not all(jar.exists() for jar in delta_jars):
         return Check("class data", Status.OK, "no archive yet: made after the first sync")
     path = archive.archive_path(java, jvm.build_class_path(delta_jars))

@@ -65,12 +65,19 @@ def delta_jars(java: Java) -> list[Path]:
     """
     if chosen := chosen_jars():
         return chosen
-    if any((pyspark_home() / "jars").glob("delta-spark_*.jar")):
+    if pyspark_jars():
         return []
     jars = [cached_jar(artifact) for artifact in ARTIFACTS]
     if not all(map(is_intact, ARTIFACTS)):
         resolve(java)
     return jars
+
+
+def pyspark_jars() -> list[Path]:
+    """Return the Delta JARs in pyspark's own folder; empty if Delta's main one is not among them."""
+    folder = pyspark_home() / "jars"
+    main = sorted(folder.glob("delta-spark_*.jar"))
+    return main and [*main, *sorted(folder.glob("delta-storage-*.jar"))]
 
 
 def chosen_jars() -> list[Path]:

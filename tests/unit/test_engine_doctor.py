@@ -67,6 +67,17 @@ def test_jars_other_than_the_tested_ones_are_a_warning(
     assert check("jars", doctor.checks()).status is Status.WARN
 
 
+def test_jars_in_pysparks_own_folder_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    jar = tmp_path / "pyspark" / "jars" / "delta-spark_4.2_2.13-4.4.0.jar"
+    jar.parent.mkdir(parents=True)
+    jar.write_bytes(b"")
+    monkeypatch.setattr(jars, "pyspark_home", lambda: tmp_path / "pyspark")
+    found = check("jars", doctor.checks())
+    assert (found.status, str(jar) in found.detail) == (Status.WARN, True)
+    assert "pyspark's own folder" in found.detail
+    assert [each for each in doctor.checks() if each.name.startswith("jar ")] == []
+
+
 def test_damaged_jar_in_the_cache_is_found() -> None:
     jar = jars.cached_jar(jars.ARTIFACTS[0])
     jar.parent.mkdir(parents=True)
