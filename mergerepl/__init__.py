@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from mergerepl.api import (
         Project,
         capture,
+        conflict_count,
         conflict_records,
         conflicts,
         history,
@@ -35,6 +36,7 @@ __all__ = [
     "Subscription",
     "SyncResult",
     "capture",
+    "conflict_count",
     "conflict_records",
     "conflicts",
     "history",

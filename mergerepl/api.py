@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from mergerepl import roots
 from mergerepl.errors import ConfigurationError, MergeReplError, Transient
 from mergerepl.model.progress import NoProgress, Progress
 
@@ -101,8 +104,8 @@ def sync(
             a subscriber.
         subscriber: Only this subscriber.
         direction: Both, or one of them; the other one is taken up by a later session.
-        dry_run: Say what would change and who would win; change nothing.
-        validate: Compare the replicas after the session.
+        dry_run: Say what would change and who would win; change nothing. Does not go with `validate`.
+        validate: Compare the replicas after the session, by `rowcount` or by `checksum`; None does not.
         long_running: An agent's session: the embedded engine is tuned for many sessions rather than for one.
         lease_wait_s: Seconds to wait for another agent to let go of a replica.
         progress: Told of each step.
@@ -110,27 +113,41 @@ def sync(
     Returns: One result per session. A session that fails for a reason of its own is `failed` in the result
     when there are several; the only one raises.
 
-    Raises: MergeReplError.
+    Raises: ConfigurationError if an argument is wrong, a root is no replica or there is no such subscription
+        (no session has begun). If there is one session only: PublicationError, CaptureError,
+        SchemaMismatchError, EnumerationError, ConflictError (nothing was changed); ApplyError, StoreError,
+        EngineError (what was staged is finished by the next run); LeaseError, CommitConflictError,
+        EngineLostError (run again).
     """
     from mergerepl.model.results import SyncResult
 
+    _require_choice("direction", direction, get_args(Direction))
+    if validate is not None:
+        _require_choice("level of validation", validate, get_args(Level))
+        if dry_run:
+            raise ConfigurationError(
+                "A dry run changes nothing that could be validated afterwards: leave out `validate`, or run "
+                "`mergerepl validate` by itself."
+            )
     targets = _targets(target, subscriber)
     shown = progress or NoProgress()
     sessions: list[SessionResult] = []
     for item in targets:
+        started = time.monotonic()
+        done: SessionResult | None = None
         try:
             done = _session(item, direction, dry_run, long_running, lease_wait_s, shown)
-            if validate is not None and not dry_run:
+            if validate is not None:
                 from mergerepl.validation.validate import validate_subscription
 
                 done = replace(
                     done, validation=validate_subscription(item.publisher, item.subscriber, validate)
                 )
-            sessions.append(done)
         except MergeReplError as error:
             if len(targets) == 1:
                 raise
-            sessions.append(_failed(item, error))
+            done = _failed(item, done, error, time.monotonic() - started)
+        sessions.append(done)
     publication = sessions[0].publication if sessions else ""
     return SyncResult(publication, tuple(sessions))
 
@@ -172,12 +189,29 @@ def _session(
     return result
 
 
-def _failed(item: _Target, error: MergeReplError) -> SessionResult:
+def _require_choice(what: str, given: str, choices: Sequence[str]) -> None:
+    """Refuse a value that a type checker would have refused: it would mean another one silently."""
+    if given not in choices:
+        raise ConfigurationError(f"There is no {what} {given!r}. Choose one of {', '.join(choices)}.")
+
+
+def _failed(
+    item: _Target, done: SessionResult | None, error: MergeReplError, duration_s: float
+) -> SessionResult:
+    """Return the result of a session that raised, or of one that is `done` and could not be validated."""
     from mergerepl.model.results import SessionResult
 
     details = {name: str(value) for name, value in error.details().items()}
     details["transient"] = str(isinstance(error, Transient)).lower()
-    return SessionResult(item.publication, str(item.subscriber), "failed", error=details)
+    if done is not None:
+        return replace(done, error=details)
+    return SessionResult(
+        item.publication,
+        str(item.subscriber),
+        "failed",
+        duration_s=round(duration_s, 3),
+        error=details,
+    )
 
 
 def _targets(
@@ -187,76 +221,99 @@ def _targets(
     found = [resolved for item in items for resolved in _targets_of(item)]
     unique = list({(t.publisher, t.subscriber, t.publication): t for t in found}.values())
     if subscriber is not None:
-        wanted = Path(subscriber).expanduser().resolve()
+        wanted = Path(roots.parse(os.fspath(subscriber)))
         chosen = [item for item in unique if item.subscriber == wanted]
         if not chosen:
             known = ", ".join(sorted(str(item.subscriber) for item in unique)) or "none"
             raise ConfigurationError(
                 f"There is no subscription for '{wanted}'. Subscribers known: {known}. Name one of them, or "
-                "add the "
-                "subscription to the file and run `mergerepl apply FILE`.",
+                "add the subscription to the file and run `mergerepl apply FILE`.",
                 subscriber=str(wanted),
             )
         unique = chosen
     if not unique:
         raise ConfigurationError(
-            "There is no subscription to synchronise. Add `subscriptions:` to the file and run `mergerepl "
-            "apply FILE`."
+            "There is no subscription to synchronise. Add `subscriptions:` to the file and run "
+            "`mergerepl apply FILE`."
         )
     return unique
 
 
 def _targets_of(item: Project | str | Path) -> list[_Target]:
-    if not isinstance(item, Project) and not Path(item).expanduser().is_dir():
+    if not isinstance(item, Project) and roots.names_file(os.fspath(item)):
         item = load(item)
     if isinstance(item, Project):
         publication = item.publication
+        publisher = Path(roots.parse(publication.publisher))
         return [
-            _Target(Path(publication.publisher), Path(sub.subscriber), publication.name)
+            _Target(publisher, Path(roots.parse(sub.subscriber)), publication.name)
             for sub in publication.subscriptions
         ]
     from mergerepl.agent.quiet import noted_subscriptions
 
-    noted = noted_subscriptions(Path(item))
+    root = _root(item)
+    noted = noted_subscriptions(root)
     if noted is None:
         from mergerepl.agent.subscription import subscriptions_of_root
 
-        noted = subscriptions_of_root(Path(item))
+        noted = subscriptions_of_root(root)
     return [_Target(*found) for found in noted]
+
+
+def _root(replica: str | Path) -> Path:
+    """Return the folder of a replica; what is said of another text shows no credentials."""
+    return Path(roots.existing(os.fspath(replica)))
 
 
 def capture(replica: str | Path, *, progress: Progress | None = None) -> CaptureResult:
     """Capture the users' changes of one replica now, without a session.
 
-    Raises: CaptureError, SchemaMismatchError (nothing was changed), LeaseError (run again).
+    Raises: ConfigurationError, CaptureError, SchemaMismatchError (nothing was changed), StoreError, EngineError;
+        LeaseError (run again).
     """
     from mergerepl.agent.capture_replica import capture_replica
 
-    return capture_replica(Path(replica), progress=progress or NoProgress())
+    return capture_replica(_root(replica), progress=progress or NoProgress())
 
 
 def status(replica: str | Path) -> ReplicaStatus:
-    """Return who a replica is, what it publishes or receives, and how far its subscriptions are. Starts no JVM."""
+    """Return who a replica is, what it publishes or receives, and how far its subscriptions are. Starts no JVM.
+
+    What is wrong with a table stands in `problems`; it is not raised.
+
+    Raises: ConfigurationError if the folder is no replica; PublicationError, StoreError if its system tables
+        cannot be read.
+    """
     from mergerepl.agent.table_problems import table_problems
     from mergerepl.monitoring.status import replica_status
 
-    return replica_status(Path(replica), table_problems=table_problems)
+    return replica_status(_root(replica), table_problems=table_problems)
 
 
 def pending(replica: str | Path) -> tuple[PendingSubscription, ...]:
-    """Return the changes that wait to travel, per subscription. Starts no JVM."""
+    """Return the changes that wait to travel, per subscription. Starts no JVM.
+
+    A `problem` says of an article, or of a subscription whose other end is out of reach, that nobody knows.
+
+    Raises: As `status`.
+    """
+    from mergerepl.agent.table_problems import table_problems
     from mergerepl.monitoring.pending import pending_changes
 
-    return pending_changes(Path(replica))
+    return pending_changes(_root(replica), table_problems=table_problems)
 
 
 def history(
     replica: str | Path, *, limit: int = 20, subscriber: str | Path | None = None
 ) -> tuple[SessionRecord, ...]:
-    """Return the last sessions, newest first. Starts no JVM."""
+    """Return the last `limit` sessions, newest first, of one subscriber or of all. Starts no JVM.
+
+    Raises: As `status`; ConfigurationError if the replica knows no such subscriber.
+    """
     from mergerepl.monitoring.history import session_history
 
-    return session_history(Path(replica), limit=limit, subscriber=subscriber)
+    only = None if subscriber is None else roots.parse(os.fspath(subscriber))
+    return session_history(_root(replica), limit=limit, subscriber=only)
 
 
 def conflict_records(
@@ -266,38 +323,91 @@ def conflict_records(
     article: str | None = None,
     conflict_id: str | None = None,
     limit: int | None = None,
+    with_rows: bool = False,
 ) -> tuple[ConflictRecord, ...]:
-    """Return logged conflicts, newest first; with `conflict_id` also its rows. Starts no JVM."""
+    """Return logged conflicts, newest first. Starts no JVM.
+
+    Args:
+        replica: The replica that logs them (the publisher, unless the configuration says otherwise).
+        publication: Only this publication's.
+        article: Only this article's.
+        conflict_id: Only this one, by its id or the beginning of it; with its rows.
+        limit: At most so many; None is all of them, which takes as much memory as there are.
+        with_rows: Also `losing_row` and `winning_row`: column to value, None for a delete.
+
+    Raises: As `status`; ConfigurationError if a name is unknown or several ids begin so.
+    """
     from mergerepl.monitoring.conflicts import read_conflicts
 
     return read_conflicts(
-        Path(replica), publication=publication, article=article, conflict_id=conflict_id, limit=limit
+        _root(replica),
+        publication=publication,
+        article=article,
+        conflict_id=conflict_id,
+        limit=limit,
+        with_rows=with_rows or conflict_id is not None,
     )
 
 
+def conflict_count(replica: str | Path, *, publication: str | None = None, article: str | None = None) -> int:
+    """Return how many conflicts are logged. Starts no JVM.
+
+    Raises: As `conflict_records`.
+    """
+    from mergerepl.monitoring.conflicts import count_conflicts
+
+    return count_conflicts(_root(replica), publication=publication, article=article)
+
+
 def conflicts(replica: str | Path, *, publication: str | None = None, article: str) -> DataFrame:
-    """Return the losing rows of one article joined with MSmerge_conflicts_info, as a Spark DataFrame."""
+    """Return the losing rows of one article joined with MSmerge_conflicts_info, as a Spark DataFrame.
+
+    Columns: the article's own, with the losing row's values (NULL for a losing delete), then those of
+    MSmerge_conflicts_info (docs/system-tables.md); one of these that is named like one of the article's is called
+    `info_<name>`.
+
+    Raises: ConfigurationError if the folder is no replica or has no such article; StoreError, EngineError.
+    """
     from mergerepl import spark
     from mergerepl.monitoring.conflicts import conflict_frame
 
-    return conflict_frame(spark.session(), Path(replica), publication=publication, article=article)
+    root = _root(replica)
+    return conflict_frame(spark.session(), root, publication=publication, article=article)
 
 
 def row(
     replica: str | Path, *, article: str, key: Mapping[str, str], publication: str | None = None
 ) -> RowInfo:
-    """Return lineage and colv1 of one row at every replica of the publication, as sp_showrowreplicainfo does."""
+    """Return lineage and colv1 of one row at every replica of the publication, as sp_showrowreplicainfo does.
+
+    Starts a JVM only for tables that delta-rs cannot read, such as those with deletion vectors.
+
+    Args:
+        replica: Any replica of the publication; those out of reach are named in the result.
+        article: Its article.
+        key: Column -> value as text, one for each column that identifies a row.
+        publication: Its publication, if several have such an article.
+
+    Raises: As `status`; ConfigurationError if a name is unknown or the key does not fit.
+    """
     from mergerepl.monitoring.row import row_info
 
-    return row_info(Path(replica), article=article, key=key, publication=publication)
+    return row_info(_root(replica), article=article, key=key, publication=publication)
 
 
 def validate(
     target: Project | str | Path, *, subscriber: str | Path | None = None, level: Level = "checksum"
 ) -> dict[str, tuple[ArticleValidation, ...]]:
-    """Compare subscribers with their publisher. Returns subscriber root -> one result per article, keys named."""
+    """Compare subscribers with their publisher. Returns subscriber root -> one result per article, keys named.
+
+    Level `rowcount` starts no JVM.
+
+    Raises: ConfigurationError if an argument is wrong, a root is no replica or there is no such subscription;
+        StoreError if a table cannot be read; EngineError.
+    """
     from mergerepl.validation.validate import validate_subscription
 
+    _require_choice("level of validation", level, get_args(Level))
     return {
         str(item.subscriber): validate_subscription(item.publisher, item.subscriber, level)
         for item in _targets(target, subscriber)
@@ -308,13 +418,16 @@ def validate(
 def lock(*paths: str | Path, wait_s: float = 60.0) -> Iterator[None]:
     """Hold the replicas of these paths (roots or tables) while writing, so that no agent writes meanwhile.
 
-    On a local path Delta's commits are not mutually exclusive between processes; the agent takes this lock
-    too.
+    On a local path Delta's commits are not mutually exclusive between processes; the agent takes this lock too.
+    `wait_s`: seconds to wait for another holder.
+
+    Raises: LeaseError naming the holder if one of them is still held then (run again); ConfigurationError if a
+        path cannot be one; StoreError if a folder cannot be written.
     """
     from mergerepl.store.lease import lease, replica_root
 
-    roots = sorted({replica_root(Path(path).expanduser().resolve()) for path in paths})
+    held = sorted({replica_root(Path(roots.parse(os.fspath(path)))) for path in paths})
     with ExitStack() as stack:
-        for root in roots:
+        for root in held:
             stack.enter_context(lease(root, purpose="a user job", wait_s=wait_s))
         yield

@@ -79,6 +79,16 @@ def existing(text: str, *, base: str | os.PathLike[str] = ".") -> str:
     return path
 
 
+def names_file(text: str) -> bool:
+    """Return whether a text names a configuration file rather than a replica."""
+    path = Path(text)
+    try:
+        return path.is_file() or (text.lower().endswith((".yml", ".yaml")) and not path.is_dir())
+    except OSError:
+        # A name that is too long, for example: `parse` says what is wrong with it.
+        return False
+
+
 def require_openable(what: str, path: str) -> None:
     """Refuse a path that delta-rs or Spark would take for another one.
 

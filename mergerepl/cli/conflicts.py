@@ -7,12 +7,16 @@ import click
 from mergerepl.cli.help import Group
 from mergerepl.cli.options import publication_option, replica_argument, replica_root, reporting
 from mergerepl.errors import ConfigurationError
-from mergerepl.model.results import ConflictRecord
 from mergerepl.report.output import Output
 
 article_option = click.option("--article", metavar="NAME", help="Only this article.")
 limit_option = click.option(
-    "--limit", metavar="N", type=click.IntRange(min=1), help="At most so many, newest first."
+    "--limit",
+    metavar="N",
+    type=click.IntRange(min=1),
+    default=20,
+    show_default=True,
+    help="At most so many, newest first.",
 )
 
 
@@ -32,7 +36,7 @@ def conflicts() -> None:
 @limit_option
 @reporting
 def list_conflicts(
-    replica: str, publication: str | None, article: str | None, limit: int | None, output: Output
+    replica: str, publication: str | None, article: str | None, limit: int, output: Output
 ) -> None:
     """List the conflicts that a replica has logged.
 
@@ -42,9 +46,8 @@ def list_conflicts(
     from mergerepl import api
 
     root = replica_root(replica)
-    output.conflict_list(
-        root, api.conflict_records(root, publication=publication, article=article, limit=limit)
-    )
+    found = api.conflict_records(root, publication=publication, article=article, limit=limit)
+    output.conflict_list(root, found, total=_total(root, publication, article, len(found), limit))
 
 
 @conflicts.command("show")
@@ -59,7 +62,7 @@ def show_conflicts(
     conflict_id: str | None,
     publication: str | None,
     article: str | None,
-    limit: int | None,
+    limit: int,
     output: Output,
 ) -> None:
     """Show one conflict, or an article's, column by column.
@@ -75,20 +78,27 @@ def show_conflicts(
 
     root = replica_root(replica)
     found = api.conflict_records(
-        root, publication=publication, article=article, conflict_id=conflict_id, limit=limit
+        root,
+        publication=publication,
+        article=article,
+        conflict_id=conflict_id,
+        limit=limit,
+        with_rows=True,
     )
     if conflict_id is not None and not found:
         raise ConfigurationError(
             f"There is no conflict {conflict_id!r} at {replica}: see `mergerepl conflicts list {replica}`.",
             conflict_id=conflict_id,
         )
-    output.conflict_rows([whole for each in found for whole in _with_rows(root, each)])
+    is_whole = conflict_id is not None
+    total = len(found) if is_whole else _total(root, publication, article, len(found), limit)
+    output.conflict_rows(found, total=total)
 
 
-def _with_rows(root: str, conflict: ConflictRecord) -> tuple[ConflictRecord, ...]:
-    """Return a conflict with its rows, which a list leaves out."""
+def _total(root: str, publication: str | None, article: str | None, found: int, limit: int) -> int:
+    """Return how many conflicts there are in all; fewer than the limit need no counting."""
     from mergerepl import api
 
-    if conflict.losing_row is not None or conflict.winning_row is not None:
-        return (conflict,)
-    return api.conflict_records(root, conflict_id=conflict.conflict_id) or (conflict,)
+    if found < limit:
+        return found
+    return api.conflict_count(root, publication=publication, article=article)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from mergerepl.cli.help import Command
-from mergerepl.cli.options import is_file, replica_root, reporting
+from mergerepl.cli.options import publication_roots, reporting
 from mergerepl.report.output import Output
 
 
@@ -16,14 +16,16 @@ from mergerepl.report.output import Output
 def doctor(replicas: tuple[str, ...], engine: bool, output: Output) -> int:
     """Check Java, JARs, versions, storage and locks.
 
-    Exit code 1 if something has to be mended. Changes nothing.
+    FILE stands for its publisher and all its subscribers. Exit code 1 if something has to be mended. Changes nothing.
 
     Example:
       mergerepl doctor ./hq
     """
     from mergerepl import doctor as examination
 
-    roots = [replica_root(each) if is_file(each) else each for each in replicas]
-    checks = examination.checks(roots, start_engine=engine)
+    checks = examination.checks(
+        list(dict.fromkeys(root for each in replicas for root in publication_roots(each))),
+        start_engine=engine,
+    )
     output.checked(checks)
     return 1 if any(check.status == "fail" for check in checks) else 0

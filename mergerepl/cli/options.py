@@ -6,7 +6,6 @@ import re
 import sys
 from collections.abc import Callable
 from functools import wraps
-from pathlib import Path
 from typing import Any
 
 import click
@@ -67,28 +66,28 @@ subscriber_option = click.option("--subscriber", metavar="REPLICA", help="Only t
 publication_option = click.option("--publication", metavar="NAME", help="Only this publication.")
 
 
-def is_file(text: str) -> bool:
-    """Return whether an argument is a configuration file, not a replica."""
-    path = Path(text)
-    try:
-        return path.is_file() or (text.lower().endswith((".yml", ".yaml")) and not path.is_dir())
-    except OSError:
-        # A name that is too long, for example: `roots` says what is wrong with it.
-        return False
-
-
 def replica_root(text: str) -> str:
     """Return the root that an argument means: a replica's folder, or the publisher of a file."""
-    if is_file(text):
+    if roots.names_file(text):
         from mergerepl import config
 
         return config.load(text).publisher
     return roots.existing(text)
 
 
+def publication_roots(text: str) -> list[str]:
+    """Return all replicas of a file, or the one that is named itself."""
+    if not roots.names_file(text):
+        return [text]
+    from mergerepl import config
+
+    stated = config.load(text)
+    return [stated.publisher, *(each.subscriber for each in stated.subscriptions)]
+
+
 def sync_target(texts: tuple[str, ...]) -> Any:
     """Return the argument or arguments as `api.sync` and `api.validate` take them."""
-    targets = [text if is_file(text) else roots.existing(text) for text in texts]
+    targets = [text if roots.names_file(text) else roots.existing(text) for text in texts]
     return targets[0] if len(targets) == 1 else targets
 
 

@@ -14,6 +14,7 @@ from types import FrameType
 
 import click
 
+from mergerepl.cli.main import FAILED
 from mergerepl.errors import MergeReplError, Transient
 from mergerepl.model.results import SyncResult
 from mergerepl.report.json import JsonOutput, dumps
@@ -38,7 +39,7 @@ class Stop:
 
 
 def repeat(once: Callable[[], SyncResult], output: Output, *, interval_s: float) -> int:
-    """Run `once`, report, wait, again; return 0 after a signal.
+    """Run `once`, report, wait, again; return 0 after a signal, 1 after a session that failed for good.
 
     The rounds run in one worker thread: the main thread stays free for signals, and pyspark, which in a
     main thread takes Ctrl-C for itself and cancels the running jobs, leaves it alone.
@@ -49,7 +50,10 @@ def repeat(once: Callable[[], SyncResult], output: Output, *, interval_s: float)
     with _signals() as stop, ThreadPoolExecutor(max_workers=1, thread_name_prefix="sync") as worker:
         while not stop.asked:
             try:
-                output.synced_round(_result(worker.submit(once)), time=_now())
+                result = _result(worker.submit(once))
+                output.synced_round(result, time=_now())
+                if any(session.is_failed and not session.is_transient for session in result.sessions):
+                    return FAILED
             except MergeReplError as error:
                 if not isinstance(error, Transient):
                     raise

@@ -20,7 +20,7 @@ from mergerepl.model.progress import NoProgress, Progress
 from mergerepl.report.output import Output
 
 if TYPE_CHECKING:
-    from mergerepl.model.results import SessionResult, SyncResult
+    from mergerepl.model.results import SyncResult
 
 
 @click.command(cls=Command)
@@ -58,9 +58,9 @@ def sync(
 
     FILE or the publisher's folder means all its subscriptions, a subscriber's folder its own.
 
-    With --interval one process stays warm and reports one line a round. It goes on after a transient error
-    and stops after the current session on SIGTERM or Ctrl-C; a second signal ends it at once, which is safe
-    too.
+    With --interval one process stays warm and reports one line a round. It goes on after a transient error and
+    ends after any other one, also of one session among several. On SIGTERM or Ctrl-C it stops after the
+    current session; a second signal ends it at once, which is safe too.
 
     Example:
       mergerepl sync sales.yml --validate checksum
@@ -92,7 +92,7 @@ def sync(
 
 def _errors(result: SyncResult) -> list[str]:
     """Return why sessions failed; what several met is said once."""
-    failed = (session for session in result.sessions if session.status == "failed")
+    failed = (session for session in result.sessions if session.is_failed)
     return list(dict.fromkeys(session.reason for session in failed))
 
 
@@ -100,11 +100,7 @@ def exit_code(result: SyncResult) -> int:
     """Return 0 if all went well, 3 if only transient errors happened, else 1."""
     if result.ok:
         return 0
-    failed = [session for session in result.sessions if session.status == "failed"]
+    failed = [session for session in result.sessions if session.is_failed]
     is_different = any(not article.ok for session in result.sessions for article in session.validation or ())
-    return 3 if failed and not is_different and all(map(_is_transient, failed)) else 1
-
-
-def _is_transient(session: SessionResult) -> bool:
-    """Return whether the session's error is worth another run; the mark may have become text on its way."""
-    return str((session.error or {}).get("transient", False)).lower() == "true"
+    is_transient = all(session.is_transient for session in failed)
+    return 3 if failed and not is_different and is_transient else 1

@@ -39,7 +39,10 @@ class ArticleCounts:
 
 @dataclass(frozen=True)
 class KeyDifference:
-    """One row that differs between the replicas: `kind` is missing_at_subscriber, missing_at_publisher or different."""
+    """One row that differs between the replicas: `kind` is missing_at_subscriber, missing_at_publisher or different.
+
+    `key`: identifying column -> its value as text, as Spark words it.
+    """
 
     key: dict[str, str]
     kind: str
@@ -81,7 +84,10 @@ class ConflictPreview:
 
 @dataclass(frozen=True)
 class SessionResult:
-    """One merge session (one subscription): `status` is succeeded, nothing_to_do, planned or failed."""
+    """One merge session (one subscription): `status` is succeeded, nothing_to_do, planned or failed.
+
+    A session that went well and could not be validated keeps its status and counts, and has an `error`.
+    """
 
     publication: str
     subscriber: str
@@ -95,6 +101,16 @@ class SessionResult:
     validation: tuple[ArticleValidation, ...] | None = None
     conflicts: tuple[ConflictPreview, ...] = ()
     error: dict[str, str] | None = None
+
+    @property
+    def is_failed(self) -> bool:
+        """True when the session, or the validation after it, ended in an error."""
+        return self.status == "failed" or self.error is not None
+
+    @property
+    def is_transient(self) -> bool:
+        """True when its error is worth an unchanged second run; the mark may have become text on its way."""
+        return str((self.error or {}).get("transient", False)).lower() == "true"
 
     @property
     def reason(self) -> str:
@@ -113,7 +129,7 @@ class SyncResult:
     def ok(self) -> bool:
         """True when no session failed and every requested validation passed."""
         return all(
-            session.status != "failed" and all(item.ok for item in session.validation or ())
+            not session.is_failed and all(item.ok for item in session.validation or ())
             for session in self.sessions
         )
 
@@ -139,7 +155,7 @@ class ApplyResult:
 
 @dataclass(frozen=True)
 class ArticleCapture:
-    """Changes captured for one article; the trigger names are those status and history show."""
+    """Changes captured for one article; `status` shows its triggers' names."""
 
     article: str
     inserts: int
@@ -175,7 +191,13 @@ class ArticleStatus:
 
 @dataclass(frozen=True)
 class SubscriptionStatus:
-    """One subscription as the asked replica knows it."""
+    """One subscription as the asked replica knows it.
+
+    `sentgen` and `recgen` are the last generations sent to the other end (numbers of the asked replica) and
+    received from it (numbers of the other end); `unsent_generations` counts those with changes that have not been
+    sent. `subscriber_type` is server or client, `status` inactive, active or deleted, `last_sync_status` how the
+    last session ended. Dates are in UTC; `priority` is 0.00 to 99.99.
+    """
 
     publication: str
     subscriber: str
@@ -222,11 +244,12 @@ class PendingArticle:
 
 @dataclass(frozen=True)
 class PendingSubscription:
-    """`pending` of one subscription."""
+    """`pending` of one subscription; `problem` says that its other end is out of reach, or is None."""
 
     publication: str
     subscriber: str
     articles: tuple[PendingArticle, ...]
+    problem: str | None = None
 
 
 @dataclass(frozen=True)
@@ -276,7 +299,11 @@ class ColumnVersion:
 
 @dataclass(frozen=True)
 class RowReplicaInfo:
-    """One row at one replica, as sp_showrowreplicainfo shows it; `source` is contents, tombstone or none."""
+    """One row at one replica, as sp_showrowreplicainfo shows it; `source` is contents, tombstone or none.
+
+    `current`: its lineage includes every change that the replicas in reach know of; a row that nobody changed
+    since it was published is current everywhere.
+    """
 
     replica: str
     nickname: int
@@ -290,10 +317,11 @@ class RowReplicaInfo:
 
 @dataclass(frozen=True)
 class RowInfo:
-    """`row`: lineage and colv of one row at every replica of the publication."""
+    """`row`: lineage and colv of one row at every replica of the publication; `out_of_reach` are roots."""
 
     publication: str
     article: str
     key: dict[str, str]
     rowguid: str
     replicas: tuple[RowReplicaInfo, ...] = field(default_factory=tuple)
+    out_of_reach: tuple[str, ...] = ()

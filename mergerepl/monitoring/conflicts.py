@@ -5,6 +5,8 @@ delete has none), the winning one is an image in MSmerge_contents, chosen by its
 """
 
 import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +16,7 @@ from mergerepl.lineage.value import covers
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.results import ConflictRecord
 from mergerepl.monitoring.parties import article_named, publication_name
-from mergerepl.store.control import Row, read_rows
+from mergerepl.store.control import Row, count_rows, read_rows
 from mergerepl.store.replica import Replica
 from mergerepl.systables import conflicts_info, contents
 from mergerepl.systables.conflicts_info import CONFLICT_COLUMNS, CONFLICT_ID
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _ID = re.compile(r"[0-9a-f]+\Z")
+_SHOWN_IDS = 10
 _NAMES = (
     "tablenick",
     "rowguid",
@@ -48,8 +51,11 @@ def read_conflicts(
     article: str | None = None,
     conflict_id: str | None = None,
     limit: int | None = None,
+    with_rows: bool = False,
 ) -> tuple[ConflictRecord, ...]:
-    """Return the conflicts logged at a replica, newest first; with (the beginning of) an id also the rows.
+    """Return the conflicts logged at a replica, newest first; with (the beginning of) an id the one it names.
+
+    The rows cost one read of each table they are in, however many conflicts are asked for.
 
     Raises: ConfigurationError if the folder is no replica, a name is unknown or several ids begin so;
         StoreError.
@@ -58,22 +64,36 @@ def read_conflicts(
     conditions = _conditions(replica, publication, article, conflict_id)
     if conditions is None:
         return ()
+    if conflict_id is not None:
+        limit = _SHOWN_IDS + 1
     rows = read_rows(
         replica.folder / conflicts_info.NAME,
         _NAMES,
         where=" and ".join(conditions) or None,
-        order_limit='order by "MSrepl_create_time" desc, conflict_id' + (f" limit {limit}" if limit else ""),
+        order_limit='order by "MSrepl_create_time" desc, conflict_id'
+        + (f" limit {limit}" if limit is not None else ""),
         required=conflicts_info.TABLE.required,
     )
-    if conflict_id is None:
-        return tuple(_record(replica, row) for row in rows)
-    if len({row[CONFLICT_ID] for row in rows}) > 1:
+    ids = sorted({row[CONFLICT_ID] for row in rows})
+    if conflict_id is not None and len(ids) > 1:
         raise ConfigurationError(
             f"Several conflicts at '{replica.root}' begin with '{conflict_id}': "
-            f"{', '.join(sorted(row[CONFLICT_ID] for row in rows))}. Give more of the id.",
+            f"{', '.join(ids[:_SHOWN_IDS])}{', …' * (len(ids) > _SHOWN_IDS)}. Give more of the id.",
             replica=str(replica.root),
         )
-    return tuple(_with_rows(replica, row) for row in rows)
+    if with_rows:
+        return _with_rows(replica, rows)
+    return tuple(_record(replica, row) for row in rows)
+
+
+def count_conflicts(root: Path, *, publication: str | None = None, article: str | None = None) -> int:
+    """Return how many conflicts are logged at a replica.
+
+    Raises: ConfigurationError if the folder is no replica or a name is unknown; StoreError.
+    """
+    replica = Replica(root).require()
+    conditions = _conditions(replica, publication, article, None) or ()
+    return count_rows(replica.folder / conflicts_info.NAME, where=" and ".join(conditions) or None)
 
 
 def _conditions(
@@ -115,37 +135,52 @@ def _article(replica: Replica, nickname: int) -> PublishedArticle | None:
     return next((article for article in replica.articles if article.nickname == nickname), None)
 
 
-def _with_rows(replica: Replica, row: Row) -> ConflictRecord:
-    record, article = _record(replica, row), _article(replica, row["tablenick"])
-    if article is None:
-        return record
-    return replace(
-        record,
-        losing_row=_losing_row(replica, article, row["conflict_id"]),
-        winning_row=_winning_row(replica, article, row),
-    )
+def _with_rows(replica: Replica, rows: Sequence[Row]) -> tuple[ConflictRecord, ...]:
+    """Return conflicts with their rows; those of an article that is not published any more have none."""
+    articles = {article.nickname: article for article in replica.articles}
+    known = [row for row in rows if row["tablenick"] in articles]
+    losing, versions = _losing_rows(replica, articles, known), _versions(replica, articles, known)
+    records = []
+    for row in rows:
+        record, article = _record(replica, row), articles.get(row["tablenick"])
+        if article is not None:
+            of_row = versions[article.nickname, row["rowguid"]]
+            record = replace(
+                record,
+                losing_row=losing.get(row["conflict_id"]),
+                winning_row=_winning_row(article, row, of_row),
+            )
+        records.append(record)
+    return tuple(records)
 
 
-def _losing_row(replica: Replica, article: PublishedArticle, conflict_id: str) -> dict[str, object] | None:
-    found = read_rows(
-        replica.folder / article.conflict_table,
-        article.columns,
-        where=f"{CONFLICT_ID} = '{conflict_id}'",
-        order_limit="limit 1",
-    )
-    return dict(found[0]) if found else None
+def _losing_rows(
+    replica: Replica, articles: Mapping[int, PublishedArticle], rows: Iterable[Row]
+) -> dict[str, dict[str, object]]:
+    """Return conflict id -> losing row, of those that lost one."""
+    ids = defaultdict(list)
+    for row in rows:
+        ids[row["tablenick"]].append(row[CONFLICT_ID])
+    found: dict[str, dict[str, object]] = {}
+    for nickname, wanted in ids.items():
+        article = articles[nickname]
+        lost = read_rows(
+            replica.folder / article.conflict_table,
+            (CONFLICT_ID, *article.columns),
+            where=f"{CONFLICT_ID} in ({_texts(wanted)})",
+        )
+        found |= {row[CONFLICT_ID]: {name: row[name] for name in article.columns} for row in lost}
+    return found
 
 
-def _winning_row(replica: Replica, article: PublishedArticle, row: Row) -> dict[str, object] | None:
+def _winning_row(article: PublishedArticle, row: Row, versions: Iterable[Row]) -> dict[str, object] | None:
     """Return the row as it won, by the oldest version here that includes the winning change; None: a delete won.
 
     The resolving session records the outcome, which includes the losing change too. A session of one direction
     records nothing at the replica that won: there the winner's own version is the oldest one.
     """
     winning, losing = (dict(row[f"{which}_lineage"] or {}) for which in ("winning", "losing"))
-    versions = [
-        each for each in _versions(replica, article, row["rowguid"]) if covers(each["lineage"], winning)
-    ]
+    versions = [each for each in versions if covers(each["lineage"], winning)]
 
     def order(version: Row) -> tuple[bool, int]:
         is_outcome = version[contents.MARKER] == row["session_id"] and covers(version["lineage"], losing)
@@ -157,18 +192,37 @@ def _winning_row(replica: Replica, article: PublishedArticle, row: Row) -> dict[
     return {name: image.get(field) for name, field in zip(article.columns, article.fields, strict=True)}
 
 
-def _versions(replica: Replica, article: PublishedArticle, rowguid: str) -> list[Row]:
-    """Return all recorded versions of one row, a delete without an image."""
-    where = (
-        f"{contents.TABLENICK} = {article.nickname} and {contents.ROWGUID} = '{rowguid}' "
-        f"and {contents.SEQ} <= {replica.info().last_seq}"
+def _versions(
+    replica: Replica, articles: Mapping[int, PublishedArticle], rows: Iterable[Row]
+) -> defaultdict[tuple[int, str], list[Row]]:
+    """Return article and rowguid -> all recorded versions of that row, a delete without an image."""
+    guids = defaultdict(set)
+    for row in rows:
+        guids[row["tablenick"]].add(row["rowguid"])
+    found: defaultdict[tuple[int, str], list[Row]] = defaultdict(list)
+    if not guids:
+        return found
+    either = " or ".join(
+        f"({contents.TABLENICK} = {nickname} and {contents.ROWGUID} in ({_texts(sorted(wanted))}))"
+        for nickname, wanted in guids.items()
     )
-    names, column = (contents.LINEAGE, contents.MARKER, contents.SEQ), contents.row_column(article.nickname)
-    live = read_rows(replica.contents, [*names, column], where=where)
+    where = f"({either}) and {contents.SEQ} <= {replica.info().last_seq}"
+    names = (contents.TABLENICK, contents.ROWGUID, contents.LINEAGE, contents.MARKER, contents.SEQ)
+    live = read_rows(replica.contents, [*names, *map(contents.row_column, guids)], where=where)
     deleted = read_rows(replica.tombstone, names, where=where)
-    return [
-        {**row, "lineage": dict(row["lineage"] or {}), "image": row.get(column)} for row in (*live, *deleted)
-    ]
+    for row in (*live, *deleted):
+        nickname = row[contents.TABLENICK]
+        version = {
+            **row,
+            "lineage": dict(row["lineage"] or {}),
+            "image": row.get(contents.row_column(nickname)),
+        }
+        found[nickname, row[contents.ROWGUID]].append(version)
+    return found
+
+
+def _texts(values: Iterable[str]) -> str:
+    return ", ".join(f"'{value}'" for value in values)
 
 
 def conflict_frame(

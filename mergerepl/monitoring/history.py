@@ -23,18 +23,20 @@ _RUNSTATUS = {
 
 
 def session_history(
-    root: Path, *, limit: int = 20, subscriber: str | Path | None = None
+    root: Path, *, limit: int = 20, subscriber: str | None = None
 ) -> tuple[SessionRecord, ...]:
     """Return the last sessions a replica took part in, newest first; one recorded twice is told once.
+
+    `subscriber` is the root of one of them, as the replica knows it.
 
     Raises: ConfigurationError if the folder is no replica or knows no such subscriber; StoreError if a table
         of it cannot be read.
     """
     replica = Replica(root).require()
-    chosen = _last_sessions(replica, limit, None if subscriber is None else _root(subscriber))
+    chosen = _last_sessions(replica, limit, subscriber)
     if not chosen:
         if subscriber is not None:
-            _require_known(replica, _root(subscriber))
+            _require_known(replica, subscriber)
         return ()
     ids = [row["session_id"] for row in chosen]
     since = min(row["start_time"] for row in chosen)
@@ -55,10 +57,6 @@ def _require_known(replica: Replica, subscriber: str) -> None:
             replica=str(replica.root),
             subscriber=subscriber,
         )
-
-
-def _root(subscriber: str | Path) -> str:
-    return str(Path(subscriber).expanduser().resolve())
 
 
 def _last_sessions(replica: Replica, limit: int, subscriber: str | None) -> list[Row]:

@@ -40,23 +40,23 @@ def reachable(root: str | Path, replid: str) -> Replica | None:
         return None
 
 
-def members(replica: Replica, pubid: str) -> list[Replica]:
-    """Return the reachable replicas of a publication, the publisher first; the asked one is among them.
+def members(replica: Replica, pubid: str) -> tuple[list[Replica], list[str]]:
+    """Return the replicas of a publication, the publisher first, and the roots of those out of reach.
 
-    A subscriber knows the others only through its publisher.
+    The asked replica is among them. A subscriber knows the others only through its publisher.
     """
     info = replica.info()
     known = [row for row in others(replica, info) if row["pubid"] == pubid]
+    ends = {str(row["subscriber_server"]): row["replid"] for row in known}
+    reached = {root: reachable(root, replid) for root, replid in ends.items()}
+    found = [each for each in reached.values() if each is not None]
+    missing = [root for root, each in reached.items() if each is None]
     if info.role == PUBLISHER:
-        subscribers = (reachable(row["subscriber_server"], row["replid"]) for row in known)
-        return [replica, *(found for found in subscribers if found is not None)]
-    for row in known:
-        publisher = reachable(row["subscriber_server"], row["replid"])
-        if publisher is not None:
-            found = members(publisher, pubid)
-            is_among_them = any(member.root == replica.root for member in found)
-            return found if is_among_them else [*found, replica]
-    return [replica]
+        return [replica, *found], missing
+    if not found:
+        return [replica], missing
+    all_, missing = members(found[0], pubid)
+    return all_ if any(each.root == replica.root for each in all_) else [*all_, replica], missing
 
 
 def article_named(replica: Replica, name: str, publication: str | None) -> PublishedArticle:

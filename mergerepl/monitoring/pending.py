@@ -1,6 +1,6 @@
 """`mergerepl pending`: the changes that wait for the next sync, per subscription, article and direction."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from mergerepl.changes import PUBLISHER
@@ -16,57 +16,70 @@ UPLOAD = "upload"
 DOWNLOAD = "download"
 
 
-def pending_changes(root: Path) -> tuple[PendingSubscription, ...]:
-    """Return what waits in each active subscription: both directions if the other end can be read.
+TableProblems = Callable[[Replica, PublishedArticle], Sequence[str]]
+
+
+def pending_changes(root: Path, *, table_problems: TableProblems) -> tuple[PendingSubscription, ...]:
+    """Return what waits in each active subscription: both directions if the other end is in reach.
+
+    Args:
+        root: The replica.
+        table_problems: Says what is wrong with an article's table that the next capture meets (the agent's part).
 
     Raises: ConfigurationError if the folder is no replica; StoreError if a table of it cannot be read.
     """
     replica = Replica(root).require()
     info = replica.info()
-    return tuple(
-        PendingSubscription(
-            publication_name(replica, row["pubid"]),
-            subscriber_root(replica, info, row),
-            tuple(_articles(replica, info, row)),
-        )
-        for row in others(replica, info)
-        if row["status"] == SubscriptionState.ACTIVE
-    )
+    active = (row for row in others(replica, info) if row["status"] == SubscriptionState.ACTIVE)
+    return tuple(_subscription(replica, info, row, table_problems) for row in active)
 
 
-def _articles(replica: Replica, info: ReplicaInfo, row: Row) -> Iterator[PendingArticle]:
-    """Yield the article counts of the asked replica's own direction, then of the other one."""
+def _subscription(
+    replica: Replica, info: ReplicaInfo, row: Row, table_problems: TableProblems
+) -> PendingSubscription:
+    """Return the article counts of the asked replica's own direction, then of the other one."""
     other = reachable(row["subscriber_server"], row["replid"])
     away, back = (DOWNLOAD, UPLOAD) if info.role == PUBLISHER else (UPLOAD, DOWNLOAD)
-    yield from _direction(away, replica, info, row, other)
-    if other is not None:
+    articles = list(_direction(away, replica, info, row, other, table_problems))
+    problem = None
+    if other is None:
+        problem = (
+            f"Replica '{row['subscriber_server']}' is out of reach: nobody knows what waits there. Check the "
+            "path, or ask again when it is back."
+        )
+    else:
         about_us = [
             r for r in other.subscriptions() if r["replid"] == info.replid and r["pubid"] == row["pubid"]
         ]
         for theirs in about_us:
-            yield from _direction(back, other, other.info(), theirs, replica)
+            articles += _direction(back, other, other.info(), theirs, replica, table_problems)
+    return PendingSubscription(
+        publication_name(replica, row["pubid"]),
+        subscriber_root(replica, info, row),
+        tuple(articles),
+        problem,
+    )
 
 
 def _direction(
-    direction: str, source: Replica, info: ReplicaInfo, row: Row, destination: Replica | None
+    direction: str,
+    source: Replica,
+    info: ReplicaInfo,
+    row: Row,
+    destination: Replica | None,
+    table_problems: TableProblems,
 ) -> Iterator[PendingArticle]:
     held = destination.genhistory() if destination is not None else ()
     articles = source.articles_of(row["pubid"])
     waiting = unsent_generations(source, info, row, articles, held=held)
     for article in articles:
-        yield _article(direction, source, info, article, waiting)
-
-
-def _article(
-    direction: str, source: Replica, info: ReplicaInfo, article: PublishedArticle, waiting: list[Row]
-) -> PendingArticle:
-    generations = [row for row in waiting if row["art_nick"] == article.nickname]
-    found = uncaptured(source, article, info)
-    return PendingArticle(
-        article.name,
-        direction,
-        len(generations),
-        sum(row["changecount"] for row in generations),
-        found.commits,
-        found.problem,
-    )
+        generations = [each for each in waiting if each["art_nick"] == article.nickname]
+        found = uncaptured(source, article, info)
+        yield PendingArticle(
+            article.name,
+            direction,
+            len(generations),
+            sum(each["changecount"] for each in generations),
+            found.commits,
+            found.problem or " ".join(table_problems(source, article)) or None,
+        )

@@ -25,7 +25,7 @@ NONE = "none"
 
 
 def row_info(root: Path, *, article: str, key: Mapping[str, str], publication: str | None = None) -> RowInfo:
-    """Return what every reachable replica of the publication knows and holds of one row.
+    """Return what every replica of the publication knows and holds of one row; those out of reach are named.
 
     Args:
         root: Any replica of the publication; a subscriber reaches the others through its publisher.
@@ -39,9 +39,10 @@ def row_info(root: Path, *, article: str, key: Mapping[str, str], publication: s
     chosen = article_named(asked, article, publication)
     values = _key_values(chosen, key)
     rowguid = _rowguid(chosen, values)
+    reached, out_of_reach = members(asked, chosen.pubid)
     found = [
         _at_replica(replica, same, values, rowguid)
-        for replica in members(asked, chosen.pubid)
+        for replica in reached
         for same in replica.articles
         if same.artid == chosen.artid
     ]
@@ -50,7 +51,7 @@ def row_info(root: Path, *, article: str, key: Mapping[str, str], publication: s
         newest = merge(newest, each.lineage)
     floor = chosen.maxversion_at_cleanup
     replicas = tuple(replace(each, current=covers(each.lineage, newest, floor)) for each in found)
-    return RowInfo(chosen.publication, chosen.name, dict(key), rowguid, replicas)
+    return RowInfo(chosen.publication, chosen.name, dict(key), rowguid, replicas, tuple(out_of_reach))
 
 
 def _key_values(article: PublishedArticle, key: Mapping[str, str]) -> list[KeyValue]:
@@ -191,16 +192,16 @@ def _row_by_spark(table: Path, article: PublishedArticle, values: Sequence[KeyVa
 
 
 def text_of(value: Any) -> str | None:
-    """Return a value as text that does not depend on who read it; NULL stays None."""
+    """Return a value as text, in the words of docs/cli-json.md whoever read it; NULL stays None."""
     match value:
         case None:
             return None
         case bool():
             return str(value).lower()
         case bytes():
-            return value.hex().upper()
+            return value.hex()
         case datetime():
-            return str(value.astimezone(UTC) if value.tzinfo is not None else value)
+            return (value.astimezone(UTC) if value.tzinfo is not None else value).isoformat()
         case date():
             return value.isoformat()
         case Decimal():

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mergerepl.errors import ConfigurationError, PublicationError
 from mergerepl.model.publication import Publication
-from mergerepl.roots import require_openable
+from mergerepl.roots import masked, require_openable
 from mergerepl.systables.conflicts_info import conflict_table_name
 from mergerepl.systables.table import FOLDER
 
@@ -81,18 +81,16 @@ def check_places(publication: Publication) -> None:
 def _root(text: str, kind: str) -> Path:
     if _SCHEME.match(text):
         raise ConfigurationError(
-            f"The {kind} '{_without_credentials(text)}' is a URI; this version of mergerepl works on file "
+            f"The {kind} '{masked(text)}' is a URI; this version of mergerepl works on file "
             "systems only. Mount the store, or give a path.",
         )
     path = Path(text)
     if not path.is_absolute():
-        raise ConfigurationError(f"The {kind} '{text}' is not an absolute path. Give an absolute one.")
+        raise ConfigurationError(
+            f"The {kind} '{masked(text)}' is not an absolute path. Give an absolute one."
+        )
     require_openable(f"The {kind}", os.path.realpath(path))
     return path
-
-
-def _without_credentials(uri: str) -> str:
-    return re.sub(r"//[^/@]*@", "//***@", uri)
 
 
 def _check_subscriber_folder(root: Path) -> None:
@@ -133,7 +131,7 @@ def _check_tables(publication: Publication, publisher: Path) -> None:
     for article in publication.articles:
         if _SCHEME.match(article.table):
             raise ConfigurationError(
-                f"Article '{article.name}': table '{_without_credentials(article.table)}' is a URI; this "
+                f"Article '{article.name}': table '{masked(article.table)}' is a URI; this "
                 "version of mergerepl works on file systems only. Give a path.",
                 article=article.name,
             )

@@ -62,13 +62,13 @@ class JsonOutput(Output):
         """Write replica, sessions."""
         self._write({"replica": replica, "sessions": sessions})
 
-    def conflict_list(self, replica: str, conflicts: Sequence[ConflictRecord]) -> None:
-        """Write replica, conflicts."""
-        self._write({"replica": replica, "conflicts": [_conflict(conflict) for conflict in conflicts]})
+    def conflict_list(self, replica: str, conflicts: Sequence[ConflictRecord], *, total: int) -> None:
+        """Write replica, total, conflicts."""
+        self._write({"replica": replica, "total": total, "conflicts": list(map(_conflict, conflicts))})
 
-    def conflict_rows(self, conflicts: Sequence[ConflictRecord]) -> None:
-        """Write conflicts with their rows."""
-        self._write({"conflicts": [_conflict(conflict) for conflict in conflicts]})
+    def conflict_rows(self, conflicts: Sequence[ConflictRecord], *, total: int) -> None:
+        """Write total, conflicts with their rows."""
+        self._write({"total": total, "conflicts": list(map(_conflict, conflicts))})
 
     def row(self, row: RowInfo) -> None:
         """Write the row with its replicas."""

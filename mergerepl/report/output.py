@@ -58,12 +58,12 @@ class Output(ABC):
         """Report past sessions, newest first."""
 
     @abstractmethod
-    def conflict_list(self, replica: str, conflicts: Sequence[ConflictRecord]) -> None:
-        """Report conflicts, one line each."""
+    def conflict_list(self, replica: str, conflicts: Sequence[ConflictRecord], *, total: int) -> None:
+        """Report conflicts, one line each: the newest of `total`."""
 
     @abstractmethod
-    def conflict_rows(self, conflicts: Sequence[ConflictRecord]) -> None:
-        """Report conflicts with the losing row beside the winning row."""
+    def conflict_rows(self, conflicts: Sequence[ConflictRecord], *, total: int) -> None:
+        """Report conflicts, the newest of `total`, with the losing row beside the winning row."""
 
     @abstractmethod
     def row(self, row: RowInfo) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,6 @@ from mergerepl.model.results import (
     ApplyResult,
     ArticleValidation,
     CaptureResult,
-    ConflictPreview,
     ConflictRecord,
     PendingSubscription,
     PhaseCounts,
@@ -60,7 +60,7 @@ class TextOutput(Output):
             self._table(_sync_table(moved))
         for session in result.sessions:
             self._say(_session_line(session, in_full=session not in moved))
-            self._previews(session.conflicts)
+            self._previews(session)
             if session.validation is not None:
                 self._validation(session.subscriber, session.validation)
 
@@ -68,7 +68,7 @@ class TextOutput(Output):
         """Write the round on one line."""
         sessions = "; ".join(
             _session_line(session, in_full=True).rstrip(".")
-            + (f": {session.reason.rstrip('.')}" if session.status == "failed" else "")
+            + (f": {session.reason.rstrip('.')}" if session.is_failed else "")
             for session in result.sessions
         )
         different = [
@@ -174,7 +174,12 @@ class TextOutput(Output):
                 "`not captured` counts commits to the table that the next sync or `mergerepl capture` reads."
             )
         # Several subscriptions tell the same table.
-        problems = dict.fromkeys(a.problem for each in subscriptions for a in each.articles if a.problem)
+        told = [
+            problem
+            for each in subscriptions
+            for problem in (each.problem, *(a.problem for a in each.articles))
+        ]
+        problems = list(filter(None, dict.fromkeys(told)))
         for problem in problems:
             self._say(f"Problem: {problem}")
         if not table.rows and not problems:
@@ -215,7 +220,7 @@ class TextOutput(Output):
             for message in each.messages:
                 self._say(f"{_time(each.start_time)} {_short(each.subscriber)}: {message}")
 
-    def conflict_list(self, replica: str, conflicts: Sequence[ConflictRecord]) -> None:
+    def conflict_list(self, replica: str, conflicts: Sequence[ConflictRecord], *, total: int) -> None:
         """Show one conflict on a line."""
         if not conflicts:
             self._say(f"{replica}: no conflicts.")
@@ -232,9 +237,10 @@ class TextOutput(Output):
                 _time(each.created),
             )
         self._table(table)
-        self._say(f"{_count(len(conflicts), 'conflict')}. See the rows with `mergerepl conflicts show`.")
+        self._say(f"{_count(total, 'conflict')}. See the rows with `mergerepl conflicts show`.")
+        self._older(len(conflicts), total)
 
-    def conflict_rows(self, conflicts: Sequence[ConflictRecord]) -> None:
+    def conflict_rows(self, conflicts: Sequence[ConflictRecord], *, total: int) -> None:
         """Show the losing row beside the winning row, the differing columns marked with `*`."""
         for each in conflicts:
             self._say(f"Conflict {each.conflict_id}: {each.article} {_key(each.key)}")
@@ -245,6 +251,7 @@ class TextOutput(Output):
                 f"  lost: the change of {each.origin_datasource}; won: {each.winner}; {_time(each.created)}"
             )
             self._table(_side_by_side(each.losing_row, each.winning_row))
+        self._older(len(conflicts), total)
 
     def row(self, row: RowInfo) -> None:
         """Show the row's metadata and columns at every replica."""
@@ -257,6 +264,8 @@ class TextOutput(Output):
         self._table(table)
         if any(each.row is not None for each in row.replicas):
             self._table(_values_by_replica(row))
+        for root in row.out_of_reach:
+            self._say(f"Replica {root} is out of reach: nobody knows the row there.")
         for each in row.replicas:
             if each.columns:
                 colv = ", ".join(f"{part.column} {part.nickname}:{part.version}" for part in each.columns)
@@ -290,6 +299,11 @@ class TextOutput(Output):
             Console(file=self.out, width=width).print(item)
         self.out.flush()
 
+    def _older(self, shown: int, total: int) -> None:
+        """Say how many conflicts are left out, if any."""
+        if total > shown:
+            self._say(f"{total - shown:,} older not shown: see all with `--limit {total}`.")
+
     def _say(self, line: str) -> None:
         self.out.write(printable(line) + "\n")
         self.out.flush()
@@ -298,12 +312,16 @@ class TextOutput(Output):
         table.write(self.out)
         self.out.flush()
 
-    def _previews(self, previews: Sequence[ConflictPreview]) -> None:
-        """Show who would win each conflict (`sync --dry-run`)."""
-        for each in previews:
+    def _previews(self, session: SessionResult) -> None:
+        """Show who would win each conflict (`sync --dry-run`), and how many more of an article there are."""
+        for each in session.conflicts:
             name = conflict_name(each.conflict_type)
             self._say(f"Conflict in {each.article} {_key(each.key)}: {name}; {each.winner} wins")
             self._table(_side_by_side(each.losing_row, each.winning_row))
+        shown = Counter(each.article for each in session.conflicts)
+        for article in session.articles if session.status == "planned" else ():
+            if more := (article.upload + article.download).conflicts - shown[article.article]:
+                self._say(f"{article.article}: {_count(more, 'more conflict')} not shown")
 
     def _validation(self, subscriber: str, articles: Sequence[ArticleValidation]) -> None:
         """Show the comparison of one subscriber with the publisher, differing keys by name."""
@@ -329,8 +347,9 @@ class TextOutput(Output):
                 )
             for example in article.examples:
                 self._say(f"  {article.article} {_key(example.key)}: {example.kind.replace('_', ' ')}")
-            if more := article.differing_rows - len(article.examples):
-                self._say(f"  {article.article}: {more} more differing" if article.examples else "")
+            more = article.differing_rows - len(article.examples)
+            if more and article.examples:
+                self._say(f"  {article.article}: {more} more differing")
 
 
 def _sync_table(sessions: Iterable[SessionResult]) -> Table:
@@ -355,7 +374,7 @@ def _session_line(session: SessionResult, *, in_full: bool) -> str:
     if session.status == "failed":
         return f"{who}: failed after {took}."
     if session.status == "nothing_to_do":
-        return f"{who}: nothing to do ({took})."
+        return f"{who}: nothing to do{', not validated' * session.is_failed} ({took})."
     words = {"planned": "planned, nothing was changed (--dry-run)", "succeeded": "synchronized"}
     parts = [f"{who}: {words.get(session.status, session.status)}"]
     if in_full:
@@ -364,6 +383,8 @@ def _session_line(session: SessionResult, *, in_full: bool) -> str:
         parts += [_count(conflicts, "conflict")] if conflicts else []
     if session.recovered:
         parts.append(f"finished {_count(session.recovered, 'interrupted session')} first")
+    if session.error is not None:
+        parts.append("not validated")
     if session.late_changes:
         parts.append(f"{_count(session.late_changes, 'change')} made meanwhile will travel next time")
     return f"{', '.join(parts)} ({took})."

@@ -4,7 +4,8 @@ A table is read whole and replaced whole by one commit (7 ms), so every change o
 holds the replica's lease; history tables are only appended to.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -76,9 +77,8 @@ def read_rows(
     Raises: StoreError if the table is missing or unreadable, or lacks a value in a `required` column.
     """
     from deltalake import DeltaTable, QueryBuilder
-    from deltalake.exceptions import TableNotFoundError
 
-    try:
+    with _told_plainly(path):
         table = DeltaTable(str(path))
         refuse_empty_commit(path, table.version())
         stored = {field.name for field in table.schema().fields}
@@ -89,6 +89,42 @@ def read_rows(
         condition = f" where {where}" if where else ""
         query = f"select {select} from t{condition} {order_limit}"
         result = QueryBuilder().register("t", table).execute(query).read_all()
+    empty = [name for name in required if result.column(name).null_count]
+    if empty:
+        raise _lacking(path, empty[0], "has no value in")
+    columns = {name: python_values(result.column(name)) for name in result.column_names}
+    return [
+        {name: _python_value(columns[name][i]) if name in columns else None for name in names}
+        for i in range(result.num_rows)
+    ]
+
+
+def count_rows(path: Path, *, where: str | None = None) -> int:
+    """Return how many rows of a Delta table there are, or fulfil a condition.
+
+    Raises: StoreError if the table is missing or unreadable.
+    """
+    from deltalake import DeltaTable, QueryBuilder
+
+    with _told_plainly(path):
+        table = DeltaTable(str(path))
+        if where is None:
+            return int(table.count())  # By the files' statistics.
+        query = f"select count(*) as n from t where {where}"
+        found = QueryBuilder().register("t", table).execute(query).read_all()
+        return int(python_values(found.column("n"))[0])
+
+
+@contextmanager
+def _told_plainly(path: Path) -> Iterator[None]:
+    """Tell what delta-rs raises while it reads a table as an error of ours.
+
+    Raises: StoreError.
+    """
+    from deltalake.exceptions import TableNotFoundError
+
+    try:
+        yield
     except TableNotFoundError as error:
         raise StoreError(
             f"System table '{path.name}' is missing below '{path.parent}': it was removed, or `mergerepl apply` "
@@ -111,14 +147,6 @@ def read_rows(
             "restore the folder from a copy.",
             table=str(path),
         ) from error
-    empty = [name for name in required if result.column(name).null_count]
-    if empty:
-        raise _lacking(path, empty[0], "has no value in")
-    columns = {name: python_values(result.column(name)) for name in result.column_names}
-    return [
-        {name: _python_value(columns[name][i]) if name in columns else None for name in names}
-        for i in range(result.num_rows)
-    ]
 
 
 def join_small_files(table: Path, *, large_bytes: int) -> None:

@@ -22,6 +22,7 @@ from mergerepl.failpoints import FailpointError
 from mergerepl.model.progress import NoProgress
 from mergerepl.model.publication import Article, SubscriberType, Tracking
 from mergerepl.model.results import CaptureResult, PendingArticle, PhaseCounts, SessionResult
+from mergerepl.store.control import read_rows
 from mergerepl.store.deltalog import head_version
 from mergerepl.store.replica import Replica
 from mergerepl.systables import genhistory, sessions
@@ -204,6 +205,9 @@ def test_pending_tells_its_own_direction_when_the_other_end_is_gone(fresh):
     (found,) = api.pending(fresh.path("north"))
     assert {each.direction for each in found.articles} == {"upload"}
     assert [each.uncaptured_commits for each in found.articles] == [1, 0]
+    assert f"'{fresh.path('hq')}' is out of reach" in str(found.problem)
+    row = api.row(fresh.path("north"), article="orders", key={"id": "1"})
+    assert ([each.nickname for each in row.replicas], row.out_of_reach) == ([2], (str(fresh.path("hq")),))
 
 
 # ---- history
@@ -257,14 +261,33 @@ def test_conflicts_are_listed_without_their_rows(story):
 
 
 def test_a_conflict_is_shown_with_both_rows(story):
-    for record in api.conflict_records(story.path("hq"), publication="sales", article="orders"):
-        (shown,) = api.conflict_records(story.path("hq"), conflict_id=record.conflict_id)
-        if record.key["id"] == "1":
-            assert shown.losing_row == {"id": 1, "note": "north", "amount": 1.5}
-            assert shown.winning_row == {"id": 1, "note": "hq", "amount": 1.5}
-        else:
-            assert shown.losing_row == {"id": 3, "note": "north", "amount": 3.5}
-            assert shown.winning_row is None
+    shown = api.conflict_records(story.path("hq"), publication="sales", article="orders", with_rows=True)
+    rows = {record.key["id"]: (record.losing_row, record.winning_row) for record in shown}
+    assert rows == {
+        "1": ({"id": 1, "note": "north", "amount": 1.5}, {"id": 1, "note": "hq", "amount": 1.5}),
+        "3": ({"id": 3, "note": "north", "amount": 3.5}, None),
+    }
+    for record in shown:
+        assert api.conflict_records(story.path("hq"), conflict_id=record.conflict_id) == (record,)
+
+
+def test_rows_of_many_conflicts_cost_one_read_of_each_table(story, monkeypatch):
+    read = []
+
+    def noted(path, *arguments, **options):
+        read.append(path.name)
+        return read_rows(path, *arguments, **options)
+
+    monkeypatch.setattr("mergerepl.monitoring.conflicts.read_rows", noted)
+    assert len(api.conflict_records(story.path("hq"), with_rows=True)) == 2
+    assert len(read) == len(set(read)) == 4
+
+
+def test_conflicts_are_counted(story):
+    assert api.conflict_count(story.path("hq")) == 2
+    assert api.conflict_count(story.path("hq"), article="orders") == 2
+    assert api.conflict_count(story.path("hq"), article="lines") == 0
+    assert api.conflict_records(story.path("hq"), limit=0) == ()
 
 
 def test_a_conflict_is_found_by_the_beginning_of_its_id(story):

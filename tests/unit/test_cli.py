@@ -184,7 +184,7 @@ def test_sync_passes_its_options_on(api, hq):
     api.answers["sync"] = results.SyncResult("sales", (IDLE,))
     shown = run(
         "sync", "hq", "--subscriber", "north", "--direction", "upload", "--validate", "checksum", "--dry-run"
-    )
+    )  # `api` refuses the last two together.
     assert shown.exit_code == 0
     assert shown.stdout == "north: nothing to do (0.4 s).\n"
     options = {
@@ -239,6 +239,8 @@ FAILED = replace(IDLE, status="failed")
         ((replace(FAILED, error={"message": "held", "transient": "True"}),), 3),
         ((replace(FAILED, error=TRANSIENT_FACTS), replace(FAILED, error=PERMANENT_FACTS)), 1),
         ((replace(FAILED, error=TRANSIENT_FACTS), replace(DONE, validation=(DIFFERENT,))), 1),
+        ((replace(DONE, error=PERMANENT_FACTS),), 1),
+        ((replace(DONE, error=TRANSIENT_FACTS),), 3),
         ((), 0),
     ],
 )
@@ -376,11 +378,20 @@ def test_conflicts_show_of_an_unknown_id_is_exit_2(api, hq):
     assert run("conflicts", "show", "hq", "--article", "orders").exit_code == 0
 
 
-def test_conflicts_show_fetches_the_rows_that_a_list_leaves_out(api, hq):
-    without = replace(CONFLICT, losing_row=None, winning_row=None)
-    api.answers["conflict_records"] = [(without,), (CONFLICT,)]
-    assert "amount" in run("conflicts", "show", "hq", "--article", "orders").stdout
-    assert [call[2].get("conflict_id") for call in api.calls] == [None, "c1"]
+def test_conflicts_show_asks_once_for_the_rows_of_all(api, hq):
+    api.answers["conflict_records"] = (CONFLICT, replace(CONFLICT, conflict_id="c2"))
+    assert "Conflict c2" in run("conflicts", "show", "hq", "--article", "orders").stdout
+    ((_, _, options),) = api.calls
+    assert (options["with_rows"], options["limit"]) == (True, 20)
+
+
+@pytest.mark.parametrize("words", [("list",), ("show", "--article", "orders")], ids=" ".join)
+def test_conflicts_beyond_the_limit_are_counted(api, hq, words):
+    api.answers |= {"conflict_records": (CONFLICT,), "conflict_count": 7}
+    for options, total in (((), 1), (("--limit", 1), 7)):
+        shown = run("conflicts", *words, "hq", *options, "--json")
+        assert json.loads(shown.stdout)["total"] == total
+    assert "6 older not shown" in run("conflicts", *words, "hq", "--limit", 1).stdout
 
 
 def test_row_parses_the_key(api, hq):
@@ -408,10 +419,12 @@ def test_doctor_is_exit_1_if_something_has_to_be_mended(hq, monkeypatch, status,
     fake.checks = lambda roots, *, start_engine: asked.append((list(roots), start_engine)) or [check]
     monkeypatch.setitem(sys.modules, "mergerepl.doctor", fake)
     monkeypatch.setattr(mergerepl, "doctor", fake, raising=False)
+    with (hq.parent / "sales.yml").open("a") as file:
+        file.write("subscriptions:\n  - {subscriber: ./north}\n")
     shown = run("doctor", "hq", "sales.yml", "--engine")
     assert shown.exit_code == code
     assert "java: install" in shown.stdout
-    assert asked == [(["hq", str(hq)], True)]
+    assert asked == [(["hq", str(hq), str(hq.parent / "north")], True)]
 
 
 def test_demo_passes_its_folder(hq, monkeypatch):

@@ -23,6 +23,9 @@ def sync(target, *, progress, **options):
     time.sleep(SESSION_S)
     if len(rounds) == 2:
         raise LeaseError("The replica is held by process 42.")
+    if len(rounds) == LAST and SEVERAL:
+        broken = SessionResult("sales", "south", "failed", error=ApplyError("The disk is full.").details())
+        return SyncResult("sales", (SessionResult("sales", "north", "nothing_to_do"), broken))
     if len(rounds) == LAST:
         raise ApplyError("The disk is full.")
     return SyncResult("sales", (SessionResult("sales", "north", "nothing_to_do"),))
@@ -34,8 +37,8 @@ from mergerepl.cli.main import main
 """
 
 
-def start(*arguments, session_s=0.05, last=99, after="main()"):
-    text = f"SESSION_S, LAST = {session_s}, {last}\n{FAKE}\n{textwrap.dedent(after)}"
+def start(*arguments, session_s=0.05, last=99, several=False, after="main()"):
+    text = f"SESSION_S, LAST, SEVERAL = {session_s}, {last}, {several}\n{FAKE}\n{textwrap.dedent(after)}"
     return subprocess.Popen(
         [sys.executable, "-c", text, *map(str, arguments)],
         stdout=subprocess.PIPE,
@@ -53,6 +56,15 @@ def test_rounds_go_on_after_a_transient_error_and_end_at_a_permanent_one(hq):
     assert "held by process 42. Trying again." in complaints
     assert complaints.endswith("Error: The disk is full.\n")
     assert len(complaints.splitlines()) == 3 + 2, "the fake's own lines and the two errors"
+
+
+@pytest.mark.parametrize("extra", [(), ("--json",)])
+def test_rounds_end_when_one_of_several_sessions_failed_for_good(hq, extra):
+    process = start("sync", "hq", "--interval", "1s", *extra, last=1, several=True)
+    said, complaints = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "The disk is full" in said
+    assert (len(said.splitlines()), complaints) == (1, "began 1\n")
 
 
 def test_rounds_in_json_are_one_object_per_line(hq):

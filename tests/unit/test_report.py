@@ -21,6 +21,7 @@ from mergerepl.systables.conflicts_info import ConflictType
 NOW = datetime(2026, 11, 21, 3, 4, 5, tzinfo=UTC)
 LONG = "MSmerge_ins_" + "0123456789ABCDEF" * 12
 SOME = PhaseCounts(2, 1, 0, 1)
+TOTAL = {"conflict_list": {"total": 1}, "conflict_rows": {"total": 1}}
 
 
 class Terminal(io.StringIO):
@@ -30,13 +31,13 @@ class Terminal(io.StringIO):
 
 def text(method: str, *arguments, out=None, **options) -> str:
     out = out or io.StringIO()
-    getattr(open_output(out, as_json=False), method)(*arguments, **options)
+    getattr(open_output(out, as_json=False), method)(*arguments, **{**TOTAL.get(method, {}), **options})
     return out.getvalue()
 
 
 def said(method: str, *arguments, **options):
     out = io.StringIO()
-    getattr(open_output(out, as_json=True), method)(*arguments, **options)
+    getattr(open_output(out, as_json=True), method)(*arguments, **{**TOTAL.get(method, {}), **options})
     return json.loads(out.getvalue())
 
 
@@ -189,15 +190,39 @@ def test_a_dry_run_says_who_wins():
     assert "Conflict in orders id=7: update against delete, delete won; hq wins" in shown
     assert "(deleted)" in shown
     assert said("synced", SyncResult("sales", (session,)))["sessions"][0]["conflicts"][0]["winner"] == "hq"
+    assert "not shown" not in shown
+
+
+def test_a_dry_run_counts_the_conflicts_it_does_not_show():
+    preview = results.ConflictPreview("orders", {"id": "7"}, 3, "hq", None, {"id": "7", "n": "1"})
+    many = ArticleCounts("orders", PhaseCounts(conflicts=5), PhaseCounts())
+    session = SessionResult("sales", "north", "planned", articles=(many,), conflicts=(preview,))
+    assert "orders: 4 more conflicts not shown\n" in text("synced", SyncResult("sales", (session,)))
 
 
 def test_a_failed_session_is_told_and_a_round_says_why():
     """Outside of rounds, why it failed stands on standard error, as of every failure."""
+    error = {"message": "Disk full."}
+    result = SyncResult("sales", (SessionResult("sales", "north", "failed", duration_s=2.0, error=error),))
+    assert text("synced", result) == "north: failed after 2.0 s.\n"
+    assert text("synced_round", result, time="T") == "T  north: failed after 2.0 s: Disk full\n"
+
+
+@pytest.mark.parametrize(
+    ("status", "line"),
+    [
+        ("nothing_to_do", "north: nothing to do, not validated (2.0 s)"),
+        ("succeeded", "north: synchronized, uploaded +2 ~1, downloaded 0, 1 conflict, not validated (2.0 s)"),
+    ],
+)
+def test_a_session_that_could_not_be_validated_keeps_its_counts(status, line):
+    counts = SOME if status == "succeeded" else PhaseCounts()
+    error = {"message": "Disk full."}
     result = SyncResult(
-        "sales", (SessionResult("sales", "north", "failed", error={"message": "Disk full."}),)
+        "sales", (SessionResult("sales", "north", status, counts, duration_s=2.0, error=error),)
     )
-    assert text("synced", result) == "north: failed after 0.0 s.\n"
-    assert text("synced_round", result, time="T") == "T  north: failed after 0.0 s: Disk full\n"
+    assert text("synced_round", result, time="T") == f"T  {line}: Disk full\n"
+    assert (said("synced", result)["ok"], said("synced", result)["sessions"][0]["status"]) == (False, status)
 
 
 def test_a_round_is_one_line():
@@ -222,6 +247,8 @@ def test_validation_counts_the_keys_it_does_not_name():
     )
     assert "orders id=1: missing at subscriber" in shown
     assert "orders: 5 more differing" in shown
+    by_count = text("validated", {"north": [results.ArticleValidation("orders", "rowcount", 9, 3, 6)]})
+    assert by_count.splitlines()[-1].endswith("DIFFERENT"), "no empty line"
 
 
 def test_validation_names_an_article_that_a_side_lacks():
@@ -244,6 +271,25 @@ def test_a_table_that_cannot_be_read_is_not_said_to_have_nothing_pending():
         said("pending", "/data/hq", waiting)["subscriptions"][0]["articles"][0]["problem"] == unknown.problem
     )
     assert text("pending", "/data/hq", []) == "/data/hq: nothing is pending.\n"
+
+
+def test_an_end_that_is_out_of_reach_is_not_said_to_have_nothing():
+    gone = results.PendingSubscription("sales", "/data/north", (), "'/data/north' is out of reach.")
+    assert text("pending", "/data/hq", [gone]) == "Problem: '/data/north' is out of reach.\n"
+    assert said("pending", "/data/hq", [gone])["subscriptions"][0]["problem"] == gone.problem
+    row = replace(ROW, out_of_reach=("/data/south",))
+    assert "Replica /data/south is out of reach" in text("row", row)
+    assert said("row", row)["out_of_reach"] == ["/data/south"]
+
+
+@pytest.mark.parametrize("method", ["conflict_list", "conflict_rows"])
+def test_conflicts_that_are_left_out_are_counted(method):
+    arguments = (["/data/hq"] if method == "conflict_list" else []) + [[CONFLICT]]
+    assert text(method, *arguments, total=1200).endswith(
+        "1,199 older not shown: see all with `--limit 1200`.\n"
+    )
+    assert said(method, *arguments, total=1200)["total"] == 1200
+    assert "not shown" not in text(method, *arguments)
 
 
 def test_empty_reports_are_sentences():

@@ -8,6 +8,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from mergerepl import api
+from mergerepl.monitoring.parties import members
 from mergerepl.store.deltalog import head_version
 from mergerepl.store.replica import Replica, commit_text
 from mergerepl.systables import replinfo
@@ -36,6 +37,37 @@ def problems(replica: Replica) -> list[str]:
     return [text for text in api.status(replica.root).problems if "'orders'" in text]
 
 
+def pending_problems(replica: Replica) -> set[str]:
+    (found,) = api.pending(replica.root)
+    return {problem for each in found.articles if (problem := each.problem)}
+
+
+def test_pending_names_the_end_that_is_out_of_reach(hq: Replica) -> None:
+    (found,) = api.pending(hq.root)
+    assert found.problem is not None
+    assert f"'{hq.root.parent / 'north'}' is out of reach" in found.problem
+    other = make_replica(hq.root.parent / "north", "subscriber", 2, subscription(hq.root, "replica-1", 1))
+    (found,) = api.pending(hq.root)
+    assert found.problem is None
+    shutil.rmtree(hq.root)
+    (found,) = api.pending(other.root)
+    assert f"'{hq.root}' is out of reach" in str(found.problem)
+
+
+def test_the_members_out_of_reach_are_named(hq: Replica) -> None:
+    """`row` shows them."""
+    north = hq.root.parent / "north"
+    pubid = hq.publications[0]["pubid"]
+    assert ([each.root for each in members(hq, pubid)[0]], members(hq, pubid)[1]) == ([hq.root], [str(north)])
+    other = make_replica(north, "subscriber", 2, subscription(hq.root, "replica-1", 1))
+    for asked in (hq, other):
+        found, missing = members(asked, pubid)
+        assert ([each.root for each in found], missing) == ([hq.root, north], [])
+    shutil.rmtree(hq.root)
+    found, missing = members(other, pubid)
+    assert ([each.root for each in found], missing) == ([north], [str(hq.root)])
+
+
 def test_a_table_in_order_is_no_problem(hq: Replica) -> None:
     assert problems(hq) == []
 
@@ -51,6 +83,7 @@ def test_an_added_column_is_a_problem(hq: Replica) -> None:
     write_deltalake(str(hq.root / "orders"), more, mode="append", schema_mode="merge")
     (problem,) = problems(hq)
     assert "column 'extra' was added" in problem
+    assert pending_problems(hq) == {problem}
 
 
 def test_a_feed_that_is_off_is_a_problem(hq: Replica) -> None:
