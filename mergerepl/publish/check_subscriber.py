@@ -141,7 +141,7 @@ def _check_schema(article: Row, source: TableFacts, table: TableFacts) -> None:
                 f"its column '{name}' is {ddl_of(theirs['type'])} instead of {ddl_of(ours['type'])}",
             )
         elif ours["nullable"] and not theirs["nullable"]:
-            _differ(article, table.path, f"its column '{name}' allows no NULL, as the publisher's does")
+            _differ(article, table.path, f"its column '{name}' allows no NULL, while the publisher's does")
     extra = [field["name"] for field in table.fields if field["name"] not in article["published_columns"]]
     if extra:
         _differ(article, table.path, f"it has the column '{extra[0]}', which is not published")

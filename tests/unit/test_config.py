@@ -235,6 +235,8 @@ BAD_TEXTS = {
     "38_empty": (subscription("subscriber: ''"), "is empty"),
     "63_no_columns": (article("name: a, key: [x], columns: []"), "articles[0].columns is an empty list"),
     "76_filter": (article("name: a, key: [x], filter: 'region = 1'"), "articles[0].filter cannot be used: row filters are not supported by this version"),
+    "91_host_name_empty": (subscription("subscriber: ./n, host_name: ''"), "subscriptions[0].host_name is empty"),
+    "91_host_name_long": (subscription(f"subscriber: ./n, host_name: {'x' * 129}"), "subscriptions[0].host_name is longer than 128 characters"),
     "98_resolver": (article("name: a, key: [x], resolver: {name: prioritty}"), "did you mean `priority`?"),
     "98_resolver_text": (article("name: a, key: [x], resolver: priority"), "it must be a mapping"),
     "98_resolution_needs_column_tracking": (article("name: a, key: [x], resolver: {resolution: columns}"), "needs `tracking: column`"),

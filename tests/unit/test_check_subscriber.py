@@ -1,0 +1,45 @@
+"""What a table must be that a subscriber holds already (`sync_type: none`), told from the two logs."""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from mergerepl.errors import PublicationError
+from mergerepl.model.publication import Subscription, SyncType
+from mergerepl.publish.check_subscriber import check_target
+
+ARTICLE: dict[str, Any] = {"name": "orders", "source_table": "orders", "published_columns": ["id", "note"]}
+ID = pa.field("id", pa.int64(), nullable=False)
+NOTE = pa.field("note", pa.string())
+
+
+def check(folder: Path, *fields: pa.Field) -> None:
+    for name, schema in (("hq", pa.schema([ID, NOTE])), ("north", pa.schema(fields))):
+        write_deltalake(str(folder / name / "orders"), schema.empty_table())
+    subscription = Subscription(str(folder / "north"), sync_type=SyncType.NONE)
+    check_target(folder / "hq", subscription, ARTICLE, None)
+
+
+DIFFERENT = {
+    "a column less": ([ID], "it has no column 'note'"),
+    "another type": ([ID, NOTE.with_type(pa.int64())], "its column 'note' is bigint instead of string"),
+    "no NULL": (
+        [ID, NOTE.with_nullable(False)],
+        "its column 'note' allows no NULL, while the publisher's does",
+    ),
+    "a column more": ([ID, NOTE, pa.field("x", pa.int64())], "it has the column 'x', which is not published"),
+}
+
+
+@pytest.mark.parametrize("case", DIFFERENT)
+def test_a_table_that_differs_is_refused(tmp_path: Path, case: str) -> None:
+    fields, says = DIFFERENT[case]
+    with pytest.raises(PublicationError, match=says):
+        check(tmp_path, *fields)
+
+
+def test_the_order_of_columns_and_a_looser_column_play_no_part(tmp_path: Path) -> None:
+    check(tmp_path, NOTE, ID.with_nullable(True))
