@@ -124,6 +124,16 @@ def test_ctrl_c_is_a_message_and_130(hq, extra):
     assert "Traceback" not in complaints
 
 
+def test_sigterm_ends_a_single_sync_at_once(hq):
+    """As a kill does: the next run finishes what was staged."""
+    process = start("sync", "hq", session_s=300)
+    while "began" not in process.stderr.readline():
+        pass
+    process.send_signal(signal.SIGTERM)
+    said, complaints = process.communicate(timeout=60)
+    assert (process.returncode, said, complaints) == (-signal.SIGTERM, "", "")
+
+
 @pytest.mark.parametrize("extra", [(), ("--json",)])
 def test_a_closed_pipe_is_no_traceback(hq, extra):
     process = start("sync", "hq", "--quiet", *extra, session_s=0.5)
