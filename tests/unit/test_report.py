@@ -11,6 +11,7 @@ import pytest
 
 from mergerepl.model import results
 from mergerepl.model.results import ArticleCounts, PhaseCounts, SessionResult, SyncResult
+from mergerepl.monitoring.row import text_of
 from mergerepl.report.conflict_names import CONFLICT_NAMES, conflict_name
 from mergerepl.report.json import dumps, jsonable
 from mergerepl.report.output import Output, open_output
@@ -367,6 +368,15 @@ def test_json_takes_every_value_that_a_row_may_hold():
         "nested": [{"a": None}],
     }
     assert dumps(row, indent=None).isascii()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [NOW, NOW.replace(tzinfo=None), date(2026, 1, 2), b"\x0a\xff", Decimal("1.10"), "text", None],
+    ids=repr,
+)
+def test_a_row_words_its_values_as_a_conflict_does(value):
+    assert text_of(value) == jsonable(value)
 
 
 def test_every_conflict_type_has_words():
