@@ -185,10 +185,8 @@ def _compared(spark: SparkSession, window: FeedWindow) -> tuple[DataFrame, dict[
             raise
         raise FeedGapError(
             f"Article '{window.article.name}': the changes of '{window.table}' since version "
-            f"{window.from_version_exclusive} cannot be told any more: {window.gap}, and that version cannot "
-            "be read "
-            "either. Nothing was changed. Initialise this replica anew, or restore the table from a copy "
-            "that still "
+            f"{window.from_version_exclusive} cannot be told any more: {window.gap}, and that version cannot be read "
+            "either. Nothing was changed. Initialise this replica anew, or restore the table from a copy that still "
             "has these versions.",
             article=window.article.name,
             table=str(window.table),
@@ -431,7 +429,6 @@ def new_generation(
 
 
 def commit_changes(
-    spark: SparkSession,
     replica: Replica,
     captured: Sequence[CapturedArticle],
     genhistory: Sequence[Row],

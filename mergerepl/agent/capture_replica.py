@@ -202,7 +202,7 @@ def _captured(
             captured.append(
                 read_changes(spark, replica, window, info, priority=priority, generation=generation)
             )
-        commit_changes(spark, replica, captured, genhistory, info)
+        commit_changes(replica, captured, genhistory, info)
     finally:
         for item in captured:
             item.release()

@@ -99,10 +99,8 @@ def refuse_copy(replica: Replica, info: ReplicaInfo) -> None:
     if is_same:
         raise PublicationError(
             f"'{replica.root}' is a copy of the replica '{former}': both have replica id {info.replid}. Two "
-            "replicas "
-            "with one identity lose changes. Nothing was changed. Remove the copy's '_mergerepl' folder and "
-            "subscribe "
-            "it with `sync_type: none`, or remove the original if the replica was moved.",
+            "replicas with one identity lose changes. Nothing was changed. Remove the copy's '_mergerepl' folder and "
+            "subscribe it with `sync_type: none`, or remove the original if the replica was moved.",
             replica=str(replica.root),
             original=str(former),
         )

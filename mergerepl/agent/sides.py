@@ -27,7 +27,7 @@ from mergerepl.store.control import Row
 from mergerepl.store.replica import Replica, ReplicaInfo
 from mergerepl.systables.genhistory import GenStatus
 
-_AT_ONCE = 2
+AT_ONCE = 2
 """Spark actions run side by side: one keeps two cores busy only in part."""
 
 
@@ -126,7 +126,7 @@ def _all_or_none(
     jobs: Sequence[tuple[SideState, FeedWindow, Row]],
 ) -> list[CapturedArticle]:
     """Capture all articles; if one cannot be, what the others keep in memory is released: nobody else knows of it."""
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
+    with ThreadPoolExecutor(AT_ONCE) as pool:
         futures = [pool.submit(read, job) for job in jobs]
         try:
             return [future.result() for future in futures]
@@ -145,7 +145,7 @@ def committed_sides(spark: SparkSession, sides: dict[str, SideState]) -> dict[st
         remove_leftovers(lambda: spark, side.replica, side.info)
         items = [closed(item) for item in side.captured]
         before = make_generation(side.genhistory)
-        info, after = commit_changes(spark, side.replica, items, before, side.info)
+        info, after = commit_changes(side.replica, items, before, side.info)
         is_saved = any(item.rows is not None for item in items)
         if not is_saved and before != side.genhistory:
             failpoint("generations.before_close")
@@ -153,7 +153,7 @@ def committed_sides(spark: SparkSession, sides: dict[str, SideState]) -> dict[st
             failpoint("generations.after_close")
         return replace(side, info=info, genhistory=after, captured=tuple(items))
 
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
+    with ThreadPoolExecutor(AT_ONCE) as pool:
         done = list(pool.map(commit, sides.values()))
     return {side.name: side for side in done}
 

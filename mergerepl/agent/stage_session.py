@@ -19,7 +19,7 @@ from mergerepl.agent.session_plan import (
     plan_generations,
     session_manifest,
 )
-from mergerepl.agent.sides import SideState, as_if_committed, committed_sides
+from mergerepl.agent.sides import AT_ONCE, SideState, as_if_committed, committed_sides
 from mergerepl.agent.stage import Enumerated, StagedArticle, changeset_rows, stage_article
 from mergerepl.agent.subscription import is_client
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
@@ -34,9 +34,6 @@ from mergerepl.store.control import Row
 from mergerepl.store.in_memory import Kept
 
 log = logging.getLogger(__name__)
-
-_AT_ONCE = 2
-"""Spark actions run side by side: one keeps two cores busy only in part."""
 
 
 def enumerated(side: SideState, nickname: int, sent: list[Row], start: int) -> Enumerated:
@@ -121,7 +118,7 @@ def stage_articles(
         progress.step("stage", article=publisher.article.name, rows=_rows_of(staged))
         return staged
 
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
+    with ThreadPoolExecutor(AT_ONCE) as pool:
         results = list(pool.map(stage, nicknames))
     return {n: staged for n, staged in zip(nicknames, results, strict=True) if staged is not None}
 

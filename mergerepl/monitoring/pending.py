@@ -48,11 +48,10 @@ def _subscription(
             "path, or ask again when it is back."
         )
     else:
-        about_us = [
-            r for r in other.subscriptions() if r["replid"] == info.replid and r["pubid"] == row["pubid"]
-        ]
-        for theirs in about_us:
-            articles += _direction(back, other, other.info(), theirs, replica, table_problems)
+        their_info = other.info()
+        for theirs in others(other, their_info):
+            if (theirs["subid"], theirs["replid"]) == (row["subid"], info.replid):
+                articles += _direction(back, other, their_info, theirs, replica, table_problems)
     return PendingSubscription(
         publication_name(replica, row["pubid"]),
         subscriber_root(replica, info, row),
