@@ -2,7 +2,9 @@
 
 from datetime import UTC, datetime, timedelta
 
+from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.changeset import Manifest
+from mergerepl.failpoints import failpoint
 from mergerepl.model.results import ArticleCounts, PhaseCounts, SessionResult
 from mergerepl.store.control import Row
 from mergerepl.store.replica import Replica
@@ -26,7 +28,8 @@ def record(
         "error_id": None,
         "timestamp": end_time,
     }
-    for replica in (publisher, subscriber):
+    for name, replica in ((PUBLISHER, publisher), (SUBSCRIBER, subscriber)):
+        failpoint(f"history.before_{name}")
         replica.control.append(sessions.SESSIONS, [session])
         replica.control.append(sessions.ARTICLEHISTORY, articles)
         replica.control.append(sessions.HISTORY, [comment])

@@ -5,7 +5,7 @@ so that every recovery is interrupted, too.
 """
 
 import ast
-import re
+import random
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,9 @@ import mergerepl
 from mergerepl import failpoints
 from mergerepl.failpoints import FailpointError
 from tests.faults.test_crash_everywhere import POINTS, ROOT, Crashing, named_points, row
+from tests.properties.engine_network import EngineNetwork, Setting
+from tests.properties.reference import Subscriber
+from tests.properties.side_by_side import OPERATIONS, START, Slot, Together, new_model
 
 LADDER = (
     "capture.before_genhistory",
@@ -44,25 +47,41 @@ LADDER = (
     "watermarks.after_subscriber",
     "watermarks.before_publisher",
     "watermarks.after_publisher",
+    "history.before_publisher",
+    "history.before_subscriber",
     "session.before_drop",
     "session.after_drop",
 )
 """In the order in which a session passes them, the publisher's side first: the sides run beside each other."""
 
-DURABLE = re.compile(
-    r"\b(save_info|save_genhistory|append|merge_rows|write_durably|replace_rows|drop|commit|update_subscription)\("
-)
-"""How agent and apply change what outlives the process."""
+DURABLE = {
+    *("save_info", "save_genhistory", "append_run", "merge_rows", "update_subscription", "delete_runs_after"),
+    *("write_durably", "commit", "drop", "unlink", "rmtree", "write_text", "join_small_files"),
+}
+"""Calls with which agent and apply change what outlives the process, whoever they are called of."""
+
+DURABLE_OF = {"append": {"control", "appended", "delta"}, "replace": {"control"}, "parquet": {"write"}}
+"""Those that mean it of these only: a list is appended to as well."""
 
 NOT_A_STEP = {
     # A read-only replica's bookkeeping, nothing of a session hangs on it: repeated, it does the same again.
     "move_versions",
-    # Cleans up what a crash left; it is repeated until it is done.
+    # Clean up what a crash left; they are repeated until it is done.
     "recover",
     "_drop_stale_pointers",
+    "remove_leftovers",
     # Is `recover`, then takes away what is left; `apply` repeats it as long as the session is staged.
     "finish_session",
-    "_note",
+    # Their callers stop before and after them.
+    "update_subscription",
+    "append_side_run",
+    # Nothing of it counts before the manifest.
+    "stage_article",
+    # Changes no row; the session is complete before.
+    "compact_when_due",
+    # A cache, and a folder for temporary files.
+    "_write",
+    "preview_session",
 }
 
 
@@ -76,47 +95,74 @@ def test_the_ladder_names_every_failpoint() -> None:
 
 def test_no_durable_step_is_without_a_failpoint() -> None:
     """A function of agent or apply that writes must pass a failpoint, itself or right around its call."""
-    bare = []
-    for folder in ("agent", "apply"):
-        for path in sorted((ROOT / "mergerepl" / folder).glob("*.py")):
-            text = path.read_text(encoding="utf-8")
-            for node in ast.walk(ast.parse(text)):
-                if isinstance(node, ast.FunctionDef):
-                    body = ast.get_source_segment(text, node) or ""
-                    body = body.split("\n", 1)[1] if "\n" in body else ""
-                    writes = [call for call in DURABLE.findall(body) if not _is_of_a_list(body, call)]
-                    if writes and "failpoint(" not in body and node.name not in NOT_A_STEP:
-                        bare.append(f"{path.name}:{node.name} {sorted(set(writes))}")
-    assert bare == []
+    found = {
+        function.name: f"{path.name}: {sorted(calls)}"
+        for folder in ("agent", "apply")
+        for path in sorted((ROOT / "mergerepl" / folder).glob("*.py"))
+        for function in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(function, ast.FunctionDef)
+        if (calls := durable_calls(function)) and "failpoint" not in calls
+    }
+    assert {name: told for name, told in found.items() if name not in NOT_A_STEP} == {}
+    assert NOT_A_STEP - set(found) == set(), "these are no steps any more"
 
 
-def _is_of_a_list(body: str, call: str) -> bool:
-    """Return whether every use of `append` and the like is that of a Python list."""
-    owners = set(re.findall(rf"(\w*)\.?{call}\(", body))
-    return call == "append" and "appended" not in owners
+def durable_calls(function: ast.FunctionDef) -> set[str]:
+    """Return the calls of a function that are durable steps, and `failpoint` if it passes one."""
+    calls = set()
+    for call in ast.walk(function):
+        if isinstance(call, ast.Call):
+            name, owner = called(call.func)
+            if name in {*DURABLE, "failpoint"} or owner in DURABLE_OF.get(name, ()):
+                calls.add(name)
+    return calls
+
+
+def called(function: ast.expr) -> tuple[str, str]:
+    """Return the name of what is called, and the last name of what it is called of."""
+    if isinstance(function, ast.Name):
+        return function.id, ""
+    if not isinstance(function, ast.Attribute):
+        return "", ""
+    owner = function.value
+    while isinstance(owner, ast.Call):
+        # rows.write.mode(...).parquet(...)
+        owner = owner.func.value if isinstance(owner.func, ast.Attribute) else owner.func
+    return function.attr, owner.attr if isinstance(owner, ast.Attribute) else getattr(owner, "id", "")
 
 
 @pytest.mark.timeout(1200)
 def test_inv_27_a_session_that_dies_at_every_step_in_turn_ends_as_if_it_had_not(
     spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    crashing = Crashing(spark, replica_dir)
+    drawn = random.Random(27)
+    setting = Setting((Subscriber("north", "server", 75.0),), "column")
+    keys = [f"k{number:04d}" for number in range(1000)]
+    snapshot = dict.fromkeys(keys[:700], START)
+    engine = EngineNetwork(spark, replica_dir, setting, snapshot)
+    together = Together(new_model(setting, snapshot), engine)
+
+    def edit(number: int) -> None:
+        for replica in ("hub", "north"):
+            together.slot(Slot(replica, number), {key: drawn.choice(OPERATIONS) for key in keys})
+
     # A first round, so that tombstones and earlier metadata take part in the next.
-    crashing.edit()
-    crashing.engine.sync("north")
+    edit(0)
+    together.sync("north")
     remaining = list(LADDER)
-    for _ in range(8):
-        crashing.edit()
+    for number in range(1, 9):
+        edit(number)
         # The sides run beside each other: while one dies the other may get past points of its own. Then the session
         # ends, and new changes start at the first point that is left.
-        while remaining and stopped_at(remaining[0], crashing, monkeypatch):
+        while remaining and stopped_at(remaining[0], engine, monkeypatch):
             remaining.pop(0)
-        crashing.engine.sync("north")
-        crashing.check()
+        together.sync("north")
         if not remaining:
             break
     assert remaining == []
-    assert crashing.engine.sync("north").status == "nothing_to_do"
+    assert together.differing() == {}
+    assert engine.rows("hub") == engine.rows("north")
+    assert engine.sync("north").status == "nothing_to_do"
     assert not list((replica_dir / "hub" / "_mergerepl" / "staging").glob("*"))
     assert not list((replica_dir / "north" / "_mergerepl" / "staging").glob("*"))
 
@@ -130,7 +176,7 @@ def test_inv_26_stopped_while_generations_that_were_captured_before_are_closed(
     for name in ("hub", "north"):
         mergerepl.capture(replica_dir / name)
     for point in ("generations.before_close", "generations.after_close"):
-        stop_at(point, crashing, monkeypatch)
+        stop_at(point, crashing.engine, monkeypatch)
     crashing.engine.sync("north")
     crashing.check()
 
@@ -141,7 +187,7 @@ def test_inv_31_stopped_while_late_commits_are_taken_in(
 ) -> None:
     crashing = Crashing(spark, replica_dir)
     crashing.edit()
-    stop_at("subscriber.before_merge", crashing, monkeypatch)
+    stop_at("subscriber.before_merge", crashing.engine, monkeypatch)
     crashing.engine.write("north", {"k10": row("late", "late"), "k00": row("a", "late")})
     for point in (
         "late.before_manifest",
@@ -149,7 +195,7 @@ def test_inv_31_stopped_while_late_commits_are_taken_in(
         "subscriber.after_merge",
         "bookkeeping.before_replinfo",
     ):
-        stop_at(point, crashing, monkeypatch)
+        stop_at(point, crashing.engine, monkeypatch)
     for _ in range(2):
         crashing.engine.sync("north")
     rows = crashing.engine.rows("hub")
@@ -159,18 +205,18 @@ def test_inv_31_stopped_while_late_commits_are_taken_in(
     assert tuple(rows["k00"][:2]) == ("h1", "late")
 
 
-def stop_at(point: str, crashing: Crashing, monkeypatch: pytest.MonkeyPatch) -> None:
+def stop_at(point: str, engine: EngineNetwork, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run a session that dies at a failpoint."""
-    assert stopped_at(point, crashing, monkeypatch), point
+    assert stopped_at(point, engine, monkeypatch), point
 
 
-def stopped_at(point: str, crashing: Crashing, monkeypatch: pytest.MonkeyPatch) -> bool:
+def stopped_at(point: str, engine: EngineNetwork, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Run a session with a failpoint; return whether it died there."""
     failpoints._passed.clear()
     with monkeypatch.context() as context:
         context.setenv("MERGEREPL_FAILPOINT", f"{point}=raise")
         try:
-            crashing.engine.sync("north")
+            engine.sync("north")
         except FailpointError:
             return True
     return False
