@@ -27,9 +27,10 @@ class Site:
 
     def __init__(self, spark: SparkSession, folder: Path, articles: list[str]) -> None:
         self.spark, self.folder = spark, folder
+        ids = range(6)
+        rows = pa.table({"id": list(ids), "a": [f"a{i}" for i in ids], "b": [float(i) for i in ids]})
         for name in articles:
-            rows = spark.range(6).selectExpr("id", "concat('a', id) as a", "cast(id as double) as b")
-            rows.write.format("delta").save(str(self.path("hq", name)))
+            write_deltalake(str(self.path("hq", name)), rows)
         self.file = folder / "site.yml"
         self.file.write_text(
             yaml.safe_dump(
@@ -53,8 +54,11 @@ class Site:
         return mergerepl.sync(self.folder / "hq", long_running=True).sessions[0]
 
     def rows(self, replica: str, article: str) -> set[tuple[object, ...]]:
-        frame = self.spark.read.format("delta").load(str(self.path(replica, article)))
-        return {tuple(row) for row in frame.select("id", "a", "b").collect()}
+        found = DeltaTable(str(self.path(replica, article))).to_pyarrow_table(columns=["id", "a", "b"])
+        # As bytes: a trap writes some that are no UTF-8.
+        stored = found["a"].cast(pa.binary()).to_pylist()
+        texts = [None if each is None else each.decode("utf-8", "surrogateescape") for each in stored]
+        return set(zip(found["id"].to_pylist(), texts, found["b"].to_pylist(), strict=True))
 
 
 def optimize(site: Site, table: str, path: Path) -> int:
