@@ -24,6 +24,7 @@ from mergerepl.model.results import ArticleCapture, CaptureResult
 from mergerepl.store.control import Row
 from mergerepl.store.lease import lease, record_jvm
 from mergerepl.store.replica import Replica, ReplicaInfo
+from mergerepl.systables.catalog import SubscriptionState
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -174,7 +175,12 @@ def _sources(replica: Replica, info: ReplicaInfo) -> dict[str, Row]:
     """Return pubid -> how the replica takes part: at a subscriber its row about the publisher."""
     if info.role == PUBLISHER:
         return {row["pubid"]: {} for row in replica.publications}
-    return {row["pubid"]: row for row in replica.subscriptions() if row["replid"] != info.replid}
+    # The tables of a subscription that has ended are the user's own again, and may be gone.
+    return {
+        row["pubid"]: row
+        for row in replica.subscriptions()
+        if row["replid"] != info.replid and row["status"] != SubscriptionState.DELETED
+    }
 
 
 def _captured(

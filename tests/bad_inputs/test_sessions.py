@@ -220,6 +220,15 @@ def test_49_a_subscriber_with_a_replaced_table_can_be_taken_out(network: Network
     assert run("apply", FILE).exit_code == 0
 
 
+@pytest.mark.usefixtures("no_engine")
+def test_25_a_capture_needs_no_table_of_a_subscription_that_has_ended(network: Network) -> None:
+    network.write_file(subscriptions=[{"subscriber": "./south"}])
+    assert run("apply", FILE).exit_code == 0
+    gone(network.root("north") / "orders")
+    shown = run("capture", "north")
+    assert (shown.exit_code, shown.stderr) == (0, ""), shown.output
+
+
 def with_lines(network: Network) -> None:
     """Publish a second article, as far as a publisher without subscribers knows it."""
     write_table(network.root("hq") / "lines")
