@@ -24,7 +24,7 @@ from mergerepl.store.captured_table import table_gone
 from mergerepl.store.control import ControlPlane, Row
 from mergerepl.store.deltalog import commits, head_version, is_delta_table
 from mergerepl.systables import catalog
-from mergerepl.systables.catalog import SubscriberKind, SubscriptionState
+from mergerepl.systables.catalog import SubscriberKind, SubscriptionState, SyncKind
 from mergerepl.systables.table import SystemTable
 
 _PUBLISH_ANEW = (
@@ -156,7 +156,10 @@ def unsubscribe_step(
     """
     roots = [work.publisher, *([subscriber.root] if subscriber else [])]
     is_unfinished = row["status"] == SubscriptionState.INACTIVE
-    detail = "end the subscription; its tables " + ("were not finished: removed" if is_unfinished else "stay")
+    is_copied = row["sync_type"] == SyncKind.AUTOMATIC
+    detail = "end the subscription; its tables " + (
+        "were not finished: removed" if is_unfinished and is_copied else "stay"
+    )
     if subscriber is None:
         detail += " (the replica cannot be reached: it is not told, and may have changes never uploaded)"
     elif not is_unfinished:

@@ -48,7 +48,7 @@ _UNSUPPORTED_TYPES = {
     "interval": "an interval",
 }
 _RESERVED_PREFIX = "__mr_"
-_RESERVED = frozenset({"_change_type", "_commit_version", "_commit_timestamp"})
+_OF_THE_FEED = frozenset({"_change_type", "_commit_version", "_commit_timestamp"})
 _MAPPING_CHARACTERS = " ,;{}()\n\t="
 
 
@@ -169,19 +169,22 @@ def _check_column_names(article: Article, table: TableFacts) -> None:
             raise _refusal(
                 article, f"its columns '{seen[folded]}' and '{name}' differ only in case", "Rename one."
             )
+        if folded in _OF_THE_FEED:
+            raise _refusal(
+                article,
+                f"its column '{name}' has a name that Delta's Change Data Feed needs for itself, so that Delta cannot "
+                "turn the feed on, whether the column is published or not",
+                "Rename the column.",
+            )
         seen[folded] = name
     for name in (field["name"] for field in published_fields(article, table)):
         folded = name.casefold()
         is_identity = folded == "rowguid" and name == article.rowguid
-        if (
-            folded in _RESERVED
-            or folded.startswith(_RESERVED_PREFIX)
-            or (folded in conflict_columns and not is_identity)
-        ):
+        if folded.startswith(_RESERVED_PREFIX) or (folded in conflict_columns and not is_identity):
             hint = f" (or publish it as the identity: `rowguid: {name}`)" if folded == "rowguid" else ""
             raise _refusal(
                 article,
-                f"its column '{name}' has a name that mergerepl or Delta needs for itself",
+                f"its column '{name}' has a name that mergerepl needs for itself",
                 f"Rename the column, or leave it out with `columns:`{hint}.",
             )
         if any(character in _MAPPING_CHARACTERS for character in name):

@@ -90,7 +90,7 @@ def check_target(publisher: Path, subscription: Subscription, article: Row, subi
     table = article_table(Path(subscription.subscriber), article)
     if subscription.sync_type is SyncType.NONE:
         source = read_table_facts(publisher / article["source_table"])
-        _check_schema(article, source, _facts_of_adopted(article, table))
+        _check_schema(article, source, _facts_of_adopted(article, table, subid))
         return
     if not os.path.lexists(table):
         return
@@ -110,8 +110,9 @@ def check_target(publisher: Path, subscription: Subscription, article: Row, subi
     )
 
 
-def _facts_of_adopted(article: Row, table: Path) -> TableFacts:
-    if not is_delta_table(table):
+def _facts_of_adopted(article: Row, table: Path, subid: str | None) -> TableFacts:
+    # A table that a snapshot left unfinished is not the user's: it will be dropped.
+    if not is_delta_table(table) or (subid is not None and is_unfinished(table, subid)):
         raise PublicationError(
             f"Article '{article['name']}': `sync_type: none` says that '{table}' holds the publisher's rows, "
             "but there is no Delta table. Create it, or leave `sync_type` out: the rows are then copied from "

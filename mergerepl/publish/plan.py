@@ -24,6 +24,7 @@ from mergerepl.publish.rows import (
     publication_row,
     publisher_row,
     subscriber_row,
+    subscription_columns,
 )
 from mergerepl.publish.situation import (
     Pair,
@@ -247,7 +248,11 @@ def _subscribe_step(
             )
             control = ControlPlane(work.publisher)
             control.replace(catalog.SUBSCRIPTIONS, [*control.rows(catalog.SUBSCRIPTIONS), row])
-            failpoint("subscribe.after_row")
+        else:
+            # The file may say something else by now.
+            stated = subscription_columns(subscription)
+            changes.update_rows(work.publisher, catalog.SUBSCRIPTIONS, stated, subid=row["subid"])
+        failpoint("subscribe.after_row")
         from mergerepl.publish.initialise import initialise
 
         initialise(work, subscription, row["subid"])

@@ -13,14 +13,13 @@ from mergerepl.model.publication import (
     Publication,
     SubscriberType,
     Subscription,
-    SyncType,
 )
 from mergerepl.publish.check_article import published_fields
 from mergerepl.publish.column_types import ddl_of
 from mergerepl.publish.table_facts import TableFacts
 from mergerepl.store.control import Row
 from mergerepl.systables import replinfo
-from mergerepl.systables.catalog import ArticleState, SubscriberKind, SubscriptionState, SyncStatus
+from mergerepl.systables.catalog import ArticleState, SubscriberKind, SubscriptionState, SyncKind, SyncStatus
 from mergerepl.systables.conflicts_info import conflict_table_name
 
 PUBLISHER_NICKNAME = 1
@@ -157,7 +156,7 @@ def publisher_row(info: Mapping[str, Any], pubid: str) -> Row:
         ),
         "status": int(SubscriptionState.ACTIVE),
         "subscriber_type": int(SubscriberKind.SERVER),
-        "sync_type": 1,
+        "sync_type": int(SyncKind.AUTOMATIC),
         "priority": PUBLISHER_PRIORITY,
     }
 
@@ -200,8 +199,15 @@ def subscriber_row(
         ),
         "replicastate": replicastate,
         "status": int(SubscriptionState.INACTIVE),
+        **subscription_columns(subscription),
+    }
+
+
+def subscription_columns(subscription: Subscription) -> Row:
+    """Return all that the file says of a subscription, for sysmergesubscriptions."""
+    return {
         "subscriber_type": int(SubscriberKind[subscription.type.name]),
-        "sync_type": 1 if subscription.sync_type is SyncType.AUTOMATIC else 2,
+        "sync_type": int(SyncKind[subscription.sync_type.name]),
         **subscription_settings(subscription),
     }
 

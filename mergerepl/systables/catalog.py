@@ -164,6 +164,13 @@ class SubscriberKind(IntEnum):
     CLIENT = 2
 
 
+class SyncKind(IntEnum):
+    """sysmergesubscriptions.sync_type."""
+
+    AUTOMATIC = 1
+    NONE = 2
+
+
 class SyncStatus(IntEnum):
     """sysmergesubscriptions.last_sync_status."""
 

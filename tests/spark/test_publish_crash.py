@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from mergerepl import failpoints
 from mergerepl.errors import PublicationError
-from mergerepl.model.publication import Article
+from mergerepl.model.publication import Article, SubscriberType, SyncType
 from mergerepl.systables import catalog, genhistory, replinfo
 from tests.spark.publishing import Hub, orders
 from tests.spark.test_publish_changes import capture, metadata, notes
@@ -223,6 +223,22 @@ def test_an_unfinished_subscription_can_be_taken_back(
     hub.publication = replace(hub.publication, subscriptions=subscriptions)
     hub.apply(capture=capture)
     assert notes(spark, hub, "north") == {1: "a", 2: "b", 3: "c"}
+
+
+def test_an_unfinished_subscription_takes_what_the_file_says_now(
+    spark: SparkSession, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.articles(orders())
+    cut_short(hub, "initialise.after_article", monkeypatch)
+    hub.subscribe("north", sync_type=SyncType.NONE)
+    with pytest.raises(PublicationError, match="but there is no Delta table"):
+        hub.apply(capture=capture)
+    hub.subscribe("north", type=SubscriberType.CLIENT, host_name="N")
+    hub.apply(capture=capture)
+    for name, nickname in (("hq", 2), ("north", 1), ("north", 2)):
+        (row,) = (r for r in hub.rows(name, catalog.SUBSCRIPTIONS) if r["replnickname"] == nickname)
+        assert (row["subscriber_type"], row["priority"], row["host_name"]) == (2, 0.0, "N"), name
+    assert hub.apply().steps == ()
 
 
 @pytest.mark.slow

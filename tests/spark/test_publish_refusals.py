@@ -108,6 +108,11 @@ TABLES: dict[str, tuple[Callable[[Hub], None], Article, str]] = {
         orders(),
         "'_change_type'.*Rename",
     ),
+    "a column of the feed that is left out": (
+        with_fields(ID, column("_Commit_Version", "long")),
+        orders(columns=("id",)),
+        r"'_Commit_Version'.*whether the column is published or not\. Rename the column\.$",
+    ),
     "a column of the conflict table": (
         with_fields(ID, column("modifieddate", "date")),
         orders(),
