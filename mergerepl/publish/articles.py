@@ -2,22 +2,24 @@
 
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from mergerepl.errors import PublicationError
 from mergerepl.failpoints import failpoint
 from mergerepl.model.publication import Article
 from mergerepl.model.results import PlanStep
-from mergerepl.publish.check_article import published_fields
+from mergerepl.publish.check_article import check_article, published_fields
 from mergerepl.publish.column_types import Field
 from mergerepl.publish.properties import describe, missing_properties, set_properties
 from mergerepl.publish.replica_state import note_captured
 from mergerepl.publish.rows import article_row
 from mergerepl.publish.system_tables import add_image_columns, create_conflict_table
-from mergerepl.publish.table_facts import TableFacts
+from mergerepl.publish.table_facts import TableFacts, read_table_facts
 from mergerepl.publish.work import Step, Work
 from mergerepl.store.control import ControlPlane
+from mergerepl.store.deltalog import commits
 from mergerepl.systables import catalog
 from mergerepl.systables.conflicts_info import conflict_table_name
 
@@ -60,6 +62,7 @@ def _publish(work: Work, new: NewArticle) -> None:
         work.spark, table, missing_properties(table, work.retention), work.mark(f"publish {name}")
     )
     failpoint("publish.after_alter")
+    _check_again(work, new, captured)
     mark = work.mark(f"system tables of {name}")
     conflict_table = conflict_table_name(work.publication.name, name)
     create_conflict_table(
@@ -81,6 +84,30 @@ def _publish(work: Work, new: NewArticle) -> None:
     rows = control.rows(catalog.ARTICLES)
     control.replace(catalog.ARTICLES, [*rows, {**row, "source_table": new.source_table}])
     failpoint("publish.after_article")
+
+
+def _check_again(work: Work, new: NewArticle, captured: int) -> None:
+    """Check what was written between the plan's check and the captured version: later writes the feed tells.
+
+    Raises: PublicationError.
+    """
+    article, path = new.article, new.table.path
+    since = list(commits(path, from_version_exclusive=new.table.version, through_version_inclusive=captured))
+    if all(commit.mark is not None for commit in since):
+        return
+    table = replace(read_table_facts(path), version=captured)
+    check_article(article, table)
+    if published_fields(article, table) != new.fields:
+        raise PublicationError(
+            f"Article '{article.name}': the columns of table '{path}' changed while it was being published. Run "
+            "`mergerepl apply` again.",
+            article=article.name,
+            table=str(path),
+        )
+    if any(commit.is_user_change for commit in since):
+        from mergerepl.publish.check_rows import check_rows
+
+        check_rows(work.spark, article, table)
 
 
 def unpublish(root: Path, artid: str) -> None:

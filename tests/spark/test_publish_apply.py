@@ -3,6 +3,7 @@
 import pickle
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -11,7 +12,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from mergerepl.errors import LeaseError, PublicationError
+from mergerepl.model.progress import NoProgress
 from mergerepl.model.publication import Article, SubscriberType, SyncType, Tracking
+from mergerepl.publish.apply import apply_publication
 from mergerepl.publish.replica_state import read_replica
 from mergerepl.publish.table_facts import read_table_facts
 from mergerepl.store.deltalog import CommitMark, head_version, read_commit
@@ -257,6 +260,38 @@ def test_longer_retentions_stay_and_shorter_ones_are_raised(spark: SparkSession,
         properties = read_table_facts(hub.root(name) / "orders").properties
         assert properties["delta.logRetentionDuration"] == "interval 90 days"
         assert properties["delta.deletedFileRetentionDuration"] == "interval 876 hours"
+
+
+class WritesMeanwhile(NoProgress):
+    """Writes to a table once, when its publishing begins: after the plan was made."""
+
+    def __init__(self, write: Callable[[], object]) -> None:
+        self.write: Callable[[], object] | None = write
+
+    def step(self, name: str, **_: object) -> None:
+        if name == "publish orders" and self.write is not None:
+            self.write()
+            self.write = None
+
+
+MEANWHILE: dict[str, tuple[dict[str, list[object]], str]] = {
+    "a row": ({"id": [3], "region": ["s"], "note": ["again"]}, "duplicate values.*id=3"),
+    "a column": ({"id": [4], "region": ["s"], "note": ["d"], "more": ["x"]}, "columns.*changed while"),
+}
+
+
+@pytest.mark.parametrize("case", MEANWHILE)
+def test_what_is_written_while_a_table_is_published_is_checked(
+    spark: SparkSession, hub: Hub, case: str
+) -> None:
+    rows, message = MEANWHILE[case]
+    hub.articles(orders())
+    hub.unsubscribe("north")
+    hub.unsubscribe("south")
+    progress = WritesMeanwhile(lambda: hub.table("orders", rows, mode="append", schema_mode="merge"))
+    with pytest.raises(PublicationError, match=message):
+        apply_publication(hub.publication, progress=progress)
+    assert hub.rows("hq", catalog.ARTICLES) == []
 
 
 def test_a_replica_in_use_is_left_alone(spark: SparkSession, hub: Hub) -> None:
