@@ -2,10 +2,12 @@
 
 import os
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from mergerepl.errors import PublicationError
+from mergerepl.failpoints import failpoint
 from mergerepl.model.publication import Article, Subscription
 from mergerepl.model.results import PlanStep
 from mergerepl.publish.column_types import ddl_of
@@ -14,6 +16,7 @@ from mergerepl.publish.replica_state import (
     ReplicaState,
     change_info,
     note_captured,
+    same_place,
 )
 from mergerepl.publish.rows import article_settings, definition, publication_settings, subscription_settings
 from mergerepl.publish.table_facts import TableFacts, read_table_facts
@@ -92,54 +95,64 @@ def update_rows(root: Path, table: SystemTable, change: Row, **where: object) ->
         control.replace(table, changed)
 
 
-def _differing(row: Row, wanted: Row) -> Row:
-    return {name: value for name, value in wanted.items() if row[name] != value}
+def _update_everywhere(
+    replicas: Sequence[ReplicaState], table: SystemTable, change: Row, **where: object
+) -> None:
+    """Change rows at all replicas, the publisher (the first) last: by its rows the next `apply` goes on."""
+    for replica in reversed(replicas):
+        update_rows(replica.root, table, change, **where)
+        failpoint("change.after_replica")
 
 
-def _told(row: Row, change: Row) -> str:
-    return ", ".join(f"{name} {row[name]} → {value}" for name, value in change.items())
+def _differing(rows: Sequence[Row], wanted: Row) -> Row:
+    """Return what one of the rows does not say; a change that was cut short reached some replicas only."""
+    return {name: value for name, value in wanted.items() if any(row[name] != value for row in rows)}
 
 
-def publication_steps(work: Work, row: Row, replicas: Sequence[ReplicaState]) -> list[Step]:
+def _told(rows: Sequence[Row], change: Row) -> str:
+    before = {name: next(r[name] for r in rows if r[name] != value) for name, value in change.items()}
+    return ", ".join(f"{name} {before[name]} → {value}" for name, value in change.items())
+
+
+def publication_steps(work: Work, replicas: Sequence[ReplicaState]) -> list[Step]:
     """Return the step that changes retention or conflict logging, if the file changed them."""
-    change = _differing(row, publication_settings(work.publication))
+    rows = [row for replica in replicas for row in replica.publications if row["pubid"] == work.pubid]
+    change = _differing(rows, publication_settings(work.publication))
     if not change:
         return []
-
-    def run() -> None:
-        for replica in replicas:
-            update_rows(replica.root, catalog.PUBLICATIONS, change, pubid=work.pubid)
-
-    return [Step(PlanStep("change", work.publication.name, _told(row, change)), run)]
+    run = partial(_update_everywhere, replicas, catalog.PUBLICATIONS, change, pubid=work.pubid)
+    return [Step(PlanStep("change", work.publication.name, _told(rows, change)), run)]
 
 
 def article_steps(articles: Sequence[tuple[Article, Row]], replicas: Sequence[ReplicaState]) -> list[Step]:
     """Return a step for each article whose resolver or resolution changed."""
     steps = []
-    for article, row in articles:
-        change = _differing(row, article_settings(article))
+    for article, known in articles:
+        artid = known["artid"]
+        rows = [row for replica in replicas for row in replica.articles if row["artid"] == artid]
+        change = _differing(rows, article_settings(article))
         if change:
-
-            def run(change: Row = change, artid: str = row["artid"]) -> None:
-                for replica in replicas:
-                    update_rows(replica.root, catalog.ARTICLES, change, artid=artid)
-
-            steps.append(Step(PlanStep("change", article.name, _told(row, change)), run))
+            run = partial(_update_everywhere, replicas, catalog.ARTICLES, change, artid=artid)
+            steps.append(Step(PlanStep("change", article.name, _told(rows, change)), run))
     return steps
 
 
-def subscription_steps(work: Work, subscription: Subscription, row: Row) -> list[Step]:
+def subscription_steps(
+    work: Work, subscription: Subscription, row: Row, subscriber: ReplicaState
+) -> list[Step]:
     """Return the step that changes priority or host name of a subscription, at both sides."""
-    change = _differing(row, subscription_settings(subscription))
+    # The subscriber has two rows: about itself and about the publisher.
+    rows = [row, *(each for each in subscriber.subscriptions if each["pubid"] == work.pubid)]
+    change = _differing(rows, subscription_settings(subscription))
     if not change:
         return []
 
     def run() -> None:
+        update_rows(subscriber.root, catalog.SUBSCRIPTIONS, change, pubid=work.pubid)
+        failpoint("change.between_sides")
         update_rows(work.publisher, catalog.SUBSCRIPTIONS, change, subid=row["subid"])
-        # both of its rows: about itself and about the publisher
-        update_rows(Path(subscription.subscriber), catalog.SUBSCRIPTIONS, change, pubid=work.pubid)
 
-    return [Step(PlanStep("change", subscription.subscriber, _told(row, change)), run)]
+    return [Step(PlanStep("change", subscription.subscriber, _told(rows, change)), run)]
 
 
 def unsubscribe_step(
@@ -154,7 +167,6 @@ def unsubscribe_step(
 
     Its detail tells what was never uploaded; `staged` are guids of generations that are, by a step before.
     """
-    roots = [work.publisher, *([subscriber.root] if subscriber else [])]
     is_unfinished = row["status"] == SubscriptionState.INACTIVE
     is_copied = row["sync_type"] == SyncKind.AUTOMATIC
     detail = "end the subscription; its tables " + (
@@ -173,17 +185,12 @@ def unsubscribe_step(
     def run() -> None:
         if is_unfinished and subscriber is not None:
             drop_unfinished([article_table(subscriber.root, a) for a in articles], row["subid"])
-        # At the publisher first: from then on no session runs for it.
-        for root in roots:
-            control = ControlPlane(root)
-            rows = control.rows(catalog.SUBSCRIPTIONS)
-            ended = [
-                {**r, "status": int(SubscriptionState.DELETED)}
-                if r["pubid"] == work.pubid and (root != work.publisher or r["subid"] == row["subid"])
-                else r
-                for r in rows
-            ]
-            control.replace(catalog.SUBSCRIPTIONS, ended)
+        ended = {"status": int(SubscriptionState.DELETED)}
+        if subscriber is not None:
+            update_rows(subscriber.root, catalog.SUBSCRIPTIONS, ended, pubid=work.pubid)
+            failpoint("unsubscribe.between_sides")
+        # The publisher last: what it calls ended no `apply` looks at again.
+        update_rows(work.publisher, catalog.SUBSCRIPTIONS, ended, subid=row["subid"])
 
     return Step(PlanStep("unsubscribe", row["subscriber_server"], detail), run)
 
@@ -192,13 +199,35 @@ def moved_step(work: Work, replica: ReplicaState, before: Path, others: Sequence
     """Return the step that tells a moved replica, and those that know it, where it is now."""
 
     def run() -> None:
-        change = {"subscriber_server": str(replica.root)}
-        for root in {replica.root, *(other.root for other in others if other.info)}:
-            update_rows(root, catalog.SUBSCRIPTIONS, change, replid=replica.repid)
-        update_rows(replica.root, catalog.PUBLICATIONS, {"publisher": str(work.publisher)}, pubid=work.pubid)
+        for other in (each for each in others if each.info):
+            _note_place(work, other.root, replica)
+        # Last: by this the next `apply` knows that all were told.
         change_info(replica.root, root=str(replica.root))
 
     return Step(PlanStep("move", str(replica.root), f"was at '{before}'"), run)
+
+
+def told_steps(work: Work, publisher: ReplicaState, subscribers: Sequence[ReplicaState]) -> list[Step]:
+    """Return a step for each subscriber that the publisher's move was not told, such as those of another file."""
+    steps = []
+    for subscriber in subscribers:
+        about = [row for row in subscriber.subscriptions if row["replid"] == publisher.repid]
+        known = {str(row["subscriber_server"]) for row in about}
+        before = next((place for place in known if not same_place(Path(place), publisher.root)), None)
+        if before is not None:
+            run = partial(_note_place, work, subscriber.root, publisher)
+            detail = f"tell it that its publisher is not at '{before}' any more"
+            steps.append(Step(PlanStep("move", str(subscriber.root), detail), run))
+    return steps
+
+
+def _note_place(work: Work, root: Path, replica: ReplicaState) -> None:
+    """Note where a replica is in what the replica at `root` knows; all publications there have one publisher."""
+    update_rows(root, catalog.PUBLICATIONS, {"publisher": str(work.publisher)})
+    failpoint("move.between_tables")
+    change = {"subscriber_server": str(replica.root)}
+    update_rows(root, catalog.SUBSCRIPTIONS, change, replid=replica.repid)
+    failpoint("move.after_replica")
 
 
 def property_steps(work: Work, replica: ReplicaState, *, retention_changed: bool) -> list[Step]:
@@ -240,12 +269,14 @@ def definition_step(
         return []
 
     def run() -> None:
-        update_rows(
-            work.publisher, catalog.PUBLICATIONS, {"definition": wanted, "status": 1}, pubid=work.pubid
-        )
         shared = definition(work.publication, with_subscriptions=False)
         for replica in replicas:
             update_rows(replica.root, catalog.PUBLICATIONS, {"definition": shared}, pubid=work.pubid)
+            failpoint("record.after_subscriber")
+        # The publisher last: by its row the next `apply` knows that the file was applied.
+        update_rows(
+            work.publisher, catalog.PUBLICATIONS, {"definition": wanted, "status": 1}, pubid=work.pubid
+        )
 
     if row is None:
         detail = "make the publication active"

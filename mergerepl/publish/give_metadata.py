@@ -132,11 +132,13 @@ def forget_metadata(work: Work, replica: ReplicaState, nicknames: Sequence[int])
     one goes: it would go on collecting changes under a number that the watermarks have passed.
     """
     assert replica.info is not None
+    for name in _TABLES:
+        path = replica.root / FOLDER / name
+        if head_version(path) > 0:
+            delete_runs_after(work.spark, path, through_seq_inclusive=replica.info["last_seq"])
+            delete_where(work.spark, path, F.col(contents.TABLENICK).isin(*nicknames))
+        failpoint("initialise.forgetting")
     control = replica.control
-    articles = control.rows(catalog.ARTICLES)
-    kept = [row for row in articles if row["nickname"] not in nicknames]
-    if kept != articles:
-        control.replace(catalog.ARTICLES, kept)
     generations = control.rows(genhistory.TABLE)
     kept = [
         {**row, "changecount": 0} if row["art_nick"] in nicknames else row
@@ -145,8 +147,10 @@ def forget_metadata(work: Work, replica: ReplicaState, nicknames: Sequence[int])
     ]
     if kept != generations:
         control.replace(genhistory.TABLE, kept)
-    for name in _TABLES:
-        path = replica.root / FOLDER / name
-        if head_version(path) > 0:
-            delete_runs_after(work.spark, path, through_seq_inclusive=replica.info["last_seq"])
-            delete_where(work.spark, path, F.col(contents.TABLENICK).isin(*nicknames))
+    failpoint("initialise.forgetting")
+    # Last: by these rows a run that starts over knows which articles are gone from the publication.
+    articles = control.rows(catalog.ARTICLES)
+    kept = [row for row in articles if row["nickname"] not in nicknames]
+    if kept != articles:
+        control.replace(catalog.ARTICLES, kept)
+    failpoint("initialise.forgetting")

@@ -82,11 +82,7 @@ def _steps(situation: Situation) -> Iterator[Step]:
 
 def _steps_before_last(situation: Situation) -> Iterator[Step]:
     work, publisher, row = situation.work, situation.publisher, situation.row
-    replicas = [publisher, *(pair.replica for pair in situation.pairs)]
-    for replica in replicas:
-        before = where_it_was(replica)
-        if before is not None:
-            yield changes.moved_step(work, replica, before, replicas)
+    yield from _move_steps(situation)
     if row is None:
         yield _publication_step(situation)
     yield from _finish_steps(situation)
@@ -98,8 +94,20 @@ def _steps_before_last(situation: Situation) -> Iterator[Step]:
             yield _unpublish_step(work, article)
     yield from publish_steps(work, situation.new)
     if row is not None:
-        yield from _change_steps(situation, row)
+        yield from _change_steps(situation)
     yield from _initialise_steps(situation)
+
+
+def _move_steps(situation: Situation) -> Iterator[Step]:
+    work, publisher = situation.work, situation.publisher
+    subscribers = [pair.replica for pair in situation.pairs]
+    replicas = [publisher, *subscribers]
+    for replica in replicas:
+        before = where_it_was(replica)
+        if before is not None:
+            yield changes.moved_step(work, replica, before, replicas)
+    if where_it_was(publisher) is None:
+        yield from changes.told_steps(work, publisher, subscribers)
 
 
 def _finish_steps(situation: Situation) -> Iterator[Step]:
@@ -150,19 +158,20 @@ def _publication_step(situation: Situation) -> Step:
     return Step(PlanStep("create", work.publication.name, detail), run)
 
 
-def _change_steps(situation: Situation, row: Row) -> Iterator[Step]:
-    work, publisher = situation.work, situation.publisher
-    replicas = [publisher, *situation.active]
-    settings = changes.publication_steps(work, row, replicas)
+def _change_steps(situation: Situation) -> Iterator[Step]:
+    work = situation.work
+    replicas = [situation.publisher, *situation.active]
+    settings = changes.publication_steps(work, replicas)
+    # The tables before the publication's row: a retention that the row has already would reach no table.
+    for replica in replicas:
+        yield from changes.property_steps(work, replica, retention_changed=bool(settings))
     yield from settings
     stated = {article.name: article for article in work.publication.articles}
     known = [(stated[r["name"]], r) for r in situation.articles if r["name"] in stated]
     yield from changes.article_steps(known, replicas)
     for pair in situation.pairs:
         if pair.row is not None and pair.is_active:
-            yield from changes.subscription_steps(work, pair.subscription, pair.row)
-    for replica in replicas:
-        yield from changes.property_steps(work, replica, retention_changed=bool(settings))
+            yield from changes.subscription_steps(work, pair.subscription, pair.row, pair.replica)
 
 
 def _initialise_steps(situation: Situation) -> Iterator[Step]:

@@ -12,7 +12,7 @@ from mergerepl.model.progress import Progress
 from mergerepl.model.publication import Article, Publication, Subscription, SyncType
 from mergerepl.publish import changes
 from mergerepl.publish.articles import NewArticle
-from mergerepl.publish.check_article import check_article, read_article_table
+from mergerepl.publish.check_article import check_article, published_fields, read_article_table
 from mergerepl.publish.check_subscriber import check_no_session_open, check_target, check_was_ours
 from mergerepl.publish.replica_state import (
     ReplicaState,
@@ -23,6 +23,7 @@ from mergerepl.publish.rows import (
     article_row,
 )
 from mergerepl.publish.staged import StagedSession
+from mergerepl.publish.system_tables import free_nickname
 from mergerepl.publish.table_facts import TableFacts
 from mergerepl.publish.unfinished import article_table, check_unwritten, is_unfinished
 from mergerepl.publish.work import Agent, Work
@@ -174,7 +175,7 @@ def _check_articles(situation: Situation) -> None:
     _check_removed(situation, known)
     staying = [row for row in situation.publisher.articles if not is_removed(situation, row)]
     nicknames = [row["nickname"] for row in situation.publisher.articles]
-    next_nickname = max([0, *nicknames, *situation.publisher.captured]) + 1
+    last_nickname = max([0, *nicknames, *situation.publisher.captured])
     for article in publication.articles:
         if article.name in known:
             changes.check_article_unchanged(article, known[article.name])
@@ -183,8 +184,13 @@ def _check_articles(situation: Situation) -> None:
         _check_claims(situation, article, path, staying)
         table = read_article_table(article, path)
         check_article(article, table)
-        situation.new.append(NewArticle(article, table, next_nickname, _source_table(article)))
-        next_nickname += 1
+        columns = published_fields(article, table)
+        last_nickname = (
+            free_nickname(work.publisher, columns, above=last_nickname)
+            if situation.publisher.info is not None
+            else last_nickname + 1
+        )
+        situation.new.append(NewArticle(article, table, last_nickname, _source_table(article)))
 
 
 def _source_table(article: Article) -> str:

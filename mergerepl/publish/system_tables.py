@@ -70,6 +70,17 @@ def _properties(table: SystemTable, retention: timedelta) -> dict[str, str]:
     return properties
 
 
+def free_nickname(publisher: Path, columns: Sequence[Field], *, above: int) -> int:
+    """Return the first nickname above `above` whose image column is not there yet, or has this very type.
+
+    An `apply` that was cut short leaves image columns of articles that may never come to be; they are empty.
+    """
+    present = read_table_facts(publisher / FOLDER / contents.NAME).fields
+    types = {column["name"]: ddl_of(column["type"]) for column in present}
+    wanted = ddl_of(image_field(above, columns)["type"])
+    return next(n for n in itertools.count(above + 1) if types.get(row_column(n), wanted) == wanted)
+
+
 def add_image_columns(spark: "SparkSession", root: Path, images: Mapping[int, Sequence[Field]]) -> None:
     """Add the image columns that contents and tombstone do not have yet."""
     for name in IMAGE_TABLES:

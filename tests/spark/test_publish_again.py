@@ -1,6 +1,7 @@
 """What was published or subscribed before and comes again, and subscriptions that end while something waits."""
 
 import shutil
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -87,7 +88,7 @@ def test_keys_written_before_the_first_subscriber_are_checked(spark: SparkSessio
 # ---- an article that is published again
 
 
-def publish_anew(hub: Hub) -> None:
+def publish_anew(hub: Hub, stops: Callable[[], None] = lambda: None) -> None:
     """Initialise everything anew, as the messages advise; the subscriber keeps its `_mergerepl`."""
     hub.unsubscribe("north")
     articles = hub.publication.articles
@@ -97,14 +98,27 @@ def publish_anew(hub: Hub) -> None:
     shutil.move(hub.root("north") / "orders", hub.folder / "old orders")
     hub.articles(*articles, LINES)
     hub.subscribe("north")
+    stops()
     apply(hub)
 
 
-def test_a_subscriber_initialised_anew_forgets_articles_that_are_gone(spark: SparkSession, hub: Hub) -> None:
+def test_a_subscriber_initialised_anew_forgets_articles_that_are_gone(
+    spark: SparkSession, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
     set_note(hub, "north", 1, "before")
     sync(hub, "north")
-    publish_anew(hub)
+
+    def stops() -> None:
+        """Forgetting takes several commits: cut it short between them."""
+        for number in (2, 3, 4):
+            stop_at(hub, f"initialise.forgetting:{number}", monkeypatch)
+
+    publish_anew(hub, stops)
     assert hub.rows("north", catalog.ARTICLES) == hub.rows("hq", catalog.ARTICLES)
+    assert (
+        spark.read.format("delta").load(str(hub.root("north") / "_mergerepl" / "MSmerge_contents")).isEmpty()
+    )
+    assert [row["changecount"] for row in hub.rows("north", genhistory.TABLE)] == [0]
     set_note(hub, "north", 2, "from north")
     set_note(hub, "hq", 3, "from hq")
     assert sync(hub, "north").status == "succeeded"
@@ -205,7 +219,10 @@ def test_an_interrupted_session_is_finished_before_its_subscription_ends(
     stop_at(hub, "stage.after_manifest", monkeypatch, subscriber="north")
     hub.unsubscribe("north")
     hub.articles(LINES)
-    steps = apply(hub).steps
+    stop_at(hub, "apply.before_finish", monkeypatch)
+    steps = apply(hub, dry_run=True).steps
+    stop_at(hub, "apply.after_finish", monkeypatch)
+    apply(hub)
     assert [step.action for step in steps] == ["finish", "unsubscribe", "unpublish", "publish", "record"]
     assert "never uploaded" not in steps[1].detail
     expected = {1: "from north", 2: "from hq", 3: "c"}

@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from mergerepl.agent.capture_replica import capture_held
+from mergerepl.config import load
 from mergerepl.errors import PublicationError
 from mergerepl.model.progress import NoProgress
 from mergerepl.model.publication import (
@@ -22,9 +23,13 @@ from mergerepl.model.publication import (
     SyncType,
     Tracking,
 )
+from mergerepl.publish.apply import apply_publication
 from mergerepl.publish.table_facts import read_table_facts
+from mergerepl.store.control import ControlPlane
 from mergerepl.store.replica import Replica
 from mergerepl.systables import catalog, genhistory, replinfo
+from mergerepl.systables.catalog import SubscriptionState, SyncKind
+from tests.bad_inputs.network import FILE, Network
 from tests.spark.publishing import Hub, orders
 
 pytestmark = pytest.mark.spark
@@ -206,7 +211,7 @@ def test_settings_change_at_every_replica(spark: SparkSession, hub: Hub) -> None
     hub.change(retention=timedelta(days=40), logging=ConflictLogging.BOTH)
     steps = hub.apply().steps
     assert {step.action for step in steps} == {"change", "record"}
-    assert "retention 14 → 40" in steps[0].detail
+    assert "retention 14 → 40" in next(step.detail for step in steps if step.object == "sales")
     for name in ("hq", "north"):
         (publication,) = hub.rows(name, catalog.PUBLICATIONS)
         assert (publication["retention"], publication["decentralized_conflicts"]) == (40, 1)
@@ -332,6 +337,39 @@ def test_a_moved_replica_is_found_and_told(spark: SparkSession, hub: Hub) -> Non
         servers = {row["subscriber_server"] for row in hub.rows(name, catalog.SUBSCRIPTIONS)}
         assert servers == {str(hub.root("hq")), str(hub.root("north"))}
     assert hub.apply().steps == ()
+
+
+def test_a_publisher_that_another_file_moved_is_told_to_its_subscribers(replica_dir: Path) -> None:
+    network = Network(replica_dir)
+    moved = network.root("moved")
+    network.root("hq").rename(moved)
+    network.edit("moved", replinfo.TABLE, root=str(moved))
+    network.write_file(publisher="./moved")
+    publication = load(network.folder / FILE)
+    assert [step.action for step in apply_publication(publication).steps] == ["move", "move", "record"]
+    for name in ("north", "south"):
+        control = ControlPlane(network.root(name))
+        assert {row["publisher"] for row in control.rows(catalog.PUBLICATIONS)} == {str(moved)}
+        servers = {row["subscriber_server"] for row in control.rows(catalog.SUBSCRIPTIONS)}
+        assert servers == {str(moved), str(network.root(name))}
+    assert apply_publication(publication).steps == ()
+
+
+@pytest.mark.parametrize(
+    ("sync_type", "told"), [(SyncKind.NONE, "stay"), (SyncKind.AUTOMATIC, "were not finished: removed")]
+)
+def test_ending_an_unfinished_subscription_tells_what_becomes_of_its_tables(
+    replica_dir: Path, sync_type: SyncKind, told: str
+) -> None:
+    network = Network(replica_dir)
+    control = ControlPlane(network.root("hq"))
+    unfinished = {"status": int(SubscriptionState.INACTIVE), "sync_type": int(sync_type)}
+    rows = control.rows(catalog.SUBSCRIPTIONS)
+    rows = [row | (unfinished if row["replnickname"] == 3 else {}) for row in rows]
+    control.replace(catalog.SUBSCRIPTIONS, rows)
+    network.write_file(subscriptions=[{"subscriber": "./north"}])
+    (step, _) = apply_publication(load(network.folder / FILE)).steps
+    assert step.detail == f"end the subscription; its tables {told}"
 
 
 @pytest.mark.parametrize("name", ["hq", "north"])

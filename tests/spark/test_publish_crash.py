@@ -1,23 +1,36 @@
 """I26 for `apply`: cut short at any point, the next `apply` needs no flag and ends where it would have."""
 
+import ast
 import os
 import pickle
 import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable as LogTable
 from pyspark.sql import SparkSession
 
 from mergerepl import failpoints
+from mergerepl.config import load
 from mergerepl.errors import PublicationError
 from mergerepl.model.publication import Article, SubscriberType, SyncType
-from mergerepl.systables import catalog, genhistory, replinfo
+from mergerepl.publish import apply
+from mergerepl.publish.apply import apply_publication
+from mergerepl.publish.column_types import ddl_of
+from mergerepl.publish.table_facts import read_table_facts
+from mergerepl.store.control import ControlPlane, Row
+from mergerepl.systables import catalog, genhistory, registry, replinfo
+from tests.bad_inputs.network import FILE, Network
+from tests.bad_inputs.test_sessions import with_lines
 from tests.spark.publishing import Hub, orders
 from tests.spark.test_publish_changes import capture, metadata, notes
 
@@ -30,6 +43,7 @@ FIRST = [
     "create.after_system_tables",
     "create.after_subscriptions",
     "apply.after_create",
+    "apply.before_publish",
     "publish.before_alter",
     "publish.after_alter",
     "publish.after_system_tables",
@@ -37,6 +51,7 @@ FIRST = [
     "publish.after_article",
     "publish.after_alter:2",
     "apply.after_publish:2",
+    "apply.before_subscribe",
     "subscribe.after_row",
     "initialise.begin",
     "initialise.after_system_tables",
@@ -47,9 +62,11 @@ FIRST = [
     "initialise.after_articles",
     "initialise.before_active",
     "initialise.after_active",
+    "apply.after_subscribe:1",  # the number: after `initialise.after_active` there is nothing to subscribe
     "apply.before_record",
 ]
 RUNNING = [
+    "apply.before_capture",
     "apply.after_capture",
     "initialise.begin",
     "initialise.after_system_tables",
@@ -71,6 +88,70 @@ def cut_short(hub: Hub, point: str, monkeypatch: pytest.MonkeyPatch, **options: 
     with pytest.raises(failpoints.FailpointError):
         hub.apply(**options)
     monkeypatch.delenv("MERGEREPL_FAILPOINT")
+
+
+ADDED = [
+    "publish.after_article",
+    "apply.before_initialise",
+    "initialise.after_create",
+    "initialise.forgetting",
+    "initialise.forgetting:2",
+    "initialise.forgetting:3",
+    "initialise.after_captured",
+    "apply.after_initialise",
+    "initialise.after_adopt",
+    "initialise.after_active",
+]
+CHANGES = [
+    "apply.before_move",
+    "move.between_tables",
+    "move.after_replica",
+    "move.after_replica:2",
+    "apply.after_move",
+    "apply.before_unsubscribe",
+    "unsubscribe.between_sides",
+    "apply.after_unsubscribe",
+    "apply.before_change",
+    "change.after_replica",
+    "change.after_replica:2",
+    "apply.after_change",
+    "change.after_replica:3",
+    "apply.after_change:2",
+    "change.between_sides",
+    "apply.after_change:3",
+    "apply.before_record",
+    "record.after_subscriber",
+    "apply.after_record",
+]
+ENDS = ["apply.before_unpublish", "apply.after_unpublish"]
+FINISHED = ["apply.before_finish", "apply.after_finish"]
+"""Passed in `test_publish_again.py`, as they need a session that was interrupted."""
+
+
+def named_points() -> set[str]:
+    """Return every failpoint an `apply` may pass, read from the code, so that a new one cannot be forgotten."""
+    folder = Path(apply.__file__).parents[1]
+    trees = [
+        ast.parse(p.read_text("utf-8"))
+        for name in ("publish", "snapshot")
+        for p in folder.glob(f"{name}/*.py")
+    ]
+    calls = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    first = {
+        name: [c.args[0] for c in calls if ast.unparse(c.func) == name] for name in ("failpoint", "PlanStep")
+    }
+    actions = {str(ast.literal_eval(argument)) for argument in first["PlanStep"]}
+    points = {ast.unparse(argument).strip("f'") for argument in first["failpoint"]}
+    return {point.replace("{action}", action) for point in points for action in actions}
+
+
+def test_an_apply_is_cut_short_at_every_point() -> None:
+    tested = {
+        point.partition(":")[0]
+        for points in (FIRST, RUNNING, ADDED, CHANGES, ENDS, FINISHED)
+        for point in points
+    }
+    assert tested == named_points()
 
 
 @pytest.fixture
@@ -117,6 +198,23 @@ def test_a_first_apply_that_is_cut_short_again_and_again_is_finished(
             cut_short(hub, point, monkeypatch)
     hub.apply()
     assert_first_apply_is_done(spark, hub)
+
+
+def test_no_article_gets_the_image_column_that_another_one_left(
+    spark: SparkSession, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.table("rates", {"id": [1], "rate": pa.array([Decimal("0.0001")], pa.decimal128(10, 4))})
+    rates = Article("rates", "rates", ("id",))
+    cut_short(hub, "publish.before_alter", monkeypatch)
+    hub.unsubscribe("north")
+    hub.articles(rates, orders())
+    hub.apply()
+    fields = read_table_facts(hub.publisher / "_mergerepl" / "MSmerge_contents").fields
+    types = {field["name"]: ddl_of(field["type"]) for field in fields}
+    nicknames = {row["name"]: row["nickname"] for row in hub.rows("hq", catalog.ARTICLES)}
+    # the columns of `orders` and `lines` were there, and are alike
+    assert nicknames == {"rates": 3, "orders": 4}
+    assert types["row_3"] == "struct<c0:bigint,c1:decimal(10,4)>"
 
 
 def change_before(hub: Hub) -> None:
@@ -183,10 +281,10 @@ def test_a_new_article_that_is_cut_short_again_and_again_is_finished(
     hub.table("orders", {"id": [9], "note": ["mine"]}, at="north", mode="append")
     subscriptions = hub.rows("north", catalog.SUBSCRIPTIONS)
     hub.articles(orders(), LINES)
-    for point in (
-        "publish.after_article",
-        *(f"initialise.after_{p}" for p in ("create", "captured", "articles")),
-    ):
+    for name in ("orders", "lines"):
+        shutil.copytree(hub.publisher / name, hub.root("west") / name)
+    hub.subscribe("west", sync_type=SyncType.NONE)
+    for point in ADDED:
         cut_short(hub, point, monkeypatch, capture=capture)
     hub.apply(capture=capture)
     assert hub.apply().steps == ()
@@ -196,6 +294,81 @@ def test_a_new_article_that_is_cut_short_again_and_again_is_finished(
     assert hub.rows("north", catalog.SUBSCRIPTIONS) == subscriptions
     captured = hub.rows("north", replinfo.TABLE)[0]["captured"]
     assert captured == {row["nickname"]: 1 for row in hub.rows("north", catalog.ARTICLES)}
+
+
+def change_all(network: Network) -> None:
+    """Move a subscriber, end another one's subscription, and change what a running publication may change."""
+    for name in ("hq", "north", "south"):
+        network.edit(name, catalog.ARTICLES, column_tracking=1)
+    network.root("north").rename(network.root("yonder"))
+    network.write_file(
+        retention="2 days",
+        conflict_logging="both",
+        articles=[
+            {"name": "orders", "key": ["id"], "tracking": "column", "resolver": {"resolution": "columns"}}
+        ],
+        subscriptions=[{"subscriber": "./yonder", "priority": 10.0, "host_name": "Y"}],
+    )
+
+
+def end_all(network: Network) -> None:
+    with_lines(network)
+    network.write_file(articles=[{"name": "lines", "key": ["id"]}], subscriptions=[])
+
+
+def state_after(
+    folder: Path, change: Callable[[Network], None], point: str | None, monkeypatch: pytest.MonkeyPatch
+) -> dict[str, list[Row]]:
+    """Apply a changed file, cut short at a point and then to the end; return the rows of the control plane."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    network = Network(folder)
+    change(network)
+    publication = load(folder / FILE)
+    if point is not None:
+        failpoints._passed.clear()
+        monkeypatch.setenv("MERGEREPL_FAILPOINT", f"{point}=raise")
+        with pytest.raises(failpoints.FailpointError):
+            apply_publication(publication)
+        monkeypatch.delenv("MERGEREPL_FAILPOINT")
+    apply_publication(publication)
+    assert apply_publication(publication).steps == (), point
+    roots = [root for root in sorted(folder.iterdir()) if root.is_dir()]
+    state = {f"{r.name} {t.name}": ControlPlane(r).rows(t) for r in roots for t in registry.CONTROL_PLANE}
+    for rows in state.values():
+        for row in rows:
+            # Tables made anew have ids and commits of their own.
+            row.update({name: None for name in ("table_ids", "captured_commits") if name in row})
+    return state
+
+
+@pytest.mark.parametrize(("change", "points"), [(change_all, CHANGES), (end_all, ENDS)])
+def test_changes_of_a_running_publication_that_were_cut_short_are_finished(
+    replica_dir: Path,
+    change: Callable[[Network], None],
+    points: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder = replica_dir / "network"
+    expected = state_after(folder, change, None, monkeypatch)
+    for point in points:
+        assert state_after(folder, change, point, monkeypatch) == expected, point
+
+
+def test_a_longer_retention_that_was_cut_short_reaches_every_table(
+    spark: SparkSession, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.articles(orders())
+    hub.apply()
+    hub.change(retention=timedelta(days=40))
+    for point in ("apply.after_change", "apply.before_change", "change.after_replica"):
+        cut_short(hub, point, monkeypatch)
+    hub.apply()
+    for name in ("hq", "north"):
+        assert hub.rows(name, catalog.PUBLICATIONS)[0]["retention"] == 40
+        properties = read_table_facts(hub.root(name) / "orders").properties
+        assert properties["delta.deletedFileRetentionDuration"] == "interval 40 days"
+    assert hub.apply().steps == ()
 
 
 def test_rows_written_to_an_unfinished_table_are_not_dropped(
