@@ -4,6 +4,7 @@ from pathlib import Path
 
 from mergerepl.errors import PublicationError
 from mergerepl.failpoints import failpoint
+from mergerepl.publish.check_rows import check_generated, foreign_file
 from mergerepl.publish.properties import missing_properties, set_properties
 from mergerepl.publish.table_facts import read_table_facts
 from mergerepl.publish.unfinished import article_table
@@ -33,13 +34,24 @@ def adopt(work: Work, article: Row, source: Path, source_version: int, root: Pat
 def check_same_rows(
     work: Work, article: Row, source: Path, source_version: int, target: Path, target_version: int
 ) -> None:
-    """Check that a subscriber's table holds the publisher's rows.
+    """Check that a subscriber's table holds the publisher's rows, in files of its own.
 
     Raises: PublicationError naming up to five keys that differ.
     """
+    rows = read_version(work.spark, target, target_version)
+    foreign = foreign_file(rows, target)
+    if foreign is not None:
+        raise PublicationError(
+            f"Article '{article['name']}': table '{target}' has files outside its folder, such as '{foreign}' (a "
+            "shallow clone?), whose owner may remove them. Copy it with CREATE TABLE … AS SELECT and put the copy in "
+            "its place, or move it away and leave `sync_type` out: the rows are then copied from the publisher.",
+            article=article["name"],
+            table=str(target),
+        )
+    check_generated(rows, read_table_facts(target).generated_columns, article=article["name"], table=target)
     differing = differing_rows(
         read_version(work.spark, source, source_version),
-        read_version(work.spark, target, target_version),
+        rows,
         article["published_columns"],
         article["key_columns"],
     )

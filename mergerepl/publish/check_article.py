@@ -10,6 +10,9 @@ from mergerepl.publish.table_facts import TableFacts, read_table_facts
 from mergerepl.store.deltalog import GENERATION_EXPRESSION, LOG_FOLDER, is_delta_table
 from mergerepl.systables.conflicts_info import CONFLICT_COLUMNS
 
+Problem = tuple[str, str]
+"""Why a table cannot take part, and what to do."""
+
 KNOWN_FEATURES = frozenset(
     {
         "allowColumnDefaults",
@@ -92,11 +95,10 @@ def check_article(article: Article, table: TableFacts) -> None:
 
     Raises: PublicationError naming the article, the column or property, and what to do.
     """
-    _check_protocol(article, table)
-    _check_properties(article, table)
+    _refuse_if(article, table_problem(table))
     _check_column_names(article, table)
     columns = published_fields(article, table)
-    _check_types(article, columns)
+    _refuse_if(article, column_problem(columns))
     _check_identity(article, table)
     _check_left_out(article, table, {field["name"] for field in columns})
 
@@ -132,32 +134,28 @@ def _names(table: TableFacts, most: int = 12) -> str:
     return ", ".join(names[:most]) + more
 
 
-def _check_protocol(article: Article, table: TableFacts) -> None:
+def table_problem(table: TableFacts) -> Problem | None:
+    """Return why a table as such cannot take part, at whichever replica, and what to do; None if it can."""
     unknown = sorted(table.features - KNOWN_FEATURES)
     if unknown:
-        raise _refusal(
-            article,
+        return (
             f"table '{table.path}' uses the Delta table feature {', '.join(unknown)}, which this mergerepl "
             "does not know",
             "Drop the feature with ALTER TABLE … DROP FEATURE, or use a later mergerepl.",
         )
     if table.reader_version > _LAST_READER_VERSION or table.writer_version > _LAST_WRITER_VERSION:
-        raise _refusal(
-            article,
+        return (
             f"table '{table.path}' has Delta protocol {table.reader_version}/{table.writer_version}; this "
             f"mergerepl knows up to {_LAST_READER_VERSION}/{_LAST_WRITER_VERSION}",
             "Use a later mergerepl.",
         )
-
-
-def _check_properties(article: Article, table: TableFacts) -> None:
     if table.properties.get("delta.appendOnly", "false").lower() == "true":
-        raise _refusal(
-            article,
+        return (
             f"table '{table.path}' is append-only (delta.appendOnly = true), so updates and deletes of other "
             "replicas could not be applied",
             "Unset the property, or leave the table out.",
         )
+    return None
 
 
 def _check_column_names(article: Article, table: TableFacts) -> None:
@@ -196,29 +194,28 @@ def _check_column_names(article: Article, table: TableFacts) -> None:
             )
 
 
-def _check_types(article: Article, columns: Sequence[Field]) -> None:
+def column_problem(columns: Sequence[Field]) -> Problem | None:
+    """Return why one of these columns cannot take part, at whichever replica, and what to do; None if all can."""
     for field in columns:
         for name, words in _UNSUPPORTED_TYPES.items():
             if any(leaf.startswith(name) for leaf in leaf_types(field["type"])):
-                raise _refusal(
-                    article,
+                return (
                     f"its column '{field['name']}' is {words}, which cannot be replicated",
                     "Leave the column out with `columns:`, or change its type.",
                 )
         if "__COLLATIONS" in field["metadata"]:
-            raise _refusal(
-                article,
+            return (
                 f"its column '{field['name']}' is a collated string, which this version of Delta cannot "
                 "change",
                 "Leave the column out with `columns:`, or give it the default collation.",
             )
         if any(name.startswith("delta.identity.") for name in field["metadata"]):
-            raise _refusal(
-                article,
+            return (
                 f"its column '{field['name']}' is an identity column (GENERATED … AS IDENTITY): each replica "
                 "would give out the same numbers, and Delta allows no values from elsewhere",
                 "Use keys that are unique everywhere, such as GUIDs, in an ordinary column.",
             )
+    return None
 
 
 def _check_identity(article: Article, table: TableFacts) -> None:
@@ -256,6 +253,11 @@ def _check_left_out(article: Article, table: TableFacts, published: set[str]) ->
                 "so rows inserted at a subscriber could not be stored here",
                 "Publish the column, or allow NULLs or give it a default.",
             )
+
+
+def _refuse_if(article: Article, problem: Problem | None) -> None:
+    if problem is not None:
+        raise _refusal(article, *problem)
 
 
 def _refusal(article: Article, why: str, next_step: str) -> PublicationError:

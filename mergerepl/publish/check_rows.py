@@ -1,4 +1,12 @@
-"""Whether a table's rows can be told apart: no NULL or duplicate keys, GUIDs where GUIDs are promised."""
+"""Whether a table's rows can be replicated: no NULL or duplicate keys, GUIDs where GUIDs are promised.
+
+Their files must be the table's own, and their generated columns what a copy would compute.
+"""
+
+from collections.abc import Mapping
+from functools import reduce
+from operator import or_
+from pathlib import Path
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -16,17 +24,33 @@ MOST_NAMED = 5
 GUID_PATTERN = "^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
 
 _ROWS = "__mr_rows"
+_UNLIKE = "__mr_unlike"
 
 
 def check_rows(spark: SparkSession, article: Article, table: TableFacts) -> None:
-    """Check the identities of a table's rows, in one job.
+    """Check the identities and the generated columns of a table's rows, in one job.
 
-    Raises: PublicationError naming up to five of the offending keys.
+    Raises: PublicationError naming up to five of the offending keys, or a generated column; or a file elsewhere.
     """
     rows = read_version(spark, table.path, table.version)
-    _check_files(rows, article, table)
-    _check_generated(spark, article, table)
-    bad = with_readable(bad_identities(rows, article), article.identity).take(MOST_NAMED + 1)
+    foreign = foreign_file(rows, table.path)
+    if foreign is not None:
+        raise PublicationError(
+            f"Article '{article.name}' cannot be published: table '{table.path}' has files outside its "
+            f"folder, such as '{foreign}' (a shallow clone?). Copy it with CREATE TABLE … AS SELECT and "
+            "publish the copy.",
+            article=article.name,
+            table=str(table.path),
+        )
+    _check_computable(spark, article, table)
+    published = {field["name"] for field in published_fields(article, table)}
+    generated = {
+        name: expression for name, expression in table.generated_columns.items() if name in published
+    }
+    found = with_readable(bad_identities(rows, article, generated), article.identity).take(MOST_NAMED + 1)
+    bad = [row for row in found if row["__mr_reason"] is not None]
+    if found and not bad:
+        check_generated(rows, generated, article=article.name, table=table.path)
     if not bad:
         return
     named = [", ".join(f"{name}={_text(row[name])}" for name in article.identity) for row in bad[:MOST_NAMED]]
@@ -42,20 +66,47 @@ def check_rows(spark: SparkSession, article: Article, table: TableFacts) -> None
     )
 
 
-def _check_files(rows: DataFrame, article: Article, table: TableFacts) -> None:
-    """Refuse a table whose files lie elsewhere: their owner may remove them, and a log may name any file at all."""
-    foreign = [file for file in rows.inputFiles() if not file.startswith(f"file:{table.path}/")]
-    if foreign:
-        raise PublicationError(
-            f"Article '{article.name}' cannot be published: table '{table.path}' has files outside its "
-            f"folder, such as '{foreign[0]}' (a shallow clone?). Copy it with CREATE TABLE … AS SELECT and "
-            "publish the copy.",
-            article=article.name,
-            table=str(table.path),
-        )
+def foreign_file(rows: DataFrame, table: Path) -> str | None:
+    """Return a file of a table that lies elsewhere: its owner may remove it, and a log may name any file at all."""
+    return next((file for file in rows.inputFiles() if not file.startswith(f"file:{table}/")), None)
 
 
-def _check_generated(spark: SparkSession, article: Article, table: TableFacts) -> None:
+def check_generated(rows: DataFrame, generated: Mapping[str, str], *, article: str, table: Path) -> None:
+    """Check that generated columns (name -> expression) hold what their expressions give in this session.
+
+    A snapshot of other rows would fail halfway: Delta compares them as well.
+
+    Raises: PublicationError naming the column and how many rows differ.
+    """
+    if not generated:
+        return
+    counts = rows.agg(
+        *(F.count_if(unlike).alias(name) for name, unlike in _unlike(generated).items())
+    ).first()
+    assert counts is not None
+    for name, expression in generated.items():
+        if counts[name]:
+            told = f"{counts[name]} row{'' if counts[name] == 1 else 's'}"
+            zone = rows.sparkSession.conf.get("spark.sql.session.timeZone")
+            raise PublicationError(
+                f"Article '{article}': in {told} of table '{table}', generated column '{name}' is not what its "
+                f"expression ({expression}) gives in this session, whose time zone is {zone}. They were written in "
+                "another time zone, perhaps, and no copy of the table would take them. Write these rows anew, and "
+                f"later ones too, in a session with spark.sql.session.timeZone {zone} (an UPDATE computes the column), "
+                "or leave the column out with `columns:`.",
+                article=article,
+                table=str(table),
+            )
+
+
+def _unlike(generated: Mapping[str, str]) -> dict[str, Column]:
+    """Return for each generated column whether a row's value is another than its expression gives."""
+    return {
+        name: ~F.col(quote(name)).eqNullSafe(F.expr(expression)) for name, expression in generated.items()
+    }
+
+
+def _check_computable(spark: SparkSession, article: Article, table: TableFacts) -> None:
     """Refuse a column generated from ones left out: what a subscriber writes into it could not be stored here."""
     names = [field["name"] for field in published_fields(article, table)]
     for name, expression in table.generated_columns.items():
@@ -73,16 +124,22 @@ def _text(value: object) -> str:
     return "NULL" if value is None else str(value)
 
 
-def bad_identities(rows: DataFrame, article: Article) -> DataFrame:
-    """Return the identities that are no identities: columns, how many rows have it, and why it is bad."""
+def bad_identities(rows: DataFrame, article: Article, generated: Mapping[str, str]) -> DataFrame:
+    """Return the identities that are no identities: columns, how many rows have it, and why it is bad.
+
+    Those of rows whose generated columns (name -> expression) hold something else come with them, without a reason:
+    one scan tells of both.
+    """
     columns = [F.col(quote(name)) for name in article.identity]
     # a GUID is the same in either case
     identity: list[Column] = [F.lower(columns[0]).alias(article.identity[0])] if article.rowguid else columns
-    counted = rows.groupBy(*identity).agg(F.count(F.lit(1)).alias(_ROWS))
+    is_unlike = reduce(or_, _unlike(generated).values(), F.lit(False))
+    counted = rows.groupBy(*identity).agg(F.count(F.lit(1)).alias(_ROWS), F.bool_or(is_unlike).alias(_UNLIKE))
     has_null = F.lit(False)
     for column in columns:
         has_null = has_null | column.isNull()
     reason = F.when(has_null, F.lit("NULL values")).when(F.col(_ROWS) > 1, F.lit("duplicate values"))
     if article.rowguid:
         reason = reason.when(~columns[0].rlike(GUID_PATTERN), F.lit("values that are no GUIDs"))
-    return counted.select("*", reason.alias("__mr_reason")).where(F.col("__mr_reason").isNotNull())
+    told = counted.select("*", reason.alias("__mr_reason"))
+    return told.where(F.col("__mr_reason").isNotNull() | F.col(_UNLIKE))

@@ -5,13 +5,14 @@ from pathlib import Path
 
 from mergerepl.errors import PublicationError, StoreError
 from mergerepl.model.publication import Subscription, SyncType
-from mergerepl.publish.column_types import ddl_of
+from mergerepl.publish.check_article import column_problem, table_problem
+from mergerepl.publish.column_types import Field, ddl_of
 from mergerepl.publish.replica_state import ReplicaState
 from mergerepl.publish.table_facts import TableFacts, read_table_facts
 from mergerepl.publish.unfinished import article_table, check_unwritten, is_unfinished
 from mergerepl.publish.work import Work
 from mergerepl.store.control import Row
-from mergerepl.store.deltalog import is_delta_table
+from mergerepl.store.deltalog import GENERATION_EXPRESSION, is_delta_table
 from mergerepl.systables.catalog import SubscriptionState
 from mergerepl.systables.table import FOLDER
 
@@ -129,7 +130,7 @@ def _facts_of_adopted(article: Row, table: Path, subid: str | None) -> TableFact
 
 
 def _check_schema(article: Row, source: TableFacts, table: TableFacts) -> None:
-    """Check that both tables have the published columns with the same types; their order plays no part."""
+    """Check that both tables have the published columns, alike but for their order, and that sessions can write."""
     for name in article["published_columns"]:
         ours, theirs = source.field(name), table.field(name)
         assert ours is not None
@@ -143,9 +144,27 @@ def _check_schema(article: Row, source: TableFacts, table: TableFacts) -> None:
             )
         elif ours["nullable"] and not theirs["nullable"]:
             _differ(article, table.path, f"its column '{name}' allows no NULL, while the publisher's does")
+        elif _generated(ours) != _generated(theirs):
+            how = f"its column '{name}' is {_generated(theirs)}, and the publisher's is {_generated(ours)}"
+            _differ(article, table.path, how)
     extra = [field["name"] for field in table.fields if field["name"] not in article["published_columns"]]
     if extra:
         _differ(article, table.path, f"it has the column '{extra[0]}', which is not published")
+
+    problem = table_problem(table) or column_problem(table.fields)
+    if problem is not None:
+        why, next_step = problem
+        raise PublicationError(
+            f"Article '{article['name']}': `sync_type: none` takes table '{table.path}' as it is, but {why}. "
+            f"{next_step}",
+            article=article["name"],
+            table=str(table.path),
+        )
+
+
+def _generated(field: Field) -> str:
+    expression = field["metadata"].get(GENERATION_EXPRESSION)
+    return "not generated" if expression is None else f"generated as ({expression})"
 
 
 def _differ(article: Row, table: Path, how: str) -> None:

@@ -46,9 +46,11 @@ class Hub:
         write_deltalake(str(path), pa.table(rows), **options)
         return path
 
-    def empty_table(self, name: str, fields: list[dict[str, Any]], **properties: str) -> Path:
+    def empty_table(
+        self, name: str, fields: list[dict[str, Any]], *, at: str = "hq", **properties: str
+    ) -> Path:
         """Create an empty table of any schema, also one that no engine would create."""
-        path = self.publisher / name
+        path = self.root(at) / name
         create_table(path, NewTable(fields, (), properties), CommitMark("test", "create"))
         return path
 

@@ -10,7 +10,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from mergerepl.errors import ConfigurationError, MergeReplError, PublicationError, StoreError
-from mergerepl.model.publication import Article, Subscription
+from mergerepl.model.progress import NoProgress
+from mergerepl.model.publication import Article, Subscription, SyncType
+from mergerepl.publish.adopt import check_same_rows
+from mergerepl.publish.work import Agent, Work
+from mergerepl.store.sql import literal
 from tests.spark.publishing import Hub, column, orders
 
 ID = column("id", "integer")
@@ -180,6 +184,59 @@ def test_a_table_that_cannot_be_published_is_refused_without_a_jvm(replica_dir: 
     refused(hub, message)
 
 
+GENERATED = column("n", "integer", **{"delta.generationExpression": "id + 1"})
+OTHERWISE = column("n", "integer", **{"delta.generationExpression": "id + 2"})
+PLAIN = column("n", "integer")
+OWN_TABLES: dict[str, tuple[dict[str, object], dict[str, object], dict[str, str], str]] = {
+    "a generated column": (
+        PLAIN,
+        GENERATED,
+        {},
+        r"'n' is generated as \(id \+ 1\), and the publisher's is not",
+    ),
+    "a column not generated": (
+        GENERATED,
+        PLAIN,
+        {},
+        r"'n' is not generated, and the publisher's is generated",
+    ),
+    "another expression": (
+        GENERATED,
+        OTHERWISE,
+        {},
+        r"as \(id \+ 2\), and the publisher's is generated as \(id \+ 1\)",
+    ),
+    "an identity column": (
+        PLAIN,
+        column("n", "integer", **{"delta.identity.start": 1}),
+        {},
+        "takes table '.*north/orders' as it is, but its column 'n' is an identity column",
+    ),
+    "append-only": (
+        PLAIN,
+        PLAIN,
+        {"delta.appendOnly": "true"},
+        "north/orders' is append-only .*Unset the property",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", OWN_TABLES)
+def test_a_subscribers_own_table_that_cannot_be_taken_is_refused_without_a_jvm(
+    replica_dir: Path, case: str
+) -> None:
+    ours, theirs, properties, message = OWN_TABLES[case]
+    hub = Hub(replica_dir)
+    hub.empty_table("orders", [ID, ours])
+    hub.empty_table("orders", [ID, theirs], at="north", **properties)
+    hub.articles(orders())
+    hub.subscribe("north", sync_type=SyncType.NONE)
+    before = hub.snapshot_of_files()
+    with pytest.raises(PublicationError, match=message):
+        hub.apply()
+    assert hub.snapshot_of_files() == before
+
+
 def refused(hub: Hub, message: str, error: type[MergeReplError] = PublicationError) -> None:
     before = hub.snapshot_of_files()
     with pytest.raises(error, match=f"(?s){message}"):
@@ -302,6 +359,10 @@ def test_files_outside_the_table_are_refused(spark: SparkSession, replica_dir: P
     spark.sql(f"CREATE TABLE delta.`{hub.publisher}/orders` SHALLOW CLONE delta.`{hub.publisher}/orig inal`")
     hub.articles(orders())
     refused(hub, "files outside its folder.*orig inal/part.*CREATE TABLE")
+    hub.articles(replace(orders(), table="orig inal"))
+    shutil.copytree(hub.publisher / "orders", hub.root("north") / "orig inal")
+    hub.subscribe("north", sync_type=SyncType.NONE)
+    refused(hub, "north/orig inal' has files outside its folder.*hq/orig inal/part.*leave `sync_type` out")
 
 
 @pytest.mark.spark
@@ -335,3 +396,30 @@ def test_a_column_generated_from_one_left_out_is_refused(spark: SparkSession, re
     assert not (hub.publisher / "_mergerepl").exists()
     hub.articles(orders(columns=("id", "a", "b")))
     hub.apply()
+
+
+def test_generated_values_of_another_time_zone_are_refused(spark: SparkSession, replica_dir: Path) -> None:
+    hub = Hub(replica_dir)
+    path = hub.publisher / "orders"
+    rome = spark.newSession()
+    rome.conf.set("spark.sql.session.timeZone", "Europe/Rome")
+    rome.sql(
+        f"CREATE TABLE delta.`{path}` (id int, ts timestamp, day date GENERATED ALWAYS AS (CAST(ts AS DATE)), x int)"
+        " USING delta"
+    )
+    times = ("2024-01-01 00:30:00", "2024-01-01 12:30:00", None)
+    rows = ", ".join(
+        f"({i}, CAST({literal(t) if t else 'NULL'} AS timestamp), 1)" for i, t in enumerate(times)
+    )
+    rome.sql(f"INSERT INTO delta.`{path}` (id, ts, x) VALUES {rows}")
+    hub.articles(orders())
+    says = r"in 1 row of table '.*orders', generated column 'day' is not .*\(CAST\(ts AS DATE\)\).*time zone is UTC"
+    refused(hub, says)
+    work = Work(hub.publication, "p", hub.publisher, Agent(hub.captures.append, print), NoProgress())
+    article = {"name": "orders", "published_columns": ["id", "ts", "day", "x"], "key_columns": ["id"]}
+    with pytest.raises(PublicationError, match=says):
+        check_same_rows(work, article, path, 1, path, 1)
+    spark.sql(f"UPDATE delta.`{path}` SET x = x WHERE id = 0")
+    hub.subscribe("north")
+    hub.apply()
+    assert spark.read.format("delta").load(str(hub.root("north") / "orders")).count() == 3
