@@ -4,7 +4,7 @@ from pathlib import Path
 
 from mergerepl.errors import PublicationError
 from mergerepl.failpoints import failpoint
-from mergerepl.publish.check_rows import check_generated, foreign_file
+from mergerepl.publish.check_rows import check_generated
 from mergerepl.publish.properties import missing_properties, set_properties
 from mergerepl.publish.table_facts import read_table_facts
 from mergerepl.publish.unfinished import article_table
@@ -13,6 +13,7 @@ from mergerepl.snapshot.compare_rows import KEY_PREFIX, differing_rows
 from mergerepl.store.control import Row
 from mergerepl.store.delta import read_version
 from mergerepl.store.images import with_readable
+from mergerepl.store.plain_files import foreign_file
 
 MOST_NAMED = 5
 
@@ -39,7 +40,7 @@ def check_same_rows(
     Raises: PublicationError naming up to five keys that differ.
     """
     rows = read_version(work.spark, target, target_version)
-    foreign = foreign_file(rows, target)
+    foreign = foreign_file(work.spark, target, target_version)
     if foreign is not None:
         raise PublicationError(
             f"Article '{article['name']}': table '{target}' has files outside its folder, such as '{foreign}' (a "

@@ -18,6 +18,7 @@ from mergerepl.publish.table_facts import TableFacts
 from mergerepl.snapshot.replica_table import is_computable
 from mergerepl.store.delta import read_version
 from mergerepl.store.images import with_readable
+from mergerepl.store.plain_files import foreign_file, read_columns
 from mergerepl.store.sql import quote
 
 MOST_NAMED = 5
@@ -32,8 +33,7 @@ def check_rows(spark: SparkSession, article: Article, table: TableFacts) -> None
 
     Raises: PublicationError naming up to five of the offending keys, or a generated column; or a file elsewhere.
     """
-    rows = read_version(spark, table.path, table.version)
-    foreign = foreign_file(rows, table.path)
+    foreign = foreign_file(spark, table.path, table.version)
     if foreign is not None:
         raise PublicationError(
             f"Article '{article.name}' cannot be published: table '{table.path}' has files outside its "
@@ -47,6 +47,10 @@ def check_rows(spark: SparkSession, article: Article, table: TableFacts) -> None
     generated = {
         name: expression for name, expression in table.generated_columns.items() if name in published
     }
+    if generated:
+        rows = read_version(spark, table.path, table.version)
+    else:
+        rows = read_columns(spark, table.path, table.version, article.identity)
     found = with_readable(bad_identities(rows, article, generated), article.identity).take(MOST_NAMED + 1)
     bad = [row for row in found if row["__mr_reason"] is not None]
     if found and not bad:
@@ -64,11 +68,6 @@ def check_rows(spark: SparkSession, article: Article, table: TableFacts) -> None
         article=article.name,
         keys="; ".join(named),
     )
-
-
-def foreign_file(rows: DataFrame, table: Path) -> str | None:
-    """Return a file of a table that lies elsewhere: its owner may remove it, and a log may name any file at all."""
-    return next((file for file in rows.inputFiles() if not file.startswith(f"file:{table}/")), None)
 
 
 def check_generated(rows: DataFrame, generated: Mapping[str, str], *, article: str, table: Path) -> None:
@@ -91,8 +90,8 @@ def check_generated(rows: DataFrame, generated: Mapping[str, str], *, article: s
             raise PublicationError(
                 f"Article '{article}': in {told} of table '{table}', generated column '{name}' is not what its "
                 f"expression ({expression}) gives in this session, whose time zone is {zone}. They were written in "
-                "another time zone, perhaps, and no copy of the table would take them. Write these rows anew, and "
-                f"later ones too, in a session with spark.sql.session.timeZone {zone} (an UPDATE computes the column), "
+                "another time zone, perhaps, and no copy of the table would take them. Delete these rows and "
+                f"insert them again, and later ones too, in a session with spark.sql.session.timeZone {zone}, "
                 "or leave the column out with `columns:`.",
                 article=article,
                 table=str(table),

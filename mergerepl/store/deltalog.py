@@ -233,7 +233,7 @@ def _commit_of(table: Path, version: int, actions: list[dict[str, Any]]) -> Comm
             file = action.get("add") or action.get("remove")
             data_change = data_change or "cdc" in action or bool(file and file.get("dataChange"))
             for name in _files_of(action):
-                if _is_foreign(table, name):
+                if is_foreign(table, name):
                     (foreign_removed if "remove" in action else foreign_added).append(name)
     return Commit(
         version,
@@ -259,7 +259,7 @@ def _files_of(action: Mapping[str, Any]) -> Iterator[str]:
             yield str(vector["pathOrInlineDv"])
 
 
-def _is_foreign(table: Path, name: str) -> bool:
+def is_foreign(table: Path, name: str) -> bool:
     """Return whether a path of the log leads out of the table's folder."""
     if ":/" not in name and ".." not in name and "%" not in name and not name.startswith("/"):
         return False

@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from mergerepl.store.delta import read_version
+from mergerepl.store.deltalog import is_foreign
 from mergerepl.store.sql import quote
 
 logger = logging.getLogger(__name__)
@@ -65,6 +66,22 @@ def read_files(
 ) -> DataFrame:
     """Return some columns of some files (at least one)."""
     return spark.read.schema(schema).parquet(*(str(table / each["path"]) for each in files))
+
+
+def foreign_file(spark: SparkSession, table: Path, version: int) -> str | None:
+    """Return a file of a table that lies outside its folder, or None.
+
+    Its owner may remove it, and a log may name any file at all.
+    """
+    try:
+        import pyarrow as pa
+
+        log = DeltaTable(str(table), version=version)
+        names: list[str] = pa.table(log.get_add_actions())["path"].to_pylist()
+    except Exception as error:
+        logger.info("%s: its files are asked of Spark: %s", table, error)
+        names = read_version(spark, table, version).inputFiles()
+    return next((name for name in names if is_foreign(table, name)), None)
 
 
 def read_columns(spark: SparkSession, table: Path, version: int, columns: Sequence[str]) -> DataFrame:
