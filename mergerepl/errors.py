@@ -14,8 +14,7 @@
         ├── CommitConflictError   another writer won the commit; run again         (transient)
         └── LeaseError            another agent holds the replica; run again       (transient)
 
-A message says what failed, on which object, why, and what to do next. `details()` gives the same facts to
-`--json` and to the session history.
+A message says what failed, on which object, why, and what to do next. `details()` gives the same facts to `--json`.
 """
 
 from typing import Any

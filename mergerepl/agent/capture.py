@@ -396,6 +396,23 @@ def _key_text(values: Iterable[object], article: PublishedArticle) -> str:
     return ", ".join(f"{name}={value}" for name, value in zip(article.identity, values, strict=True))
 
 
+def last_number(genhistory: Sequence[Row], info: ReplicaInfo) -> int:
+    """Return the highest generation number given out, also by a capture that died before its commit point."""
+    return max(info.last_generation, *(int(row["generation"]) for row in genhistory), 0)
+
+
+def open_generations(
+    genhistory: Sequence[Row], windows: Sequence[FeedWindow], info: ReplicaInfo
+) -> list[Row]:
+    """Return the open generation that the changes of each window join; new ones are numbered in turn."""
+    number = last_number(genhistory, info)
+    found = []
+    for window in windows:
+        number += window.has_changes
+        found.append(open_generation(genhistory, window.article, info, number))
+    return found
+
+
 def open_generation(
     genhistory: Sequence[Row], article: PublishedArticle, info: ReplicaInfo, number: int
 ) -> Row:

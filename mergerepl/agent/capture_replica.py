@@ -191,19 +191,15 @@ def _captured(
     spark_of: SparkSource,
     progress: Progress,
 ) -> tuple[ArticleCapture, ...]:
-    from mergerepl.agent.capture import commit_changes, open_generation, read_changes, remove_leftovers
+    from mergerepl.agent.capture import commit_changes, open_generations, read_changes, remove_leftovers
 
     spark = spark_of()
     remove_leftovers(lambda: spark, replica, info)
     genhistory = replica.genhistory()
-    # A capture that died may have left generations beyond the last one given out.
-    number = max([info.last_generation, *(int(row["generation"]) for row in genhistory)])
     captured: list[CapturedArticle] = []
     try:
-        for window in windows:
+        for window, generation in zip(windows, open_generations(genhistory, windows, info), strict=True):
             progress.step("capture", article=window.article.name)
-            number += window.has_changes
-            generation = open_generation(genhistory, window.article, info, number)
             priority = own_priority(info.role, sources[window.article.pubid])
             captured.append(
                 read_changes(spark, replica, window, info, priority=priority, generation=generation)

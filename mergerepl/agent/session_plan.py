@@ -13,9 +13,10 @@ from enumeration.generations import (
     start_generation,
 )
 from mergerepl.agent.capture import (
+    last_number,
     new_generation,
 )
-from mergerepl.agent.sides import SideState, last_number
+from mergerepl.agent.sides import SideState
 from mergerepl.agent.stage import StagedArticle
 from mergerepl.apply.side import data_app_id, next_seq, session_number_of
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
@@ -99,7 +100,7 @@ def number_generations(sides: dict[str, SideState], plan: SessionPlan) -> Number
     def number(side: SideState, received: list[Row], *, used: bool) -> tuple[dict[int, int], dict[int, int]]:
         if not used:
             return {}, {}
-        first = last_number(side) + 1
+        first = last_number(side.genhistory, side.info) + 1
         numbers = {row["generation"]: first + i for i, row in enumerate(received)}
         resolved = {nickname: first + len(received) + i for i, nickname in enumerate(two_sided)}
         return numbers, resolved

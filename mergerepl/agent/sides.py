@@ -12,7 +12,7 @@ from enumeration.generations import (
 from mergerepl.agent.capture import (
     CapturedArticle,
     commit_changes,
-    open_generation,
+    open_generations,
     read_changes,
     remove_leftovers,
     upserted,
@@ -87,21 +87,13 @@ def with_windows(side: SideState) -> SideState:
     return replace(side, windows=windows)
 
 
-def last_number(side: SideState) -> int:
-    """Return the highest generation number given out, also by a capture that died before its commit point."""
-    return max(side.info.last_generation, *(int(row["generation"]) for row in side.genhistory), 0)
-
-
 def captured_sides(spark: SparkSession, sides: dict[str, SideState]) -> dict[str, SideState]:
     """Compute what is new at both sides, side by side; nothing is written yet."""
-    jobs = []
-    for side in sides.values():
-        number = last_number(side)
-        for window in side.windows:
-            if window.has_changes:
-                number += 1
-            generation = open_generation(side.genhistory, window.article, side.info, number)
-            jobs.append((side, window, generation))
+    jobs = [
+        (side, *job)
+        for side in sides.values()
+        for job in zip(side.windows, open_generations(side.genhistory, side.windows, side.info), strict=True)
+    ]
 
     def read(job: tuple[SideState, FeedWindow, Row]) -> CapturedArticle:
         side, window, generation = job
