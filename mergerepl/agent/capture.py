@@ -26,7 +26,13 @@ from mergerepl.store import delta
 from mergerepl.store.control import Row
 from mergerepl.store.delta import Transaction
 from mergerepl.store.deltalog import CommitMark
-from mergerepl.store.images import identity_value, image_type, rowguid_of_image, with_readable
+from mergerepl.store.images import (
+    identity_value,
+    image_type,
+    rowguid_of_image,
+    unlike_generated,
+    with_readable,
+)
 from mergerepl.store.in_memory import Kept, broadcast_if_few, keep_in_memory, let_go
 from mergerepl.store.plain_files import read_columns
 from mergerepl.store.replica import Replica, ReplicaInfo
@@ -356,10 +362,7 @@ def _refuse_generated(window: FeedWindow, net: DataFrame) -> None:
             for name, field in zip(article.columns, article.fields, strict=True)
         )
     )
-    counts = [
-        F.count_if(~F.col(quote(name)).eqNullSafe(F.expr(text)))
-        for name, text in window.generated_columns.items()
-    ]
+    counts = [F.count_if(unlike) for unlike in unlike_generated(window.generated_columns).values()]
     others = dict(zip(window.generated_columns, rows.agg(*counts).collect()[0], strict=True))
     name = next((name for name, count in others.items() if count), None)
     if name is None:
@@ -377,7 +380,8 @@ def _refuse_generated(window: FeedWindow, net: DataFrame) -> None:
         return
     raise CaptureError(
         f"{told} Nothing was captured. Delete these rows and insert them again in a session with that time zone "
-        "(spark.sql.session.timeZone), or run mergerepl in one with the writer's; then run again.",
+        "(spark.sql.session.timeZone), then run again. A Python program whose own session has the writers' time zone may "
+        "synchronize them as they are.",
         article=article.name,
         table=str(window.table),
         column=name,

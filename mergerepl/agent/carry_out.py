@@ -202,8 +202,16 @@ def _write_all(
     merges = [work for work in side.work.articles if work.touches_rows]
 
     def merge(work: ArticleWork) -> Commit:
-        facts = read_table_facts(side.replica.table(side.articles[work.nickname]))
-        return merge_article(spark, changeset, side, work, generated_columns=facts.generated_columns)
+        article = side.articles[work.nickname]
+        facts = read_table_facts(side.replica.table(article))
+        return merge_article(
+            spark,
+            changeset,
+            side,
+            work,
+            generated_columns=facts.generated_columns,
+            left_out_columns=[name for name in facts.written_columns if name not in article.columns],
+        )
 
     def log() -> None:
         _log_conflicts(spark, changeset, side, parties)

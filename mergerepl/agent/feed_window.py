@@ -69,10 +69,12 @@ def feed_window(
     if head == captured and (is_late or is_as_captured(replica, article, info)):
         return FeedWindow(article, table, captured, head, (), (), None)
     metadata = require_same_table(replica, article, info)
+    generated = {name: text for name, text in metadata.generated_columns.items() if name in article.columns}
     try:
         found = list(commits(table, from_version_exclusive=captured, through_version_inclusive=head))
     except TruncatedLogError:
-        return FeedWindow(article, table, captured, head, (), (), "versions are gone from its log")
+        gone = "versions are gone from its log"
+        return FeedWindow(article, table, captured, head, (), (), gone, is_late, generated)
     has_metadata = any(commit.metadata is not None for commit in found)
     before = metadata_when_captured(replica, article, info) if has_metadata else None
     undone = _schema_gap(replica, article, found, before, at_head=None if is_late else metadata)
@@ -80,7 +82,6 @@ def feed_window(
     user_commits = tuple(commit for commit in found if commit.is_user_change)
     own_versions = tuple(commit.version for commit in found if commit.data_change and commit.mark is not None)
     gap = undone or _feed_gap(found)
-    generated = {name: text for name, text in metadata.generated_columns.items() if name in article.columns}
     return FeedWindow(article, table, captured, head, user_commits, own_versions, gap, is_late, generated)
 
 

@@ -74,6 +74,7 @@ def merge_article(
     work: ArticleWork,
     *,
     generated_columns: Collection[str],
+    left_out_columns: Sequence[str],
 ) -> Commit:
     """Bring one article's table at one side to the staged state; Delta computes the generated columns.
 
@@ -93,7 +94,7 @@ def merge_article(
         from_version_exclusive=work.from_version,
         generated_columns=generated_columns,
         # A late round inserts what the MERGE before it deleted, and a late write lets live.
-        deleted_at=work.from_version if changeset.manifest.round else None,
+        left_out_columns=left_out_columns if changeset.manifest.round else (),
     )
     failpoint(f"{side.name}.after_merge")
     return commit

@@ -39,7 +39,7 @@ class Stop:
 
 
 def repeat(once: Callable[[], SyncResult], output: Output, *, interval_s: float) -> int:
-    """Run `once`, report, wait, again; return 0 after a signal, 1 after a session that failed for good.
+    """Run `once`, report, wait, again; return 0 after a signal, 1 after a round in which all sessions failed for good.
 
     The rounds run in one worker thread: the main thread stays free for signals, and pyspark, which in a
     main thread takes Ctrl-C for itself and cancels the running jobs, leaves it alone.
@@ -52,7 +52,8 @@ def repeat(once: Callable[[], SyncResult], output: Output, *, interval_s: float)
             try:
                 result = _result(worker.submit(once))
                 output.synced_round(result, time=_now())
-                if any(session.is_failed and not session.is_transient for session in result.sessions):
+                # Those that can go on do: one subscriber out of reach, say, does not stop the others.
+                if all(session.is_failed and not session.is_transient for session in result.sessions):
                     return FAILED
             except MergeReplError as error:
                 if not isinstance(error, Transient):

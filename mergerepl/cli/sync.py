@@ -58,9 +58,9 @@ def sync(
 
     FILE or the publisher's folder means all its subscriptions, a subscriber's folder its own.
 
-    With --interval one process stays warm and reports one line a round. It goes on after a transient error and
-    ends after any other one, also of one session among several. On SIGTERM or Ctrl-C it stops after the
-    current session; a second signal ends it at once, which is safe too.
+    With --interval one process stays warm and reports one line a round. It goes on after a transient error, and
+    as long as one session of several goes well; it ends when all fail for another reason. On SIGTERM or Ctrl-C
+    it stops after the current session; a second signal ends it at once, which is safe too.
 
     Example:
       mergerepl sync sales.yml --validate checksum

@@ -40,22 +40,23 @@ def reachable(root: str | Path, replid: str) -> Replica | None:
         return None
 
 
-def members(replica: Replica, pubid: str) -> tuple[list[Replica], list[str]]:
+def members(replica: Replica, pubid: str, *, asking: str | None = None) -> tuple[list[Replica], list[str]]:
     """Return the replicas of a publication, the publisher first, and the roots of those out of reach.
 
-    The asked replica is among them. A subscriber knows the others only through its publisher.
+    The asked replica is among them. A subscriber knows the others only through its publisher, which may not know yet
+    where a subscriber that is `asking` (a replica's id) was moved to.
     """
     info = replica.info()
     known = [row for row in others(replica, info) if row["pubid"] == pubid]
     ends = {str(row["subscriber_server"]): row["replid"] for row in known}
     reached = {root: reachable(root, replid) for root, replid in ends.items()}
     found = [each for each in reached.values() if each is not None]
-    missing = [root for root, each in reached.items() if each is None]
+    missing = [root for root, each in reached.items() if each is None and ends[root] != asking]
     if info.role == PUBLISHER:
         return [replica, *found], missing
     if not found:
         return [replica], missing
-    all_, missing = members(found[0], pubid)
+    all_, missing = members(found[0], pubid, asking=info.replid)
     return all_ if any(each.root == replica.root for each in all_) else [*all_, replica], missing
 
 

@@ -31,7 +31,16 @@ def pending_changes(root: Path, *, table_problems: TableProblems) -> tuple[Pendi
     replica = Replica(root).require()
     info = replica.info()
     active = (row for row in others(replica, info) if row["status"] == SubscriptionState.ACTIVE)
-    return tuple(_subscription(replica, info, row, table_problems) for row in active)
+    told: dict[tuple[Path, int], Sequence[str]] = {}
+
+    def problems(source: Replica, article: PublishedArticle) -> Sequence[str]:
+        # The publisher's tables are asked after once, not for every subscription.
+        place = source.root, article.nickname
+        if place not in told:
+            told[place] = table_problems(source, article)
+        return told[place]
+
+    return tuple(_subscription(replica, info, row, problems) for row in active)
 
 
 def _subscription(

@@ -141,14 +141,18 @@ def subscription_steps(
     work: Work, subscription: Subscription, row: Row, subscriber: ReplicaState
 ) -> list[Step]:
     """Return the step that changes priority or host name of a subscription, at both sides."""
-    # The subscriber has two rows: about itself and about the publisher.
-    rows = [row, *(each for each in subscriber.subscriptions if each["pubid"] == work.pubid)]
-    change = _differing(rows, subscription_settings(subscription))
+    # The subscriber has two rows: about itself and about the publisher. Ending a subscription may have been cut short
+    # between the two sides, and the file taken back.
+    ids = {row["subid"], row["pubid"]}
+    rows = [row, *(each for each in subscriber.subscriptions if each["subid"] in ids)]
+    wanted = {**subscription_settings(subscription), "status": int(SubscriptionState.ACTIVE)}
+    change = _differing(rows, wanted)
     if not change:
         return []
 
     def run() -> None:
-        update_rows(subscriber.root, catalog.SUBSCRIPTIONS, change, pubid=work.pubid)
+        for subid in sorted(ids):
+            update_rows(subscriber.root, catalog.SUBSCRIPTIONS, change, subid=subid)
         failpoint("change.between_sides")
         update_rows(work.publisher, catalog.SUBSCRIPTIONS, change, subid=row["subid"])
 

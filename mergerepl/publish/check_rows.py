@@ -17,7 +17,7 @@ from mergerepl.publish.check_article import published_fields
 from mergerepl.publish.table_facts import TableFacts
 from mergerepl.snapshot.replica_table import is_computable
 from mergerepl.store.delta import read_version
-from mergerepl.store.images import with_readable
+from mergerepl.store.images import unlike_generated, with_readable
 from mergerepl.store.plain_files import foreign_file, read_columns
 from mergerepl.store.sql import quote
 
@@ -80,7 +80,7 @@ def check_generated(rows: DataFrame, generated: Mapping[str, str], *, article: s
     if not generated:
         return
     counts = rows.agg(
-        *(F.count_if(unlike).alias(name) for name, unlike in _unlike(generated).items())
+        *(F.count_if(unlike).alias(name) for name, unlike in unlike_generated(generated).items())
     ).first()
     assert counts is not None
     for name, expression in generated.items():
@@ -96,13 +96,6 @@ def check_generated(rows: DataFrame, generated: Mapping[str, str], *, article: s
                 article=article,
                 table=str(table),
             )
-
-
-def _unlike(generated: Mapping[str, str]) -> dict[str, Column]:
-    """Return for each generated column whether a row's value is another than its expression gives."""
-    return {
-        name: ~F.col(quote(name)).eqNullSafe(F.expr(expression)) for name, expression in generated.items()
-    }
 
 
 def _check_computable(spark: SparkSession, article: Article, table: TableFacts) -> None:
@@ -132,7 +125,7 @@ def bad_identities(rows: DataFrame, article: Article, generated: Mapping[str, st
     columns = [F.col(quote(name)) for name in article.identity]
     # a GUID is the same in either case
     identity: list[Column] = [F.lower(columns[0]).alias(article.identity[0])] if article.rowguid else columns
-    is_unlike = reduce(or_, _unlike(generated).values(), F.lit(False))
+    is_unlike = reduce(or_, unlike_generated(generated).values(), F.lit(False))
     counted = rows.groupBy(*identity).agg(F.count(F.lit(1)).alias(_ROWS), F.bool_or(is_unlike).alias(_UNLIKE))
     has_null = F.lit(False)
     for column in columns:

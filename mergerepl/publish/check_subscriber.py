@@ -116,8 +116,8 @@ def _facts_of_adopted(article: Row, table: Path, subid: str | None) -> TableFact
     if not is_delta_table(table) or (subid is not None and is_unfinished(table, subid)):
         raise PublicationError(
             f"Article '{article['name']}': `sync_type: none` says that '{table}' holds the publisher's rows, "
-            "but there is no Delta table. Create it, or leave `sync_type` out: the rows are then copied from "
-            "the publisher.",
+            "but there is no Delta table, or only what a snapshot left unfinished. Create it, or leave `sync_type` out: "
+            "the rows are then copied from the publisher.",
             article=article["name"],
             table=str(table),
         )

@@ -49,6 +49,16 @@ class TableFacts:
         """The generated columns: name -> expression."""
         return self.metadata.generated_columns
 
+    @property
+    def written_columns(self) -> list[str]:
+        """The columns that a writer may set: those that Delta computes or counts itself are left out."""
+        return [
+            field["name"]
+            for field in self.fields
+            if field["name"] not in self.generated_columns
+            and not any(key.startswith("delta.identity.") for key in field["metadata"])
+        ]
+
     def field(self, name: str) -> Field | None:
         """Return the column of this very name, or None."""
         return next((field for field in self.fields if field["name"] == name), None)

@@ -3,7 +3,6 @@
 from collections.abc import Collection
 from pathlib import Path
 
-from mergerepl.monitoring.parties import others
 from mergerepl.monitoring.waiting import uncaptured, unsent_generations
 from mergerepl.store.replica import Replica
 
@@ -21,7 +20,10 @@ def unsent_changes(publisher: Path, subscriber: Path, pubid: str, *, staged: Col
     """
     replica = Replica(subscriber)
     info = replica.info()
-    about_publisher = [row for row in others(replica, info) if row["pubid"] == pubid]
+    # Also of one that is ended here already: the publisher was to be told next when that was cut short.
+    about_publisher = [
+        row for row in replica.subscriptions() if row["pubid"] == pubid and row["replid"] != info.replid
+    ]
     if not about_publisher:
         return ""
     articles = replica.articles_of(pubid)

@@ -7,7 +7,8 @@ outlive the write, for a later write they still applied to would be skipped sile
 
 import logging
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 from delta.tables import DeltaTable
 from py4j.java_gateway import JavaClass
 from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -28,6 +30,7 @@ from mergerepl.model.article import PublishedArticle
 from mergerepl.store.deltalog import Commit, CommitMark, find_own_commit, head_version
 from mergerepl.store.engine_errors import COMMIT_CONFLICTS
 from mergerepl.store.images import identity_value, same_value
+from mergerepl.store.in_memory import keep_in_memory, let_go
 from mergerepl.store.sql import quote
 
 log = logging.getLogger(__name__)
@@ -128,7 +131,7 @@ def merge_rows(
     transaction: Transaction,
     from_version_exclusive: int,
     generated_columns: Collection[str] = (),
-    deleted_at: int | None = None,
+    left_out_columns: Sequence[str] = (),
 ) -> Commit:
     """Bring a table to the staged final state of the rows whose `action` column says so, in one MERGE.
 
@@ -144,8 +147,8 @@ def merge_rows(
         from_version_exclusive: Where to look for our own commit from.
         generated_columns: Columns that Delta computes. Two merged halves of a row may come to a value that
             neither side told, and Delta refuses any other.
-        deleted_at: Version that deleted rows which are inserted now: what they had in columns that the article leaves
-            out comes back with them. None if inserted rows are new.
+        left_out_columns: Columns of the table, not of the article, that a row which is inserted now had before
+            `from_version_exclusive` deleted it; they come back with it.
 
     Returns: Our commit; it changes no data if the table already was in the final state.
 
@@ -157,18 +160,19 @@ def merge_rows(
         return done
     for attempt in range(1, COMMIT_ATTEMPTS + 1):
         try:
-            _merge(
-                spark,
-                staged,
-                table,
-                article,
-                action,
-                actions,
-                bounds,
-                transaction,
-                generated_columns,
-                deleted_at,
+            session = marked_session(spark, transaction)
+            chosen = [name for name in (Action.INSERT, Action.UPDATE, Action.DELETE) if actions.get(name)]
+            source = (
+                session.read.parquet(str(staged))
+                .where(F.col(action).isin([name.value for name in chosen]))
+                .select(F.col(action).alias("action"), f"{ROW}.*")
             )
+            wanted = left_out_columns if Action.INSERT in chosen else ()
+            with _with_left_out(source, table, article, bounds, from_version_exclusive - 1, wanted) as (
+                source,
+                left_out,
+            ):
+                _merge(session, source, table, article, chosen, bounds, generated_columns, left_out)
             break
         except COMMIT_CONFLICTS as error:
             # Another writer changed rows we read. Everything is read and decided anew; its rows are captured late.
@@ -185,27 +189,15 @@ def merge_rows(
 
 
 def _merge(
-    spark: SparkSession,
-    staged: Path,
+    session: SparkSession,
+    source: DataFrame,
     table: Path,
     article: PublishedArticle,
-    action: str,
-    actions: Mapping[str, int],
+    chosen: Collection[Action],
     bounds: Mapping[str, tuple[str, str]],
-    transaction: Transaction,
     generated_columns: Collection[str],
-    deleted_at: int | None,
+    left_out: Mapping[str, str],
 ) -> None:
-    session = marked_session(spark, transaction)
-    chosen = [name for name in (Action.INSERT, Action.UPDATE, Action.DELETE) if actions.get(name)]
-    source = (
-        session.read.parquet(str(staged))
-        .where(F.col(action).isin([name.value for name in chosen]))
-        .select(F.col(action).alias("action"), f"{ROW}.*")
-    )
-    left_out: dict[str, str] = {}
-    if deleted_at is not None and Action.INSERT in chosen:
-        source, left_out = _with_left_out(session, source, table, article, deleted_at - 1, generated_columns)
     source = source.alias("s")
     target = DeltaTable.forPath(session, str(table)).alias("t")
     merge = target.merge(source, _same_key(article, bounds))
@@ -246,33 +238,55 @@ def _merge(
     merge.execute()
 
 
+@contextmanager
 def _with_left_out(
-    session: SparkSession,
     source: DataFrame,
     table: Path,
     article: PublishedArticle,
+    bounds: Mapping[str, tuple[str, str]],
     version: int,
-    generated_columns: Collection[str],
-) -> tuple[DataFrame, dict[str, str]]:
-    """Return the source with the columns the article leaves out, as the table had them at a version; name -> field."""
-    before = read_version(session, table, version)
-    known = {*article.columns, *generated_columns}
-    left_out = {name: f"left_out_{i}" for i, name in enumerate(before.columns) if name not in known}
-    if not left_out:
-        return source, {}
-    is_guid = article.rowguid_column is not None
-    rows = before.select(
-        *(
-            identity_value(F.col(quote(name)), existing=is_guid).alias(f"key_{i}")
-            for i, name in enumerate(article.identity)
-        ),
-        *(F.col(quote(name)).alias(field) for name, field in left_out.items()),
+    wanted: Sequence[str],
+) -> Iterator[tuple[DataFrame, dict[str, str]]]:
+    """Yield the source with columns that the article leaves out, as the table had them at a version; name -> field.
+
+    Where that version cannot be read any more, the source alone: the session must come to its end.
+    """
+    held = None
+    left_out: dict[str, str] = {}
+    if wanted:
+        try:
+            before = read_version(source.sparkSession, table, version)
+            left_out = {name: f"left_out_{i}" for i, name in enumerate(wanted) if name in before.columns}
+            if left_out:
+                held = keep_in_memory(_held_then(before, source, article, bounds, left_out), now=True)
+        except (PySparkException, Py4JJavaError) as error:
+            log.warning(
+                "%s: rows come back from a delete without the columns %s: version %s cannot be read: %s",
+                *(table, ", ".join(wanted), version, error),
+            )
+            left_out = {}
+    if held is None:
+        yield source, {}
+        return
+    try:
+        yield source.join(held, on=list(article.identity_fields), how="left"), left_out
+    finally:
+        let_go(held)
+
+
+def _held_then(
+    before: DataFrame,
+    source: DataFrame,
+    article: PublishedArticle,
+    bounds: Mapping[str, tuple[str, str]],
+    left_out: Mapping[str, str],
+) -> DataFrame:
+    """Return what the source's rows had in columns that the article leaves out: identity fields, fields of `left_out`."""
+    then = before.alias("t").join(source.alias("s"), on=_same_key(article, bounds))
+    return then.select(
+        *(F.col(f"s.{field}") for field in article.identity_fields),
+        *(F.col(f"t.{quote(name)}").alias(field) for name, field in left_out.items()),
     )
-    keys = [
-        identity_value(F.col(field), existing=is_guid) == F.col(f"key_{i}")
-        for i, field in enumerate(article.identity_fields)
-    ]
-    return source.join(rows, on=keys, how="left"), left_out
 
 
 def _same_key(article: PublishedArticle, bounds: Mapping[str, tuple[str, str]]) -> Column:
@@ -305,6 +319,9 @@ def marked_session(spark: SparkSession, transaction: Transaction) -> SparkSessio
     }
     for key, value in confs.items():
         session.conf.set(key, value)
+    # What generated columns and constraints come to; a new session has what the JVM was started with.
+    for key in ("spark.sql.session.timeZone", "spark.sql.ansi.enabled"):
+        session.conf.set(key, str(spark.conf.get(key)))
     return session
 
 

@@ -4,7 +4,7 @@ All expressions are pure Columns. A rowguid must be the same on every replica, i
 Spark version, so no formatting that depends on a conf is used on the way to it.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -154,6 +154,13 @@ def with_readable(rows: DataFrame, names: Collection[str]) -> DataFrame:
             for each in rows.schema
         )
     )
+
+
+def unlike_generated(generated: Mapping[str, str]) -> dict[str, Column]:
+    """Return for each generated column (name -> expression) whether a row's value is not what this session computes."""
+    return {
+        name: ~F.col(quote(name)).eqNullSafe(F.expr(expression)) for name, expression in generated.items()
+    }
 
 
 def _type_tag(data_type: T.DataType) -> str:

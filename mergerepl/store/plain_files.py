@@ -69,7 +69,7 @@ def read_files(
 
 
 def foreign_file(spark: SparkSession, table: Path, version: int) -> str | None:
-    """Return a file of a table that lies outside its folder, or None.
+    """Return a data file of a table that lies outside its folder, or None.
 
     Its owner may remove it, and a log may name any file at all.
     """

@@ -65,23 +65,23 @@ DURABLE_OF = {"append": {"control", "appended", "delta"}, "replace": {"control"}
 
 NOT_A_STEP = {
     # A read-only replica's bookkeeping, nothing of a session hangs on it: repeated, it does the same again.
-    "move_versions",
+    "feed_window.move_versions",
     # Clean up what a crash left; they are repeated until it is done.
-    "recover",
-    "_drop_stale_pointers",
-    "remove_leftovers",
+    "recovery.recover",
+    "recovery._drop_stale_pointers",
+    "capture.remove_leftovers",
     # Is `recover`, then takes away what is left; `apply` repeats it as long as the session is staged.
-    "finish_session",
+    "finish_session.finish_session",
     # Their callers stop before and after them.
-    "update_subscription",
-    "append_side_run",
+    "carry_out.update_subscription",
+    "side.append_side_run",
     # Nothing of it counts before the manifest.
-    "stage_article",
+    "stage.stage_article",
     # Changes no row; the session is complete before.
-    "compact_when_due",
+    "compaction.compact_when_due",
     # A cache, and a folder for temporary files.
-    "_write",
-    "preview_session",
+    "quiet._write",
+    "merge_session.preview_session",
 }
 
 
@@ -96,14 +96,14 @@ def test_the_ladder_names_every_failpoint() -> None:
 def test_no_durable_step_is_without_a_failpoint() -> None:
     """A function of agent or apply that writes must pass a failpoint, itself or right around its call."""
     found = {
-        function.name: f"{path.name}: {sorted(calls)}"
+        f"{path.stem}.{function.name}": sorted(calls)
         for folder in ("agent", "apply")
         for path in sorted((ROOT / "mergerepl" / folder).glob("*.py"))
         for function in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(function, ast.FunctionDef)
         if (calls := durable_calls(function)) and "failpoint" not in calls
     }
-    assert {name: told for name, told in found.items() if name not in NOT_A_STEP} == {}
+    assert {name: calls for name, calls in found.items() if name not in NOT_A_STEP} == {}
     assert NOT_A_STEP - set(found) == set(), "these are no steps any more"
 
 

@@ -355,6 +355,28 @@ def test_changes_of_a_running_publication_that_were_cut_short_are_finished(
         assert state_after(folder, change, point, monkeypatch) == expected, point
 
 
+def test_an_end_that_was_cut_short_can_be_taken_back(
+    replica_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The subscriber was told that its subscription is ended, the publisher was not."""
+    network = Network(replica_dir)
+    apply_publication(load(replica_dir / FILE))
+    control = {name: ControlPlane(network.root(name)) for name in ("hq", "north")}
+    before = {name: each.rows(catalog.SUBSCRIPTIONS) for name, each in control.items()}
+    stated = (replica_dir / FILE).read_text(encoding="utf-8")
+    network.write_file(subscriptions=[])
+    failpoints._passed.clear()
+    with monkeypatch.context() as context:
+        context.setenv("MERGEREPL_FAILPOINT", "unsubscribe.between_sides=raise")
+        with pytest.raises(failpoints.FailpointError):
+            apply_publication(load(replica_dir / FILE))
+    assert control["north"].rows(catalog.SUBSCRIPTIONS) != before["north"]
+    (replica_dir / FILE).write_text(stated, encoding="utf-8")
+    apply_publication(load(replica_dir / FILE))
+    assert apply_publication(load(replica_dir / FILE)).steps == ()
+    assert {name: each.rows(catalog.SUBSCRIPTIONS) for name, each in control.items()} == before
+
+
 def test_a_longer_retention_that_was_cut_short_reaches_every_table(
     spark: SparkSession, hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -182,16 +182,14 @@ def test_apply_loads_the_file_and_lists_the_steps(api, hq):
 
 def test_sync_passes_its_options_on(api, hq):
     api.answers["sync"] = results.SyncResult("sales", (IDLE,))
-    shown = run(
-        "sync", "hq", "--subscriber", "north", "--direction", "upload", "--validate", "checksum", "--dry-run"
-    )  # `api` refuses the last two together.
+    shown = run("sync", "hq", "--subscriber", "north", "--direction", "upload", "--validate", "checksum")
     assert shown.exit_code == 0
     assert shown.stdout == "north: nothing to do (0.4 s).\n"
     options = {
         "subscriber": str(hq.parent / "north"),
         "direction": "upload",
         "validate": "checksum",
-        "dry_run": True,
+        "dry_run": False,
         "long_running": False,
     }
     assert api.calls == [("sync", (str(hq),), options)]

@@ -23,9 +23,11 @@ def sync(target, *, progress, **options):
     time.sleep(SESSION_S)
     if len(rounds) == 2:
         raise LeaseError("The replica is held by process 42.")
-    if len(rounds) == LAST and SEVERAL:
-        broken = SessionResult("sales", "south", "failed", error=ApplyError("The disk is full.").details())
-        return SyncResult("sales", (SessionResult("sales", "north", "nothing_to_do"), broken))
+    if len(rounds) == LAST and BROKEN:
+        error = ApplyError("The disk is full.").details()
+        broken = [SessionResult("sales", name, "failed", error=error) for name in BROKEN]
+        others = [SessionResult("sales", name, "nothing_to_do") for name in {"north", "south"} - set(BROKEN)]
+        return SyncResult("sales", (*others, *broken))
     if len(rounds) == LAST:
         raise ApplyError("The disk is full.")
     return SyncResult("sales", (SessionResult("sales", "north", "nothing_to_do"),))
@@ -37,8 +39,8 @@ from mergerepl.cli.main import main
 """
 
 
-def start(*arguments, session_s=0.05, last=99, several=False, after="main()"):
-    text = f"SESSION_S, LAST, SEVERAL = {session_s}, {last}, {several}\n{FAKE}\n{textwrap.dedent(after)}"
+def start(*arguments, session_s=0.05, last=99, broken=(), after="main()"):
+    text = f"SESSION_S, LAST, BROKEN = {session_s}, {last}, {broken}\n{FAKE}\n{textwrap.dedent(after)}"
     return subprocess.Popen(
         [sys.executable, "-c", text, *map(str, arguments)],
         stdout=subprocess.PIPE,
@@ -59,12 +61,24 @@ def test_rounds_go_on_after_a_transient_error_and_end_at_a_permanent_one(hq):
 
 
 @pytest.mark.parametrize("extra", [(), ("--json",)])
-def test_rounds_end_when_one_of_several_sessions_failed_for_good(hq, extra):
-    process = start("sync", "hq", "--interval", "1s", *extra, last=1, several=True)
+def test_rounds_end_when_all_of_several_sessions_failed_for_good(hq, extra):
+    process = start("sync", "hq", "--interval", "1s", *extra, last=1, broken=("north", "south"))
     said, complaints = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "The disk is full" in said
     assert (len(said.splitlines()), complaints) == (1, "began 1\n")
+
+
+def test_rounds_go_on_while_one_of_several_sessions_goes_well(hq):
+    """A subscriber that is out of reach does not keep the others from being synchronized."""
+    process = start("sync", "hq", "--interval", "1s", last=1, broken=("south",))
+    said = [process.stdout.readline()]
+    while "north: nothing to do" not in said[-1] or len(said) < 2:
+        said.append(process.stdout.readline())
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert "The disk is full" in said[0]
 
 
 def test_rounds_in_json_are_one_object_per_line(hq):
