@@ -9,6 +9,7 @@ import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
@@ -80,8 +81,9 @@ def foreign_file(spark: SparkSession, table: Path, version: int) -> str | None:
         names: list[str] = pa.table(log.get_add_actions())["path"].to_pylist()
     except Exception as error:
         logger.info("%s: its files are asked of Spark: %s", table, error)
-        names = read_version(spark, table, version).inputFiles()
-    return next((name for name in names if is_foreign(table, name)), None)
+        files = read_version(spark, table, version).inputFiles()
+        return next((file for file in files if not file.startswith(f"file:{table}/")), None)
+    return next((unquote(name) for name in names if is_foreign(table, name)), None)
 
 
 def read_columns(spark: SparkSession, table: Path, version: int, columns: Sequence[str]) -> DataFrame:
