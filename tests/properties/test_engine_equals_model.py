@@ -111,6 +111,20 @@ SETTINGS = [
         id="row-equal",
         marks=pytest.mark.slow,
     ),
+    pytest.param(
+        16,
+        Setting(
+            (
+                Subscriber("north", "server", 75.0),
+                Subscriber("south", "server", 25.0),
+                Subscriber("east", "client"),
+                Subscriber("west", "client"),
+            ),
+            "column",
+        ),
+        id="column-five-replicas",
+        marks=pytest.mark.slow,
+    ),
 ]
 
 
