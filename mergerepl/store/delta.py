@@ -264,7 +264,6 @@ def _with_left_out(
                 "%s: rows come back from a delete without the columns %s: version %s cannot be read: %s",
                 *(table, ", ".join(wanted), version, error),
             )
-            left_out = {}
     if held is None:
         yield source, {}
         return
