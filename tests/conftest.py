@@ -9,6 +9,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from pyspark.sql import SparkSession
 
+from tests.interpreted import interpreted
+
 # The first example of a Spark test pays for a cold JVM; on a busy machine drawing is slow too.
 COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 # At the desk: new examples each time, few enough to wait for.
@@ -22,12 +24,18 @@ settings.load_profile(os.environ.get("MERGEREPL_TEST_PROFILE", "dev"))
 # Folders whose modules take minutes each: begun last, one of them would leave the other worker without work.
 LONGEST = {"properties", "faults", "scenarios"}
 
+# They run many sessions and commands over few rows.
+INTERPRETED = (
+    *("bad_inputs/", "faults/"),
+    *("spark/test_publish_", "spark/test_monitoring", "spark/test_preview", "spark/test_compaction"),
+)
+
 # Two workers share the machine: their heaps must fit beside each other.
 os.environ.setdefault("MERGEREPL_MEMORY", "2g")
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
+def worker_spark() -> Iterator[SparkSession]:
     """The worker's session, in a JVM for long runs: after ten merges it is the faster one."""
     from mergerepl import spark as engine
 
@@ -37,6 +45,16 @@ def spark() -> Iterator[SparkSession]:
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         # A JVM that scripts/mutants lends serves the next run, too.
         session.stop()
+
+
+@pytest.fixture(scope="module")
+def spark(request: pytest.FixtureRequest, worker_spark: SparkSession) -> Iterator[SparkSession]:
+    """The worker's session, its queries interpreted where what rows come to is not what is tested."""
+    if f"{request.path.parent.name}/{request.path.name}".startswith(INTERPRETED):
+        with interpreted(worker_spark):
+            yield worker_spark
+    else:
+        yield worker_spark
 
 
 @pytest.fixture(scope="session")

@@ -5,19 +5,18 @@ from __future__ import annotations
 import click
 
 from mergerepl.cli.help import Group
-from mergerepl.cli.options import publication_option, replica_argument, replica_root, reporting
+from mergerepl.cli.options import (
+    limit_option,
+    publication_option,
+    replica_argument,
+    replica_root,
+    reporting,
+)
 from mergerepl.errors import ConfigurationError
 from mergerepl.report.output import Output
 
 article_option = click.option("--article", metavar="NAME", help="Only this article.")
-limit_option = click.option(
-    "--limit",
-    metavar="N",
-    type=click.IntRange(min=1),
-    default=20,
-    show_default=True,
-    help="At most so many, newest first.",
-)
+newest_option = limit_option("At most so many, newest first.")
 
 
 @click.group(cls=Group)
@@ -33,7 +32,7 @@ def conflicts() -> None:
 @replica_argument
 @publication_option
 @article_option
-@limit_option
+@newest_option
 @reporting
 def list_conflicts(
     replica: str, publication: str | None, article: str | None, limit: int, output: Output
@@ -55,7 +54,7 @@ def list_conflicts(
 @click.argument("conflict_id", metavar="[ID]", required=False)
 @publication_option
 @article_option
-@limit_option
+@newest_option
 @reporting
 def show_conflicts(
     replica: str,

@@ -6,6 +6,7 @@ import click
 
 from mergerepl.cli.help import Command
 from mergerepl.cli.options import (
+    limit_option,
     replica_argument,
     replica_root,
     reporting,
@@ -18,14 +19,7 @@ from mergerepl.report.output import Output
 @click.command(cls=Command)
 @replica_argument
 @subscriber_option
-@click.option(
-    "--limit",
-    metavar="N",
-    type=click.IntRange(min=1),
-    default=20,
-    show_default=True,
-    help="At most so many sessions.",
-)
+@limit_option("At most so many sessions.")
 @reporting
 def history(replica: str, subscriber: str | None, limit: int, output: Output) -> None:
     """List past merge sessions, newest first.

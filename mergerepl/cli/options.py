@@ -66,6 +66,12 @@ subscriber_option = click.option("--subscriber", metavar="REPLICA", help="Only t
 publication_option = click.option("--publication", metavar="NAME", help="Only this publication.")
 
 
+def limit_option(text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return the option that bounds a list; `text` is its help."""
+    kind = click.IntRange(min=1)
+    return click.option("--limit", metavar="N", type=kind, default=20, show_default=True, help=text)
+
+
 def replica_root(text: str) -> str:
     """Return the root that an argument means: a replica's folder, or the publisher of a file."""
     if roots.names_file(text):

@@ -4,13 +4,12 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from pyspark.sql import SparkSession
 
 from mergerepl import spark as engine
 from mergerepl.cli.main import main
@@ -19,7 +18,6 @@ from mergerepl.report.table import printable
 from mergerepl.store import lease
 from mergerepl.store.deltalog import LOG_FOLDER, head_version
 from tests.bad_inputs.network import Network
-from tests.interpreted import interpreted
 
 Refused = Callable[..., str]
 
@@ -28,13 +26,6 @@ _ERROR = re.compile(r"^Error: (.*?)(?=^Error: |\Z)", re.MULTILINE | re.DOTALL)
 # Spark reads files side by side: which of several bad ones it meets first differs from run to run.
 _DATA_FILE = re.compile(r"part-[-\w.]+\.parquet")
 _WITH_PROGRESS = {"apply", "capture", "sync"}
-
-
-@pytest.fixture(scope="module")
-def spark(spark: SparkSession) -> Iterator[SparkSession]:
-    """The worker's session, its queries interpreted."""
-    with interpreted(spark):
-        yield spark
 
 
 def run(*arguments: object) -> Result:
