@@ -20,6 +20,7 @@ from mergerepl.model.article import PublishedArticle
 from mergerepl.publish.table_facts import TableFacts, read_table_facts
 from mergerepl.store.replica import Replica
 from mergerepl.store.sql import quote
+from mergerepl.store.staged_rows import read_staged
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +75,7 @@ def refuse_violations(
         if not touches:
             continue
         table = replica.table(article)
-        rows = spark.read.parquet(str(staged_rows)).where(
+        rows = read_staged(spark, staged_rows).where(
             F.col(action).isin(changes.Action.INSERT.value, changes.Action.UPDATE.value)
         )
         broken = broken_rules(rows, table, article)

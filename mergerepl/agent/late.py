@@ -27,6 +27,7 @@ from mergerepl.model.article import PublishedArticle
 from mergerepl.store.images import image_type, same_image
 from mergerepl.store.in_memory import Kept
 from mergerepl.store.replica import ReplicaInfo
+from mergerepl.store.staged_rows import read_staged
 from mergerepl.systables.genhistory import GenStatus
 from triggers.tracked_rows import KNOWN_COLUMNS
 
@@ -223,7 +224,7 @@ def _in_table(
 
     Returns: rowguid, held_deleted, held_row.
     """
-    staged = spark.read.parquet(str(changeset.rows(article.nickname)))
+    staged = read_staged(spark, changeset.rows(article.nickname))
     written = staged.where(F.col(side.action).isin([action.value for action in changes.DATA_ACTIONS])).select(
         changes.ROWGUID, F.struct(changes.DELETED, changes.ROW).alias("written")
     )

@@ -9,6 +9,7 @@ from mergerepl import changes
 from mergerepl.agent.stage import StagedArticle
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.results import ConflictPreview
+from mergerepl.store.staged_rows import read_staged
 
 SHOWN = 100
 """Conflicts shown per article; the counts are of all."""
@@ -21,7 +22,7 @@ def conflict_previews(
     previews: list[ConflictPreview] = []
     for nickname, result in staged.items():
         if result.conflicts:
-            rows = spark.read.parquet(str(folder / str(nickname)))
+            rows = read_staged(spark, folder / str(nickname))
             previews += _of_article(rows.where(F.col(changes.CONFLICT_TYPE).isNotNull()), articles[nickname])
     return tuple(previews)
 

@@ -15,7 +15,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mergerepl.store.deltalog import head_version, is_at, log_path
+from mergerepl.store.deltalog import as_seen, head_version, is_as_seen
 
 if TYPE_CHECKING:
     from mergerepl.model.results import SessionResult
@@ -44,7 +44,7 @@ def is_quiet(publisher: Path, subscriber: Path, publication: str, direction: str
         return (
             told is not None
             and not _has_staged_session(publisher, subscriber)
-            and all(_is_as_seen(seen) for seen in told["tables"])
+            and all(is_as_seen(seen) for seen in told["tables"])
         )
     except Exception:
         # Whatever is wrong with the file or a table: the full check will say it.
@@ -73,7 +73,7 @@ def remember_quiet(publisher: Replica, subscriber: Replica, publication: str, di
             for article in replica.articles_of(pubid)
         ),
     ]
-    seen = [_as_seen(table) for table in tables]
+    seen = [as_seen(table, head_version(table)) for table in tables]
     if _has_staged_session(publisher.root, subscriber.root) or not _has_nothing(
         publisher, subscriber, pubid, direction
     ):
@@ -95,7 +95,7 @@ def noted_subscriptions(root: Path) -> list[Target] | None:
     try:
         told = json.loads(_subscriptions_path(root).read_text(encoding="utf-8"))
         is_valid = told["format"] == _FORMAT and told["root"] == str(root) and len(told["tables"]) > 0
-        if not is_valid or not all(_is_as_seen(seen) for seen in told["tables"]):
+        if not is_valid or not all(is_as_seen(seen) for seen in told["tables"]):
             return None
         return [
             (Path(publisher), Path(subscriber), str(name))
@@ -110,7 +110,8 @@ def remember_subscriptions(root: Path) -> None:
     """Note the active subscriptions of a publisher with the tables they are told from."""
     from mergerepl.agent.subscription import subscriptions_of_root
 
-    seen = [_as_seen(root / _SYSTEM_FOLDER / name) for name in _TELL_SUBSCRIPTIONS]
+    tables = [root / _SYSTEM_FOLDER / name for name in _TELL_SUBSCRIPTIONS]
+    seen = [as_seen(table, head_version(table)) for table in tables]
     subscriptions = [[str(part) for part in target] for target in subscriptions_of_root(root)]
     told = {"format": _FORMAT, "root": str(root), "tables": seen, "subscriptions": subscriptions}
     _write(_subscriptions_path(root), told)
@@ -156,21 +157,6 @@ def _has_staged_session(publisher: Path, subscriber: Path) -> bool:
         except FileNotFoundError:
             continue
     return False
-
-
-def _as_seen(table: Path) -> list[Any]:
-    version = head_version(table)
-    return [str(table), version, *_stat(log_path(table, version))]
-
-
-def _is_as_seen(seen: list[Any]) -> bool:
-    table, version, *stat = seen
-    return is_at(Path(table), version) and _stat(log_path(Path(table), version)) == stat
-
-
-def _stat(path: Path) -> list[int]:
-    stat = path.stat()
-    return [stat.st_size, stat.st_mtime_ns, stat.st_ino]
 
 
 def _has_nothing(publisher: Replica, subscriber: Replica, pubid: str, direction: str) -> bool:

@@ -22,6 +22,7 @@ from mergerepl.store.deltalog import CommitMark
 from mergerepl.store.images import image_type, readable
 from mergerepl.store.passed import passed
 from mergerepl.store.replica import Replica
+from mergerepl.store.staged_rows import read_staged
 from mergerepl.systables import conflicts_info
 from mergerepl.systables.conflicts_info import REASONS
 
@@ -74,7 +75,7 @@ def _transaction(changeset: Changeset, what: str) -> Transaction:
 
 
 def _conflicting(spark: SparkSession, changeset: Changeset, article: PublishedArticle) -> DataFrame:
-    staged = spark.read.parquet(str(changeset.rows(article.nickname)))
+    staged = read_staged(spark, changeset.rows(article.nickname))
     manifest = changeset.manifest
     identity = F.concat_ws(
         "|",

@@ -20,6 +20,7 @@ from mergerepl.store.delta import Transaction
 from mergerepl.store.deltalog import Commit, CommitMark
 from mergerepl.store.replica import Replica
 from mergerepl.store.runs import contents_rows, tombstone_rows
+from mergerepl.store.staged_rows import read_staged
 from mergerepl.systables import contents, tombstone
 from mergerepl.systables.table import FOLDER
 
@@ -109,9 +110,7 @@ def recorded_rows(
     actions: Sequence[changes.Action] = tuple(changes.Action),
 ) -> DataFrame:
     """Return the CHANGES rows one side records of one article: final states under its own generation numbers."""
-    staged = spark.read.parquet(str(changeset.rows(work.nickname))).where(
-        F.col(side.action).isin(list(actions))
-    )
+    staged = read_staged(spark, changeset.rows(work.nickname)).where(F.col(side.action).isin(list(actions)))
     generation = F.col(side.generation)
     born = F.when(F.col(changes.PARTCHANGEGEN) < 0, -generation).alias(changes.PARTCHANGEGEN)
     columns = {changes.GENERATION: generation.alias(changes.GENERATION), changes.PARTCHANGEGEN: born}

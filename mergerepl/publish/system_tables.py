@@ -14,7 +14,7 @@ from mergerepl.publish.column_types import Field, ddl_of, field, json_of, nullab
 from mergerepl.publish.properties import retention_properties
 from mergerepl.publish.table_facts import read_table_facts
 from mergerepl.snapshot.new_table import NewTable, create_table, features_of
-from mergerepl.store.control import ControlPlane, Row
+from mergerepl.store.control import CHECKPOINT_INTERVAL, ControlPlane, Row
 from mergerepl.store.deltalog import STATS_PROPERTY, CommitMark, is_delta_table
 from mergerepl.store.sql import quote
 from mergerepl.systables import conflicts_info, contents, registry, replinfo, tombstone
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 IMAGE_TABLES = (contents.NAME, tombstone.NAME)
 """The tables that hold row images, one column per article."""
 
-_CHECKPOINT_INTERVAL = "50"
 _STATS_COLUMNS = "tablenick,generation,seq"
 
 
@@ -64,7 +63,7 @@ def image_field(nickname: int, columns: Sequence[Field]) -> Field:
 
 
 def _properties(table: SystemTable, retention: timedelta) -> dict[str, str]:
-    properties = {"delta.checkpointInterval": _CHECKPOINT_INTERVAL, **retention_properties({}, retention)}
+    properties = {"delta.checkpointInterval": CHECKPOINT_INTERVAL, **retention_properties({}, retention)}
     if table.name in IMAGE_TABLES:
         properties[STATS_PROPERTY] = _STATS_COLUMNS
     return properties
@@ -128,7 +127,7 @@ def create_conflict_table(
                 _add_columns(spark_of(), path, missing)
             return
         path.rename(_free_name(path))
-    properties = {"delta.checkpointInterval": _CHECKPOINT_INTERVAL, **retention_properties({}, retention)}
+    properties = {"delta.checkpointInterval": CHECKPOINT_INTERVAL, **retention_properties({}, retention)}
     create_table(path, NewTable(wanted, (), properties), mark)
 
 

@@ -32,6 +32,7 @@ from mergerepl.store.engine_errors import COMMIT_CONFLICTS
 from mergerepl.store.images import identity_value, same_value
 from mergerepl.store.in_memory import keep_in_memory, let_go
 from mergerepl.store.sql import quote
+from mergerepl.store.staged_rows import read_staged
 
 log = logging.getLogger(__name__)
 
@@ -163,7 +164,7 @@ def merge_rows(
             session = marked_session(spark, transaction)
             chosen = [name for name in (Action.INSERT, Action.UPDATE, Action.DELETE) if actions.get(name)]
             source = (
-                session.read.parquet(str(staged))
+                read_staged(session, staged)
                 .where(F.col(action).isin([name.value for name in chosen]))
                 .select(F.col(action).alias("action"), f"{ROW}.*")
             )

@@ -169,6 +169,21 @@ def is_at(table: Path, version: int) -> bool:
     return log_path(table, version).exists() and not log_path(table, version + 1).exists()
 
 
+def as_seen(table: Path, version: int) -> list[Any]:
+    """Return what tells a table at a version from the same one after any other commit, as JSON can hold it.
+
+    Raises: FileNotFoundError if the version's log file is gone.
+    """
+    stat = log_path(table, version).stat()
+    return [str(table), version, stat.st_size, stat.st_mtime_ns, stat.st_ino]
+
+
+def is_as_seen(seen: list[Any]) -> bool:
+    """Return whether a table is still what `as_seen` told of it, by three look-ups whatever the length of the log."""
+    table, version = Path(seen[0]), seen[1]
+    return is_at(table, version) and as_seen(table, version) == seen
+
+
 def commits(table: Path, *, from_version_exclusive: int, through_version_inclusive: int) -> Iterator[Commit]:
     """Yield the commits of a version range in order.
 
