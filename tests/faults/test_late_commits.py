@@ -279,3 +279,30 @@ def test_inv_31_a_merge_that_loses_its_commit_to_a_user_is_done_again(
     }
     assert {values for key, *_, values in engine.conflicts() if key == "k9"} <= {("north", "b", None)}
     assert engine.sync("north").status == "nothing_to_do"
+
+
+@pytest.mark.timeout(900)
+def test_inv_09_a_late_write_to_a_row_that_won_there_follows_the_session(
+    spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The row that won is as users left it there; competing with itself, a write to it would lose."""
+    north, east = Subscriber("north", "server", 75.0), Subscriber("east", "server", 50.0)
+    engine = EngineNetwork(
+        spark, replica_dir, Setting((north, east)), {f"k{n}": row("a", "b") for n in range(3)}
+    )
+    engine.write("east", {"k1": row("east", "b")})
+    engine.sync("east")
+    engine.write("north", {"k1": row("north", "b")})
+    engine.write("hub", {"k2": row("hub", "b")})
+    thread, outcome = paused_sync(
+        lambda: engine.sync("north"), "subscriber.before_merge", replica_dir / "gate", monkeypatch
+    )
+    engine.write("north", {"k1": row("late", "b")})
+    (replica_dir / "gate").touch()
+    thread.join(300)
+    monkeypatch.delenv("MERGEREPL_FAILPOINT")
+    assert isinstance(outcome[0], mergerepl.SessionResult), outcome
+    for name in ("north", "east"):
+        engine.sync(name)
+    assert [engine.rows(name)["k1"][0] for name in ("hub", "north", "east")] == ["late"] * 3
+    assert [(key, lost) for key, _, _, _, lost in engine.conflicts()] == [("k1", ("east", "b", None))]

@@ -7,8 +7,8 @@ from pyspark.sql import SparkSession
 from tests.properties.engine_network import EngineNetwork, Setting
 from tests.properties.reference import Subscriber
 
-JOBS_PER_ARTICLE = 65
-"""Spark jobs of a session with changes and conflicts on both sides: 58 measured, two MERGEs among them."""
+JOBS_PER_ARTICLE = 52
+"""Spark jobs of a session with changes and conflicts on both sides: 48 measured, two MERGEs among them."""
 
 COMMITS = {
     "hub/t": 1,

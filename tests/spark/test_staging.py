@@ -21,6 +21,7 @@ from mergerepl.failpoints import FailpointError
 from mergerepl.lineage import columns as lineage
 from mergerepl.store.passed import passed
 from mergerepl.store.replica import Replica
+from mergerepl.store.staged_rows import read_staged
 from tests.properties.engine_network import EngineNetwork, Setting
 from tests.properties.reference import Subscriber
 from tests.spark.memory import frames_in_memory
@@ -35,6 +36,23 @@ def row(value: str) -> dict[str, str | None]:
 
 def key(number: int) -> str:
     return f"k{number}"
+
+
+def test_staged_rows_are_read_with_the_columns_that_were_written(spark: SparkSession, tmp_path: Path) -> None:
+    rows = spark.sql(
+        "select named_struct('c0', cast(1.5 as decimal(38,18)), 'c1', timestamp_ntz'2024-01-01 00:00:00.000001', 'c2', "
+        "map(1, array(named_struct('x y', 1))), 'c3', X'ff00') as row, cast(null as map<int,bigint>) as lineage"
+    )
+    rows.write.parquet(str(tmp_path / "staged"))
+    read = read_staged(spark, tmp_path / "staged")
+    assert read.schema == spark.read.parquet(str(tmp_path / "staged")).schema
+    assert read.collect() == rows.collect()
+
+
+def test_staged_rows_that_are_gone_are_named(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "staged").mkdir()
+    with pytest.raises(StoreError, match=r"staged rows in '.*staged' are gone.*Restore the folder"):
+        read_staged(spark, tmp_path / "staged")
 
 
 @pytest.fixture

@@ -1,0 +1,79 @@
+"""The control plane reads a table again when, and only when, another commit is its last one."""
+
+import shutil
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mergerepl.store import control
+from mergerepl.store.control import CHECKPOINT_INTERVAL, ControlPlane
+from mergerepl.systables import genhistory
+
+
+def generation(number: int) -> dict[str, Any]:
+    return {
+        "guidsrc": f"guid-{number}",
+        "pubid": "pub-1",
+        "generation": number,
+        "art_nick": 1,
+        "nicknames": [7],
+        "coldate": datetime(2026, 1, 1, tzinfo=UTC),
+        "genstatus": 1,
+        "changecount": 0,
+    }
+
+
+def numbers(plane: ControlPlane) -> list[int]:
+    return [row["generation"] for row in plane.rows(genhistory.TABLE)]
+
+
+def test_a_table_is_read_once_until_somebody_commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine, others = ControlPlane(tmp_path), ControlPlane(tmp_path)
+    mine.replace(genhistory.TABLE, [generation(1)])
+    assert numbers(mine) == [1]
+    others.append(genhistory.TABLE, [generation(2)])
+    assert sorted(numbers(mine)) == [1, 2]
+    mine.replace(genhistory.TABLE, [generation(3)])
+    assert numbers(mine) == numbers(others) == [3]
+    monkeypatch.setattr(control, "_version_and_rows", None)
+    assert numbers(mine) == numbers(mine) == [3]
+
+
+def test_what_a_caller_does_with_its_rows_is_its_own(tmp_path: Path) -> None:
+    plane = ControlPlane(tmp_path)
+    plane.replace(genhistory.TABLE, [generation(1)])
+    for _ in range(2):
+        rows = plane.rows(genhistory.TABLE)
+        assert [row["generation"] for row in rows] == [1]
+        rows[0]["generation"] = 9
+        rows.append(generation(10))
+
+
+def test_a_table_put_back_from_a_copy_is_read_again(tmp_path: Path) -> None:
+    plane = ControlPlane(tmp_path)
+    plane.replace(genhistory.TABLE, [generation(1)])
+    shutil.copytree(plane.path(genhistory.TABLE.name), tmp_path / "copy")
+    plane.replace(genhistory.TABLE, [generation(2)])
+    assert numbers(plane) == [2]
+    other = ControlPlane(tmp_path / "other")
+    other.replace(genhistory.TABLE, [generation(3)])
+    other.replace(genhistory.TABLE, [generation(4)])
+    # The same version in another history of the table, then an older one.
+    for copy, expected in ((other.path(genhistory.TABLE.name), [4]), (tmp_path / "copy", [1])):
+        shutil.rmtree(plane.path(genhistory.TABLE.name))
+        shutil.copytree(copy, plane.path(genhistory.TABLE.name))
+        assert numbers(plane) == expected
+
+
+def test_an_old_table_of_which_only_the_checkpoint_is_left_is_read(tmp_path: Path) -> None:
+    plane = ControlPlane(tmp_path)
+    commits = int(CHECKPOINT_INTERVAL)
+    for number in range(commits):
+        plane.replace(genhistory.TABLE, [generation(number)])
+    log = plane.path(genhistory.TABLE.name) / "_delta_log"
+    assert list(log.glob("*.checkpoint.parquet")), "no checkpoint at its interval"
+    for path in log.glob("*.json"):
+        path.unlink()
+    assert numbers(ControlPlane(tmp_path)) == [commits - 1]
