@@ -1,0 +1,298 @@
+"""The net changes of a window, in memory and checked: whatever the feed does not tell, and keys that are no keys.
+
+What the feed leaves open is looked up in the table's versions; what cannot be replicated is refused, or told where the
+rows are in the session already.
+"""
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from mergerepl.agent.feed_window import FeedWindow
+from mergerepl.changes import ROWGUID
+from mergerepl.errors import CaptureError
+from mergerepl.model.article import PublishedArticle
+from mergerepl.store import delta
+from mergerepl.store.images import (
+    identity_value,
+    image_type,
+    rowguid_of_image,
+    unlike_generated,
+    with_readable,
+)
+from mergerepl.store.in_memory import broadcast_if_few, keep_in_memory, let_go
+from mergerepl.store.plain_files import read_columns
+from mergerepl.store.sql import quote
+from triggers.errors import DuplicateKeyError, FeedGapError, NullKeyError
+from triggers.net_changes import (
+    AFTER,
+    BEFORE,
+    DOUBTFUL,
+    DUPLICATED,
+    EXISTED,
+    EXISTS,
+    HALF_UPDATES,
+    compared_versions,
+    decided,
+    has_null_key,
+    is_change,
+    net_changes,
+)
+
+log = logging.getLogger(__name__)
+
+_NAMED_KEYS = 5
+
+
+def materialised_net(spark: SparkSession, window: FeedWindow) -> tuple[DataFrame, dict[str, int]]:
+    """Return the net changes, kept in memory, and their counts; compare versions where the feed has a gap.
+
+    Returns: rowguid with the columns of `net_changes`; how many changes, inserts and deletes there are.
+
+    Raises: NullKeyError, DuplicateKeyError naming keys; FeedGapError if neither the feed nor the old version is there;
+        CaptureError if a generated column has values that this session computes otherwise.
+    """
+    if window.gap is None:
+        first, last = window.user_commits[0].version, window.user_commits[-1].version
+        try:
+            feed = delta.read_feed(
+                spark,
+                window.table,
+                from_version_exclusive=first - 1,
+                through_version_inclusive=last,
+                own_versions=[version for version in window.own_versions if first < version < last],
+            )
+            return _checked(spark, window, net_changes(feed, window.article))
+        except (PySparkException, Py4JJavaError) as error:
+            reason = _feed_gap_reason(error)
+            if reason is None:
+                raise
+            window = replace(window, gap=reason)
+    return _compared(spark, window)
+
+
+def _compared(spark: SparkSession, window: FeedWindow) -> tuple[DataFrame, dict[str, int]]:
+    """Return what `materialised_net` does, from whole versions. Raises: FeedGapError if the old one is gone."""
+    log.warning("%s: %s; comparing versions instead", window.table, window.gap)
+    try:
+        before = delta.read_version(spark, window.table, window.from_version_exclusive)
+        after = delta.read_version(spark, window.table, window.through_version_inclusive)
+        return _checked(spark, window, compared_versions(before, after, window.article))
+    except (PySparkException, Py4JJavaError) as error:
+        if _feed_gap_reason(error) is None:
+            # A full disk or memory, say: the version is there, and the next run may read it.
+            raise
+        raise FeedGapError(
+            f"Article '{window.article.name}': the changes of '{window.table}' since version "
+            f"{window.from_version_exclusive} cannot be told any more: {window.gap}, and that version cannot be read "
+            "either. Nothing was changed. Initialise this replica anew, or restore the table from a copy that still "
+            "has these versions.",
+            article=window.article.name,
+            table=str(window.table),
+        ) from error
+
+
+def _feed_gap_reason(error: Exception) -> str | None:
+    """Return what is missing if an error says that the feed (or a version) is gone, None for any other error."""
+    text = str(error)
+    reasons = {
+        "DELTA_MISSING_CHANGE_DATA": "Change Data Feed was off for some of these versions",
+        "FILE_NOT_EXIST": "change files were removed by VACUUM",
+        "DELTA_TRUNCATED_TRANSACTION_LOG": "versions are gone from its log",
+        "DELTA_VERSION_NOT_CONTIGUOUS": "versions are gone from its log",
+        "DELTA_VERSIONS_NOT_CONTIGUOUS": "versions are gone from its log",
+        "DELTA_VERSION_NOT_FOUND": "versions are gone from its log",
+        "DELTA_LOG_FILE_NOT_FOUND": "versions are gone from its log",
+        "DELTA_CHANGE_DATA_FEED_INCOMPATIBLE": "its schema changed in between",
+        "FileNotFoundException": "change files were removed by VACUUM",
+    }
+    return next((reason for code, reason in reasons.items() if code in text), None)
+
+
+def _checked(spark: SparkSession, window: FeedWindow, changed: DataFrame) -> tuple[DataFrame, dict[str, int]]:
+    """Keep the net changes in memory, count them and refuse keys that do not identify one row."""
+    article = window.article
+    image = image_type(changed, AFTER)
+    existing = article.rowguid_column is not None
+    guid = rowguid_of_image(AFTER, image, article.identity_fields, existing=existing)
+    net = keep_in_memory(changed.select(guid.alias(ROWGUID), "*"))
+    is_result = False
+    try:
+        counts = _counts(net, article)
+        if counts["half_updates"]:
+            return _compared(spark, replace(window, gap="updates without what the rows were before"))
+        if counts["doubtful"]:
+            return _checked(spark, window, _decided(spark, window, net))
+        if counts["idle"]:
+            return _checked(spark, window, net.where(is_change(net)).withColumn(HALF_UPDATES, F.lit(0)))
+        if window.is_late and counts["nulls"]:
+            # These rows are in the table already and the session must come to its end.
+            log.warning("%s: rows with NULL in their key are not replicated", window.table)
+            return _checked(spark, window, changed.where(~has_null_key(article)))
+        duplicates, still_there = _rows_in_table(spark, window, net, counts)
+        if still_there:
+            # One of several rows of a key went. Nobody does that often: all deletes may be looked up.
+            in_doubt = net.withColumn(DOUBTFUL, ~F.col(EXISTS))
+            return _checked(spark, window, _decided(spark, window, in_doubt))
+        _refuse_keys(window, counts["nulls"], duplicates)
+        if window.generated_columns:
+            _refuse_generated(window, net)
+        is_result = True
+        return net, counts
+    finally:
+        if not is_result:
+            let_go(net)
+
+
+def _counts(net: DataFrame, article: PublishedArticle) -> dict[str, int]:
+    def count(condition: Column) -> Column:
+        return F.count_if(F.coalesce(condition, F.lit(False)))
+
+    found = net.agg(
+        F.count(F.lit(1)).alias("changes"),
+        count(_is_insert()).alias("inserts"),
+        count(~F.col(EXISTS)).alias("deletes"),
+        count(F.col(DOUBTFUL)).alias("doubtful"),
+        count(F.col(DUPLICATED)).alias("duplicates"),
+        count(has_null_key(article)).alias("nulls"),
+        F.sum(HALF_UPDATES).alias("half_updates"),
+        count((F.col(HALF_UPDATES) != 0) & ~is_change(net)).alias("idle"),
+    ).collect()[0]
+    return {name: int(found[name] or 0) for name in found.asDict()}
+
+
+def _is_insert() -> Column:
+    return F.col(EXISTS) & ~F.col(EXISTED)
+
+
+def _refuse_keys(window: FeedWindow, nulls: int, duplicates: list[str]) -> None:
+    """Refuse keys that are NULL or that several rows have; a late window's are there to stay, and only told.
+
+    Raises: NullKeyError, DuplicateKeyError.
+    """
+    article = window.article
+    if nulls:
+        raise NullKeyError(
+            f"Article '{article.name}': {nulls} new rows of '{window.table}' have NULL in their key "
+            f"({', '.join(article.identity)}). A row without a key cannot be replicated. Nothing was "
+            "captured. Give them keys or delete them, then run again.",
+            article=article.name,
+            table=str(window.table),
+        )
+    several = (
+        f"Article '{article.name}': several rows of '{window.table}' have one key "
+        f"({', '.join(article.identity)}): {'; '.join(duplicates)}."
+    )
+    if duplicates and window.is_late:
+        log.warning(
+            "%s They came in during the session; one of them is replicated. Remove the others.", several
+        )
+    elif duplicates:
+        raise DuplicateKeyError(
+            f"{several} Nothing was captured. Remove the duplicates, then run again.",
+            article=article.name,
+            table=str(window.table),
+            keys=", ".join(duplicates),
+        )
+
+
+def _decided(spark: SparkSession, window: FeedWindow, net: DataFrame) -> DataFrame:
+    """Return the net changes without doubtful ones: those keys are looked up before and after the users' commits."""
+    first = window.user_commits[0].version
+    before = delta.read_version(spark, window.table, first - 1)
+    after = delta.read_version(spark, window.table, window.through_version_inclusive)
+    return decided(net, before, after, window.article).withColumn(HALF_UPDATES, F.lit(0))
+
+
+def _rows_in_table(
+    spark: SparkSession, window: FeedWindow, net: DataFrame, counts: dict[str, int]
+) -> tuple[list[str], bool]:
+    """Return some keys that several rows have, and whether the table still has rows of keys told as deleted.
+
+    The feed alone tells neither an insert of a key that was there nor which of a key's rows was deleted.
+    """
+    article = window.article
+    if counts["duplicates"]:
+        return _keys_of(net.where(DUPLICATED), article), False
+    # Where whole versions were compared, the rows of each key have been counted.
+    if window.gap is not None or counts["inserts"] + counts["deletes"] == 0:
+        return [], False
+    existing = article.rowguid_column is not None
+    # Names of our own: a column of the user's may have any name that is used on the way.
+    keys = [f"k{i}" for i, _ in enumerate(article.identity)]
+
+    def keyed(columns: Sequence[str]) -> list[Column]:
+        values = [identity_value(F.col(column), existing=existing) for column in columns]
+        return [value.alias(key) for key, value in zip(keys, values, strict=True)]
+
+    # A key told as inserted may have one row, a deleted one (whose AFTER is the row that was there) none.
+    came_or_went = net.where(_is_insert() | ~F.col(EXISTS)).select(
+        *keyed([f"{AFTER}.{field}" for field in article.identity_fields]),
+        F.col(EXISTS).cast("int").alias("most"),
+    )
+    rows = read_columns(spark, window.table, window.through_version_inclusive, article.identity)
+    looked_up = broadcast_if_few(came_or_went, counts["inserts"] + counts["deletes"])
+    there = rows.select(*keyed([quote(name) for name in article.identity])).join(looked_up, on=keys)
+    by_key = there.groupBy(*keys, "most").agg(F.count(F.lit(1)).alias("rows"))
+    several = by_key.where(F.col("rows") > F.col("most")).orderBy("most").limit(_NAMED_KEYS)
+    found = with_readable(several, keys).collect()
+    duplicates = [_key_text([row[key] for key in keys], article) for row in found if row["most"]]
+    return duplicates, any(not row["most"] for row in found)
+
+
+def _refuse_generated(window: FeedWindow, net: DataFrame) -> None:
+    """Refuse values of generated columns that this session computes otherwise; a late window's are only told.
+
+    Each replica computes them anew, so they would differ. What a time falls on (its date, its hour) is another thing in
+    each time zone.
+
+    Raises: CaptureError.
+    """
+    article = window.article
+    rows = net.where(EXISTS).select(
+        *(
+            F.col(f"{AFTER}.{field}").alias(name)
+            for name, field in zip(article.columns, article.fields, strict=True)
+        )
+    )
+    counts = [F.count_if(unlike) for unlike in unlike_generated(window.generated_columns).values()]
+    others = dict(zip(window.generated_columns, rows.agg(*counts).collect()[0], strict=True))
+    name = next((name for name, count in others.items() if count), None)
+    if name is None:
+        return
+    zone = net.sparkSession.conf.get("spark.sql.session.timeZone")
+    told = (
+        f"Article '{article.name}': {others[name]} changed rows of '{window.table}' have values of the generated column "
+        f"'{name}' ({window.generated_columns[name]}) that come out otherwise in a session with time zone {zone}, and "
+        "would at the other replicas."
+    )
+    if window.is_late:
+        log.warning(
+            "%s They came in during the session. Delete and insert them again in such a session.", told
+        )
+        return
+    raise CaptureError(
+        f"{told} Nothing was captured. Delete these rows and insert them again in a session with that time zone "
+        "(spark.sql.session.timeZone), then run again. A Python program whose own session has the writers' time zone may "
+        "synchronize them as they are.",
+        article=article.name,
+        table=str(window.table),
+        column=name,
+    )
+
+
+def _keys_of(rows: DataFrame, article: PublishedArticle) -> list[str]:
+    fields = article.identity_fields
+    keys = rows.select(
+        *(F.coalesce(f"{AFTER}.{field}", f"{BEFORE}.{field}").alias(field) for field in fields)
+    )
+    return [_key_text(row, article) for row in with_readable(keys.limit(_NAMED_KEYS), keys.columns).collect()]
+
+
+def _key_text(values: Iterable[object], article: PublishedArticle) -> str:
+    return ", ".join(f"{name}={value}" for name, value in zip(article.identity, values, strict=True))
