@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ class ReplicaState:
     subscriptions: list[Row] = field(default_factory=list)
     sessions: tuple[StagedSession, ...] = ()
 
-    @property
+    @cached_property
     def control(self) -> ControlPlane:
         """The control plane of the replica."""
         return ControlPlane(self.root)

@@ -6,6 +6,7 @@ holds the replica's lease; history tables are only appended to.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 
 CHECKPOINT_INTERVAL = "10"
-"""Commits of a system table between checkpoints. Every reading reads those since the last one: at delta-rs' own 100, a
-session's control plane took ten times the processor's time after 25 sessions (measured)."""
+"""Commits of a system table between checkpoints. Every reading reads those since the last one: at delta-rs' own 100, its
+part of a session took six times the processor's time after 24 sessions, now three times (measured)."""
 
 
 class ControlPlane:
@@ -53,11 +54,11 @@ class ControlPlane:
             return read_rows(path, table.names, where=where, required=table.required)
         known = self._read.get(table.name)
         if known is not None and is_as_seen(known[0]):
-            return [dict(row) for row in known[1]]
+            return deepcopy(known[1])
         version, rows = _version_and_rows(path, table.names, required=table.required)
         # A checkpoint may be all that is left of an old last commit.
         with suppress(FileNotFoundError):
-            self._read[table.name] = as_seen(path, version), [dict(row) for row in rows]
+            self._read[table.name] = as_seen(path, version), deepcopy(rows)
         return rows
 
     def replace(self, table: SystemTable, rows: Iterable[Mapping[str, Any]]) -> None:

@@ -164,11 +164,6 @@ def _refuse_gap(table: Path, versions: set[int], *, after: int) -> None:
     )
 
 
-def is_at(table: Path, version: int) -> bool:
-    """Return whether `version` is the latest one, by two look-ups whatever the length of the log."""
-    return log_path(table, version).exists() and not log_path(table, version + 1).exists()
-
-
 def as_seen(table: Path, version: int) -> list[Any]:
     """Return what tells a table at a version from the same one after any other commit, as JSON can hold it.
 
@@ -179,9 +174,12 @@ def as_seen(table: Path, version: int) -> list[Any]:
 
 
 def is_as_seen(seen: list[Any]) -> bool:
-    """Return whether a table is still what `as_seen` told of it, by three look-ups whatever the length of the log."""
+    """Return whether a table is still what `as_seen` told of it, by two look-ups whatever the length of the log."""
     table, version = Path(seen[0]), seen[1]
-    return is_at(table, version) and as_seen(table, version) == seen
+    try:
+        return as_seen(table, version) == seen and not log_path(table, version + 1).exists()
+    except OSError:
+        return False
 
 
 def commits(table: Path, *, from_version_exclusive: int, through_version_inclusive: int) -> Iterator[Commit]:

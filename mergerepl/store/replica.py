@@ -166,7 +166,7 @@ class Replica:
             )
 
     def info(self) -> ReplicaInfo:
-        """Return who the replica is and how far its bookkeeping is, read anew."""
+        """Return who the replica is and how far its bookkeeping is now."""
         rows = self.control.rows(replinfo.TABLE)
         if len(rows) != 1:
             raise PublicationError(
@@ -225,7 +225,7 @@ class Replica:
         return [article for article in self.articles if article.pubid == pubid]
 
     def subscriptions(self) -> list[Row]:
-        """Return the rows of sysmergesubscriptions, read anew.
+        """Return the rows of sysmergesubscriptions as they are now.
 
         Raises: StoreError if there are none: a replica of a publication has one about itself at least.
         """
@@ -235,7 +235,7 @@ class Replica:
         return rows
 
     def genhistory(self) -> list[Row]:
-        """Return the rows of MSmerge_genhistory, read anew."""
+        """Return the rows of MSmerge_genhistory as they are now."""
         return self.control.rows(genhistory.TABLE)
 
     def save_genhistory(self, rows: Iterable[Row]) -> None:

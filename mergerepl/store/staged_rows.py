@@ -7,6 +7,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from mergerepl.errors import StoreError
+from mergerepl.store.control import reason_of
 
 _SPARK_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
 """Where Spark notes in a Parquet file what columns it wrote."""
@@ -17,16 +18,25 @@ def read_staged(spark: SparkSession, folder: Path) -> DataFrame:
 
     Spark itself would run a job at each of a session's eight readings to learn the columns from a footer.
 
-    Raises: StoreError if there is no such file.
+    Raises: StoreError if there is no such file, or it is damaged.
     """
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     file = next(iter(sorted(folder.glob("*.parquet"))), None)
     if file is None:
-        raise StoreError(
-            f"The staged rows in '{folder}' are gone; the session needs them to be finished. Restore the folder from a "
-            "copy, then run again.",
-            path=str(folder),
-        )
-    written = json.loads(pq.read_schema(file).metadata[_SPARK_SCHEMA])
-    return spark.read.schema(StructType.fromJson(written)).parquet(str(folder))
+        raise _unreadable(folder, "there is no file; or Spark wrote them to another machine's file system")
+    try:
+        written = (pq.read_metadata(file).metadata or {}).get(_SPARK_SCHEMA)
+    except (pa.ArrowException, ValueError, OSError) as error:
+        raise _unreadable(file, reason_of(error)) from error
+    reader = spark.read if written is None else spark.read.schema(StructType.fromJson(json.loads(written)))
+    return reader.parquet(str(folder))
+
+
+def _unreadable(path: Path, reason: str) -> StoreError:
+    return StoreError(
+        f"Staged rows cannot be read in '{path}': {reason}. Run again; if a session that was interrupted needs them, "
+        "restore the files from a copy, or give it up: remove the session's folder, and initialise its subscriber anew.",
+        path=str(path),
+    )

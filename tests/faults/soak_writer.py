@@ -22,7 +22,7 @@ LOCK_WAIT_S = 600.0
 COLUMNS = ("id", "a", "b", "c")
 
 
-def write(table: str, name: str, number: int, drawn: random.Random) -> list[dict[str, str | None]]:
+def write(table: str, name: str, number: int, drawn: random.Random) -> list[dict[str, str | int | None]]:
     """Commit changes of one to four keys; return what was done."""
     delta = DeltaTable(table)
     found = delta.to_pyarrow_table(columns=["id", "a"]).to_pydict()
@@ -49,7 +49,8 @@ def write(table: str, name: str, number: int, drawn: random.Random) -> list[dict
         .when_not_matched_insert(columns, predicate="not s.gone")
         .execute()
     )
-    return done
+    commit = {"replica": Path(table).parent.name, "version": delta.version()}
+    return [{**item, **commit} for item in done]
 
 
 def write_until(table: str, name: str, seconds: float, journal: Path) -> None:

@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -38,12 +38,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Write:
-    """One journalled write; `over` is the token of the row that its user found and replaced."""
+    """One journalled write; `over` is the token of the row that its user found and replaced, `version` its commit's."""
 
     key: str
     token: str
     kind: str
     over: str | None = None
+    replica: str = "hub"
+    version: int = 0
 
 
 Logged = list[tuple[str, int, str | None]]
@@ -61,10 +63,17 @@ class Ledger:
         kept = {*self.rows.items(), *((key, token) for key, _, token in self.logged)}
         replaced = {(write.key, write.over) for write in self.writes}
         undone = {key for key, kind, _ in self.logged if kind == DELETE_LOST}
+        inserted = {
+            (w.replica, w.key): w.version
+            for w in sorted(self.writes, key=lambda write: write.version)
+            if w.kind == "insert"
+        }
 
         def is_lost(write: Write) -> bool:
             if write.kind == "delete":  # it leaves no token: the row it deleted must not be back silently
-                return self.rows.get(write.key) == write.over and write.key not in undone
+                # Where the key was inserted anew, that insert has its own fate: it may lose to the row that was deleted.
+                is_replaced = inserted.get((write.replica, write.key), -1) > write.version
+                return not is_replaced and self.rows.get(write.key) == write.over and write.key not in undone
             return (write.key, write.token) not in kept | replaced
 
         return [write for write in self.writes if is_lost(write)]
@@ -95,6 +104,13 @@ def test_the_ledger_notices_what_it_is_for() -> None:
     assert problems([first, second, deleted], {"k": "t2"}, [("k", DELETE_LOST, None)]) == (0, 0, 0)
     assert problems([first, second], {}, []) == (1, 0, 0)
     assert problems([first, second, deleted], {"k": "t2"}, []) == (1, 0, 0)
+    anew = Write("k", "t4", "insert", version=1)
+    assert problems([first, second, deleted, anew], {"k": "t2"}, [("k", 1, "t4")]) == (0, 0, 0)
+    assert problems([first, second, deleted, anew], {"k": "t2"}, []) == (1, 0, 0)
+    elsewhere = replace(anew, replica="north")
+    assert problems([first, second, deleted, elsewhere], {"k": "t2"}, [("k", 1, "t4")]) == (1, 0, 0)
+    deleted_again = Write("k", "t5", "delete", "t2", version=2)
+    assert problems([first, second, anew, deleted_again], {"k": "t2"}, [("k", 1, "t4")]) == (1, 0, 0)
     assert problems([first], {"k": "t1", "j": "t9"}, []) == (0, 1, 0)
     assert problems([first], {"j": "t1"}, []) == (1, 1, 0)
     assert problems([first], {"k": "t1"}, [("k", 1, "t1")]) == (0, 0, 1)

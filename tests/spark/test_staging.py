@@ -4,6 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
@@ -49,10 +51,21 @@ def test_staged_rows_are_read_with_the_columns_that_were_written(spark: SparkSes
     assert read.collect() == rows.collect()
 
 
-def test_staged_rows_that_are_gone_are_named(spark: SparkSession, tmp_path: Path) -> None:
-    (tmp_path / "staged").mkdir()
-    with pytest.raises(StoreError, match=r"staged rows in '.*staged' are gone.*Restore the folder"):
-        read_staged(spark, tmp_path / "staged")
+@pytest.mark.parametrize("content", [None, b"", b"PAR1 and no more", b"x" * 400 + b"PAR1"])
+def test_staged_rows_that_are_gone_or_damaged_are_named(
+    spark: SparkSession, tmp_path: Path, content: bytes | None
+) -> None:
+    if content is not None:
+        (tmp_path / "part-0.parquet").write_bytes(content)
+    with pytest.raises(
+        StoreError, match=r"Staged rows cannot be read in '.*': .*give it up: remove the session"
+    ):
+        read_staged(spark, tmp_path)
+
+
+def test_staged_rows_that_another_writer_wrote_anew_are_read(spark: SparkSession, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"a": [1, 2]}), tmp_path / "part-0.parquet")
+    assert {row["a"] for row in read_staged(spark, tmp_path).collect()} == {1, 2}
 
 
 @pytest.fixture

@@ -47,7 +47,9 @@ def test_what_a_caller_does_with_its_rows_is_its_own(tmp_path: Path) -> None:
     for _ in range(2):
         rows = plane.rows(genhistory.TABLE)
         assert [row["generation"] for row in rows] == [1]
+        assert rows[0]["nicknames"] == [7]
         rows[0]["generation"] = 9
+        rows[0]["nicknames"].append(8)
         rows.append(generation(10))
 
 
