@@ -271,7 +271,10 @@ class SessionRecord:
 
 @dataclass(frozen=True)
 class ConflictRecord:
-    """One conflict: a row of MSmerge_conflicts_info with its losing row (absent for a losing delete)."""
+    """One conflict: a row of MSmerge_conflicts_info with its losing row (absent for a losing delete).
+
+    Of an article that is not published any more (`is_published`) the winning row is not told, only the losing one.
+    """
 
     conflict_id: str
     publication: str
@@ -286,6 +289,7 @@ class ConflictRecord:
     created: datetime
     losing_row: dict[str, object] | None = None
     winning_row: dict[str, object] | None = None
+    is_published: bool = True
 
 
 @dataclass(frozen=True)

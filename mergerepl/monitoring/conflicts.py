@@ -16,10 +16,10 @@ from mergerepl.lineage.value import covers
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.results import ConflictRecord
 from mergerepl.monitoring.parties import article_named, publication_name
-from mergerepl.store.control import Row, count_rows, read_rows
+from mergerepl.store.control import Row, column_names, count_rows, read_rows
 from mergerepl.store.replica import Replica
 from mergerepl.systables import conflicts_info, contents
-from mergerepl.systables.conflicts_info import CONFLICT_COLUMNS, CONFLICT_ID
+from mergerepl.systables.conflicts_info import CONFLICT_COLUMNS, CONFLICT_ID, CONFLICT_TABLE_PREFIX
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -127,6 +127,7 @@ def _record(replica: Replica, row: Row) -> ConflictRecord:
         row["origin_datasource"] or "",
         row["winner_datasource"] or "",
         row["MSrepl_create_time"],
+        is_published=article is not None,
     )
 
 
@@ -136,14 +137,18 @@ def _article(replica: Replica, nickname: int) -> PublishedArticle | None:
 
 
 def _with_rows(replica: Replica, rows: Sequence[Row]) -> tuple[ConflictRecord, ...]:
-    """Return conflicts with their rows; those of an article that is not published any more have none."""
+    """Return conflicts with their rows; those of an article that is not published any more only with the losing one."""
     articles = {article.nickname: article for article in replica.articles}
     known = [row for row in rows if row["tablenick"] in articles]
     losing, versions = _losing_rows(replica, articles, known), _versions(replica, articles, known)
+    former = [row[CONFLICT_ID] for row in rows if row["tablenick"] not in articles]
+    kept = _kept_rows(replica, former) if former else {}
     records = []
     for row in rows:
         record, article = _record(replica, row), articles.get(row["tablenick"])
-        if article is not None:
+        if article is None:
+            record = replace(record, losing_row=kept.get(row["conflict_id"]))
+        else:
             of_row = versions[article.nickname, row["rowguid"]]
             record = replace(
                 record,
@@ -170,6 +175,17 @@ def _losing_rows(
             where=f"{CONFLICT_ID} in ({_texts(wanted)})",
         )
         found |= {row[CONFLICT_ID]: {name: row[name] for name in article.columns} for row in lost}
+    return found
+
+
+def _kept_rows(replica: Replica, ids: Sequence[str]) -> dict[str, dict[str, object]]:
+    """Return conflict id -> losing row, whatever conflict table has kept it: articles go, their losers stay."""
+    about = {column.name for column in CONFLICT_COLUMNS}
+    found: dict[str, dict[str, object]] = {}
+    for table in sorted(replica.folder.glob(f"{CONFLICT_TABLE_PREFIX}*")):
+        names = [name for name in column_names(table) if name not in about]
+        lost = read_rows(table, (CONFLICT_ID, *names), where=f"{CONFLICT_ID} in ({_texts(ids)})")
+        found |= {row[CONFLICT_ID]: {name: row[name] for name in names} for row in lost}
     return found
 
 

@@ -250,7 +250,11 @@ class TextOutput(Output):
             self._say(
                 f"  lost: the change of {each.origin_datasource}; won: {each.winner}; {_time(each.created)}"
             )
-            self._table(_side_by_side(each.losing_row, each.winning_row))
+            if each.is_published:
+                self._table(_side_by_side(each.losing_row, each.winning_row))
+            else:
+                self._table(_alone(each.losing_row))
+                self._say("  The article is not published any more, so only the losing row is told.")
         self._older(len(conflicts), total)
 
     def row(self, row: RowInfo) -> None:
@@ -398,6 +402,16 @@ def _side_by_side(losing: Mapping[str, object] | None, winning: Mapping[str, obj
         table.add("*" if lost != won else "", column, lost, won)
     if losing is None or winning is None:
         table.add("", "", "(deleted)" if losing is None else "", "(deleted)" if winning is None else "")
+    return table
+
+
+def _alone(losing: Mapping[str, object] | None) -> Table:
+    """Return the losing row alone; a missing row was a delete."""
+    table = Table(("column", "losing row"))
+    for column in losing or {}:
+        table.add(column, _cell(losing, column))
+    if losing is None:
+        table.add("", "(deleted)")
     return table
 
 

@@ -131,6 +131,17 @@ def _version_and_rows(
     return table.version(), rows
 
 
+def column_names(path: Path) -> list[str]:
+    """Return the columns of a Delta table.
+
+    Raises: StoreError if the table is missing or unreadable.
+    """
+    from deltalake import DeltaTable
+
+    with _told_plainly(path):
+        return [field.name for field in DeltaTable(str(path)).schema().fields]
+
+
 def count_rows(path: Path, *, where: str | None = None) -> int:
     """Return how many rows of a Delta table there are, or fulfil a condition.
 

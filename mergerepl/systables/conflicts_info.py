@@ -73,6 +73,9 @@ CONFLICT_COLUMNS: Final = columns(
 """Columns a conflict table has after the article's own; a clash with an article column is refused at publishing."""
 
 
+CONFLICT_TABLE_PREFIX = "MSmerge_conflict_"
+
+
 def conflict_table_name(publication: str, article: str) -> str:
     """Return the name of an article's conflict table."""
-    return f"MSmerge_conflict_{publication}_{article}"
+    return f"{CONFLICT_TABLE_PREFIX}{publication}_{article}"

@@ -22,10 +22,10 @@ from mergerepl.failpoints import FailpointError
 from mergerepl.model.progress import NoProgress
 from mergerepl.model.publication import Article, SubscriberType, Tracking
 from mergerepl.model.results import CaptureResult, PendingArticle, PhaseCounts, SessionResult
-from mergerepl.store.control import read_rows
+from mergerepl.store.control import ControlPlane, read_rows
 from mergerepl.store.deltalog import head_version
 from mergerepl.store.replica import Replica
-from mergerepl.systables import genhistory, sessions
+from mergerepl.systables import catalog, genhistory, sessions
 from mergerepl.systables.genhistory import GenStatus
 from tests.spark.publishing import Hub, orders
 
@@ -324,6 +324,18 @@ def test_a_losing_delete_is_in_the_frame_without_a_row(fresh):
         fresh.path("hq"), conflict_id=api.conflict_records(fresh.path("hq"))[0].conflict_id
     )
     assert (shown.losing_row, shown.winning_row) == (None, {"id": 2, "note": "kept", "amount": 2.5})
+
+
+def test_losers_of_an_article_that_is_not_published_any_more_are_told(fresh):
+    fresh.run("update TABLE set note = 'hq' where id = 2", "hq")
+    fresh.run("update TABLE set note = 'north' where id = 2", "north")
+    assert fresh.sync("north").upload.conflicts == 1
+    control = ControlPlane(fresh.path("hq"))
+    rows = control.rows(catalog.ARTICLES)
+    control.replace(catalog.ARTICLES, [row for row in rows if row["name"] != "orders"])
+    (shown,) = api.conflict_records(fresh.path("hq"), with_rows=True)
+    assert (shown.is_published, shown.winning_row) == (False, None)
+    assert shown.losing_row == {"id": 2, "note": "north", "amount": 2.5}
 
 
 # ---- row

@@ -306,6 +306,13 @@ def test_null_is_not_empty_text():
     assert "*  note    NULL" in text("conflict_rows", [row])
 
 
+def test_a_winning_row_that_is_not_known_is_not_called_deleted():
+    shown = text("conflict_rows", [replace(CONFLICT, is_published=False, losing_row={"note": "x"})])
+    assert "note" in shown
+    assert "not published any more" in shown
+    assert "deleted" not in shown
+
+
 def test_row_data_cannot_steer_the_terminal():
     hostile = {"n": "\x1b[2J\x07\u202e[bold]x[/bold]\r\n"}
     for out in (io.StringIO(), Terminal()):
