@@ -27,6 +27,7 @@ from mergerepl.model.publication import (
     SyncType,
     Tracking,
 )
+from mergerepl.systables.conflicts_info import conflict_table_name
 
 LARGEST_FILE = 1_000_000
 LONGEST_FILE_NAME = 255
@@ -125,7 +126,7 @@ def _publication(stated: PublicationKeys, check: _Check, *, folder: Path) -> Pub
     )
     _check_tables(articles, check)
     for index, article in enumerate(articles):
-        conflict_table = f"MSmerge_conflict_{stated.publication}_{article.name}"
+        conflict_table = conflict_table_name(stated.publication, article.name)
         if len(conflict_table.encode()) > LONGEST_FILE_NAME:
             raise check.refuse(
                 ("articles", index, "name"),

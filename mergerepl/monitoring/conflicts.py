@@ -169,12 +169,7 @@ def _losing_rows(
     found: dict[str, dict[str, object]] = {}
     for nickname, wanted in ids.items():
         article = articles[nickname]
-        lost = read_rows(
-            replica.folder / article.conflict_table,
-            (CONFLICT_ID, *article.columns),
-            where=f"{CONFLICT_ID} in ({_texts(wanted)})",
-        )
-        found |= {row[CONFLICT_ID]: {name: row[name] for name in article.columns} for row in lost}
+        found |= _kept_in(replica.folder / article.conflict_table, article.columns, wanted)
     return found
 
 
@@ -183,10 +178,13 @@ def _kept_rows(replica: Replica, ids: Sequence[str]) -> dict[str, dict[str, obje
     about = {column.name for column in CONFLICT_COLUMNS}
     found: dict[str, dict[str, object]] = {}
     for table in sorted(replica.folder.glob(f"{CONFLICT_TABLE_PREFIX}*")):
-        names = [name for name in column_names(table) if name not in about]
-        lost = read_rows(table, (CONFLICT_ID, *names), where=f"{CONFLICT_ID} in ({_texts(ids)})")
-        found |= {row[CONFLICT_ID]: {name: row[name] for name in names} for row in lost}
+        found |= _kept_in(table, [name for name in column_names(table) if name not in about], ids)
     return found
+
+
+def _kept_in(table: Path, columns: Sequence[str], ids: Iterable[str]) -> dict[str, dict[str, object]]:
+    lost = read_rows(table, (CONFLICT_ID, *columns), where=f"{CONFLICT_ID} in ({_texts(ids)})")
+    return {row[CONFLICT_ID]: {name: row[name] for name in columns} for row in lost}
 
 
 def _winning_row(article: PublishedArticle, row: Row, versions: Iterable[Row]) -> dict[str, object] | None:

@@ -19,7 +19,7 @@ from mergerepl.store.deltalog import STATS_PROPERTY, CommitMark, is_delta_table
 from mergerepl.store.sql import quote
 from mergerepl.systables import conflicts_info, contents, registry, replinfo, tombstone
 from mergerepl.systables.contents import row_column
-from mergerepl.systables.table import FOLDER, SystemTable
+from mergerepl.systables.table import FOLDER
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,7 +52,9 @@ def create_replica(
         columns = [field(column.name, json_of(column.type)) for column in table.columns]
         if table.name in IMAGE_TABLES:
             columns += [image_field(nickname, fields) for nickname, fields in images.items()]
-        create_table(control.path(table.name), NewTable(columns, (), _properties(table, retention)), mark)
+        create_table(
+            control.path(table.name), NewTable(columns, (), _properties(table.name, retention)), mark
+        )
     control.replace(replinfo.TABLE, [info])
 
 
@@ -62,9 +64,9 @@ def image_field(nickname: int, columns: Sequence[Field]) -> Field:
     return field(row_column(nickname), {"type": "struct", "fields": fields})
 
 
-def _properties(table: SystemTable, retention: timedelta) -> dict[str, str]:
+def _properties(name: str, retention: timedelta) -> dict[str, str]:
     properties = {"delta.checkpointInterval": CHECKPOINT_INTERVAL, **retention_properties({}, retention)}
-    if table.name in IMAGE_TABLES:
+    if name in IMAGE_TABLES:
         properties[STATS_PROPERTY] = _STATS_COLUMNS
     return properties
 
@@ -127,8 +129,7 @@ def create_conflict_table(
                 _add_columns(spark_of(), path, missing)
             return
         path.rename(_free_name(path))
-    properties = {"delta.checkpointInterval": CHECKPOINT_INTERVAL, **retention_properties({}, retention)}
-    create_table(path, NewTable(wanted, (), properties), mark)
+    create_table(path, NewTable(wanted, (), _properties(name, retention)), mark)
 
 
 def _free_name(path: Path) -> Path:

@@ -6,7 +6,6 @@ holds the replica's lease; history tables are only appended to.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +33,7 @@ class ControlPlane:
     def __init__(self, root: Path) -> None:
         """Look at the system tables below `root`; nothing is read yet."""
         self.folder = root / FOLDER
-        self._read: dict[str, tuple[list[Any], list[Row]]] = {}
+        self._read: dict[str, tuple[list[Any], pa.Table]] = {}
 
     def path(self, name: str) -> Path:
         """Return the folder of a system table."""
@@ -54,12 +53,12 @@ class ControlPlane:
             return read_rows(path, table.names, where=where, required=table.required)
         known = self._read.get(table.name)
         if known is not None and is_as_seen(known[0]):
-            return deepcopy(known[1])
-        version, rows = _version_and_rows(path, table.names, required=table.required)
+            return _python_rows(known[1], table.names)
+        version, stored = _version_and_rows(path, table.names, required=table.required)
         # A checkpoint may be all that is left of an old last commit.
         with suppress(FileNotFoundError):
-            self._read[table.name] = as_seen(path, version), deepcopy(rows)
-        return rows
+            self._read[table.name] = as_seen(path, version), stored
+        return _python_rows(stored, table.names)
 
     def replace(self, table: SystemTable, rows: Iterable[Mapping[str, Any]]) -> None:
         """Make `rows` the table's content, in one commit."""
@@ -96,7 +95,8 @@ def read_rows(
 
     Raises: StoreError if the table is missing or unreadable, or lacks a value in a `required` column.
     """
-    return _version_and_rows(path, names, where=where, order_limit=order_limit, required=required)[1]
+    stored = _version_and_rows(path, names, where=where, order_limit=order_limit, required=required)[1]
+    return _python_rows(stored, names)
 
 
 def _version_and_rows(
@@ -106,7 +106,7 @@ def _version_and_rows(
     where: str | None = None,
     order_limit: str = "",
     required: Sequence[str] = (),
-) -> tuple[int, list[Row]]:
+) -> tuple[int, "pa.Table"]:
     from deltalake import DeltaTable, QueryBuilder
 
     with _told_plainly(path):
@@ -123,12 +123,15 @@ def _version_and_rows(
     empty = [name for name in required if result.column(name).null_count]
     if empty:
         raise _lacking(path, empty[0], "has no value in")
-    columns = {name: python_values(result.column(name)) for name in result.column_names}
-    rows = [
+    return table.version(), result
+
+
+def _python_rows(stored: "pa.Table", names: Sequence[str]) -> list[Row]:
+    columns = {name: python_values(stored.column(name)) for name in stored.column_names}
+    return [
         {name: _python_value(columns[name][i]) if name in columns else None for name in names}
-        for i in range(result.num_rows)
+        for i in range(stored.num_rows)
     ]
-    return table.version(), rows
 
 
 def column_names(path: Path) -> list[str]:
