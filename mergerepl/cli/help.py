@@ -21,6 +21,23 @@ class Group(click.Group):
     def __init__(self, name: str | None = None, *, help: str | None = None, **options: Any) -> None:
         super().__init__(name, help=_keep_example(help), **options)
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse what stands before the command; of an option that commands have, say that it goes after them."""
+        words, names = list(args), self.list_commands(ctx)
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            commands = filter(None, (self.get_command(ctx, name) for name in names))
+            if not any(error.option_name in each.opts for command in commands for each in command.params):
+                raise
+            command_name = next((word for word in words if word in names), "COMMAND")
+            raise click.NoSuchOption(
+                error.option_name,
+                f"{error.option_name} is an option of the commands: put it after the command, as in "
+                f"`{ctx.command_path} {command_name} … {error.option_name}`.",
+                ctx=ctx,
+            ) from error
+
 
 def _keep_example(text: str | None) -> str | None:
     """Mark the example as click wants it, so that its lines are not joined."""

@@ -39,6 +39,15 @@ class CommandGroup(Group):
         command: click.Command = getattr(module, cmd_name)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that is named first; for an unknown one all are loaded, so that click suggests one."""
+        if self.get_command(ctx, args[0]) is None:
+            found = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
+            self.commands = {name: command for name, command in found.items() if command is not None}
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands grouped by task."""
         for task, names in COMMANDS.items():

@@ -143,6 +143,27 @@ def test_wrong_usage_is_exit_2_and_calls_nothing(api, hq, arguments):
     assert json.loads(shown.stdout)["error"]["message"]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("snyc", "hq"), "No such command 'snyc'. Did you mean 'sync'?"),
+        (("frobnicate", "hq"), "No such command 'frobnicate'."),
+        (("conflicts", "lsit", "hq"), "No such command 'lsit'. Did you mean 'list'?"),
+        (("--json", "status", "hq"), "put it after the command, as in `main status … --json`."),
+        (("--limit", "5", "history", "hq"), "as in `main history … --limit`."),
+        (("--json",), "as in `main COMMAND … --json`."),
+        (("conflicts", "--json", "list", "hq"), "as in `main conflicts list … --json`."),
+        (("--frobnicate", "status", "hq"), "No such option '--frobnicate'."),
+    ],
+    ids=" ".join,
+)
+def test_a_mistake_before_the_command_is_one_message_with_the_remedy(api, hq, arguments, says):
+    shown = run(*arguments)
+    message = json.loads(shown.stdout)["error"]["message"] if "--json" in arguments else shown.stderr.rstrip()
+    assert (shown.exit_code, shown.output.count("rror: "), api.calls) == (2, "--json" not in arguments, [])
+    assert message.endswith(says)
+
+
 def test_no_arguments_shows_the_help():
     assert "Synchronize:" in run().output
     assert run().exit_code == 2
