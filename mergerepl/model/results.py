@@ -329,3 +329,8 @@ class RowInfo:
     rowguid: str
     replicas: tuple[RowReplicaInfo, ...] = field(default_factory=tuple)
     out_of_reach: tuple[str, ...] = ()
+
+    @property
+    def is_known(self) -> bool:
+        """False when no replica in reach has the row or knows that it was deleted; `current` says nothing then."""
+        return any(each.row is not None or each.source != "none" for each in self.replicas)

@@ -71,8 +71,8 @@ class JsonOutput(Output):
         self._write({"total": total, "conflicts": list(map(_conflict, conflicts))})
 
     def row(self, row: RowInfo) -> None:
-        """Write the row with its replicas."""
-        self._write(row)
+        """Write the row with its replicas, and whether one of them knows it."""
+        self._write({**asdict(row), "is_known": row.is_known})
 
     def validated(self, validations: Mapping[str, Sequence[ArticleValidation]]) -> None:
         """Write ok, subscribers."""

@@ -260,12 +260,13 @@ class TextOutput(Output):
     def row(self, row: RowInfo) -> None:
         """Show the row's metadata and columns at every replica."""
         self._say(f"{row.publication}.{row.article} {_key(row.key)}  (rowguid {row.rowguid})")
-        table = Table(("replica", ">nickname", "source", ">generation", "lineage", "up to date"))
-        for each in row.replicas:
-            lineage = ", ".join(f"{nickname}:{version}" for nickname, version in sorted(each.lineage.items()))
-            is_current = "yes" if each.current else "no"
-            table.add(each.replica, each.nickname, each.source, each.generation, lineage or "{}", is_current)
-        self._table(table)
+        if row.is_known:
+            self._table(_row_metadata(row))
+        else:
+            asked = ", ".join(each.replica for each in row.replicas)
+            self._say(
+                f"No replica has this row, nor knows of one that was deleted (asked: {asked}). Check the key."
+            )
         if any(each.row is not None for each in row.replicas):
             self._table(_values_by_replica(row))
         for root in row.out_of_reach:
@@ -412,6 +413,16 @@ def _alone(losing: Mapping[str, object] | None) -> Table:
         table.add(column, _cell(losing, column))
     if losing is None:
         table.add("", "(deleted)")
+    return table
+
+
+def _row_metadata(row: RowInfo) -> Table:
+    """Return what each replica knows of the row."""
+    table = Table(("replica", ">nickname", "source", ">generation", "lineage", "up to date"))
+    for each in row.replicas:
+        lineage = ", ".join(f"{nickname}:{version}" for nickname, version in sorted(each.lineage.items()))
+        is_current = "yes" if each.current else "no"
+        table.add(each.replica, each.nickname, each.source, each.generation, lineage or "{}", is_current)
     return table
 
 

@@ -364,6 +364,10 @@ def test_a_row_that_never_was_is_nowhere(story):
     info = api.row(story.path("hq"), article="orders", key={"id": "99"})
     assert {each.source for each in info.replicas} == {"none"}
     assert {each.row for each in info.replicas} == {None}
+    assert not info.is_known
+    # deleted, inserted at one replica, never changed
+    for key in ("3", "10", "2"):
+        assert api.row(story.path("hq"), article="orders", key={"id": key}).is_known
 
 
 def test_null_is_told_from_text(story):

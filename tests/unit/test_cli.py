@@ -420,6 +420,20 @@ def test_row_parses_the_key(api, hq):
     assert api.calls == [("row", (str(hq),), {"article": "orders", "key": key, "publication": None})]
 
 
+def test_a_row_that_no_replica_knows_is_an_answer(api, hq):
+    nowhere = results.RowReplicaInfo("hq", 1, "none", None, {}, (), None, True)
+    api.answers["row"] = results.RowInfo("sales", "orders", {"order_id": "7"}, "guid", (nowhere,))
+    shown = run("row", "hq", "--article", "orders", "--key", "order_id=7")
+    assert (shown.exit_code, "up to date" in shown.stdout) == (0, False)
+    assert "No replica has this row" in shown.stdout
+    assert (
+        json.loads(run("row", "hq", "--article", "orders", "--key", "order_id=7", "--json").stdout)[
+            "is_known"
+        ]
+        is False
+    )
+
+
 @pytest.mark.parametrize(("answer", "code"), [(EQUAL, 0), (DIFFERENT, 1)])
 def test_validate_is_exit_1_if_replicas_differ(api, hq, answer, code):
     api.answers["validate"] = {"north": (answer,)}

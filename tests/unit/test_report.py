@@ -283,6 +283,23 @@ def test_an_end_that_is_out_of_reach_is_not_said_to_have_nothing():
     assert said("row", row)["out_of_reach"] == ["/data/south"]
 
 
+def test_a_row_that_no_replica_knows_is_not_called_up_to_date():
+    nowhere = tuple(
+        replace(each, source="none", generation=None, lineage={}, columns=(), row=None, current=True)
+        for each in ROW.replicas
+    )
+    row = replace(ROW, replicas=nowhere, out_of_reach=("/data/south",))
+    assert text("row", row).splitlines() == [
+        "sales.orders order_id=7  (rowguid guid)",
+        "No replica has this row, nor knows of one that was deleted (asked: /data/hq, /data/north). Check the key.",
+        "Replica /data/south is out of reach: nobody knows the row there.",
+    ]
+    assert (said("row", row)["is_known"], said("row", ROW)["is_known"]) == (False, True)
+    deleted = replace(nowhere[0], source="tombstone", lineage={1: 2})
+    assert "tombstone" in text("row", replace(ROW, replicas=(deleted,)))
+    assert replace(ROW, replicas=(replace(nowhere[0], row={"amount": None}),)).is_known
+
+
 @pytest.mark.parametrize("method", ["conflict_list", "conflict_rows"])
 def test_conflicts_that_are_left_out_are_counted(method):
     arguments = (["/data/hq"] if method == "conflict_list" else []) + [[CONFLICT]]
