@@ -193,7 +193,11 @@ def _replica(root: str) -> Iterator[Check]:
         return
     if not folder.exists():
         yield Check(
-            name, Status.WARN, f"{folder} does not exist", "None if it is new: `mergerepl apply` creates it."
+            name,
+            Status.WARN,
+            f"{folder} does not exist: nothing was checked there",
+            "Check the path: is it mistyped, or not mounted? Only the folder of a new subscriber need not be there yet: "
+            "`mergerepl apply` makes it.",
         )
         return
     yield _storage(name, folder)

@@ -38,7 +38,10 @@ def test_everything_that_is_not_ok_has_a_remedy(tmp_path: Path, monkeypatch: pyt
 
 
 def test_folder_that_does_not_exist_yet_is_no_failure(tmp_path: Path) -> None:
-    assert check("storage", doctor.checks([str(tmp_path / "new")])).status is Status.WARN
+    storage = check("storage", doctor.checks([str(tmp_path / "new")]))
+    assert storage.status is Status.WARN
+    assert "nothing was checked" in storage.detail
+    assert storage.remedy.startswith("Check the path")
 
 
 def test_file_system_without_exclusive_links_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
