@@ -6,6 +6,7 @@ from pathlib import Path
 
 from mergerepl.errors import ConfigurationError
 from mergerepl.model.results import ArticleCounts, PhaseCounts, SessionRecord
+from mergerepl.monitoring.parties import subscriber_root
 from mergerepl.store.control import Row, read_rows
 from mergerepl.store.replica import Replica
 from mergerepl.systables import sessions
@@ -49,11 +50,14 @@ def session_history(
 
 def _require_known(replica: Replica, subscriber: str) -> None:
     """Refuse a subscriber without sessions that the replica has never heard of: the name is a mistake."""
-    known = {str(replica.root), *(str(row["subscriber_server"]) for row in replica.subscriptions())}
+    info = replica.info()
+    known = {
+        subscriber_root(replica, info, row) for row in replica.subscriptions() if row["replid"] != info.replid
+    }
     if subscriber not in known:
         raise ConfigurationError(
-            f"Replica '{replica.root}' knows no subscriber '{subscriber}'. Known: {', '.join(sorted(known))}. "
-            "Name one of them.",
+            f"Replica '{replica.root}' knows no subscriber '{subscriber}'. Known: {', '.join(sorted(known)) or 'none'}. "
+            "Name one of them, or add the subscription to the file and run `mergerepl apply FILE`.",
             replica=str(replica.root),
             subscriber=subscriber,
         )
