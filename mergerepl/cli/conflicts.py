@@ -66,7 +66,7 @@ def show_conflicts(
 ) -> None:
     """Show one conflict, or an article's, column by column.
 
-    ID is the one that `mergerepl conflicts list` shows.
+    ID is the one that `mergerepl conflicts list` shows. `*` marks the columns in conflict, `~` others that differ.
 
     Example:
       mergerepl conflicts show ./hq --article orders
@@ -86,12 +86,30 @@ def show_conflicts(
     )
     if conflict_id is not None and not found:
         raise ConfigurationError(
-            f"There is no conflict {conflict_id!r} at {replica}: see `mergerepl conflicts list {replica}`.",
-            conflict_id=conflict_id,
+            _not_found(root, replica, conflict_id, publication, article), conflict_id=conflict_id
         )
     is_whole = conflict_id is not None
     total = len(found) if is_whole else _total(root, publication, article, len(found), limit)
     output.conflict_rows(found, total=total)
+
+
+def _not_found(
+    root: str, replica: str, conflict_id: str, publication: str | None, article: str | None
+) -> str:
+    """Say why there is no such conflict: another article or publication has it, or none has."""
+    from mergerepl import api
+
+    elsewhere = api.conflict_records(root, conflict_id=conflict_id) if publication or article else ()
+    if elsewhere:
+        found = elsewhere[0]
+        return (
+            f"Conflict {conflict_id!r} at {replica} is of article {found.article!r} of publication "
+            f"{found.publication!r}, which is not what --article or --publication names: leave them out."
+        )
+    return (
+        f"There is no conflict {conflict_id!r} at {replica}: see `mergerepl conflicts list {replica}`. Conflicts "
+        "are logged at the publisher, unless `conflict_logging` in the file says otherwise."
+    )
 
 
 def _total(root: str, publication: str | None, article: str | None, found: int, limit: int) -> int:

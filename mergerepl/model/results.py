@@ -273,7 +273,10 @@ class SessionRecord:
 class ConflictRecord:
     """One conflict: a row of MSmerge_conflicts_info with its losing row (absent for a losing delete).
 
-    Of an article that is not published any more (`is_published`) the winning row is not told, only the losing one.
+    `origin_datasource` and `winner` are the two ends of the session: the replica that held the losing change, and the
+    one that held the winning change, whoever made it. `conflict_columns`: what both sides held different values of and,
+    tracked by column, both had changed; empty if one side had deleted the row. Of an article that is not published any more
+    (`is_published`) the winning row is not told, only the losing one.
     """
 
     conflict_id: str
@@ -290,6 +293,7 @@ class ConflictRecord:
     losing_row: dict[str, object] | None = None
     winning_row: dict[str, object] | None = None
     is_published: bool = True
+    conflict_columns: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

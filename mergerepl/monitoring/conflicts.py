@@ -41,6 +41,7 @@ _NAMES = (
     "rowkey",
     "losing_lineage",
     "winning_lineage",
+    "columns",
 )
 
 
@@ -128,6 +129,7 @@ def _record(replica: Replica, row: Row) -> ConflictRecord:
         row["winner_datasource"] or "",
         row["MSrepl_create_time"],
         is_published=article is not None,
+        conflict_columns=tuple(row["columns"] or ()),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,7 @@ from mergerepl.report.table import Table, printable
 if TYPE_CHECKING:
     from mergerepl.doctor import Check
 
+_CLASHES, _DIFFERS = "*", "~"
 _COUNTS = (">inserts", ">updates", ">deletes", ">conflicts")
 
 
@@ -241,17 +242,20 @@ class TextOutput(Output):
         self._older(len(conflicts), total)
 
     def conflict_rows(self, conflicts: Sequence[ConflictRecord], *, total: int) -> None:
-        """Show the losing row beside the winning row, the differing columns marked with `*`."""
+        """Show the losing row beside the winning row, columns in conflict marked with `*`, others that differ with `~`."""
         for each in conflicts:
             self._say(f"Conflict {each.conflict_id}: {each.article} {_key(each.key)}")
             name = conflict_name(each.conflict_type)
             self._say(f"  {name} (type {each.conflict_type}, reason {each.reason_code})")
             self._say(f"  {each.reason_text}")
             self._say(
-                f"  lost: the change of {each.origin_datasource}; won: {each.winner}; {_time(each.created)}"
+                f"  lost: what {each.origin_datasource} held; won: what {each.winner} held; {_time(each.created)}"
             )
             if each.is_published:
-                self._table(_side_by_side(each.losing_row, each.winning_row))
+                table = _side_by_side(each.losing_row, each.winning_row, each.conflict_columns)
+                self._table(table)
+                if any(mark == _DIFFERS for mark, *_ in table.rows):
+                    self._say(f"  {_CLASHES} in conflict; {_DIFFERS} differs too, but was not in conflict")
             else:
                 self._table(_alone(each.losing_row))
                 self._say("  The article is not published any more, so only the losing row is told.")
@@ -395,12 +399,17 @@ def _session_line(session: SessionResult, *, in_full: bool) -> str:
     return f"{', '.join(parts)} ({took})."
 
 
-def _side_by_side(losing: Mapping[str, object] | None, winning: Mapping[str, object] | None) -> Table:
-    """Return two rows column by column; a missing row was a delete."""
+def _side_by_side(
+    losing: Mapping[str, object] | None,
+    winning: Mapping[str, object] | None,
+    clashing: Collection[str] = (),
+) -> Table:
+    """Return two rows column by column; a missing row was a delete. Where none is known to clash, all that differ do."""
     table = Table(("", "column", "losing row", "winning row"))
     for column in [*(winning or {}), *(name for name in losing or {} if name not in (winning or {}))]:
         lost, won = _cell(losing, column), _cell(winning, column)
-        table.add("*" if lost != won else "", column, lost, won)
+        is_clash = column in clashing if clashing else lost != won
+        table.add(_CLASHES if is_clash else _DIFFERS if lost != won else "", column, lost, won)
     if losing is None or winning is None:
         table.add("", "", "(deleted)" if losing is None else "", "(deleted)" if winning is None else "")
     return table

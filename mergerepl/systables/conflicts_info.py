@@ -41,21 +41,22 @@ TABLE: Final = SystemTable(
         f"""
         tablenick | int not null | article nickname
         rowguid | string not null | row
-        origin_datasource | string | replica root the losing change came from
+        origin_datasource | string | root of the session's end that held the losing change, whoever made it
         conflict_type | int not null | 1 update, 2 column update, 3 update lost to a delete, 4 delete lost to an update
         reason_code | int | the conflict type again, as in the original
         reason_text | string | the conflict in words
         pubid | string not null | publication
         MSrepl_create_time | timestamp not null | when the conflict was resolved
-        origin_datasource_id | string | replica the losing change came from
+        origin_datasource_id | string | its replica id
         conflict_id | string not null | identity of the conflict, shared with the conflict table
-        winner_datasource_id | string | replica the winning change came from
+        winner_datasource_id | string | replica id of the end that held the winning change, whoever made it
         winner_datasource | string | its root
         losing_lineage | {LINEAGE_TYPE} | lineage of the losing change
         winning_lineage | {LINEAGE_TYPE} | lineage of the winning change
         losing_priority | double | priority of the losing change
         winning_priority | double | priority of the winning change
-        columns | array<string> | columns changed to different values at both sides (column tracking)
+        columns | array<string> | columns in conflict: those that differed and, tracked by column, both sides had
+          changed; none if one side had deleted the row
         session_id | string | merge session that resolved it
         rowkey | map<string,string> | key columns as text, for people
         """
@@ -66,7 +67,7 @@ CONFLICT_COLUMNS: Final = columns(
     """
     rowguid | string | row
     ModifiedDate | timestamp | when the conflict was resolved
-    origin_datasource_id | string | replica the losing change came from
+    origin_datasource_id | string | replica id of the session's end that held the losing change
     conflict_id | string | identity of the conflict, shared with MSmerge_conflicts_info
     """
 )

@@ -253,6 +253,7 @@ def test_conflicts_are_listed_without_their_rows(story):
     assert found.keys() == {"1", "3"}
     update, delete = found["1"], found["3"]
     assert (update.conflict_type, delete.conflict_type) == (2, 3)
+    assert (update.conflict_columns, delete.conflict_columns) == (("note",), ())
     assert (update.publication, update.article, update.losing_row) == ("sales", "orders", None)
     assert (update.origin_datasource, update.winner) == (str(story.path("north")), str(story.path("hq")))
     assert len(api.conflict_records(story.path("hq"), limit=1)) == 1

@@ -1,12 +1,16 @@
 """Names that `history` and `conflicts` are asked for, and what they say of those that they do not know. No Spark."""
 
+from datetime import UTC, datetime
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 from mergerepl import api
 from mergerepl.errors import ConfigurationError
 from mergerepl.store.replica import Replica
+from mergerepl.systables import conflicts_info
 from tests.unit.test_quiet import make_replica, subscription
 
 
@@ -26,3 +30,27 @@ def test_a_publisher_is_no_subscriber(hq: Replica, asked: str, name: str) -> Non
     ):
         api.history(folder / asked, subscriber=folder / name)
     assert api.history(folder / asked, subscriber=folder / "north") == ()
+
+
+def test_a_conflict_tells_its_columns(hq: Replica) -> None:
+    lineage = pa.array([[(1, 1)]] * 2, pa.map_(pa.int32(), pa.int64()))
+    values = {
+        "tablenick": pa.array([1, 1], pa.int32()),
+        "conflict_type": pa.array([2, 3], pa.int32()),
+        "reason_code": pa.array([2, 3], pa.int32()),
+        "pubid": ["pub-1"] * 2,
+        "MSrepl_create_time": [datetime(2026, 1, day, tzinfo=UTC) for day in (2, 1)],
+        "conflict_id": ["c1", "c2"],
+        "losing_lineage": lineage,
+        "winning_lineage": lineage,
+        "losing_priority": [0.0, 0.0],
+        "winning_priority": [100.0, 100.0],
+        "columns": pa.array([["note"], []], pa.list_(pa.string())),
+        "rowkey": pa.array([[("id", "1")]] * 2, pa.map_(pa.string(), pa.string())),
+    }
+    names = [column.name for column in conflicts_info.TABLE.columns]
+    rows = pa.table({name: values.get(name, ["x", "x"]) for name in names})
+    write_deltalake(str(hq.folder / conflicts_info.NAME), rows)
+    found = api.conflict_records(hq.root, article="orders")
+    assert [(each.conflict_id, each.conflict_columns) for each in found] == [("c1", ("note",)), ("c2", ())]
+    assert api.conflict_records(hq.root, conflict_id="d") == ()

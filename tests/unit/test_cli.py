@@ -397,6 +397,15 @@ def test_conflicts_show_of_an_unknown_id_is_exit_2(api, hq):
     assert run("conflicts", "show", "hq", "--article", "orders").exit_code == 0
 
 
+def test_conflicts_show_says_where_an_id_belongs_that_the_options_leave_out(api, hq):
+    api.answers["conflict_records"] = [(), (CONFLICT,)]
+    shown = run("conflicts", "show", "hq", "c1", "--article", "lines")
+    assert shown.exit_code == 2
+    assert "'c1' at hq is of article 'orders' of publication 'sales'" in shown.stderr
+    assert "leave them out" in shown.stderr
+    assert [call[2].get("article") for call in api.calls] == ["lines", None]
+
+
 def test_conflicts_show_asks_once_for_the_rows_of_all(api, hq):
     api.answers["conflict_records"] = (CONFLICT, replace(CONFLICT, conflict_id="c2"))
     assert "Conflict c2" in run("conflicts", "show", "hq", "--article", "orders").stdout

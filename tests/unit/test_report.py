@@ -323,6 +323,20 @@ def test_null_is_not_empty_text():
     assert "*  note    NULL" in text("conflict_rows", [row])
 
 
+def test_columns_in_conflict_are_told_from_others_that_differ():
+    rows = {"losing_row": {"id": 7, "a": 1, "b": 1, "c": 1}, "winning_row": {"id": 7, "a": 2, "b": 2, "c": 1}}
+    by_column = replace(CONFLICT, conflict_type=2, conflict_columns=("a",), **rows)
+    *_, of_id, of_a, of_b, of_c, legend = text("conflict_rows", [by_column]).splitlines()
+    assert [line.split()[0] for line in (of_id, of_a, of_b, of_c)] == ["id", "*", "~", "c"]
+    assert legend == "  * in conflict; ~ differs too, but was not in conflict"
+    assert said("conflict_rows", [by_column])["conflicts"][0]["conflict_columns"] == ["a"]
+    # Of the whole row, and where one side deleted it, there is nothing to tell apart.
+    for whole in (replace(by_column, conflict_columns=("a", "b")), replace(by_column, conflict_columns=())):
+        shown = text("conflict_rows", [whole])
+        assert "~" not in shown
+        assert shown.count("*") == 2
+
+
 def test_a_winning_row_that_is_not_known_is_not_called_deleted():
     shown = text("conflict_rows", [replace(CONFLICT, is_published=False, losing_row={"note": "x"})])
     assert "note" in shown
