@@ -113,6 +113,17 @@ def test_every_configuration_key_is_described():
     assert {key for model in models for key in model.model_fields} - named == set()
 
 
+def test_what_becomes_of_a_changed_key_is_told_of_every_key():
+    section = read("configuration.md").split("\n## Changing a file that was applied\n")[1].split("\n## ")[0]
+    told = {
+        name
+        for change in re.findall(r"^\| (`.+?) \|", section, re.MULTILINE)
+        for name in re.findall(r"`(\w+)`", change)
+    }
+    models = (PublicationKeys, ArticleKeys, SubscriptionKeys, ResolverKeys)
+    assert {key for model in models for key in model.model_fields} == told
+
+
 @pytest.mark.parametrize(("page", "subscriptions"), [("docs/configuration.md", 3), ("README.md", 2)])
 def test_the_configuration_example_is_valid(tmp_path, page, subscriptions):
     (tmp_path / "hq").mkdir()
