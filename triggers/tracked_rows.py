@@ -23,7 +23,7 @@ from mergerepl.changes import (
 )
 from mergerepl.lineage import columns as lineage
 from mergerepl.model.article import PublishedArticle
-from mergerepl.store.images import differing_columns, image_type, rowguid_of_image
+from mergerepl.store.images import differing_columns, image_type
 from mergerepl.store.passed import passed
 from mergerepl.systables.tombstone import TombstoneType
 from triggers.net_changes import AFTER, BEFORE, EXISTED, EXISTS
@@ -50,16 +50,10 @@ def tracked_rows(
     known of starts from the snapshot's {}. An insert sets colv1 of every value column, an update of the
     changed ones.
 
-    Reads: net changes; `known` = KNOWN_COLUMNS of at least these rows as they are now, None if there is
-    none at all.
+    Reads: net changes with their rowguid; `known` = KNOWN_COLUMNS of at least these rows as they are now, None if
+    there is none at all.
     """
-    image = image_type(net, AFTER)
-    existing = article.rowguid_column is not None
-    named = net.select(
-        rowguid_of_image(AFTER, image, article.identity_fields, existing=existing).alias(ROWGUID),
-        *(F.col(name) for name in (EXISTED, BEFORE, EXISTS, AFTER)),
-    )
-    with_known = _with_known(named, known)
+    with_known = _with_known(net.select(ROWGUID, EXISTED, BEFORE, EXISTS, AFTER), known)
     base = F.coalesce(F.col("known_lineage"), lineage.empty_lineage())
     next_version = lineage.next_version(base, floor=article.maxversion_at_cleanup)
     is_insert = F.col(EXISTS) & ~F.col(EXISTED)

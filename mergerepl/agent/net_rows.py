@@ -119,8 +119,10 @@ def _checked(spark: SparkSession, window: FeedWindow, changed: DataFrame) -> tup
     article = window.article
     image = image_type(changed, AFTER)
     existing = article.rowguid_column is not None
-    guid = rowguid_of_image(AFTER, image, article.identity_fields, existing=existing)
-    net = keep_in_memory(changed.select(guid.alias(ROWGUID), "*"))
+    if ROWGUID not in changed.columns:
+        guid = rowguid_of_image(AFTER, image, article.identity_fields, existing=existing)
+        changed = changed.select(guid.alias(ROWGUID), "*")
+    net = keep_in_memory(changed)
     is_result = False
     try:
         counts = _counts(net, article)

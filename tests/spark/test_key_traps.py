@@ -134,6 +134,26 @@ def test_inv_24_a_key_that_had_two_rows_for_a_while_is_captured_as_it_ends(
 
 
 @pytest.mark.timeout(900)
+def test_inv_24_a_key_that_a_known_row_took_and_lost_again_is_no_change(
+    spark: SparkSession, replica_dir: Path
+) -> None:
+    """The feed tells of it all the same: an update that gave it and a delete."""
+    site = Site(spark, replica_dir, ["orders"])
+    table = site.table("hq", "orders")
+    spark.sql(f"update {table} set a = 'known' where id in (1, 2)")
+    site.sync()
+    spark.sql(f"update {table} set id = 70 where id = 1")
+    spark.sql(f"delete from {table} where id = 70")
+    spark.sql(f"update {table} set a = 'again' where id = 2")
+    [captured] = mergerepl.capture(replica_dir / "hq").articles
+    assert (captured.inserts, captured.updates, captured.deletes) == (0, 1, 1)
+    site.sync()
+    rows = site.rows("north", "orders")
+    assert rows == site.rows("hq", "orders")
+    assert {row for row in rows if row[0] in (1, 2, 70)} == {(2, "again", 2.0)}
+
+
+@pytest.mark.timeout(900)
 def test_inv_24_removing_the_row_that_was_there_ends_the_refusal_of_a_duplicate(
     spark: SparkSession, replica_dir: Path
 ) -> None:
