@@ -1,6 +1,6 @@
 """Time mergerepl: medians and ratios of one run, as a Markdown table on standard output.
 
-    scripts/bench                      every part, about 20 minutes
+    scripts/bench                      every part, about 30 minutes
     scripts/bench mr1 small            some parts
     scripts/bench --rounds 3 mr1
 
@@ -288,7 +288,8 @@ def main() -> None:
     )
     parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(every))
     parser.add_argument("--rounds", type=int, default=5, help="measured rounds (default 5)")
-    parser.add_argument("--warm-up", type=int, default=2, help="rounds before (default 2)")
+    # An agent runs for weeks; Java's compiler still takes a tenth of a session's time after eight rounds.
+    parser.add_argument("--warm-up", type=int, default=8, help="rounds before (default 8)")
     options = parser.parse_args()
     if unknown := set(options.parts) - set(every):
         parser.error(f"unknown part: {', '.join(sorted(unknown))}")

@@ -6,10 +6,12 @@ Whatever a user did to a row since the last capture (also within one commit) bec
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from mergerepl.changes import ROW
 from mergerepl.model.article import PublishedArticle
 from mergerepl.store.images import identity_value, image_hash, image_type, row_image, same_image
+from mergerepl.store.made_once import made_once
 
 BEFORE = "before"
 AFTER = "after"
@@ -41,38 +43,51 @@ def net_changes(feed: DataFrame, article: PublishedArticle) -> DataFrame:
     Reads: the feed without the agent's own commits. Returns: existed, before, exists, after (row images),
     doubtful, duplicated (False: a feed says nothing of the rows that were there all the time), half_updates.
     """
-    is_before = F.col(_CHANGE_TYPE).isin("update_preimage", "delete")
-    events = feed.select(
+    events = feed.select(*_of_event(article))
+    image = image_type(events, ROW)
+    spans = events.groupBy(*_aliased_keys(article)).agg(*_of_key(image)).select(*_of_span())
+    return differing(spans)
+
+
+@made_once
+def _of_event(article: PublishedArticle) -> tuple[Column, ...]:
+    return (
         row_image(article.columns).alias(ROW),
-        is_before.alias("is_before"),
+        F.col(_CHANGE_TYPE).isin("update_preimage", "delete").alias("is_before"),
         F.col(_CHANGE_TYPE).alias("type"),
         F.col(_COMMIT_VERSION).alias("version"),
     )
-    first = F.min_by(F.struct("is_before", ROW), F.struct("version", ~F.col("is_before")))
-    last = F.max_by(F.struct(~F.col("is_before"), ROW), F.struct("version", ~F.col("is_before")))
+
+
+@made_once
+def _of_key(image: StructType) -> tuple[Column, ...]:
+    order = F.struct("version", ~F.col("is_before"))
     half = F.when(F.col("type") == "update_postimage", 1).when(F.col("type") == "update_preimage", -1)
-    by_key = events.groupBy(*_aliased_keys(article)).agg(
-        first.alias("first"),
-        last.alias("last"),
+    return (
+        F.min_by(F.struct("is_before", ROW), order).alias("first"),
+        F.max_by(F.struct(~F.col("is_before"), ROW), order).alias("last"),
         F.sum(F.when(F.col("is_before"), -1).otherwise(1)).alias("balance"),
-        F.bit_xor(image_hash(ROW, image_type(events, ROW))).alias("left_over"),
+        F.bit_xor(image_hash(ROW, image)).alias("left_over"),
         F.sum(half.otherwise(0)).alias(HALF_UPDATES),
     )
+
+
+@made_once
+def _of_span() -> tuple[Column, ...]:
     existed, exists = F.col("first.is_before"), F.col("last.col1")
     # The life of one row adds what it ends as and takes what it began as. With another balance there were
     # more rows; and a row that came and went takes back every image it brought, or another one went for it.
     is_odd = F.col("balance") != exists.cast("bigint") - existed.cast("bigint")
     went_for_another = ~existed & ~exists & (F.col("left_over") != 0)
-    spans = by_key.select(
+    return (
         existed.alias(EXISTED),
         F.col(f"first.{ROW}").alias(BEFORE),
         exists.alias(EXISTS),
         F.col(f"last.{ROW}").alias(AFTER),
         (is_odd | went_for_another).alias(DOUBTFUL),
         F.lit(False).alias(DUPLICATED),
-        HALF_UPDATES,
+        F.col(HALF_UPDATES),
     )
-    return differing(spans)
 
 
 def compared_versions(before: DataFrame, after: DataFrame, article: PublishedArticle) -> DataFrame:
@@ -133,13 +148,15 @@ def _one_per_key(images: DataFrame, name: str, article: PublishedArticle) -> Dat
 
 def differing(spans: DataFrame) -> DataFrame:
     """Leave out rows with no net difference: they are no change. Keys to be decided or refused stay in."""
-    return spans.where(is_change(spans) | F.col(DOUBTFUL) | F.col(DUPLICATED) | (F.col(HALF_UPDATES) != 0))
+    is_told = is_change(image_type(spans, BEFORE)) | F.col(DOUBTFUL) | F.col(DUPLICATED)
+    return spans.where(is_told | (F.col(HALF_UPDATES) != 0))
 
 
-def is_change(spans: DataFrame) -> Column:
-    """Return whether a row differs before and after."""
+@made_once
+def is_change(image: StructType) -> Column:
+    """Return whether a row, whose images are of this type, differs before and after."""
     never_there = ~F.col(EXISTED) & ~F.col(EXISTS)
-    unchanged = F.col(EXISTED) & F.col(EXISTS) & same_image(BEFORE, AFTER, image_type(spans, BEFORE))
+    unchanged = F.col(EXISTED) & F.col(EXISTS) & same_image(BEFORE, AFTER, image)
     return ~(never_there | unchanged)
 
 

@@ -61,7 +61,7 @@ def merge_session(
     # Told inside of the leases too, which end otherwise after an interrupt than after an error that is ours.
     with told_plainly(doing), _leases(publisher, subscriber, lease_wait_s), told_plainly(doing):
         # What was read before the leases may have changed while they were waited for.
-        publisher, subscriber = Replica(publisher.root), Replica(subscriber.root)
+        publisher, subscriber = publisher.anew(), subscriber.anew()
         progress.step("recover")
         recovered = recover(publisher, subscriber, spark_of)
         sides = open_sides(publisher, subscriber, subscription)

@@ -12,6 +12,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from mergerepl.agent.feed_window import FeedWindow
 from mergerepl.changes import ROWGUID
@@ -26,6 +27,7 @@ from mergerepl.store.images import (
     with_readable,
 )
 from mergerepl.store.in_memory import broadcast_if_few, keep_in_memory, let_go
+from mergerepl.store.made_once import made_once
 from mergerepl.store.plain_files import read_columns
 from mergerepl.store.sql import quote
 from triggers.errors import DuplicateKeyError, FeedGapError, NullKeyError
@@ -131,7 +133,7 @@ def _checked(spark: SparkSession, window: FeedWindow, changed: DataFrame) -> tup
         if counts["doubtful"]:
             return _checked(spark, window, _decided(spark, window, net))
         if counts["idle"]:
-            return _checked(spark, window, net.where(is_change(net)).withColumn(HALF_UPDATES, F.lit(0)))
+            return _checked(spark, window, net.where(is_change(image)).withColumn(HALF_UPDATES, F.lit(0)))
         if window.is_late and counts["nulls"]:
             # These rows are in the table already and the session must come to its end.
             log.warning("%s: rows with NULL in their key are not replicated", window.table)
@@ -152,10 +154,16 @@ def _checked(spark: SparkSession, window: FeedWindow, changed: DataFrame) -> tup
 
 
 def _counts(net: DataFrame, article: PublishedArticle) -> dict[str, int]:
+    found = net.agg(*_counted(article, image_type(net, BEFORE))).collect()[0]
+    return {name: int(found[name] or 0) for name in found.asDict()}
+
+
+@made_once
+def _counted(article: PublishedArticle, image: StructType) -> tuple[Column, ...]:
     def count(condition: Column) -> Column:
         return F.count_if(F.coalesce(condition, F.lit(False)))
 
-    found = net.agg(
+    return (
         F.count(F.lit(1)).alias("changes"),
         count(_is_insert()).alias("inserts"),
         count(~F.col(EXISTS)).alias("deletes"),
@@ -163,9 +171,8 @@ def _counts(net: DataFrame, article: PublishedArticle) -> dict[str, int]:
         count(F.col(DUPLICATED)).alias("duplicates"),
         count(has_null_key(article)).alias("nulls"),
         F.sum(HALF_UPDATES).alias("half_updates"),
-        count((F.col(HALF_UPDATES) != 0) & ~is_change(net)).alias("idle"),
-    ).collect()[0]
-    return {name: int(found[name] or 0) for name in found.asDict()}
+        count((F.col(HALF_UPDATES) != 0) & ~is_change(image)).alias("idle"),
+    )
 
 
 def _is_insert() -> Column:

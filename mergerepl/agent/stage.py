@@ -20,6 +20,7 @@ from mergerepl.changeset import ArticleWork
 from mergerepl.errors import StoreError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.store.in_memory import Kept
+from mergerepl.store.made_once import made_once
 from mergerepl.store.passed import passed
 from mergerepl.store.replica import Replica
 from mergerepl.store.runs import SEQ, current_rows, read_runs
@@ -128,15 +129,7 @@ def stage_article(
     Raises: StoreError if a side is told of generations that it cannot number.
     """
     observation = Observation()
-    measures = {
-        **_side_measures(changes.PUBLISHER, article),
-        **_side_measures(changes.SUBSCRIBER, article),
-        "conflicts": F.count_if(F.col(changes.CONFLICT_TYPE).isNotNull()),
-        "resolved": F.count_if(
-            F.col(changes.VERDICT).isin(changes.Verdict.MERGE.value, changes.Verdict.CONFLICT.value)
-        ),
-    }
-    observed = rows.observe(observation, *(measure.alias(name) for name, measure in measures.items()))
+    observed = rows.observe(observation, *_measures(article))
     observed.write.mode("overwrite").parquet(str(folder))
     found = observation.get
     for side, sender in changes.OTHER_SIDE.items():
@@ -157,6 +150,19 @@ def _unknown_generations(article: PublishedArticle, sender: str, rows: int) -> S
         "Restore its '_mergerepl' folder from a copy taken together with the tables, or initialise the subscribers anew.",
         article=article.name,
     )
+
+
+@made_once
+def _measures(article: PublishedArticle) -> tuple[Column, ...]:
+    measures = {
+        **_side_measures(changes.PUBLISHER, article),
+        **_side_measures(changes.SUBSCRIBER, article),
+        "conflicts": F.count_if(F.col(changes.CONFLICT_TYPE).isNotNull()),
+        "resolved": F.count_if(
+            F.col(changes.VERDICT).isin(changes.Verdict.MERGE.value, changes.Verdict.CONFLICT.value)
+        ),
+    }
+    return tuple(measure.alias(name) for name, measure in measures.items())
 
 
 def _side_measures(side: str, article: PublishedArticle) -> dict[str, Column]:

@@ -27,7 +27,8 @@ part of a session took six times the processor's time after 24 sessions, now thr
 class ControlPlane:
     """Rows of the control-plane tables of one replica as plain dictionaries (maps as dicts, arrays as lists).
 
-    A table is read again only if another commit is its last one: a session asks for some of them ten times.
+    A table is read again only if another commit is its last one than what was read, or written, here: a session asks for
+    some of them ten times.
     """
 
     def __init__(self, root: Path) -> None:
@@ -55,32 +56,40 @@ class ControlPlane:
         if known is not None and is_as_seen(known[0]):
             return _python_rows(known[1], table.names)
         version, stored = _version_and_rows(path, table.names, required=table.required)
-        # A checkpoint may be all that is left of an old last commit.
-        with suppress(FileNotFoundError):
-            self._read[table.name] = as_seen(path, version), stored
+        self._keep(table, version, stored)
         return _python_rows(stored, table.names)
 
     def replace(self, table: SystemTable, rows: Iterable[Mapping[str, Any]]) -> None:
         """Make `rows` the table's content, in one commit."""
-        self._write(table, rows, mode="overwrite")
+        self._keep(table, *self._write(table, rows, mode="overwrite"))
 
     def append(self, table: SystemTable, rows: Sequence[Mapping[str, Any]]) -> None:
         """Add rows, in one commit; no commit if there are none."""
         if rows:
             self._write(table, rows, mode="append")
 
-    def _write(self, table: SystemTable, rows: Iterable[Mapping[str, Any]], *, mode: str) -> None:
-        import pyarrow as pa
-        from deltalake import write_deltalake
+    def _keep(self, table: SystemTable, version: int, stored: "pa.Table") -> None:
+        # A checkpoint may be all that is left of an old last commit.
+        with suppress(FileNotFoundError):
+            self._read[table.name] = as_seen(self.path(table.name), version), stored
 
-        schema = arrow_schema(table)
+    def _write(
+        self, table: SystemTable, rows: Iterable[Mapping[str, Any]], *, mode: str
+    ) -> tuple[int, "pa.Table"]:
+        """Write rows in one commit. Returns its version and what was written."""
+        import pyarrow as pa
+        from deltalake import DeltaTable, write_deltalake
+
+        path = str(self.path(table.name))
         values = [{name: _arrow_value(row.get(name)) for name in table.names} for row in rows]
-        write_deltalake(
-            str(self.path(table.name)),
-            pa.Table.from_pylist(values, schema=schema),
-            mode=mode,  # type: ignore[call-overload]
-            configuration=None if self.exists(table) else {"delta.checkpointInterval": CHECKPOINT_INTERVAL},
-        )
+        written = pa.Table.from_pylist(values, schema=arrow_schema(table))
+        if self.exists(table):
+            opened = DeltaTable(path)
+            write_deltalake(opened, written, mode=mode)  # type: ignore[call-overload]
+            return opened.version(), written
+        properties = {"delta.checkpointInterval": CHECKPOINT_INTERVAL}
+        write_deltalake(path, written, mode=mode, configuration=properties)  # type: ignore[call-overload]
+        return 0, written
 
 
 def read_rows(

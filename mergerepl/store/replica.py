@@ -122,6 +122,12 @@ class Replica:
         self.tombstone = self.folder / tombstone.NAME
         self.staging = self.folder / "staging"
 
+    def anew(self) -> "Replica":
+        """Return the replica with nothing taken as known but what its control plane finds unchanged."""
+        replica = Replica(self.root)
+        replica.control = self.control
+        return replica
+
     def require(self) -> "Replica":
         """Return the replica itself.
 

@@ -6,7 +6,7 @@ Every run has a number (seq) above all before it; the latest run of a row is wha
 from collections.abc import Sequence
 from pathlib import Path
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from mergerepl.changes import (
@@ -24,6 +24,7 @@ from mergerepl.changes import (
 from mergerepl.model.article import PublishedArticle
 from mergerepl.store import appended
 from mergerepl.store.in_memory import Kept, broadcast_if_few
+from mergerepl.store.made_once import made_once
 from mergerepl.store.passed import passed
 from mergerepl.store.sql import struct_type
 from mergerepl.systables import contents, tombstone
@@ -132,22 +133,23 @@ def latest_of(
 
 def contents_rows(rows: DataFrame, article: PublishedArticle, *, seq: int, marker: str) -> DataFrame:
     """Return the MSmerge_contents rows of live CHANGES rows."""
+    run = {contents.MARKER: F.lit(marker).alias(contents.MARKER), SEQ: passed(seq, "bigint").alias(SEQ)}
+    return rows.where(f"not {DELETED}").select(*(_of_contents(article) | run).values())
+
+
+@made_once
+def _of_contents(article: PublishedArticle) -> dict[str, Column]:
+    """Return the columns of MSmerge_contents but those of the run."""
     nothing = F.lit(None)
-    return rows.where(~F.col(DELETED)).select(
-        F.lit(article.nickname).alias("tablenick"),
-        ROWGUID,
-        GENERATION,
-        PARTCHANGEGEN,
-        LINEAGE,
-        COLV1,
-        F.lit(marker).alias("marker"),
-        nothing.cast("string").alias(contents.LOGICAL_RECORD_PARENT_ROWGUID),
-        nothing.cast(LINEAGE_TYPE).alias(contents.LOGICAL_RECORD_LINEAGE),
-        nothing.cast("bigint").alias(contents.LOGICAL_RELATION_CHANGE_GEN),
-        PRIORITY,
-        passed(seq, "bigint").alias(SEQ),
-        F.col(ROW).cast(struct_type(article.types)).alias(row_column(article.nickname)),
-    )
+    values = {
+        contents.TABLENICK: F.lit(article.nickname),
+        **{name: F.col(name) for name in (ROWGUID, GENERATION, PARTCHANGEGEN, LINEAGE, COLV1, PRIORITY)},
+        contents.LOGICAL_RECORD_PARENT_ROWGUID: nothing.cast("string"),
+        contents.LOGICAL_RECORD_LINEAGE: nothing.cast(LINEAGE_TYPE),
+        contents.LOGICAL_RELATION_CHANGE_GEN: nothing.cast("bigint"),
+        row_column(article.nickname): F.col(ROW).cast(struct_type(article.types)),
+    }
+    return {name: value.alias(name) for name, value in values.items()}
 
 
 def tombstone_rows(rows: DataFrame, article: PublishedArticle, *, seq: int, marker: str) -> DataFrame:
@@ -155,14 +157,14 @@ def tombstone_rows(rows: DataFrame, article: PublishedArticle, *, seq: int, mark
     nothing = F.lit(None)
     return rows.where(DELETED).select(
         ROWGUID,
-        F.lit(article.nickname).alias("tablenick"),
+        F.lit(article.nickname).alias(contents.TABLENICK),
         F.col(TOMBSTONE_TYPE).alias(tombstone.TYPE),
         LINEAGE,
         GENERATION,
         nothing.cast("string").alias(contents.LOGICAL_RECORD_PARENT_ROWGUID),
         nothing.cast(LINEAGE_TYPE).alias(contents.LOGICAL_RECORD_LINEAGE),
         PRIORITY,
-        F.lit(marker).alias("marker"),
+        F.lit(marker).alias(contents.MARKER),
         passed(seq, "bigint").alias(SEQ),
         F.col(ROW).cast(struct_type(article.types)).alias(row_column(article.nickname)),
     )

@@ -33,7 +33,12 @@ BASE = {
     "mergerepl.systables",
 }
 # Of the store, a phase may use what computes columns and text; it reads and writes no table.
-PURE_STORE = {"mergerepl.store.images", "mergerepl.store.passed", "mergerepl.store.sql"}
+PURE_STORE = {
+    "mergerepl.store.images",
+    "mergerepl.store.made_once",
+    "mergerepl.store.passed",
+    "mergerepl.store.sql",
+}
 PURE = {
     "mergerepl.changes",
     "mergerepl.errors",
