@@ -184,7 +184,8 @@ def _session(
         return preview_session(publisher, subscriber, row, name, **terms)
     result = merge_session(publisher, subscriber, row, name, lease_wait_s=lease_wait_s, **terms)
     if result.status == "nothing_to_do":
-        remember_quiet(publisher, subscriber, name, direction)
+        # Another `apply` may have come between, while the session waited for its leases.
+        remember_quiet(publisher.anew(), subscriber.anew(), name, direction)
         remember_subscriptions(publisher.root)
     return result
 

@@ -137,7 +137,9 @@ def _checked(spark: SparkSession, window: FeedWindow, changed: DataFrame) -> tup
         if window.is_late and counts["nulls"]:
             # These rows are in the table already and the session must come to its end.
             log.warning("%s: rows with NULL in their key are not replicated", window.table)
-            return _checked(spark, window, changed.where(~has_null_key(article)))
+            # Half an update is missing then where a key became NULL.
+            keyed = changed.where(~has_null_key(article)).withColumn(HALF_UPDATES, F.lit(0))
+            return _checked(spark, window, keyed)
         duplicates, still_there = _rows_in_table(spark, window, net, counts)
         if still_there:
             # One of several rows of a key went. Nobody does that often: all deletes may be looked up.
@@ -213,6 +215,8 @@ def _refuse_keys(window: FeedWindow, nulls: int, duplicates: list[str]) -> None:
 def _decided(spark: SparkSession, window: FeedWindow, net: DataFrame) -> DataFrame:
     """Return the net changes without doubtful ones: those keys are looked up before and after the users' commits."""
     first = window.user_commits[0].version
+    # What is told although nothing became of it must not pass for a change once it is told no more (HALF_UPDATES).
+    net = net.where(F.col(DOUBTFUL) | is_change(image_type(net, BEFORE)))
     before = delta.read_version(spark, window.table, first - 1)
     after = delta.read_version(spark, window.table, window.through_version_inclusive)
     return decided(net, before, after, window.article).withColumn(HALF_UPDATES, F.lit(0))

@@ -27,10 +27,15 @@ class Group(click.Group):
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            commands = filter(None, (self.get_command(ctx, name) for name in names))
-            if not any(error.option_name in each.opts for command in commands for each in command.params):
+            commands = {name: self.get_command(ctx, name) for name in names}
+            having = [
+                name
+                for name, command in commands.items()
+                if command and any(error.option_name in each.opts for each in command.params)
+            ]
+            if not having:
                 raise
-            command_name = next((word for word in words if word in names), "COMMAND")
+            command_name = next((word for word in words if word in having), "COMMAND")
             raise click.NoSuchOption(
                 error.option_name,
                 f"{error.option_name} is an option of the commands: put it after the command, as in "

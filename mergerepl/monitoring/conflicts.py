@@ -259,9 +259,9 @@ def conflict_frame(
     chosen = article_named(replica, article, publication)
     infos = spark.read.format("delta").load(str(replica.folder / conflicts_info.NAME))
     infos = infos.where(F.col("tablenick") == chosen.nickname)
-    own = {column.name for column in CONFLICT_COLUMNS} - {CONFLICT_ID} - set(chosen.columns)
-    losers = spark.read.format("delta").load(str(replica.folder / chosen.conflict_table)).drop(*own)
     taken = {name.lower() for name in chosen.columns}
+    own = {column.name for column in CONFLICT_COLUMNS if column.name.lower() not in taken} - {CONFLICT_ID}
+    losers = spark.read.format("delta").load(str(replica.folder / chosen.conflict_table)).drop(*own)
     told = [
         F.col(f"i.{quote(name)}").alias(f"info_{name}" if name.lower() in taken else name)
         for name in infos.columns

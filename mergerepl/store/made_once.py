@@ -10,7 +10,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from pyspark import SparkContext
 
-_ARTICLES = 256
+_REMEMBERED = 256
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 def made_once(make: Callable[P, T]) -> Callable[P, T]:
     """Let a function of hashable arguments give what it gave before, as long as the JVM is the same."""
-    made = lru_cache(maxsize=_ARTICLES)(make)
+    made = lru_cache(maxsize=_REMEMBERED)(make)
     jvm: list[Any] = [None]
 
     @wraps(make)
