@@ -1,0 +1,70 @@
+"""What the tutorial and the page of the Python functions tell a reader to type, typed in that order."""
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+import mergerepl
+from mergerepl.cli.main import main
+
+pytestmark = pytest.mark.spark
+
+DOCS = Path(__file__).parents[2] / "docs"
+SITES = ("hq", "north", "south")
+
+
+def blocks(page: str) -> list[tuple[str, str]]:
+    """Return (language, code) of a page's blocks, without those that show a signature."""
+    found = re.findall(r"^```(\w+)\n(.*?)^```$", (DOCS / page).read_text(encoding="utf-8"), re.M | re.S)
+    return [(language, code) for language, code in found if not re.match(r"@|def |class ", code)]
+
+
+def type_commands(text: str) -> None:
+    """Run the commands of a block; not the one that goes on until it is stopped."""
+    for line in text.splitlines():
+        words = shlex.split(line, comments=True)
+        if words[:1] == ["mergerepl"] and "--interval" not in words:
+            done = CliRunner().invoke(main, words[1:], catch_exceptions=False)
+            assert done.exit_code == 0, f"{line}: {done.output}"
+
+
+def rows(site: str) -> list[dict[str, Any]]:
+    return sorted(
+        DeltaTable(f"{site}/orders").to_pyarrow_table().to_pylist(), key=lambda row: row["order_id"]
+    )
+
+
+@pytest.mark.timeout(900)
+def test_the_tutorial_and_the_python_page_do_what_they_say(
+    spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(replica_dir)
+    typed: dict[str, Any] = {}
+    for language, code in blocks("tutorial.md"):
+        if language == "yaml":
+            Path("sales.yml").write_text(code, encoding="utf-8")
+        elif language == "text":
+            type_commands(code)
+        else:
+            exec(code, typed)
+    # As its fourth step tells: both changes of order 1, the head office's note of order 2, and no order 3.
+    expected = [
+        {"order_id": 1, "region": "North", "amount": 12.5, "note": "call first"},
+        {"order_id": 2, "region": "South", "amount": 20.0, "note": "no gift"},
+    ]
+    assert [rows(site) for site in SITES] == [expected] * 3
+    [lost] = mergerepl.conflict_records("hq", article="orders", with_rows=True)
+    assert lost.losing_row is not None
+    assert lost.losing_row["note"] == "big gift"
+    assert [row["note"] for row in typed["losing_rows"].collect()] == ["big gift"]
+
+    for language, code in blocks("python.md"):
+        assert language == "python", f"a block of another kind: {code}"
+        exec(code, typed)
+    assert typed["project"].apply().steps == ()
