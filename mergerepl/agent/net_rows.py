@@ -41,6 +41,7 @@ from triggers.net_changes import (
     HALF_UPDATES,
     compared_versions,
     decided,
+    differing,
     has_null_key,
     is_change,
     net_changes,
@@ -119,10 +120,9 @@ def _feed_gap_reason(error: Exception) -> str | None:
 def _checked(spark: SparkSession, window: FeedWindow, changed: DataFrame) -> tuple[DataFrame, dict[str, int]]:
     """Keep the net changes in memory, count them and refuse keys that do not identify one row."""
     article = window.article
-    image = image_type(changed, AFTER)
-    existing = article.rowguid_column is not None
     if ROWGUID not in changed.columns:
-        guid = rowguid_of_image(AFTER, image, article.identity_fields, existing=existing)
+        existing = article.rowguid_column is not None
+        guid = rowguid_of_image(AFTER, image_type(changed, AFTER), article.identity_fields, existing=existing)
         changed = changed.select(guid.alias(ROWGUID), "*")
     net = keep_in_memory(changed)
     is_result = False
@@ -130,10 +130,11 @@ def _checked(spark: SparkSession, window: FeedWindow, changed: DataFrame) -> tup
         counts = _counts(net, article)
         if counts["half_updates"]:
             return _compared(spark, replace(window, gap="updates without what the rows were before"))
+        if counts["idle"]:
+            # First of all: what follows takes each row that is told for a change.
+            return _checked(spark, window, differing(net.withColumn(HALF_UPDATES, F.lit(0))))
         if counts["doubtful"]:
             return _checked(spark, window, _decided(spark, window, net))
-        if counts["idle"]:
-            return _checked(spark, window, net.where(is_change(image)).withColumn(HALF_UPDATES, F.lit(0)))
         if window.is_late and counts["nulls"]:
             # These rows are in the table already and the session must come to its end.
             log.warning("%s: rows with NULL in their key are not replicated", window.table)
@@ -215,8 +216,6 @@ def _refuse_keys(window: FeedWindow, nulls: int, duplicates: list[str]) -> None:
 def _decided(spark: SparkSession, window: FeedWindow, net: DataFrame) -> DataFrame:
     """Return the net changes without doubtful ones: those keys are looked up before and after the users' commits."""
     first = window.user_commits[0].version
-    # What is told although nothing became of it must not pass for a change once it is told no more (HALF_UPDATES).
-    net = net.where(F.col(DOUBTFUL) | is_change(image_type(net, BEFORE)))
     before = delta.read_version(spark, window.table, first - 1)
     after = delta.read_version(spark, window.table, window.through_version_inclusive)
     return decided(net, before, after, window.article).withColumn(HALF_UPDATES, F.lit(0))
