@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from mergerepl import api
 from mergerepl.agent.quiet import (
     is_quiet,
     noted_subscriptions,
@@ -19,6 +20,7 @@ from mergerepl.agent.quiet import (
 )
 from mergerepl.agent.subscription import find_subscription, subscriptions_of_root
 from mergerepl.errors import ConfigurationError, PublicationError
+from mergerepl.model.results import SessionResult
 from mergerepl.store.replica import Replica
 from mergerepl.systables import catalog, genhistory, registry, replinfo
 from mergerepl.systables.genhistory import GenStatus
@@ -228,6 +230,22 @@ def test_one_publications_quiet_is_not_that_of_another_on_the_same_replicas(pair
     assert not is_quiet(pair[0].root, pair[1].root, "stock")
     remember_quiet(*pair, "stock")
     assert not is_quiet(pair[0].root, pair[1].root, "stock")
+
+
+def test_a_session_that_waited_notes_the_articles_there_are_by_then(pair, monkeypatch):
+    def wait(publisher: Replica, *_: Any, **__: Any) -> SessionResult:
+        assert [row["name"] for row in publisher.publications] == ["sales"]
+        with_second_publication(pair)
+        return nothing_to_do(pair[1].root, "sales")
+
+    # Waiting for a lease alone is simulated: meanwhile another process applies a file.
+    monkeypatch.setattr("mergerepl.agent.merge_session.merge_session", wait)
+    (session,) = api.sync(pair[0].root).sessions
+    assert session.status == "nothing_to_do"
+    assert quiet(pair)
+    assert noted_subscriptions(pair[0].root) == [
+        (pair[0].root, pair[1].root, name) for name in ("sales", "stock")
+    ]
 
 
 def test_a_note_of_another_publication_is_no_answer(pair):
