@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType
+from pyspark.sql.types import DataType, StructField
 
 from conflict.detect import DIFFERENT, PUBLISHER_CHANGED, SIDES, SUBSCRIBER_CHANGED, value_fields
 from mergerepl import changes
@@ -35,6 +35,7 @@ from mergerepl.model.article import PublishedArticle
 from mergerepl.model.publication import PUBLISHER_PRIORITY, Resolution
 from mergerepl.store.images import image_type, same_image
 from mergerepl.store.passed import passed
+from mergerepl.store.sql import unlike_any
 from mergerepl.systables.conflicts_info import ConflictType
 from mergerepl.systables.tombstone import TombstoneType
 
@@ -137,7 +138,7 @@ def final_states(
     publisher_priority, uploaded = F.col(f"{PUBLISHER}.{PRIORITY}"), terms.uploaded_priority
     merged_priority = F.greatest(publisher_priority, uploaded) if terms.upload else uploaded
     priority = F.when(is_merge, merged_priority).when(wins, publisher_priority).otherwise(uploaded)
-    return detected.withColumns(
+    final = detected.withColumns(
         {
             DELETED: deleted,
             TOMBSTONE_TYPE: F.when(deleted, F.lit(int(TombstoneType.USER_DELETE))),
@@ -148,6 +149,28 @@ def final_states(
             ROW: F.when(takes_columns, _merged_row(detected, article)).otherwise(winner_row),
         }
     )
+    return _with_generated(final, article) if article.generated else final
+
+
+def _with_generated(final: DataFrame, article: PublishedArticle) -> DataFrame:
+    """Return the final states with generated columns as Delta will compute them: a row of two halves has values
+    that neither side told.
+    """
+    state = unlike_any("state", article.columns)
+    by_name = (
+        F.col(f"{ROW}.{f}").alias(name) for name, f in zip(article.columns, article.fields, strict=True)
+    )
+    named = final.select(F.struct("*").alias(state), *by_name)
+    text_of = {article.fields[article.columns.index(name)]: text for name, text in article.generated}
+
+    def value(field: StructField) -> Column:
+        if field.name not in text_of:
+            return F.col(f"{state}.{ROW}.{field.name}")
+        return F.expr(text_of[field.name]).cast(field.dataType)
+
+    row = F.struct(*(value(field).alias(field.name) for field in image_type(final, ROW)))
+    told = {name: F.col(f"{state}.{name}") for name in final.columns} | {ROW: row}
+    return named.select(*(value.alias(name) for name, value in told.items()))
 
 
 def _merged_row(detected: DataFrame, article: PublishedArticle) -> Column:

@@ -19,7 +19,7 @@ from mergerepl.errors import ApplyError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.publish.table_facts import TableFacts, read_table_facts
 from mergerepl.store.replica import Replica
-from mergerepl.store.sql import quote
+from mergerepl.store.sql import quote, unlike_any
 from mergerepl.store.staged_rows import read_staged
 
 log = logging.getLogger(__name__)
@@ -95,10 +95,7 @@ def broken_rules(rows: DataFrame, table: Path, article: PublishedArticle) -> Dat
     rules = rules_of(read_table_facts(table), article)
     if not rules:
         return None
-    # A column of the user's may have any name.
-    guid = changes.ROWGUID
-    while guid in {name.casefold() for name in article.columns}:
-        guid += "_"
+    guid = unlike_any(changes.ROWGUID, article.columns)
     named = rows.select(
         F.col(changes.ROWGUID).alias(guid),
         *(

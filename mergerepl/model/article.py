@@ -9,7 +9,8 @@ class PublishedArticle:
     """One row of sysmergearticles.
 
     `columns` are the published columns in stored order: column i is field `c<i>` of a row image, so that any
-    column name may be published. `identity` are the columns (among them) that identify a row.
+    column name may be published. `identity` are the columns (among them) that identify a row, `generated` those that
+    Delta computes, each with its expression.
     """
 
     publication: str
@@ -28,6 +29,7 @@ class PublishedArticle:
     vertical: bool
     rowguid_column: str | None = None
     maxversion_at_cleanup: int = 0
+    generated: tuple[tuple[str, str], ...] = ()
 
     @property
     def identity_fields(self) -> tuple[str, ...]:
@@ -41,8 +43,12 @@ class PublishedArticle:
 
     @property
     def value_columns(self) -> tuple[str, ...]:
-        """Return the columns outside the identity: those that colv1 speaks of."""
-        return tuple(name for name in self.columns if name not in self.identity)
+        """Return the columns outside the identity that writers set: those that colv1 speaks of.
+
+        Nobody changes a generated column by itself, so that it neither is changed nor conflicts.
+        """
+        computed = dict(self.generated)
+        return tuple(name for name in self.columns if name not in self.identity and name not in computed)
 
     @property
     def triggers(self) -> tuple[str, str, str]:
@@ -69,4 +75,5 @@ def published_article(row: dict[str, Any], publication: str) -> PublishedArticle
         vertical=bool(row["vertical_partition"]),
         rowguid_column=row["rowguid_column"],
         maxversion_at_cleanup=row["maxversion_at_cleanup"] or 0,
+        generated=tuple(sorted((row.get("generated_columns") or {}).items())),
     )

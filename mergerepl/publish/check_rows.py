@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from mergerepl.errors import PublicationError
-from mergerepl.model.publication import Article
+from mergerepl.model.publication import Article, Tracking
 from mergerepl.publish.check_article import published_fields
 from mergerepl.publish.table_facts import TableFacts
 from mergerepl.snapshot.replica_table import is_computable
@@ -99,14 +99,27 @@ def check_generated(rows: DataFrame, generated: Mapping[str, str], *, article: s
 
 
 def _check_computable(spark: SparkSession, article: Article, table: TableFacts) -> None:
-    """Refuse a column generated from ones left out: what a subscriber writes into it could not be stored here."""
+    """Refuse a column generated from ones left out: what a subscriber writes into it could not be stored here.
+
+    And a part of the key that two merged halves of a row would give another value.
+    """
     names = [field["name"] for field in published_fields(article, table)]
+    written_key = [name for name in article.identity if name not in table.generated_columns]
     for name, expression in table.generated_columns.items():
         if name in names and not is_computable(spark, table, names, expression):
             raise PublicationError(
                 f"Article '{article.name}' cannot be published: its column '{name}' is generated from columns that "
                 f"`columns:` leaves out ({expression}), so what a subscriber writes into it could not be stored in "
                 f"'{table.path}'. Publish those columns, or leave this one out, too.",
+                article=article.name,
+                table=str(table.path),
+            )
+        is_divisible = name in article.identity and article.tracking is Tracking.COLUMN
+        if is_divisible and not is_computable(spark, table, written_key, expression):
+            raise PublicationError(
+                f"Article '{article.name}' cannot be published: its key column '{name}' is generated from columns "
+                f"outside of the key ({expression}); with `tracking: column` two replicas may change one of these each, "
+                "and the row that both come to would have another key. Use `tracking: row`, or another key.",
                 article=article.name,
                 table=str(table.path),
             )

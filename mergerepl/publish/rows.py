@@ -103,6 +103,7 @@ def article_row(
         "rowguid_column": article.rowguid,
         "published_columns": list(types),
         "published_types": list(types.values()),
+        "generated_columns": {n: text for n, text in table.generated_columns.items() if n in types},
         **article_settings(article),
     }
 

@@ -259,5 +259,6 @@ def arrow_schema(table: SystemTable) -> "pa.Schema":
         "array<string>": pa.list_(pa.string()),
         "map<int,bigint>": pa.map_(pa.int32(), pa.int64()),
         "map<int,string>": pa.map_(pa.int32(), pa.string()),
+        "map<string,string>": pa.map_(pa.string(), pa.string()),
     }
     return pa.schema([(column.name, types[column.type]) for column in table.columns])

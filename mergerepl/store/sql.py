@@ -16,3 +16,11 @@ def literal(text: str) -> str:
 def struct_type(types: Iterable[str]) -> str:
     """Return the DDL type of a row image whose field i has the i-th type."""
     return "struct<" + ",".join(f"c{i}:{type_}" for i, type_ in enumerate(types)) + ">"
+
+
+def unlike_any(name: str, taken: Iterable[str]) -> str:
+    """Return a name of ours that no column of a user's has, whatever its case."""
+    others = {other.casefold() for other in taken}
+    while name.casefold() in others:
+        name += "_"
+    return name

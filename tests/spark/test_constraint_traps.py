@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+import mergerepl
 from mergerepl.errors import ApplyError, CaptureError
 from mergerepl.store.deltalog import head_version
 from tests.spark.test_key_traps import Pair
@@ -28,11 +29,54 @@ def test_a_check_is_told_from_published_columns_and_must_be_true(
     with pytest.raises(Exception, match="DELTA_VIOLATE_CONSTRAINT_WITH_VALUES"):
         pair.sql("insert into hq.orders values (11, 'null', null, 0)")
     pair.sql("insert into north.orders values (11, 'null', null)")
-    tables = [replica_dir / replica / "orders" for replica in ("hq", "north")]
-    before = [head_version(table) for table in tables]
-    with pytest.raises(ApplyError, match=r"CHECK constraint 'positive'.*\"id\":11.*Nothing was applied"):
-        pair.sync()
-    assert [head_version(table) for table in tables] == before
+    pair.sync_refused(ApplyError, r"CHECK constraint 'positive'.*\"id\":11.*Nothing was applied")
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("tracking", ["column", "row"])
+def test_generated_columns_neither_conflict_nor_hide_a_broken_rule(
+    spark: SparkSession, replica_dir: Path, tracking: str
+) -> None:
+    """What two halves of a row come to is told before anything is applied, or no later session could end either."""
+    path = replica_dir / "hq" / "lines"
+    spark.sql(
+        f"create table delta.`{path}` (id int, state int, `unit-price` int, note string, "
+        "total int generated always as (state * `unit-price`)) using delta"
+    )
+    spark.sql(f"insert into delta.`{path}` (id, state, `unit-price`) select id, 2, 3 from range(5)")
+    pair = Pair(spark, replica_dir, {"lines": (None, {"key": ["id"], "tracking": tracking})})
+    pair.sql("update hq.lines set state = 5 where id in (1, 2)")
+    pair.sql("update north.lines set `unit-price` = 7 where id in (1, 2)")
+    pair.sql("delete from north.lines where id = 3")
+    pair.sql("update hq.lines set state = 4 where id = 3")
+    pair.sync()
+    is_merged = tracking == "column"
+    told = {
+        conflict.key["id"]: conflict.conflict_columns
+        for conflict in mergerepl.conflict_records(replica_dir / "hq")
+    }
+    assert told == (
+        {"3": ()} if is_merged else {"1": ("state", "unit-price"), "2": ("state", "unit-price"), "3": ()}
+    )
+    price = 7 if is_merged else 3
+    both = (5, price, None, 5 * price)
+    assert {row[0]: row[1:] for row in pair.same_rows("lines")} == {
+        0: (2, 3, None, 6),
+        1: both,
+        2: both,
+        3: (4, 3, None, 12),
+        4: (2, 3, None, 6),
+    }
+    assert pair.sync().status == "nothing_to_do"
+    if not is_merged:
+        return
+    pair.sql("alter table north.lines add constraint few check (total <= 40)")
+    pair.sql("update hq.lines set state = 13 where id = 0")
+    pair.sql("update north.lines set `unit-price` = 20 where id = 0")
+    pair.sync_refused(ApplyError, r"CHECK constraint 'few'.*\"id\":0.*Nothing was applied")
+    pair.sql("update hq.lines set state = 2 where id = 0")
+    pair.sync()
+    assert (0, 2, 20, None, 40) in pair.same_rows("lines")
 
 
 @pytest.mark.timeout(900)

@@ -7,6 +7,7 @@ import yaml
 from pyspark.sql import SparkSession
 
 import mergerepl
+from mergerepl.store.deltalog import head_version
 from tests.spark.memory import frames_in_memory
 from tests.spark.test_capture_traps import Site, versions
 from triggers.errors import DuplicateKeyError
@@ -47,6 +48,19 @@ class Pair:
 
     def sync(self) -> mergerepl.SessionResult:
         return mergerepl.sync(self.folder / "hq", long_running=True).sessions[0]
+
+    def sync_refused(self, error: type[mergerepl.MergeReplError], words: str) -> None:
+        """Synchronize, which must fail with this error and change no table."""
+        tables = [
+            table
+            for replica in ("hq", "north")
+            for table in (self.folder / replica).iterdir()
+            if not table.name.startswith(("_", "."))
+        ]
+        before = [head_version(table) for table in tables]
+        with pytest.raises(error, match=words):
+            self.sync()
+        assert [head_version(table) for table in tables] == before
 
     def conflicts(self) -> int:
         info = self.folder / "hq" / "_mergerepl" / "MSmerge_conflicts_info"

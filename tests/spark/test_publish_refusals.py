@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from mergerepl.errors import ConfigurationError, MergeReplError, PublicationError, StoreError
 from mergerepl.model.progress import NoProgress
-from mergerepl.model.publication import Article, Subscription, SyncType
+from mergerepl.model.publication import Article, Subscription, SyncType, Tracking
 from mergerepl.publish.adopt import check_same_rows
 from mergerepl.publish.work import Agent, Work
 from mergerepl.store.sql import literal
@@ -395,6 +395,23 @@ def test_a_column_generated_from_one_left_out_is_refused(spark: SparkSession, re
         hub.apply()
     assert not (hub.publisher / "_mergerepl").exists()
     hub.articles(orders(columns=("id", "a", "b")))
+    hub.apply()
+
+
+def test_a_key_column_that_two_halves_of_a_row_could_change_is_refused(
+    spark: SparkSession, replica_dir: Path
+) -> None:
+    hub = Hub(replica_dir)
+    path = hub.publisher / "orders"
+    columns = "id int, a int, half int GENERATED ALWAYS AS (id % 2), b int GENERATED ALWAYS AS (a + 1)"
+    spark.sql(f"CREATE TABLE delta.`{path}` ({columns}) USING delta")
+    hub.articles(orders(key=("id", "half", "b"), tracking=Tracking.COLUMN))
+    with pytest.raises(
+        PublicationError, match=r"key column 'b' is generated from columns outside of the key"
+    ):
+        hub.apply()
+    assert not (hub.publisher / "_mergerepl").exists()
+    hub.articles(orders(key=("id", "half"), tracking=Tracking.COLUMN))
     hub.apply()
 
 
