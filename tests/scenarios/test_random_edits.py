@@ -1,4 +1,5 @@
-"""Random edits at three replicas by whatever writes Delta tables, then syncs: all replicas come to one state (I1, I24).
+"""Random edits at three replicas by whatever writes Delta tables, then syncs: all replicas come to one state (I1, I24), and
+what a site had written is in it or logged (I6).
 
 What the edits come to is not foretold, as the properties do; here writers do to a table and its keys whatever they can.
 """
@@ -6,6 +7,7 @@ What the edits come to is not foretold, as the properties do; here writers do to
 import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -23,6 +25,7 @@ SITES = {"hq": 1000, "north": 1100, "south": 1200}
 """Site -> the first of 40 ids that only it gives to new rows: two of them under one key are refused."""
 
 Row = tuple[int, str, str, float]
+Key = tuple[object, ...]
 
 STATEMENTS = {
     "update": ["update {t} set a = '{value}' where {some}"],
@@ -79,9 +82,14 @@ class Network:
         table = pa.table(rows | {"a": [f"a{i}" for i in ids], "b": [float(i) for i in ids]})
         write_deltalake(str(folder / "hq" / "t"), table, partition_by=self.random.choice([None, ["part"]]))
         article = {"name": "t", "key": self.keys, "tracking": self.random.choice(["row", "column"])}
+        article["resolution"] = self.random.choice(["row", "columns"])
         publication = {"publication": "random", "publisher": "./hq", "articles": [article]}
         file = folder / "random.yml"
-        subscriptions = [{"subscriber": "./north"}, {"subscriber": "./south"}]
+        types: list[dict[str, object]] = [{}, {"type": "client"}, {"priority": 10.0}, {"priority": 90.0}]
+        subscriptions = [
+            {"subscriber": f"./{name}", **self.random.choice(types)} for name in ("north", "south")
+        ]
+        self.told.append(f"{article}, {subscriptions}")
         file.write_text(yaml.safe_dump(publication | {"subscriptions": subscriptions}))
         mergerepl.load(file).apply()
 
@@ -118,6 +126,30 @@ class Network:
             writers[kind]()
         for statement in STATEMENTS.get(kind, []):
             self.spark.sql(statement.format(**named))
+
+    def interlude(self) -> bool:
+        """Capture a site or run a part of a session, at times; returns whether any site heard of another's changes."""
+        site = self.random.choice(list(SITES))
+        kind = self.random.choice(["capture", "preview", "upload", "download", "both", "", "", ""])
+        if not kind or (site == "hq" and kind != "capture"):
+            return False
+        self.told.append(f"{kind} {site}")
+        if kind == "capture":
+            mergerepl.capture(self.folder / site)
+            return False
+        options: dict[str, Any] = {"dry_run": True} if kind == "preview" else {"direction": kind}
+        mergerepl.sync(self.folder / "hq", subscriber=self.folder / site, long_running=True, **options)
+        return kind != "preview"
+
+    def values(self, site: str) -> dict[Key, str]:
+        """Return key -> a of a site's rows, without NULLs."""
+        return {row[: len(self.keys)]: row[2] for row in self.rows(site) if row[2] is not None}
+
+    def logged(self) -> set[tuple[Key, str]]:
+        """Return the key and a of all losing rows."""
+        records = mergerepl.conflict_records(self.folder / "hq", with_rows=True)
+        rows = [record.losing_row for record in records if record.losing_row is not None]
+        return {(tuple(row[name] for name in self.keys), str(row["a"])) for row in rows}
 
     def _merge(self, path: Path, ids: list[int], value: str) -> None:
         parts = [f"p{i % 3}" for i in ids]
@@ -163,12 +195,20 @@ def test_inv_01_24_replicas_are_equal_after_random_edits_of_any_writer(
     network = Network(spark, replica_dir, seed)
     step = 0
     for _ in range(5):
+        at_first, is_apart = network.values("hq"), True
         for site in SITES:
             from_version = DeltaTable(str(replica_dir / site / "t")).version()
             for _ in range(network.random.randrange(5)):
                 step += 1
                 network.edit(site, step, from_version)
             network.leave_one_row_of_each_key(site)
+            is_apart &= not network.interlude()
+        written = {
+            (key, value)
+            for site in SITES
+            for key, value in network.values(site).items()
+            if is_apart and at_first.get(key) != value
+        }
         # North's changes reach south in the second one, and the other way round; the third has nothing to do.
         statuses = [
             [each.status for each in mergerepl.sync(replica_dir / "hq", long_running=True).sessions]
@@ -177,3 +217,4 @@ def test_inv_01_24_replicas_are_equal_after_random_edits_of_any_writer(
         told = "\n".join(network.told)
         assert statuses[-1] == ["nothing_to_do"] * 2, told
         assert network.rows("hq") == network.rows("north") == network.rows("south"), told
+        assert written <= network.logged() | set(network.values("hq").items()), told
