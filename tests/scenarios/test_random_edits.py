@@ -81,8 +81,9 @@ class Network:
         rows = {"id": pa.array(ids, pa.int64()), "part": [f"p{i % 3}" for i in ids]}
         table = pa.table(rows | {"a": [f"a{i}" for i in ids], "b": [float(i) for i in ids]})
         write_deltalake(str(folder / "hq" / "t"), table, partition_by=self.random.choice([None, ["part"]]))
-        article = {"name": "t", "key": self.keys, "tracking": self.random.choice(["row", "column"])}
-        article["resolution"] = self.random.choice(["row", "columns"])
+        tracking, resolution = self.random.choice([("row", "row"), ("column", "row"), ("column", "columns")])
+        article: dict[str, object] = {"name": "t", "key": self.keys, "tracking": tracking}
+        article["resolver"] = {"name": "priority", "resolution": resolution}
         publication = {"publication": "random", "publisher": "./hq", "articles": [article]}
         file = folder / "random.yml"
         types: list[dict[str, object]] = [{}, {"type": "client"}, {"priority": 10.0}, {"priority": 90.0}]
