@@ -86,7 +86,7 @@ def _prepare(
 ) -> None:
     """Drop what an unfinished run left, and make the system tables that are missing."""
     drop_unfinished([article_table(root, article) for article in articles], row["subid"])
-    if row["status"] == SubscriptionState.INACTIVE:
+    if row["status"] == SubscriptionState.INACTIVE and not _is_shared(publisher, read_replica(root), row):
         drop_unfinished_replica(root, row["subid"])
     images = {article["nickname"]: _fields(publisher, article) for article in articles}
     state = read_replica(root)
@@ -105,6 +105,20 @@ def _prepare(
             retention=work.retention,
             mark=mark,
         )
+
+
+def _is_shared(publisher: ReplicaState, subscriber: ReplicaState, row: Row) -> bool:
+    """Return whether a replica has to do with another publication than the one that it was made for.
+
+    One may have come while the first was unfinished: its metadata and its conflicts are there, too.
+    """
+    rows = [*subscriber.subscriptions, *subscriber.articles]
+    return any(each["pubid"] != row["pubid"] for each in rows) or any(
+        each["replid"] == row["replid"]
+        and each["subid"] != row["subid"]
+        and each["status"] == SubscriptionState.ACTIVE
+        for each in publisher.subscriptions
+    )
 
 
 def _gone(work: Work, publisher: ReplicaState, subscriber: ReplicaState) -> list[int]:

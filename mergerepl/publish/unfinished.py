@@ -67,7 +67,8 @@ def drop_unfinished(tables: Sequence[Path], subid: str) -> None:
 def drop_unfinished_replica(root: Path, subid: str) -> None:
     """Remove the system tables of a replica that this subscription's initialisation made from nothing.
 
-    Only for a subscription that is not active: the mark stays on the tables for good.
+    Only for a subscription that is not active, at a replica that no other publication has come to since: the mark
+    stays on the tables for good.
     """
     dropped = root / _DROPPED
     shutil.rmtree(dropped, ignore_errors=True)

@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from mergerepl import api, failpoints
 from mergerepl.errors import PublicationError
-from mergerepl.model.publication import Article
+from mergerepl.model.publication import Article, ConflictLogging
 from mergerepl.model.results import ApplyResult, SessionResult
 from mergerepl.publish.column_types import field
 from mergerepl.publish.system_tables import create_conflict_table
@@ -206,6 +207,44 @@ def test_a_generation_keeps_its_number_when_an_article_is_initialised_again(
     assert sync(hub, "south").status == "succeeded"
     assert values(spark, hub, "south") == {1: "from south", 2: "from hq", 3: "c"}
     assert values(spark, hub, "hq", "lines") == {1: "z"}
+
+
+# ---- a publication that comes to a subscriber while another one is unfinished there
+
+
+def test_an_unfinished_initialisation_drops_nothing_of_another_publication(
+    spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub = Hub(replica_dir)
+    hub.table("orders", {"id": [1, 2, 3], "note": ["a", "b", "c"]})
+    hub.table("lines", {"order_id": [1], "item": ["x"]})
+    hub.articles(LINES)
+    hub.subscribe("north")
+    stop_at(hub, "initialise.after_captured", monkeypatch)
+    unfinished = hub.publication
+    hub.publication = replace(unfinished, name="other", articles=(orders(),))
+    hub.change(logging=ConflictLogging.BOTH)
+    apply(hub)
+    set_note(hub, "hq", 1, "hq")
+    set_note(hub, "north", 1, "north")
+    assert sync(hub, "north").upload.conflicts == 1
+    set_note(hub, "north", 2, "not sent yet")
+    before = api.conflict_records(hub.root("north"))
+    assert len(before) == 1
+
+    other, hub.publication = hub.publication, unfinished
+    apply(hub)
+    assert apply(hub).steps == ()
+    assert api.conflict_records(hub.root("north")) == before
+    LogTable(str(hub.root("north") / "lines")).update(updates={"item": "'y'"})
+    assert [s.status for s in api.sync(hub.publisher, subscriber=hub.root("north")).sessions] == [
+        "succeeded"
+    ] * 2
+    assert values(spark, hub, "hq", "lines") == {1: "y"}
+    expected = {1: "hq", 2: "not sent yet", 3: "c"}
+    assert values(spark, hub, "hq") == values(spark, hub, "north") == expected
+    hub.publication = other
+    assert apply(hub).steps == ()
 
 
 # ---- a subscription that ends while something waits
