@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from mergerepl.errors import ConfigurationError, PublicationError
-from mergerepl.model.publication import Publication
+from mergerepl.model.publication import Article, Publication
+from mergerepl.publish.unfinished import subscriber_path
 from mergerepl.roots import masked, require_openable
 from mergerepl.systables.conflicts_info import conflict_table_name
 from mergerepl.systables.table import FOLDER
@@ -57,7 +58,7 @@ def _check_name(kind: str, name: str) -> None:
 
 
 def check_places(publication: Publication) -> None:
-    """Check that the replica roots are folders of their own and no two articles are one table.
+    """Check that the replica roots are folders of their own, and that a table is one article's, at one replica.
 
     Raises: ConfigurationError or PublicationError naming the two that are in each other's way.
     """
@@ -68,6 +69,7 @@ def check_places(publication: Publication) -> None:
             f"The publisher '{publisher}' {what}. Give the folder that holds the tables to publish.",
             replica=str(publisher),
         )
+    _check_outside(f"The publisher '{publisher}'", publisher)
     places = [("the publisher", publisher)]
     for subscription in publication.subscriptions:
         root = _root(subscription.subscriber, "subscriber")
@@ -76,6 +78,7 @@ def check_places(publication: Publication) -> None:
             _check_apart(root, what, other)
         places.append((f"subscriber '{root}'", root))
     _check_tables(publication, publisher)
+    _check_one_replica(publication, publisher)
 
 
 def _root(text: str, kind: str) -> Path:
@@ -103,12 +106,24 @@ def _check_subscriber_folder(root: Path) -> None:
         ) from error
     if exists and not root.is_dir():
         raise PublicationError(f"The subscriber '{root}' is a file. Give a folder.", replica=str(root))
-    for parent in Path(os.path.realpath(root)).parents:
-        if (parent / FOLDER).is_dir():
-            raise PublicationError(
-                f"The subscriber '{root}' lies inside the replica '{parent}'. Give a folder outside of it.",
-                replica=str(root),
-            )
+    _check_outside(f"The subscriber '{root}'", root)
+
+
+def _check_outside(what: str, root: Path) -> None:
+    around = _replica_above(root)
+    if around is not None:
+        raise PublicationError(
+            f"{what} lies inside the replica '{around}'; replicas may not contain each other. Give a folder outside of "
+            f"it; or, if that replica is not used any more, remove '{around / FOLDER}'.",
+            replica=str(root),
+        )
+
+
+def _replica_above(path: Path, own: Path | None = None) -> Path | None:
+    """Return the replica, other than its own, in whose folder a path lies: as it is named, or where its links lead."""
+    folders = dict.fromkeys((*Path(os.path.realpath(path)).parents, *Path(os.path.normpath(path)).parents))
+    replicas = (folder for folder in folders if os.path.isdir(folder / FOLDER))
+    return next((each for each in replicas if own is None or os.path.realpath(each) != str(own)), None)
 
 
 def _check_apart(root: Path, what: str, other: Path) -> None:
@@ -165,6 +180,40 @@ def _check_tables(publication: Publication, publisher: Path) -> None:
                     "another. Give the subscriber a folder of its own.",
                     article=article.name,
                 )
+
+
+def _check_one_replica(publication: Publication, publisher: Path) -> None:
+    """Check that each replica's tables are its alone.
+
+    Of two replicas over one table each takes the commits of the other's sessions for its own, and neither sends what
+    they hold.
+    """
+    roots = [
+        ("the publisher", publisher),
+        *((f"subscriber '{s.subscriber}'", Path(s.subscriber)) for s in publication.subscriptions),
+    ]
+    taken = {Path(os.path.realpath(root)): who for who, root in roots}
+    for who, root in roots:
+        own = Path(os.path.realpath(root))
+        for article in publication.articles:
+            named = root / (article.table if root is publisher else _subscriber_path(article))
+            table = Path(os.path.realpath(named))
+            other = next((taken[f] for f in (table, *table.parents) if f in taken and f != own), None)
+            if other is None and (around := _replica_above(named, own)) is not None:
+                other = f"the replica '{around}' (if it is not used any more, remove '{around / FOLDER}')"
+            if other is not None:
+                raise PublicationError(
+                    f"Article '{article.name}': its table '{table}' at {who} belongs to {other}. Of two replicas with "
+                    "one table neither learns of all changes. Give each replica tables of its own, without links to "
+                    "another's.",
+                    article=article.name,
+                    table=str(table),
+                )
+            taken[table] = f"article '{article.name}' at {who}"
+
+
+def _subscriber_path(article: Article) -> str:
+    return subscriber_path({"name": article.name, "source_table": article.table})
 
 
 def _overlap(one: Path, other: Path) -> bool:

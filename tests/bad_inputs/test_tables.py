@@ -91,6 +91,74 @@ def test_42_52_a_table_belongs_to_one_publication(network: Network, refused: Ref
     refused("apply", "other.yml", code=1, says=says)
 
 
+def publisher_inside(network: Network) -> dict[str, Any]:
+    write_table(network.root("hq") / "bronze" / "orders")
+    return {"publisher": "./hq/bronze"}
+
+
+def table_of_a_subscriber(network: Network) -> dict[str, Any]:
+    return {"publisher": ".", "articles": [{"name": "orders", "table": "north/orders", "key": ["id"]}]}
+
+
+def link_to_a_table_of_a_subscriber(network: Network) -> dict[str, Any]:
+    (network.folder / "linked").symlink_to(network.root("north") / "orders")
+    return {"publisher": ".", "articles": [{"name": "orders", "table": "linked", "key": ["id"]}]}
+
+
+def table_that_is_a_link_there(network: Network) -> dict[str, Any]:
+    """The replica `north` may publish its link; where that leads, nothing tells of it."""
+    (network.folder / "elsewhere").mkdir()
+    (network.root("north") / "orders").rename(network.folder / "elsewhere" / "orders")
+    (network.root("north") / "orders").symlink_to(network.folder / "elsewhere" / "orders")
+    return table_of_a_subscriber(network)
+
+
+def subscriber_around(network: Network) -> dict[str, Any]:
+    (network.folder / "lake").mkdir()
+    network.root("north").rename(network.folder / "lake" / "north")
+    write_table(network.root("west") / "north" / "orders")
+    article = {"name": "orders", "table": "north/orders", "key": ["id"]}
+    there = {"subscriber": "./lake", "sync_type": "none"}
+    return {"publisher": "./west", "articles": [article], "subscriptions": [there]}
+
+
+def link_to_the_publishers_table(network: Network) -> dict[str, Any]:
+    write_table(network.root("west") / "orders")
+    network.root("east").mkdir()
+    (network.root("east") / "orders").symlink_to(network.root("west") / "orders")
+    return {"publisher": "./west", "subscriptions": [{"subscriber": "./east", "sync_type": "none"}]}
+
+
+def link_to_another_subscribers_table(network: Network) -> dict[str, Any]:
+    for name in ("west", "east"):
+        write_table(network.root(name) / "orders")
+    network.root("yonder").mkdir()
+    (network.root("yonder") / "orders").symlink_to(network.root("east") / "orders")
+    there = [{"subscriber": f"./{name}", "sync_type": "none"} for name in ("east", "yonder")]
+    return {"publisher": "./west", "subscriptions": there}
+
+
+TWO_REPLICAS: list[Any] = [
+    pytest.param(publisher_inside, ("The publisher", "hq/bronze' lies inside the replica", "/hq'"), id="publisher inside"),
+    pytest.param(table_of_a_subscriber, ("at the publisher", "belongs to the replica", "/north'"), id="replica between"),
+    pytest.param(link_to_a_table_of_a_subscriber, ("at the publisher", "belongs to the replica", "/north'"), id="link"),
+    pytest.param(table_that_is_a_link_there, ("at the publisher", "belongs to the replica", "/north'"), id="link there"),
+    pytest.param(subscriber_around, ("at subscriber", "/lake'", "belongs to the replica", "/lake/north'"), id="around"),
+    pytest.param(link_to_the_publishers_table, ("at subscriber", "/east'", "belongs to article 'orders' at the publisher"),
+                 id="the publisher's"),
+    pytest.param(link_to_another_subscribers_table, ("/yonder'", "belongs to article 'orders' at subscriber", "/east'"),
+                 id="another subscriber's"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("make", "says"), TWO_REPLICAS)
+def test_52_a_table_belongs_to_one_replica(
+    network: Network, refused: Refused, make: Callable[[Network], dict[str, Any]], says: tuple[str, ...]
+) -> None:
+    network.write_file("other.yml", **{"publication": "other", "subscriptions": [], **make(network)})
+    refused("apply", "other.yml", code=1, says=says)
+
+
 def inside_a_replica(network: Network) -> str:
     return "./south/inner"
 
