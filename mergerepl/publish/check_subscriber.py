@@ -16,6 +16,11 @@ from mergerepl.store.deltalog import GENERATION_EXPRESSION, is_delta_table
 from mergerepl.systables.catalog import SubscriptionState
 from mergerepl.systables.table import FOLDER
 
+_CHAR_VARCHAR = "__CHAR_VARCHAR_TYPE_STRING"
+"""The property of a column with its whole type, if char or varchar is in it, at any depth."""
+
+_EMPTY_IS_NULL = ("string", "binary")
+
 
 def check_was_ours(publisher: ReplicaState, subscriber: ReplicaState, row: Row | None) -> None:
     """Check that a replica at the subscriber's root is this publisher's, and is still there if it was.
@@ -136,16 +141,20 @@ def _check_schema(article: Row, source: TableFacts, table: TableFacts) -> None:
         assert ours is not None
         if theirs is None:
             _differ(article, table.path, f"it has no column '{name}'")
-        elif theirs["type"] != ours["type"]:
-            _differ(
-                article,
-                table.path,
-                f"its column '{name}' is {ddl_of(theirs['type'])} instead of {ddl_of(ours['type'])}",
-            )
+        elif theirs["type"] != ours["type"] or _declared(theirs) != _declared(ours):
+            how = f"its column '{name}' is {_declared(theirs)} instead of {_declared(ours)}"
+            _differ(article, table.path, how)
         elif ours["nullable"] and not theirs["nullable"]:
             _differ(article, table.path, f"its column '{name}' allows no NULL, while the publisher's does")
         elif _generated(ours) != _generated(theirs):
             how = f"its column '{name}' is {_generated(theirs)}, and the publisher's is {_generated(ours)}"
+            _differ(article, table.path, how)
+        elif ours["type"] in _EMPTY_IS_NULL and _is_partition(name, source) != _is_partition(name, table):
+            here, there = ("is one of", "is not") if _is_partition(name, table) else ("is none of", "is")
+            how = (
+                f"its column '{name}' {here} its partition columns, and the publisher's {there}: Delta keeps an empty "
+                "value as NULL there"
+            )
             _differ(article, table.path, how)
     extra = [field["name"] for field in table.fields if field["name"] not in article["published_columns"]]
     if extra:
@@ -160,6 +169,15 @@ def _check_schema(article: Row, source: TableFacts, table: TableFacts) -> None:
             article=article["name"],
             table=str(table.path),
         )
+
+
+def _declared(field: Field) -> str:
+    """Return a column's type as it was declared: Spark pads and measures strings by it, and Delta stores it aside."""
+    return str(field["metadata"].get(_CHAR_VARCHAR, ddl_of(field["type"])))
+
+
+def _is_partition(name: str, table: TableFacts) -> bool:
+    return name.casefold() in (column.casefold() for column in table.metadata.partition_columns)
 
 
 def _generated(field: Field) -> str:

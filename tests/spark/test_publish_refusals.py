@@ -187,6 +187,17 @@ def test_a_table_that_cannot_be_published_is_refused_without_a_jvm(replica_dir: 
 GENERATED = column("n", "integer", **{"delta.generationExpression": "id + 1"})
 OTHERWISE = column("n", "integer", **{"delta.generationExpression": "id + 2"})
 PLAIN = column("n", "integer")
+TEXT = column("c", "string")
+CHAR = column("c", "string", __CHAR_VARCHAR_TYPE_STRING="char(5)")
+VARCHAR = column("c", "string", __CHAR_VARCHAR_TYPE_STRING="varchar(9)")
+
+
+def char_inside(length: int) -> dict[str, object]:
+    """Return a column as Spark declares it: the type of the whole column stands beside it, none at its parts."""
+    declared = f"struct<c:char({length})>"
+    return column("s", {"type": "struct", "fields": [TEXT]}, __CHAR_VARCHAR_TYPE_STRING=declared)
+
+
 OWN_TABLES: dict[str, tuple[dict[str, object], dict[str, object], dict[str, str], str]] = {
     "a generated column": (
         PLAIN,
@@ -211,6 +222,15 @@ OWN_TABLES: dict[str, tuple[dict[str, object], dict[str, object], dict[str, str]
         column("n", "integer", **{"delta.identity.start": 1}),
         {},
         "takes table '.*north/orders' as it is, but its column 'n' is an identity column",
+    ),
+    "a string for a char": (CHAR, TEXT, {}, r"'c' is string instead of char\(5\)"),
+    "a char for a string": (TEXT, CHAR, {}, r"'c' is char\(5\) instead of string"),
+    "another length": (CHAR, VARCHAR, {}, r"'c' is varchar\(9\) instead of char\(5\)"),
+    "a char inside": (
+        char_inside(5),
+        char_inside(7),
+        {},
+        r"'s' is struct<c:char\(7\)> instead of struct<c:char\(5\)>",
     ),
     "append-only": (
         PLAIN,

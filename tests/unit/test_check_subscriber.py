@@ -16,9 +16,11 @@ ID = pa.field("id", pa.int64(), nullable=False)
 NOTE = pa.field("note", pa.string())
 
 
-def check(folder: Path, *fields: pa.Field) -> None:
+def check(folder: Path, *fields: pa.Field, **partitions: list[str]) -> None:
     for name, schema in (("hq", pa.schema([ID, NOTE])), ("north", pa.schema(fields))):
-        write_deltalake(str(folder / name / "orders"), schema.empty_table())
+        write_deltalake(
+            str(folder / name / "orders"), schema.empty_table(), partition_by=partitions.get(name)
+        )
     subscription = Subscription(str(folder / "north"), sync_type=SyncType.NONE)
     check_target(folder / "hq", subscription, ARTICLE, None)
 
@@ -43,3 +45,23 @@ def test_a_table_that_differs_is_refused(tmp_path: Path, case: str) -> None:
 
 def test_the_order_of_columns_and_a_looser_column_play_no_part(tmp_path: Path) -> None:
     check(tmp_path, NOTE, ID.with_nullable(True))
+
+
+@pytest.mark.parametrize(
+    ("partitioned", "says"),
+    [("north", "'note' is one of its partition columns, and the publisher's is not: .*as NULL"),
+     ("hq", "'note' is none of its partition columns, and the publisher's is: .*as NULL")],
+)  # fmt: skip
+def test_a_string_is_a_partition_column_on_both_sides_or_on_none(
+    tmp_path: Path, partitioned: str, says: str
+) -> None:
+    """Delta keeps '' as NULL in a partition column: such a row would differ for good, and silently."""
+    with pytest.raises(PublicationError, match=says):
+        check(tmp_path, ID, NOTE, **{partitioned: ["note"]})
+
+
+@pytest.mark.parametrize("partitions", [{"hq": ["note"], "north": ["note"]}, {"north": ["id"]}])
+def test_other_partition_columns_are_the_tables_own_matter(
+    tmp_path: Path, partitions: dict[str, list[str]]
+) -> None:
+    check(tmp_path, ID, NOTE, **partitions)
