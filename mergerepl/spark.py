@@ -1,7 +1,8 @@
 """The only place that obtains a SparkSession: the user's own, or an embedded local one.
 
 Functions elsewhere take `spark` or a store. A notebook, a Databricks job or a spark-submit has a session: it
-is used as it is. Without one, a JVM is started here, and ends with this process, also if that is killed.
+is used as it is, if its reads tell every row. Without one, a JVM is started here, and ends with this process, also if
+that is killed.
 """
 
 from __future__ import annotations
@@ -35,17 +36,21 @@ def session(*, long_running: bool = False) -> SparkSession:
             faster. Without effect on a session that already runs.
 
     Raises:
-        EngineError: The user's session has no Delta, or the embedded one cannot start.
+        EngineError: The user's session has no Delta, the embedded one cannot start, or the session passes over files
+            that it cannot read.
     """
     with _lock:
         if _embedded is not None:
             own_jvm, own_session = _embedded
             if own_jvm.process.poll() is None and own_session._sc._jsc is not None:
+                # A caller's `SparkSession.builder.config(...)` and `SET` reach this one, too.
+                require_all_files(own_session)
                 return own_session
             # The JVM was killed, or a caller stopped the session: start afresh.
             stop()
         if (users := users_session()) is not None:
             require_delta(users)
+            require_all_files(users)
             return users
         return _start(long_running=long_running)
 
@@ -77,6 +82,38 @@ def require_delta(spark: SparkSession) -> None:
         f"spark.sql.extensions={confs.EXTENSION} and spark.sql.catalog.spark_catalog={confs.CATALOG}, with "
         f"the Delta JARs (`delta.configure_spark_with_delta_pip`); or stop it, and mergerepl starts its own."
     )
+
+
+def require_all_files(spark: SparkSession) -> None:
+    """Check that a read in a session fails where a file is missing or damaged.
+
+    Raises:
+        EngineError: Its confs say to pass over such files; the message says which to set.
+    """
+    ignoring = [name for name in confs.PASSES_OVER_FILES if _is_true(spark.conf.get(name, "false"))]
+    if not ignoring:
+        return
+    remedy = "; ".join(f'`spark.conf.set("{name}", "false")`' for name in ignoring)
+    raise EngineError(
+        f"The running Spark session passes over files that it cannot read: {'=true, '.join(ignoring)}=true. Rows would be "
+        f"missing without an error, and replicas would miss writes for good. Run {remedy} in that session (it overrides "
+        "spark-defaults.conf and --conf, too), then run again."
+    )
+
+
+def _is_true(value: str | None) -> bool:
+    return (value or "").strip().lower() == "true"
+
+
+def new_session(spark: SparkSession) -> SparkSession:
+    """Return a session beside another, with confs of its own, whose reads fail where a file is missing or damaged.
+
+    It begins with what the JVM was started with, not with what the other session was set to since.
+    """
+    session = spark.newSession()
+    for name in confs.PASSES_OVER_FILES:
+        session.conf.set(name, "false")
+    return session
 
 
 def jvm_pid() -> int | None:

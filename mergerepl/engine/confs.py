@@ -9,6 +9,8 @@ from mergerepl.errors import EngineError
 
 EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+PASSES_OVER_FILES = ("spark.sql.files.ignoreMissingFiles", "spark.sql.files.ignoreCorruptFiles")
+"""Where one is true, a read tells fewer rows instead of failing: a gap in the feed would be no changes."""
 
 
 def session_confs(*, scratch: Path, cores: int, long_running: bool) -> dict[str, str]:
@@ -41,6 +43,8 @@ def session_confs(*, scratch: Path, cores: int, long_running: bool) -> dict[str,
         # Delta's own rows (a log's actions) have 138 fields; above this limit (default 100) every task of a
         # query writes and formats the code of its projections anew: a fourth of all the tasks' time (measured).
         "spark.sql.codegen.maxFields": "200",
+        # A file that cannot be read is an error, whatever a spark-defaults.conf says.
+        **dict.fromkeys(PASSES_OVER_FILES, "false"),
         # Times in system tables and filters mean the same on every machine.
         "spark.sql.session.timeZone": "UTC",
         # No column appears in a user's table because a source had it: schema changes are a step of their own.

@@ -77,7 +77,9 @@ def set_properties(
     """
     if not properties:
         return head_version(table.path)
-    marked = spark.newSession()
+    from mergerepl.spark import new_session
+
+    marked = new_session(spark)
     marked.conf.set("spark.databricks.delta.commitInfo.userMetadata", mark.to_user_metadata())
     pairs = ", ".join(f"{literal(name)} = {literal(value)}" for name, value in properties.items())
     try:

@@ -23,6 +23,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
 from mergerepl.errors import CommitConflictError, StoreError
+from mergerepl.spark import new_session
 from mergerepl.store.control import reason_of, refuse_empty_commit
 from mergerepl.store.delta import Transaction, read_back
 from mergerepl.store.deltalog import STATS_PROPERTY, head_version
@@ -232,7 +233,7 @@ def join_small_files(spark: SparkSession, table: Path, *, large_bytes: int) -> N
 
     Files that are large already are left alone, so that the work follows what was appended, not all there is.
     """
-    session = spark.newSession()
+    session = new_session(spark)
     session.conf.set("spark.databricks.delta.optimize.minFileSize", str(large_bytes))
     session.conf.set("spark.databricks.delta.optimize.maxFileSize", str(2 * large_bytes))
     DeltaTable.forPath(session, str(table)).optimize().executeCompaction()

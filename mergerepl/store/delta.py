@@ -27,6 +27,7 @@ from mergerepl.changes import (
 )
 from mergerepl.errors import CommitConflictError, StoreError
 from mergerepl.model.article import PublishedArticle
+from mergerepl.spark import new_session
 from mergerepl.store.deltalog import Commit, CommitMark, find_own_commit, head_version
 from mergerepl.store.engine_errors import COMMIT_CONFLICTS
 from mergerepl.store.images import identity_value, same_value
@@ -307,7 +308,7 @@ def _same_key(article: PublishedArticle, bounds: Mapping[str, tuple[str, str]]) 
 
 def marked_session(spark: SparkSession, transaction: Transaction) -> SparkSession:
     """Return a new session whose one write is marked and happens once. Use it for one write only."""
-    session = spark.newSession()
+    session = new_session(spark)
     confs = {
         "spark.databricks.delta.commitInfo.userMetadata": transaction.mark.to_user_metadata(),
         "spark.databricks.delta.write.txnAppId": transaction.app_id,

@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from mergerepl import doctor
 from mergerepl import spark as engine
+from mergerepl.engine import confs
 from mergerepl.errors import EngineError
 
 pytestmark = pytest.mark.spark
@@ -121,6 +122,25 @@ def test_databricks_has_delta_without_the_conf(monkeypatch: pytest.MonkeyPatch) 
     engine.require_delta(SessionStub({}))  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("value", ["true", " TRUE "])
+@pytest.mark.parametrize("name", confs.PASSES_OVER_FILES)
+def test_a_session_that_passes_over_files_is_refused_with_what_to_set(name: str, value: str) -> None:
+    with pytest.raises(EngineError, match=rf'{name}=true.*spark\.conf\.set\("{name}", "false"\)'):
+        engine.require_all_files(SessionStub({name: value}))  # type: ignore[arg-type]
+    engine.require_all_files(SessionStub({name: "false"}))  # type: ignore[arg-type]
+
+
+def test_the_embedded_session_is_refused_while_a_caller_lets_it_pass_over_files(spark: SparkSession) -> None:
+    name = confs.PASSES_OVER_FILES[0]
+    SparkSession.builder.config(name, "true").getOrCreate()
+    try:
+        with pytest.raises(EngineError, match=name):
+            engine.session()
+    finally:
+        spark.conf.set(name, "false")
+    assert engine.session() is spark
+
+
 def start_python(script: str, **environment: str) -> subprocess.Popen[str]:
     """Start a Python process of its own, with an engine of its own."""
     return subprocess.Popen(
@@ -152,6 +172,38 @@ def test_jvm_ends_when_its_process_is_killed() -> None:
         while is_running(jvm) and time.monotonic() < deadline:
             time.sleep(0.1)
         assert not is_running(jvm)
+
+
+PASSING_OVER = """
+from mergerepl import spark
+from mergerepl.engine import confs
+from mergerepl.errors import EngineError
+from mergerepl.store.delta import Transaction, marked_session
+from mergerepl.store.deltalog import CommitMark
+
+ours = confs.session_confs
+confs.session_confs = lambda **terms: ours(**terms) | dict.fromkeys(confs.PASSES_OVER_FILES, "true")
+session = spark.session()
+try:
+    spark.session()
+except EngineError as error:
+    # As the message says.
+    for statement in str(error).split("`")[1::2]:
+        eval(statement, {"spark": session})
+assert spark.session() is session
+
+for name in confs.PASSES_OVER_FILES:
+    assert session.newSession().conf.get(name) == "true", "what the JVM was started with comes back"
+    assert spark.new_session(session).conf.get(name) == "false"
+    marked = marked_session(session, Transaction("app", 1, CommitMark("session", "step")))
+    assert marked.conf.get(name) == "false"
+"""
+
+
+def test_sessions_of_one_write_fail_at_missing_files_whatever_the_jvm_was_started_with() -> None:
+    with start_python(PASSING_OVER) as process:
+        _, errors = process.communicate(timeout=300)
+    assert process.returncode == 0, errors
 
 
 LIFE = """

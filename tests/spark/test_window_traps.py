@@ -7,7 +7,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 import mergerepl
-from mergerepl.errors import CaptureError, SchemaMismatchError
+from mergerepl import spark as engine
+from mergerepl.engine.confs import PASSES_OVER_FILES
+from mergerepl.errors import CaptureError, EngineError, SchemaMismatchError
 from mergerepl.store.deltalog import head_version
 from tests.spark.test_capture_traps import Site, versions
 
@@ -95,3 +97,39 @@ def test_inv_24_a_table_that_is_partitioned_anew_has_only_its_changed_rows_chang
     assert (done.download.inserts, done.download.updates, done.download.deletes) == (0, 2, 1)
     assert {(2, "moved", 2.0), (4, "later", 4.0)} < site.rows("north", "orders")
     assert site.rows("north", "orders") == site.rows("hq", "orders")
+
+
+@pytest.mark.timeout(900)
+def test_inv_24_in_a_session_that_passes_over_missing_files_nothing_is_read(
+    spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would tell change files that are gone as no changes, and the captured version would move past the write."""
+    site = Site(spark, replica_dir, ["orders"])
+    hq = replica_dir / "hq"
+    spark.sql(f"update {site.table('hq', 'orders')} set a = 'gone from the feed' where id = 1")
+    shutil.rmtree(site.path("hq", "orders") / "_change_data")
+    stated = site.file.read_text()
+    site.file.write_text(stated + "- {subscriber: ./south}\n")
+    # A notebook's own session, not the embedded one.
+    with monkeypatch.context() as notebook:
+        notebook.setattr(engine, "_embedded", None)
+        notebook.setattr(engine, "users_session", lambda: spark)
+        for name in PASSES_OVER_FILES:
+            spark.conf.set(name, "true")
+            try:
+                refused(site, EngineError, f"{name}=true")
+                for call in (
+                    lambda: mergerepl.sync(hq, dry_run=True),
+                    lambda: mergerepl.capture(hq),
+                    lambda: mergerepl.validate(hq),
+                    lambda: mergerepl.conflicts(hq, article="orders"),
+                    lambda: mergerepl.load(site.file).apply(),
+                ):
+                    with pytest.raises(EngineError, match=f"{name}=true"):
+                        call()
+            finally:
+                spark.conf.set(name, "false")
+        assert site.sync().download.updates == 1
+        assert (1, "gone from the feed", 1.0) in site.rows("north", "orders")
+        mergerepl.load(site.file).apply()
+    assert site.rows("south", "orders") == site.rows("north", "orders") == site.rows("hq", "orders")

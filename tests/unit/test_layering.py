@@ -230,6 +230,17 @@ def test_only_settings_and_the_engine_read_the_environment():
     assert readers <= {"mergerepl.settings", "mergerepl.engine", "mergerepl.spark", "mergerepl.failpoints"}
 
 
+def test_only_spark_makes_a_session():
+    # One made elsewhere would have a default of the JVM that passes over files it cannot read.
+    makers = {
+        unit(module)
+        for module, tree in modules().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and node.attr in ("newSession", "builder")
+    }
+    assert makers == {"mergerepl.spark"}
+
+
 def test_library_code_does_not_print():
     prints = [
         f"{module}:{node.lineno}"
