@@ -139,11 +139,17 @@ def _unlike_staged(changeset: Changeset, name: str, replica: Replica) -> str | N
     One that was restored may have gone on without us: it has runs, and commits of these numbers, that we did not see.
     """
     work = changeset.manifest.side(name)
-    if work is None or changeset.done_file(name).exists():
+    if work is None:
         return None
     info = replica.info()
     if info.replid != work.replid:
         return "it is another replica"
+    if changeset.done_file(name).exists():
+        # Tables may have gone on since, articles may be gone. But the file lies at the publisher: only what the
+        # replica recorded before it, which never goes back, says that the session is still in there.
+        if info.session_number < changeset.manifest.number or info.last_seq < work.seq:
+            return f"session {changeset.manifest.number} was carried out there and is not in it any more"
+        return None
     if info.last_seq < work.base_seq:
         return f"its last run is {info.last_seq}, not {work.base_seq}"
     if info.last_seq > work.base_seq and info.session_number < changeset.manifest.number:

@@ -11,6 +11,8 @@ import mergerepl
 from mergerepl import failpoints
 from mergerepl.errors import EnumerationError, PublicationError, SchemaMismatchError
 from mergerepl.failpoints import FailpointError
+from mergerepl.store.control import Row
+from mergerepl.store.replica import Replica
 from tests.faults.test_late_commits import paused_sync, row
 from tests.properties.engine_network import EngineNetwork, Setting
 from tests.properties.reference import Subscriber
@@ -36,13 +38,15 @@ def stop(engine: EngineNetwork, monkeypatch: pytest.MonkeyPatch) -> object:
     return stopped
 
 
-def die(engine: EngineNetwork, monkeypatch: pytest.MonkeyPatch, point: str) -> None:
+def die(
+    engine: EngineNetwork, monkeypatch: pytest.MonkeyPatch, point: str, *, direction: str = "both"
+) -> None:
     """Let a session die at a failpoint."""
     failpoints._passed.clear()
     with monkeypatch.context() as context:
         context.setenv("MERGEREPL_FAILPOINT", f"{point}=raise")
         with pytest.raises(FailpointError):
-            engine.sync("north")
+            engine.sync("north", direction)
 
 
 def check(engine: EngineNetwork, north: str = "north") -> None:
@@ -134,6 +138,48 @@ def test_inv_20_a_run_that_a_restored_subscriber_captured_by_itself_is_not_taken
     with pytest.raises(EnumerationError, match="captured changes by itself, in run 1"):
         engine.sync("north")
     assert engine.rows("north")["k0"][0] == "mine"
+
+
+@pytest.mark.parametrize(
+    ("point", "captures"),
+    [
+        pytest.param("watermarks.before_subscriber", False, id="as it was, before the watermarks"),
+        pytest.param("session.before_drop", True, id="went on, after the watermarks"),
+    ],
+)
+def test_inv_20_21_a_subscriber_restored_after_its_side_was_done_is_refused(
+    engine: EngineNetwork, monkeypatch: pytest.MonkeyPatch, point: str, captures: bool
+) -> None:
+    """The file that says so is the publisher's. The rows that came are gone, and would never be sent again."""
+    engine.write("north", {"k2": row("north", "b")})
+    engine.sync("north")
+    shutil.copytree(engine.path("north"), engine.path("backup"))
+    engine.write("hub", {"k0": row("hub", "b")})
+    die(engine, monkeypatch, point, direction="download")
+    shutil.rmtree(engine.path("north"))
+    shutil.move(engine.path("backup"), engine.path("north"))
+    if captures:
+        # As many runs as the session made.
+        engine.write("north", {"k4": row("mine", "b")})
+        mergerepl.capture(engine.path("north"))
+    before = subscription_of_north(engine)
+    for _ in range(2):
+        with pytest.raises(
+            EnumerationError, match=r"put back to an older state: session 2 was .*To initialise"
+        ):
+            engine.sync("north")
+    assert subscription_of_north(engine) == before, "its watermarks name nothing that it does not have"
+    assert engine.rows("north")["k0"][0] == "a"
+    shutil.move(engine.path("north"), engine.path("restored"))
+    apply_without_north(engine)
+    mergerepl.load(engine.folder / "network.yml").apply()
+    assert engine.rows("north") == engine.rows("hub")
+    assert not list((engine.path("hub") / "_mergerepl" / "staging").iterdir())
+
+
+def subscription_of_north(engine: EngineNetwork) -> list[Row]:
+    """Return what the subscriber knows of its subscriptions."""
+    return Replica(engine.path("north")).subscriptions()
 
 
 def test_inv_21_a_publisher_restored_with_a_staged_session_does_not_finish_it_again(
