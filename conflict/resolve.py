@@ -161,7 +161,12 @@ def _with_generated(final: DataFrame, article: PublishedArticle) -> DataFrame:
         F.col(f"{ROW}.{f}").alias(name) for name, f in zip(article.columns, article.fields, strict=True)
     )
     named = final.select(F.struct("*").alias(state), *by_name)
-    text_of = {article.fields[article.columns.index(name)]: text for name, text in article.generated}
+    # A key stays as it is: it is the row's identity, and the same in both halves.
+    text_of = {
+        article.fields[article.columns.index(name)]: text
+        for name, text in article.generated
+        if name not in article.identity
+    }
 
     def value(field: StructField) -> Column:
         if field.name not in text_of:

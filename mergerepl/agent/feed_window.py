@@ -169,6 +169,10 @@ def schema_problem(
         stored = ddl_of(present[name]["type"])
         if stored != type_:
             return f"published column '{name}' changed its type from {type_} to {stored}"
+    for name, text in article.generated:
+        if metadata.generated_columns.get(name) != text:
+            # Each replica computes these values; one that is told them would differ.
+            return f"published column '{name}' is not generated as ({text}) any more"
     added = [name for name in present if name not in article.columns]
     if added and not article.vertical:
         return f"column '{added[0]}' was added"

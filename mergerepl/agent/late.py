@@ -6,9 +6,12 @@ lineage the row had before, detected, resolved and logged like any other conflic
 that only this side carries out.
 """
 
+import logging
 from datetime import UTC, datetime
 from uuid import uuid4
 
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -30,6 +33,8 @@ from mergerepl.store.replica import ReplicaInfo
 from mergerepl.store.staged_rows import read_staged
 from mergerepl.systables.genhistory import GenStatus
 from triggers.tracked_rows import KNOWN_COLUMNS
+
+log = logging.getLogger(__name__)
 
 
 def late_windows(side: Side, merged_versions: dict[int, int], info: ReplicaInfo) -> list[FeedWindow]:
@@ -202,6 +207,9 @@ def _late_rows(
         resolved_at_subscriber=generation,
     )
     resolved = kept.keep(resolved_rows(at_publisher, at_subscriber, article, terms, kept))
+    if article.generated and not _is_computable(resolved, article):
+        whole = resolved_rows(at_publisher, at_subscriber, article, terms, kept, whole_rows=True)
+        resolved = kept.keep(whole)
     refused = broken_rules(resolved.where(~F.col(changes.DELETED)), side.replica.table(article), article)
     if refused is not None and not refused.isEmpty():
         # Both halves stood in this table, but not together: each row is one side's as a whole, and the other's is logged.
@@ -213,6 +221,21 @@ def _late_rows(
         resolved = resolved.join(broken, on=changes.ROWGUID, how="left_anti").unionByName(as_wholes)
     in_table = _in_table(spark, changeset, side, captured.rows, article)
     return _acted_on(resolved, in_table, side, generation)
+
+
+def _is_computable(resolved: DataFrame, article: PublishedArticle) -> bool:
+    """Return whether Delta can compute the generated columns of merged rows: an overflow, say, is of both halves.
+
+    These halves are in the table already, and the session must come to its end.
+    """
+    try:
+        resolved.count()
+    except (PySparkException, Py4JJavaError) as error:
+        log.warning(
+            "%s: late changes are not merged by columns: %s", article.name, str(error).splitlines()[0]
+        )
+        return False
+    return True
 
 
 def _in_table(

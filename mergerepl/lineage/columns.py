@@ -78,6 +78,8 @@ def with_columns_changed(colv: Column, changed: Column, nickname: Column, versio
 
 def colv_from(columns: Sequence[tuple[str, Column]]) -> Column:
     """Return the colv1 of (column, its version struct or NULL) pairs; columns without a version are left out."""
+    if not columns:
+        return empty_colv()
     entries = F.array(
         *(F.struct(F.lit(name).alias("key"), version.alias("value")) for name, version in columns)
     )

@@ -4,6 +4,7 @@ import os
 import re
 import unicodedata
 from collections.abc import Iterable
+from itertools import takewhile
 from pathlib import Path
 
 from mergerepl.errors import ConfigurationError, PublicationError
@@ -110,6 +111,9 @@ def _check_subscriber_folder(root: Path) -> None:
 
 
 def _check_outside(what: str, root: Path) -> None:
+    if (root / FOLDER).is_dir():
+        # A replica already: one that came to be around it since shares no table with it (`_check_one_replica`).
+        return
     around = _replica_above(root)
     if around is not None:
         raise PublicationError(
@@ -120,10 +124,17 @@ def _check_outside(what: str, root: Path) -> None:
 
 
 def _replica_above(path: Path, own: Path | None = None) -> Path | None:
-    """Return the replica, other than its own, in whose folder a path lies: as it is named, or where its links lead."""
-    folders = dict.fromkeys((*Path(os.path.realpath(path)).parents, *Path(os.path.normpath(path)).parents))
-    replicas = (folder for folder in folders if os.path.isdir(folder / FOLDER))
-    return next((each for each in replicas if own is None or os.path.realpath(each) != str(own)), None)
+    """Return the replica, below its own, in whose folder a path lies: as it is named, or where its links lead."""
+
+    def is_outside_own(folder: Path) -> bool:
+        return own is None or not os.path.exists(own) or not os.path.samefile(folder, own)
+
+    for text in (os.path.realpath(path), os.path.normpath(path)):
+        folders = (folder for folder in Path(text).parents if os.path.isdir(folder))
+        for folder in takewhile(is_outside_own, folders):
+            if os.path.isdir(folder / FOLDER):
+                return folder
+    return None
 
 
 def _check_apart(root: Path, what: str, other: Path) -> None:

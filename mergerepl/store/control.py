@@ -85,7 +85,10 @@ class ControlPlane:
         written = pa.Table.from_pylist(values, schema=arrow_schema(table))
         if self.exists(table):
             opened = DeltaTable(path)
-            write_deltalake(opened, written, mode=mode)  # type: ignore[call-overload]
+            # A replica of an older release lacks the newest columns.
+            is_older = not set(table.names) <= {field.name for field in opened.schema().fields}
+            more = {"schema_mode": "merge"} if is_older else {}
+            write_deltalake(opened, written, mode=mode, **more)  # type: ignore[call-overload]
             return opened.version(), written
         properties = {"delta.checkpointInterval": CHECKPOINT_INTERVAL}
         write_deltalake(path, written, mode=mode, configuration=properties)  # type: ignore[call-overload]

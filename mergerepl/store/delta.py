@@ -216,9 +216,7 @@ def _merge(
         # An insert that finds its row (sent again, or inserted meanwhile by a user and captured late) updates it.
         # A GUID in another case is the same row, and its text must be the same everywhere too.
         is_guid = article.rowguid_column is not None
-        kept_equal = [
-            name for name in (article.columns if is_guid else article.value_columns) if name in columns
-        ]
+        kept_equal = [name for name in columns if is_guid or name not in article.identity]
         if kept_equal:
             changed: dict[str, str | Column] = {
                 quote(name): F.col(f"s.{columns[name]}") for name in kept_equal

@@ -65,8 +65,8 @@ ARTICLES: Final = SystemTable(
         published_columns | array<string> not null | published columns in their stored order:
             position i is field c<i> of a row image
         published_types | array<string> not null | their types (DDL)
-        generated_columns | map<string,string> | those that Delta computes, and from what
         resolution | string not null | row: the winner's whole row wins; columns: only conflicting columns are lost
+        generated_columns | map<string,string> | published columns that Delta computes, and from what
         """
     ),
 )

@@ -1,14 +1,18 @@
 """What `apply` is to publish or to subscribe: tables and folders that cannot be it."""
 
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from mergerepl import config
+from mergerepl.errors import PublicationError
+from mergerepl.publish.check_paths import check_places
 from mergerepl.store.lease import LOCK_FILE
+from mergerepl.systables.table import FOLDER
 from tests.bad_inputs.conftest import Refused, run
 from tests.bad_inputs.network import FILE, Network, commit, write_table
 from tests.bad_inputs.unprivileged import refused_without_privileges, run_without_privileges
@@ -149,6 +153,22 @@ TWO_REPLICAS: list[Any] = [
     pytest.param(link_to_another_subscribers_table, ("/yonder'", "belongs to article 'orders' at subscriber", "/east'"),
                  id="another subscriber's"),
 ]  # fmt: skip
+
+
+def test_replicas_around_which_another_came_are_applied_as_before(network: Network) -> None:
+    (network.folder / FOLDER).mkdir()
+    publication = config.load(network.folder / FILE)
+    check_places(publication)
+    # What came around it shares no table with it.
+    with pytest.raises(PublicationError, match=r"belongs to the replica '.*/hq'"):
+        check_places(
+            replace(
+                publication,
+                publisher=str(network.folder),
+                articles=(replace(publication.articles[0], table="hq/orders"),),
+                subscriptions=(),
+            )
+        )
 
 
 @pytest.mark.parametrize(("make", "says"), TWO_REPLICAS)

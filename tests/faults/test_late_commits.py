@@ -20,6 +20,7 @@ from mergerepl import failpoints
 from tests.properties.engine_network import EngineNetwork, Setting
 from tests.properties.reference import Subscriber
 from tests.spark.test_capture_traps import Site
+from tests.spark.test_key_traps import Pair
 
 
 def row(a: str | None, b: str | None, c: str | None = None) -> dict[str, str | None]:
@@ -238,6 +239,29 @@ def test_inv_31_44_late_halves_that_a_constraint_does_not_take_together(
     losers = mergerepl.conflicts(replica_dir / "hq", article="ranges").where("id = 1").collect()
     assert [(loser["lo"], loser["hi"]) for loser in losers] == [(1, 5)]
     assert sync().status == "nothing_to_do"
+
+
+@pytest.mark.timeout(900)
+def test_inv_31_44_late_halves_of_which_a_generated_column_cannot_be_computed(
+    spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    columns = "id int, x int, y int, product int generated always as (x * y)"
+    spark.sql(f"create table delta.`{replica_dir / 'hq' / 'lines'}` ({columns}) using delta")
+    spark.sql(f"insert into delta.`{replica_dir / 'hq' / 'lines'}` (id, x, y) values (1, 1, 1), (2, 1, 1)")
+    pair = Pair(spark, replica_dir, {"lines": (None, {"key": ["id"], "tracking": "column"})})
+    pair.sql("update north.lines set x = 50000 where id in (1, 2)")
+    thread, outcome = paused_sync(pair.sync, "publisher.before_merge", replica_dir / "gate", monkeypatch)
+    pair.sql("update hq.lines set y = 50000 where id = 1")
+    (replica_dir / "gate").touch()
+    thread.join(600)
+    monkeypatch.delenv("MERGEREPL_FAILPOINT")
+    assert isinstance(outcome[0], mergerepl.SessionResult), outcome
+    pair.sync()
+    # The publisher's late change wins as a whole; the other is logged.
+    assert pair.same_rows("lines") == [(1, 1, 50000, 50000), (2, 50000, 1, 50000)]
+    (lost,) = mergerepl.conflict_records(replica_dir / "hq", with_rows=True)
+    assert lost.losing_row == {"id": 1, "x": 50000, "y": 1, "product": 50000}
+    assert pair.sync().status == "nothing_to_do"
 
 
 @pytest.mark.timeout(900)

@@ -2,11 +2,13 @@
 
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
 import mergerepl
-from mergerepl.errors import ApplyError, CaptureError
+from mergerepl.errors import ApplyError, CaptureError, SchemaMismatchError
 from mergerepl.store.deltalog import head_version
 from tests.spark.test_key_traps import Pair
 
@@ -69,6 +71,12 @@ def test_generated_columns_neither_conflict_nor_hide_a_broken_rule(
     }
     assert pair.sync().status == "nothing_to_do"
     if not is_merged:
+        # Who is told such a value and who computes it would differ.
+        table = DeltaTable(str(replica_dir / "hq" / "lines"))
+        rows = table.to_pyarrow_table()
+        plain = pa.table(rows.columns, names=rows.column_names)
+        write_deltalake(table, plain, mode="overwrite", schema_mode="overwrite")
+        pair.sync_refused(SchemaMismatchError, r"'total' is not generated as \(.*\) any more")
         return
     pair.sql("alter table north.lines add constraint few check (total <= 40)")
     pair.sql("update hq.lines set state = 13 where id = 0")
@@ -77,6 +85,22 @@ def test_generated_columns_neither_conflict_nor_hide_a_broken_rule(
     pair.sql("update hq.lines set state = 2 where id = 0")
     pair.sync()
     assert (0, 2, 20, None, 40) in pair.same_rows("lines")
+
+
+@pytest.mark.timeout(900)
+def test_a_row_of_a_key_and_generated_columns_alone_has_no_column_to_conflict(
+    spark: SparkSession, replica_dir: Path
+) -> None:
+    path = replica_dir / "hq" / "halves"
+    spark.sql(
+        f"create table delta.`{path}` (id int, half int generated always as (cast(id / 2 as int))) using delta"
+    )
+    pair = Pair(spark, replica_dir, {"halves": (None, {"key": ["id"], "tracking": "column"})})
+    for replica in ("hq", "north"):
+        pair.sql(f"insert into {replica}.halves (id) values (4)")
+    pair.sync()
+    assert pair.same_rows("halves") == [(4, 2)]
+    assert pair.conflicts() == 0
 
 
 @pytest.mark.timeout(900)

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from mergerepl.store import control
-from mergerepl.store.control import CHECKPOINT_INTERVAL, ControlPlane
+from mergerepl.store.control import CHECKPOINT_INTERVAL, ControlPlane, column_names
 from mergerepl.systables import genhistory, replinfo
+from mergerepl.systables.table import SystemTable
 
 
 def generation(number: int) -> dict[str, Any]:
@@ -97,3 +98,15 @@ def test_an_old_table_of_which_only_the_checkpoint_is_left_is_read(tmp_path: Pat
     for path in log.glob("*.json"):
         path.unlink()
     assert numbers(ControlPlane(tmp_path)) == [commits - 1]
+
+
+def test_a_table_of_an_older_release_gets_the_newest_columns(tmp_path: Path) -> None:
+    plane = ControlPlane(tmp_path)
+    newest = next(name for name in genhistory.TABLE.names if name not in genhistory.TABLE.required)
+    known = tuple(column for column in genhistory.TABLE.columns if column.name != newest)
+    before = SystemTable(genhistory.TABLE.name, genhistory.TABLE.plane, known)
+    plane.replace(before, [generation(1)])
+    assert [row[newest] for row in plane.rows(genhistory.TABLE)] == [None]
+    plane.replace(genhistory.TABLE, [*plane.rows(genhistory.TABLE), generation(2)])
+    assert numbers(ControlPlane(tmp_path)) == [1, 2]
+    assert set(column_names(plane.path(before.name))) == set(genhistory.TABLE.names)
