@@ -328,6 +328,8 @@ def test_inv_09_a_late_write_to_a_row_that_won_there_follows_the_session(
     thread.join(300)
     monkeypatch.delenv("MERGEREPL_FAILPOINT")
     assert isinstance(outcome[0], mergerepl.SessionResult), outcome
+    # It knows of all that the row won against, east's change too.
+    assert engine.lineages("hub")["k1"] <= engine.lineages("north")["k1"]
     for name in ("north", "east"):
         engine.sync(name)
     assert [engine.rows(name)["k1"][0] for name in ("hub", "north", "east")] == ["late"] * 3
