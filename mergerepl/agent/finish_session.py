@@ -3,7 +3,9 @@
 from mergerepl import spark
 from mergerepl.agent.carry_out import log_given_up, pointer
 from mergerepl.agent.recovery import recover
+from mergerepl.changes import PUBLISHER
 from mergerepl.changeset import drop, read_changeset
+from mergerepl.errors import EnumerationError
 from mergerepl.store.replica import Replica
 
 
@@ -14,7 +16,14 @@ def finish_session(publisher: Replica, subscriber: Replica | None, session: str)
 
     Raises: as a session does. It stays staged; run again.
     """
-    recover(publisher, subscriber or publisher, spark.session)
+    try:
+        recover(publisher, subscriber or publisher, spark.session)
+    except EnumerationError:
+        # A subscriber that cannot take its side any more is about to leave; the publisher has its own by now.
+        staged = read_changeset(publisher.staging / session)
+        if subscriber is None or staged is None or not staged.done_file(PUBLISHER).exists():
+            raise
+        recover(publisher, publisher, spark.session)
     changeset = read_changeset(publisher.staging / session)
     if changeset is not None:
         # With its subscriber it is finished by now.

@@ -103,6 +103,9 @@ def _compared(spark: SparkSession, window: FeedWindow) -> tuple[DataFrame, dict[
 def _feed_gap_reason(error: Exception) -> str | None:
     """Return what is missing if an error says that the feed (or a version) is gone, None for any other error."""
     text = str(error)
+    if "blockmgr-" in text:
+        # Spark's own scratch files, not the table's: somebody cleaned /tmp, say.
+        return None
     reasons = {
         "DELTA_MISSING_CHANGE_DATA": "Change Data Feed was off for some of these versions",
         "FILE_NOT_EXIST": "change files were removed by VACUUM",

@@ -20,7 +20,7 @@ from mergerepl.changeset import (
     staged_folders,
 )
 from mergerepl.errors import EnumerationError
-from mergerepl.store.deltalog import head_version
+from mergerepl.store.deltalog import head_version, is_delta_table
 from mergerepl.store.replica import Replica, is_another_commit
 from mergerepl.systables.catalog import SubscriptionState
 
@@ -160,6 +160,8 @@ def _unlike_staged(changeset: Changeset, name: str, replica: Replica) -> str | N
             return f"it no longer has the article with nickname {item.nickname}"
         article = articles[item.nickname]
         table = replica.table(article)
+        if not is_delta_table(table):
+            return f"the table of '{article.name}', '{table}', is gone"
         head = head_version(table)
         if head < item.from_version:
             return f"'{article.name}' is at version {head}, not {item.from_version}"

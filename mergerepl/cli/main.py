@@ -108,7 +108,7 @@ def _report(error: Exception, *, as_json: bool, verbose: bool) -> int:
     if as_json:
         from mergerepl.report.json import dumps
 
-        click.echo(dumps({"error": details(error)}))
+        click.echo(dumps({"error": details(error)}, indent=None))
     elif isinstance(error, click.ClickException):
         error.show()
     else:
@@ -122,7 +122,8 @@ def _interrupted(*, as_json: bool) -> int:
     if as_json:
         from mergerepl.report.json import dumps
 
-        click.echo(dumps({"error": {"error": "Interrupted", "message": message, "transient": True}}))
+        told = {"error": "Interrupted", "message": message, "transient": True}
+        click.echo(dumps({"error": told}, indent=None))
     else:
         click.echo(message, err=True)
     return INTERRUPTED

@@ -25,7 +25,7 @@ from mergerepl.publish.unsent import unsent_changes
 from mergerepl.publish.work import Step, Work
 from mergerepl.store.captured_table import table_gone
 from mergerepl.store.control import ControlPlane, Row
-from mergerepl.store.deltalog import commits, head_version, is_delta_table
+from mergerepl.store.deltalog import commits, is_delta_table
 from mergerepl.systables import catalog
 from mergerepl.systables.catalog import SubscriberKind, SubscriptionState, SyncKind
 from mergerepl.systables.table import SystemTable
@@ -234,10 +234,10 @@ def _note_place(work: Work, root: Path, replica: ReplicaState) -> None:
     failpoint("move.after_replica")
 
 
-def property_steps(work: Work, replica: ReplicaState, *, retention_changed: bool) -> list[Step]:
+def property_steps(work: Work, replica: ReplicaState) -> list[Step]:
     """Return a step for each published table that lacks a property replication needs.
 
-    A table at its captured version was not touched since it had them all; an article that leaves needs none.
+    An article that leaves needs none.
 
     Raises: CaptureError if a table is gone.
     """
@@ -249,9 +249,6 @@ def property_steps(work: Work, replica: ReplicaState, *, retention_changed: bool
         path = replica.root / row["source_table"]
         if not is_delta_table(path):
             raise table_gone(row["name"], path, replica.root, is_publisher=replica.root == work.publisher)
-        captured = replica.captured.get(row["nickname"], -1)
-        if not retention_changed and head_version(path) == captured:
-            continue
         table = read_table_facts(path)
         properties = missing_properties(table, work.retention)
         if properties:

@@ -96,6 +96,16 @@ def check_target(publisher: Path, subscription: Subscription, article: Row, subi
     table = article_table(Path(subscription.subscriber), article)
     if subscription.sync_type is SyncType.NONE:
         source = read_table_facts(publisher / article["source_table"])
+        root = Path(os.path.realpath(subscription.subscriber))
+        if root not in Path(os.path.realpath(table)).parents:
+            raise PublicationError(
+                f"Subscriber '{subscription.subscriber}': the table of article '{article['name']}', '{table}', is a link "
+                f"that leads out of the replica, to '{os.path.realpath(table)}'. Writers there would not be kept apart "
+                "from sessions here. Move the table into the replica's folder.",
+                article=article["name"],
+                replica=subscription.subscriber,
+                table=str(table),
+            )
         _check_schema(article, source, _facts_of_adopted(article, table, subid))
         return
     if not os.path.lexists(table):

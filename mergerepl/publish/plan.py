@@ -164,7 +164,7 @@ def _change_steps(situation: Situation) -> Iterator[Step]:
     settings = changes.publication_steps(work, replicas)
     # The tables before the publication's row: a retention that the row has already would reach no table.
     for replica in replicas:
-        yield from changes.property_steps(work, replica, retention_changed=bool(settings))
+        yield from changes.property_steps(work, replica)
     yield from settings
     stated = {article.name: article for article in work.publication.articles}
     known = [(stated[r["name"]], r) for r in situation.articles if r["name"] in stated]

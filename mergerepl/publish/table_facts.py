@@ -164,9 +164,16 @@ def _checkpoint_actions(path: Path) -> list[dict[str, Any]]:
         return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     import pyarrow.parquet as pq
 
-    file = pq.ParquetFile(path)
-    columns = [name for name in _ACTIONS if name in file.schema_arrow.names]
-    rows = file.read(columns=columns).to_pylist() if columns else []
+    try:
+        file = pq.ParquetFile(path)
+        columns = [name for name in _ACTIONS if name in file.schema_arrow.names]
+        rows = file.read(columns=columns).to_pylist() if columns else []
+    except (OSError, ValueError) as error:  # pyarrow's own errors are these
+        raise StoreError(
+            f"The checkpoint '{path}' of a Delta log cannot be read: {error}. Restore the file from a copy; or, if all "
+            "commits since the last checkpoint before it are there, remove it.",
+            table=str(path.parent.parent),
+        ) from error
     return [_plain(row) for row in rows if any(row.values())]
 
 

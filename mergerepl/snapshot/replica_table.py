@@ -50,6 +50,9 @@ def replica_table(
     """
     fields = [_without_own(field) for field in table.fields if field["name"] in columns]
     own = {name: value for name, value in table.properties.items() if not name.startswith(_OWN_PROPERTIES)}
+    if len(fields) < len(table.fields):
+        # Delta refuses every later ALTER of a table without a column that is named there.
+        own.pop("delta.dataSkippingStatsColumns", None)
     kept = {
         name: value
         for name, value in own.items()

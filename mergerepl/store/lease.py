@@ -60,6 +60,8 @@ def lease(root: Path, *, purpose: str, wait_s: float = 0.0) -> Iterator[None]:
         finally:
             _end(descriptor, root, is_done=is_done)
     finally:
+        # A child that was forked meanwhile has the descriptor, too.
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)
 
 

@@ -205,6 +205,17 @@ def with_a_link_there(network: Network) -> str:
     return "./west"
 
 
+def test_30_a_table_to_adopt_that_lies_elsewhere(network: Network, refused: Refused) -> None:
+    """A lock of the link would be one of another folder."""
+    write_table(network.folder / "elsewhere")
+    network.root("west").mkdir()
+    (network.root("west") / "orders").symlink_to(network.folder / "elsewhere")
+    there = {"subscriber": "./west", "sync_type": "none"}
+    network.write_file(subscriptions=[{"subscriber": "./north"}, there])
+    says = ("leads out of the replica", "/elsewhere'", "Move the table into the replica's folder")
+    refused("apply", FILE, code=1, says=says)
+
+
 def of_another_network(name: str) -> Callable[[Network], str]:
     def make(network: Network) -> str:
         (network.folder / "other").mkdir()

@@ -216,6 +216,20 @@ def test_inv_06_losers_that_only_a_lost_subscriber_would_keep_are_kept_by_the_pu
     assert [item[4] for item in engine.conflicts()] == [("north", "b", None)]
 
 
+def test_a_subscriber_that_lost_a_table_can_leave_and_its_publisher_goes_on(
+    engine: EngineNetwork, stop: object
+) -> None:
+    stop("subscriber.before_merge")  # type: ignore[operator]
+    (table,) = (each.parent for each in engine.path("north").glob("*/_delta_log"))
+    shutil.rmtree(table)
+    with pytest.raises(EnumerationError, match=r"'t', .* is gone\..*The publisher's side is finished"):
+        engine.sync("north")
+    assert [engine.rows("hub")[key][0] for key in ("k0", "k1", "k2")] == ["hub", "hub", "north"]
+    apply_without_north(engine)
+    assert not list((engine.path("hub") / "_mergerepl" / "staging").glob("*"))
+    assert [item[4] for item in engine.conflicts()] == [("north", "b", None)]
+
+
 def edit_file(engine: EngineNetwork, **stated: object) -> None:
     """Change the publication's file."""
     file = engine.folder / "network.yml"

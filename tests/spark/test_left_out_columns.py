@@ -9,6 +9,8 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
 from mergerepl.model.article import published_article
+from mergerepl.publish.table_facts import read_table_facts
+from mergerepl.snapshot.replica_table import replica_table
 from mergerepl.store import delta
 from tests.spark.memory import frames_in_memory
 from tests.unit.test_quiet import article
@@ -44,3 +46,17 @@ def test_rows_come_back_with_what_can_be_read_only(
     with caplog.at_level(logging.WARNING):
         assert yielded("odd name") == {("insert", 1, "late"), ("delete", 9, None)}
     assert "without the columns odd name: version 0 cannot be read" in caplog.text
+
+
+def test_what_a_table_keeps_statistics_of_is_not_asked_of_columns_that_are_left_out(tmp_path: Path) -> None:
+    """Delta refuses every later ALTER of a table without such a column."""
+    stated = {"delta.dataSkippingStatsColumns": "id,secret", "delta.logRetentionDuration": "interval 9 days"}
+    path = tmp_path / "t"
+    write_deltalake(str(path), pa.table({"id": [1], "secret": [2]}), configuration=stated)
+    facts = read_table_facts(path)
+    parts, whole = (
+        replica_table(facts, columns, {}, is_computable=lambda _: True)
+        for columns in (["id"], ["id", "secret"])
+    )
+    assert "delta.dataSkippingStatsColumns" not in parts.properties
+    assert {*stated} <= {*whole.properties}

@@ -233,9 +233,14 @@ def test_a_shorter_retention_lowers_no_table(spark: SparkSession, hub: Hub) -> N
     assert properties["delta.deletedFileRetentionDuration"] == "interval 14 days"
 
 
-def test_a_feed_that_was_switched_off_is_switched_on_again(spark: SparkSession, hub: Hub) -> None:
+@pytest.mark.parametrize("is_passed_over", [False, True])
+def test_a_feed_that_was_switched_off_is_switched_on_again(
+    spark: SparkSession, hub: Hub, is_passed_over: bool
+) -> None:
     path = hub.root("north") / "orders"
     LogTable(str(path)).alter.set_table_properties({"delta.enableChangeDataFeed": "false"})
+    if is_passed_over:
+        capture(hub.root("north"))
     (step,) = hub.apply().steps
     assert "turn Change Data Feed on" in step.detail
     assert read_table_facts(path).metadata.change_data_feed

@@ -85,9 +85,10 @@ def test_rounds_in_json_are_one_object_per_line(hq):
     process = start("sync", "hq", "--interval", "1s", "--json", last=3)
     said, _ = process.communicate(timeout=60)
     assert process.returncode == 1
-    first, second = (json.loads(line) for line in said.splitlines()[:2])
+    first, second, third = (json.loads(line) for line in said.splitlines())
     assert first["sessions"][0]["status"] == "nothing_to_do"
     assert second["error"]["transient"] is True
+    assert third["error"]["transient"] is False
     assert first["time"].endswith("Z")
 
 

@@ -9,7 +9,9 @@ import pytest
 from deltalake import DeltaTable
 
 from mergerepl.agent.feed_window import FeedWindow, feed_window
+from mergerepl.agent.net_rows import _feed_gap_reason
 from mergerepl.errors import SchemaMismatchError, StoreError
+from mergerepl.publish.table_facts import read_table_facts
 from mergerepl.store.deltalog import log_path
 from mergerepl.store.replica import Replica
 from tests.bad_inputs.network import Network, commit
@@ -85,6 +87,19 @@ def test_a_log_that_lost_a_version_is_a_gap_and_a_damaged_one_is_refused(tmp_pat
         window(orders)
     log_path(orders, 1).unlink()
     assert window(orders).gap == "versions are gone from its log"
+    log_path(orders, 0).unlink()
+    (checkpoint,) = (orders / "_delta_log").glob("*.checkpoint.parquet")
+    checkpoint.write_bytes(b"PAR1")
+    with pytest.raises(StoreError, match=r"checkpoint '.*' of a Delta log cannot be read"):
+        read_table_facts(orders)
+
+
+def test_spark_without_its_own_files_is_no_gap() -> None:
+    lost = "java.io.FileNotFoundException: {}: No such file or directory"
+    feed = "/lake/orders/_change_data/cdc-00000-1.c000.snappy.parquet"
+    assert _feed_gap_reason(RuntimeError(lost.format(feed))) == "change files were removed by VACUUM"
+    scratch = "/tmp/mergerepl-1/blockmgr-2/0c/temp_shuffle_3"
+    assert _feed_gap_reason(RuntimeError(lost.format(scratch))) is None
 
 
 def test_files_elsewhere_that_left_the_table_again_are_a_gap(orders: Path) -> None:

@@ -151,3 +151,20 @@ def test_asking_for_the_holder_locks_nothing(hq: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(fcntl, "flock", lambda *arguments: locked.append(arguments))
     assert holder(hq) is None
     assert locked == []
+
+
+def test_a_child_that_was_forked_meanwhile_does_not_keep_the_lock(hq: Path) -> None:
+    reading, writing = os.pipe()
+    with mergerepl.lock(hq / "orders"):
+        child = os.fork()
+        if child == 0:
+            os.read(reading, 1)
+            os._exit(0)
+    try:
+        # Another process: this one's locks do not exclude each other in all implementations.
+        script = f"import mergerepl\nwith mergerepl.lock({str(hq)!r}, wait_s=0): print('held')"
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+        assert done.stdout == "held\n", done.stderr
+    finally:
+        os.write(writing, b"x")
+        os.waitpid(child, 0)
