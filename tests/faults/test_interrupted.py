@@ -57,7 +57,14 @@ def check(engine: EngineNetwork, north: str = "north") -> None:
     assert [item[4] for item in engine.conflicts() if item[0] == "k1"] == [("north", "b", None)]
 
 
-@pytest.mark.parametrize("point", ["stage.after_manifest", "subscriber.after_merge", "publisher.after_done"])
+@pytest.mark.parametrize(
+    "point",
+    [
+        pytest.param("stage.after_manifest", marks=pytest.mark.slow),
+        "subscriber.after_merge",
+        pytest.param("publisher.after_done", marks=pytest.mark.slow),
+    ],
+)
 def test_a_subscriber_that_was_moved_finishes_its_own_session(
     engine: EngineNetwork, stop: object, point: str
 ) -> None:
@@ -144,7 +151,7 @@ def test_inv_20_a_run_that_a_restored_subscriber_captured_by_itself_is_not_taken
     ("point", "captures"),
     [
         pytest.param("watermarks.before_subscriber", False, id="as it was, before the watermarks"),
-        pytest.param("session.before_drop", True, id="went on, after the watermarks"),
+        pytest.param("session.before_drop", True, id="went on, after the watermarks", marks=pytest.mark.slow),
     ],
 )
 def test_inv_20_21_a_subscriber_restored_after_its_side_was_done_is_refused(
@@ -272,7 +279,7 @@ def test_an_article_that_one_side_lacks_is_named(engine: EngineNetwork) -> None:
         engine.sync("north")
 
 
-@pytest.mark.parametrize("tracking", ["row", "column"])
+@pytest.mark.parametrize("tracking", [pytest.param("row", marks=pytest.mark.slow), "column"])
 def test_inv_09_a_late_write_to_a_row_that_only_its_metadata_concerned(
     spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch, tracking: str
 ) -> None:

@@ -14,7 +14,6 @@ from tests.faults.test_crash_everywhere import Crashing
 from tests.faults.test_crash_ladder import LADDER
 
 KILLED = (
-    ("capture.before_replinfo", "kill"),
     ("publisher.after_merge", "killgroup"),
     ("subscriber.before_merge", "jvm"),
 )
