@@ -85,11 +85,17 @@ def require_delta(spark: SparkSession) -> None:
 
 
 def require_all_files(spark: SparkSession) -> None:
-    """Check that a read in a session fails where a file is missing or damaged.
+    """Check that a read in a session fails where a file is missing or damaged, and that it writes times whole.
 
     Raises:
-        EngineError: Its confs say to pass over such files; the message says which to set.
+        EngineError: Its confs say otherwise; the message says which to set.
     """
+    name, cutting = confs.CUTS_TIMESTAMPS
+    if (spark.conf.get(name, "") or "").strip().upper() == cutting:
+        raise EngineError(
+            f"The running Spark session cuts times off: {name}={cutting}. Replicas would differ in their microseconds. Run "
+            f'`spark.conf.set("{name}", "TIMESTAMP_MICROS")` in that session, then run again.'
+        )
     ignoring = [name for name in confs.PASSES_OVER_FILES if _is_true(spark.conf.get(name, "false"))]
     if not ignoring:
         return
@@ -113,6 +119,9 @@ def new_session(spark: SparkSession) -> SparkSession:
     session = spark.newSession()
     for name in confs.PASSES_OVER_FILES:
         session.conf.set(name, "false")
+    timestamps, cutting = confs.CUTS_TIMESTAMPS
+    if (session.conf.get(timestamps, "") or "").upper() == cutting:
+        session.conf.set(timestamps, "TIMESTAMP_MICROS")
     return session
 
 

@@ -17,6 +17,8 @@ from mergerepl import changes
 from mergerepl.agent.stage import StagedArticle
 from mergerepl.errors import ApplyError
 from mergerepl.model.article import PublishedArticle
+from mergerepl.publish.check_article import table_problem
+from mergerepl.publish.column_types import CHAR_VARCHAR
 from mergerepl.publish.table_facts import TableFacts, read_table_facts
 from mergerepl.store.replica import Replica
 from mergerepl.store.sql import quote, unlike_any
@@ -29,7 +31,8 @@ KEY = "key"
 """Columns of `broken_rules`: what a row breaks, and its key as text."""
 
 _CHECK = "delta.constraints."
-_LENGTH = "__CHAR_VARCHAR_TYPE_STRING"
+_EMPTY_IS_NULL = ("string", "binary")
+"""Types of partition columns in which Delta stores an empty value as NULL."""
 
 
 def rules_of(facts: TableFacts, article: PublishedArticle) -> dict[str, Column]:
@@ -46,10 +49,15 @@ def rules_of(facts: TableFacts, article: PublishedArticle) -> dict[str, Column]:
             continue
         if not field["nullable"]:
             rules[f"NOT NULL of column '{name}'"] = F.col(quote(name)).isNotNull()
-        declared = re.match(r"(?:var)?char\((\d+)\)", str(field["metadata"].get(_LENGTH, "")))
+        declared = re.match(r"(?:var)?char\((\d+)\)", str(field["metadata"].get(CHAR_VARCHAR, "")))
         if declared:
             rules[f"type {declared.group(0)} of column '{name}'"] = F.char_length(F.col(quote(name))) <= int(
                 declared.group(1)
+            )
+        if name in facts.metadata.partition_columns and field["type"] in _EMPTY_IS_NULL:
+            empty = F.lit("").cast(field["type"])
+            rules[f"rule of partition column '{name}' that no value is empty (Delta stores NULL)"] = (
+                F.coalesce(F.col(quote(name)) != empty, F.lit(True))
             )
     return rules
 
@@ -75,6 +83,14 @@ def refuse_violations(
         if not touches:
             continue
         table = replica.table(article)
+        problem = table_problem(read_table_facts(table))
+        if problem is not None:
+            what, remedy = problem
+            raise ApplyError(
+                f"Article '{article.name}': {what}. Nothing was applied. {remedy}",
+                article=article.name,
+                table=str(table),
+            )
         rows = read_staged(spark, staged_rows).where(
             F.col(action).isin(changes.Action.INSERT.value, changes.Action.UPDATE.value)
         )
@@ -92,10 +108,12 @@ def refuse_violations(
 
 def broken_rules(rows: DataFrame, table: Path, article: PublishedArticle) -> DataFrame | None:
     """Return rowguid, rule and key of the rows (rowguid, row) that a table would not take; None if it takes any."""
-    rules = rules_of(read_table_facts(table), article)
+    facts = read_table_facts(table)
+    rules = rules_of(facts, article)
     if not rules:
         return None
-    guid = unlike_any(changes.ROWGUID, article.columns)
+    # A CHECK may speak of a column that is not published: it must not find ours in its place.
+    guid = unlike_any(changes.ROWGUID, [field["name"] for field in facts.fields])
     named = rows.select(
         F.col(changes.ROWGUID).alias(guid),
         *(

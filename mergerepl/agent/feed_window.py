@@ -10,7 +10,7 @@ from pathlib import Path
 
 from mergerepl.errors import CaptureError, SchemaMismatchError
 from mergerepl.model.article import PublishedArticle
-from mergerepl.publish.column_types import ddl_of
+from mergerepl.publish.column_types import Field, bare, ddl_of, padded_types
 from mergerepl.store.captured_table import (
     captured_version,
     head_of,
@@ -124,6 +124,9 @@ def _schema_gap(
         return "its columns were changed in between"
     if before is not None and any(each.partition_columns != before.partition_columns for each in passed):
         return "its partitioning was changed"
+    if before is None and any(commit.is_user_change for commit in stated):
+        # Of rows that such a commit took away the feed may lack values, even of the key: they would stay elsewhere.
+        return "its partitioning may have been changed"
     return None
 
 
@@ -160,7 +163,7 @@ def schema_problem(
 ) -> str | None:
     """Return how a table's columns differ from the published ones, or None.
 
-    Whether a column takes NULL is told by the table as it was when it was captured, if that is known.
+    Whether a column takes NULL, and pads its texts, is told by the table as it was when it was captured, if that is known.
     """
     present = {column["name"]: column for column in metadata.fields}
     for name, type_ in zip(article.columns, article.types, strict=True):
@@ -176,6 +179,9 @@ def schema_problem(
     added = [name for name in present if name not in article.columns]
     if added and not article.vertical:
         return f"column '{added[0]}' was added"
+    problem = _told_by(article, present, before) if before is not None else None
+    if problem is not None:
+        return problem
     took_null = {column["name"]: column["nullable"] for column in before.fields} if before is not None else {}
     for name, column in present.items():
         # A column that is not published may take NULL again: nobody else has it.
@@ -184,6 +190,21 @@ def schema_problem(
             return f"column '{name}' " + (
                 "is not NOT NULL any more" if column["nullable"] else "became NOT NULL"
             )
+    return None
+
+
+def _told_by(article: PublishedArticle, present: Mapping[str, Field], before: TableMetadata) -> str | None:
+    """Return what of the published columns is not as it was, though their types have the same names, or None."""
+    known = {column["name"]: column for column in before.fields}
+    for name in article.columns:
+        was, is_ = known.get(name), present[name]
+        if was is None:
+            continue
+        if padded_types(was) != padded_types(is_):
+            # The other side's texts would be padded, or not, unlike this one's: equal keys would differ.
+            return f"published column '{name}' is a char(n) that it was not, or is not the one that it was"
+        if ddl_of(was["type"]) == ddl_of(is_["type"]) and bare(was["type"]) != bare(is_["type"]):
+            return f"a part of published column '{name}' became NOT NULL, or is not NOT NULL any more"
     return None
 
 

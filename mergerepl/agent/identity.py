@@ -7,6 +7,7 @@ from mergerepl.model.article import PublishedArticle
 from mergerepl.store.control import Row
 from mergerepl.store.replica import Replica, ReplicaInfo
 from mergerepl.systables.catalog import SubscriptionState
+from mergerepl.systables.table import FOLDER
 
 AFRESH = (
     "To initialise the subscriber again: move its folder away, take its subscription out of the file, run "
@@ -90,7 +91,8 @@ def refuse_copy(replica: Replica, info: ReplicaInfo) -> None:
     Raises: PublicationError naming the original.
     """
     former = Path(info.root)
-    if former == replica.root or not (former / "_mergerepl").is_dir():
+    if not (former / FOLDER).is_dir() or former.samefile(replica.root):
+        # Moved, or the same folder by another path.
         return
     try:
         is_same = Replica(former).info().replid == info.replid

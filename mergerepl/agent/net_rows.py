@@ -114,6 +114,7 @@ def _feed_gap_reason(error: Exception) -> str | None:
         "DELTA_VERSIONS_NOT_CONTIGUOUS": "versions are gone from its log",
         "DELTA_VERSION_NOT_FOUND": "versions are gone from its log",
         "DELTA_LOG_FILE_NOT_FOUND": "versions are gone from its log",
+        "DELTA_REMOVE_FILE_CDC_MISSING_EXTENDED_METADATA": "files were removed by a writer that tells too little of them",
         "DELTA_CHANGE_DATA_FEED_INCOMPATIBLE": "its schema changed in between",
         "FileNotFoundException": "change files were removed by VACUUM",
     }

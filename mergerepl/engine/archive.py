@@ -60,11 +60,13 @@ def build_after_run(java: Java, class_path: list[Path], scratch: Path) -> None:
     archive = archive_path(java, class_path)
     if archive.exists() or not is_representative(listed):
         return
-    folder = cache.folder("archives")
-    if shutil.disk_usage(folder).free < NEEDED_FREE_BYTES:
-        return
     work = archive.with_suffix(".building")
-    if not _claim(work):
+    try:
+        folder = cache.folder("archives")
+        if shutil.disk_usage(folder).free < NEEDED_FREE_BYTES or not _claim(work):
+            return
+    except OSError:
+        # A cache that cannot be written.
         return
     shutil.copy(listed, work / "classes")
     (work / "classpath").write_text(os.pathsep.join(map(str, class_path)))

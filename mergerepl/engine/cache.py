@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 
 LOGS_KEPT = 20
@@ -25,12 +26,20 @@ def folder(name: str) -> Path:
 
 
 def new_log() -> Path:
-    """Return this process's engine log, after removing all but the newest logs of earlier ones."""
-    logs = folder("logs")
-    earlier = sorted(logs.glob("engine-*.log"), key=_modified, reverse=True)
-    for stale in earlier[LOGS_KEPT:]:
-        stale.unlink(missing_ok=True)
-    return logs / f"engine-{os.getpid()}.log"
+    """Return this process's engine log, made empty, after removing all but the newest logs of earlier ones.
+
+    Where the cache cannot be written, as on a machine that was set up for many, it is a temporary file.
+    """
+    try:
+        logs = folder("logs")
+        earlier = sorted(logs.glob("engine-*.log"), key=_modified, reverse=True)
+        for stale in earlier[LOGS_KEPT:]:
+            stale.unlink(missing_ok=True)
+        log = logs / f"engine-{os.getpid()}.log"
+        log.write_bytes(b"")
+    except OSError:
+        log = Path(tempfile.gettempdir()) / f"mergerepl-engine-{os.getpid()}.log"
+    return log
 
 
 def _modified(path: Path) -> float:

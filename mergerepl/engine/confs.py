@@ -9,6 +9,9 @@ from mergerepl.errors import EngineError
 
 EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+CUTS_TIMESTAMPS = ("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MILLIS")
+"""A conf and the value with which Spark writes times without their microseconds."""
+
 PASSES_OVER_FILES = ("spark.sql.files.ignoreMissingFiles", "spark.sql.files.ignoreCorruptFiles")
 """Where one is true, a read tells fewer rows instead of failing: a gap in the feed would be no changes."""
 

@@ -129,10 +129,17 @@ def resolve(java: Java) -> None:
     interrupted, or runs at the same time as another, leaves whole files or none.
 
     Raises:
-        EngineError: Ivy failed, or what it brought has another checksum.
+        EngineError: The cache cannot be written, Ivy failed, or what it brought has another checksum.
     """
-    folder = cache.folder("jars")
-    with tempfile.TemporaryDirectory(dir=cache.root(), prefix="resolve-") as work_name:
+    try:
+        folder = cache.folder("jars")
+        scratch = tempfile.TemporaryDirectory(dir=cache.root(), prefix="resolve-")
+    except OSError as error:
+        raise EngineError(
+            f"The Delta JARs cannot be kept in '{cache.root()}': {error.strerror}. Make it writable, name another folder "
+            "in MERGEREPL_CACHE, or name the JARs in MERGEREPL_JARS."
+        ) from error
+    with scratch as work_name:
         work = Path(work_name)
         run_ivy(java, work)
         for artifact in ARTIFACTS:

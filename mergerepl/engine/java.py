@@ -82,7 +82,7 @@ def java_version(executable: Path) -> str | None:
     Reads the runtime's `release` file, which costs nothing; `java -version` (a tenth of a second or more) is
     asked only where there is none, as for the stub in macOS' /usr/bin.
     """
-    if not executable.exists():
+    if not os.access(executable, os.X_OK):
         return None
     try:
         release = (executable.resolve().parent.parent / "release").read_text(encoding="utf-8")

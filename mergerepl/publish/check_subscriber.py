@@ -6,18 +6,16 @@ from pathlib import Path
 from mergerepl.errors import PublicationError, StoreError
 from mergerepl.model.publication import Subscription, SyncType
 from mergerepl.publish.check_article import column_problem, table_problem
-from mergerepl.publish.column_types import Field, ddl_of
+from mergerepl.publish.column_types import CHAR_VARCHAR, Field, ddl_of
 from mergerepl.publish.replica_state import ReplicaState
 from mergerepl.publish.table_facts import TableFacts, read_table_facts
-from mergerepl.publish.unfinished import article_table, check_unwritten, is_unfinished
+from mergerepl.publish.unfinished import article_table, check_unwritten, is_unfinished, is_vacant
 from mergerepl.publish.work import Work
 from mergerepl.store.control import Row
 from mergerepl.store.deltalog import GENERATION_EXPRESSION, is_delta_table
+from mergerepl.store.lease import check_not_held
 from mergerepl.systables.catalog import SubscriptionState
 from mergerepl.systables.table import FOLDER
-
-_CHAR_VARCHAR = "__CHAR_VARCHAR_TYPE_STRING"
-"""The property of a column with its whole type, if char or varchar is in it, at any depth."""
 
 _EMPTY_IS_NULL = ("string", "binary")
 
@@ -38,7 +36,10 @@ def check_was_ours(publisher: ReplicaState, subscriber: ReplicaState, row: Row |
                 replica=str(root),
             )
         return
-    if row is not None and row["replid"] != subscriber.repid:
+    # A subscription that was cut short before its replica was made has an id that no replica got: another
+    # publication's may have come there since.
+    is_known_by = row is not None and row["status"] != SubscriptionState.INACTIVE
+    if row is not None and is_known_by and row["replid"] != subscriber.repid:
         raise PublicationError(
             f"Subscriber '{root}' is another replica than the one subscribed from there (it is "
             f"{subscriber.repid}, the subscription {row['subid']} is of {row['replid']}). Bring the right "
@@ -71,15 +72,16 @@ def check_was_ours(publisher: ReplicaState, subscriber: ReplicaState, row: Row |
 
 
 def check_no_session_open(publisher: ReplicaState, subscriber: Path) -> None:
-    """Check that no session of the subscriber waits to be finished: its numbers are planned already.
+    """Check that no session of the subscriber goes on or waits to be finished: its numbers are planned already.
 
     One whose subscription has ended is finished by `apply` itself, since no `sync` would. A file at the
     subscriber that names a session without a manifest is left of one that never came to be.
 
-    Raises: PublicationError.
+    Raises: PublicationError; LeaseError while an agent holds the publisher.
     """
     told = {path.stem for path in (subscriber / FOLDER / "staging").glob("*.json")}
     if any(each.session in told and publisher.is_active(each.subid) for each in publisher.sessions):
+        check_not_held(publisher.root)
         raise PublicationError(
             f"Subscriber '{subscriber}' has a session that was interrupted. Run `mergerepl sync "
             f"{publisher.root} --subscriber {subscriber}` first, which finishes it, then `mergerepl apply` "
@@ -108,12 +110,10 @@ def check_target(publisher: Path, subscription: Subscription, article: Row, subi
             )
         _check_schema(article, source, _facts_of_adopted(article, table, subid))
         return
-    if not os.path.lexists(table):
-        return
     if subid is not None and is_unfinished(table, subid):
         check_unwritten(Path(subscription.subscriber), table)
         return
-    if table.is_dir() and not table.is_symlink() and not any(table.iterdir()):
+    if is_vacant(table):
         return
     what = "there is a table already" if is_delta_table(table) else "the place is taken"
     raise PublicationError(
@@ -183,7 +183,7 @@ def _check_schema(article: Row, source: TableFacts, table: TableFacts) -> None:
 
 def _declared(field: Field) -> str:
     """Return a column's type as it was declared: Spark pads and measures strings by it, and Delta stores it aside."""
-    return str(field["metadata"].get(_CHAR_VARCHAR, ddl_of(field["type"])))
+    return str(field["metadata"].get(CHAR_VARCHAR, ddl_of(field["type"])))
 
 
 def _is_partition(name: str, table: TableFacts) -> bool:

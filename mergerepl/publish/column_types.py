@@ -75,6 +75,26 @@ def nullable(data_type: Json) -> Json:
     return {"type": "struct", "fields": [field(f["name"], nullable(f["type"])) for f in data_type["fields"]]}
 
 
+def bare(data_type: Json) -> Json:
+    """Return a type without the metadata of its fields: what is left says which of its parts may be NULL."""
+    if isinstance(data_type, list):
+        return [bare(each) for each in data_type]
+    if isinstance(data_type, dict):
+        return {name: bare(value) for name, value in data_type.items() if name != "metadata"}
+    return data_type
+
+
+CHAR_VARCHAR = "__CHAR_VARCHAR_TYPE_STRING"
+"""The property of a column with its whole type, if char or varchar is in it, at any depth."""
+
+_PADDED = re.compile(r"(?<!var)char\(\d+\)")
+
+
+def padded_types(column: Field) -> list[str]:
+    """Return the char types in a column: what Spark writes to and reads from them is padded, unlike other strings."""
+    return _PADDED.findall(str(column["metadata"].get(CHAR_VARCHAR, "")))
+
+
 def leaf_types(data_type: Json) -> set[str]:
     """Return the names of all the primitive types a type is made of."""
     if isinstance(data_type, str):

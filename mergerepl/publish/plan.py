@@ -86,6 +86,9 @@ def _steps_before_last(situation: Situation) -> Iterator[Step]:
     if row is None:
         yield _publication_step(situation)
     yield from _finish_steps(situation)
+    # Before anything ends: a capture may be refused, for what a user did to a table.
+    if is_waited_for(situation):
+        yield _capture_step(situation)
     for left, replica_left in situation.left:
         staged = [guid for session in publisher.sessions for guid in session.uploaded_guids]
         yield changes.unsubscribe_step(work, left, replica_left, situation.articles, staged=staged)
@@ -177,8 +180,6 @@ def _change_steps(situation: Situation) -> Iterator[Step]:
 def _initialise_steps(situation: Situation) -> Iterator[Step]:
     work = situation.work
     waiting = [(pair, missing_articles(work, pair, situation.articles)) for pair in situation.pairs]
-    if is_waited_for(situation):
-        yield _capture_step(situation)
     nicknames = _Nicknames(situation.publisher)
     of_new = rows_of_new(situation)
     new_names = [row["name"] for row in of_new]
@@ -210,10 +211,10 @@ class _Nicknames:
         self._last: int = max([PUBLISHER_NICKNAME, *(row["replnickname"] for row in publisher.subscriptions)])
 
     def of(self, pair: Pair) -> int:
-        if pair.row is not None:
-            return int(pair.row["replnickname"])
         if pair.replica.info is not None:
             return int(pair.replica.info["replnickname"])
+        if pair.row is not None:
+            return int(pair.row["replnickname"])
         self._last += 1
         return self._last
 
@@ -258,8 +259,9 @@ def _subscribe_step(
             control = ControlPlane(work.publisher)
             control.replace(catalog.SUBSCRIPTIONS, [*control.rows(catalog.SUBSCRIPTIONS), row])
         else:
-            # The file may say something else by now.
+            # The file may say something else by now, and the replica have come with another publication.
             stated = subscription_columns(subscription)
+            stated |= {"replid": pair.replica.repid or row["replid"], "replnickname": nickname}
             changes.update_rows(work.publisher, catalog.SUBSCRIPTIONS, stated, subid=row["subid"])
         failpoint("subscribe.after_row")
         from mergerepl.publish.initialise import initialise

@@ -12,6 +12,7 @@ from mergerepl.store.deltalog import (
     CHECKPOINT,
     LOG_FOLDER,
     TableMetadata,
+    actions_of,
     head_version,
     log_path,
     read_commit,
@@ -145,7 +146,7 @@ def _newest_first(table: Path, version: int) -> Iterator[dict[str, Any]]:
 
 def _actions(table: Path, version: int, text: str) -> list[dict[str, Any]]:
     try:
-        return [json.loads(line) for line in text.splitlines() if line.strip()]
+        return actions_of(text)
     except ValueError:
         read_commit(table, version)
         raise
@@ -161,7 +162,7 @@ def _checkpoints(table: Path) -> dict[int, list[Path]]:
 
 def _checkpoint_actions(path: Path) -> list[dict[str, Any]]:
     if path.suffix == ".json":
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        return actions_of(path.read_text(encoding="utf-8"))
     import pyarrow.parquet as pq
 
     try:

@@ -1,12 +1,14 @@
 """What an initialisation that was cut short left at a subscriber: how it is known, and how it is dropped."""
 
+import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 from mergerepl.errors import PublicationError, StoreError
+from mergerepl.failpoints import failpoint
 from mergerepl.store.control import Row
-from mergerepl.store.deltalog import CommitMark, commits, head_version, is_delta_table, read_commit
+from mergerepl.store.deltalog import CommitMark, commits, head_version, is_delta_table, log_path, read_commit
 from mergerepl.systables import contents
 from mergerepl.systables.table import FOLDER
 
@@ -26,6 +28,17 @@ def subscriber_path(article: Row) -> str:
 def article_table(root: Path, article: Row) -> Path:
     """Return where an article's table is at a subscriber."""
     return root / subscriber_path(article)
+
+
+def is_vacant(table: Path) -> bool:
+    """Return whether a table can be made there: nothing, no files, or those of a first commit that was cut short."""
+    if table.is_symlink() or not table.is_dir():
+        return not os.path.lexists(table)
+    log = log_path(table, 0).parent
+    return all(
+        path.is_dir() or (path.parent == log and path.name.startswith(".") and path.suffix == ".tmp")
+        for path in table.rglob("*")
+    )
 
 
 def is_unfinished(table: Path, subid: str) -> bool:
@@ -59,9 +72,11 @@ def check_unwritten(root: Path, table: Path) -> None:
 def drop_unfinished(tables: Sequence[Path], subid: str) -> None:
     """Remove the tables that an unfinished initialisation of this subscription made."""
     for table in tables:
+        aside = table.with_name(f".{table.name}.mergerepl-dropped")
+        shutil.rmtree(aside, ignore_errors=True)
         if is_unfinished(table, subid):
             check_unwritten(table.parent, table)
-            shutil.rmtree(table)
+            _drop(table, aside)
 
 
 def drop_unfinished_replica(root: Path, subid: str) -> None:
@@ -73,6 +88,11 @@ def drop_unfinished_replica(root: Path, subid: str) -> None:
     dropped = root / _DROPPED
     shutil.rmtree(dropped, ignore_errors=True)
     if is_unfinished(root / FOLDER / contents.NAME, subid):
-        # In one step: a replica with some of its system tables would pass for a damaged one.
-        (root / FOLDER).rename(dropped)
-        shutil.rmtree(dropped)
+        _drop(root / FOLDER, dropped)
+
+
+def _drop(folder: Path, aside: Path) -> None:
+    """Remove a folder, out of sight in one step: a part of a table, or of a replica, would pass for somebody else's."""
+    folder.rename(aside)
+    failpoint("unfinished.dropping")
+    shutil.rmtree(aside)

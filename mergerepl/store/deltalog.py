@@ -191,6 +191,14 @@ def commits(table: Path, *, from_version_exclusive: int, through_version_inclusi
         yield read_commit(table, version)
 
 
+def actions_of(text: str) -> list[dict[str, Any]]:
+    """Return the actions of a log file, one a line. A text in them may have what Python takes for other ends of lines.
+
+    Raises: ValueError if it is not JSON.
+    """
+    return [json.loads(line) for line in text.split("\n") if line.strip()]
+
+
 def read_commit(table: Path, version: int) -> Commit:
     """Return one commit.
 
@@ -198,7 +206,7 @@ def read_commit(table: Path, version: int) -> Commit:
     """
     path = log_path(table, version)
     try:
-        actions = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        actions = actions_of(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise TruncatedLogError(
             f"Version {version} of '{table}' is gone from its log ({path.name}): the log was truncated.",

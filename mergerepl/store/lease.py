@@ -104,6 +104,25 @@ def holder(root: Path) -> dict[str, object] | None:
     return note if not is_here or _process_start(pid) == started else None
 
 
+def check_not_held(root: Path) -> None:
+    """Check that no other process holds the replica.
+
+    Raises: LeaseError naming the holder.
+    """
+    who = holder(root)
+    if who is not None and who["pid"] != os.getpid():
+        raise _in_use(root, who)
+
+
+def _in_use(root: Path, who: Mapping[str, object]) -> LeaseError:
+    return LeaseError(
+        f"Replica '{root}' is in use: {who.get('purpose', 'another process')} by process {who.get('pid', '?')} on "
+        f"{who.get('host', '?')} since {who.get(_SINCE, '?')}. Wait for it to finish, then run again.",
+        replica=str(root),
+        holder=who.get("pid"),
+    )
+
+
 def _acquired(root: Path, wait_s: float) -> int:
     """Return the descriptor of the lock file, locked."""
     deadline = time.monotonic() + wait_s
@@ -118,13 +137,7 @@ def _acquired(root: Path, wait_s: float) -> int:
             who = _note(descriptor)
             os.close(descriptor)
             if time.monotonic() >= deadline:
-                raise LeaseError(
-                    f"Replica '{root}' is in use: {who.get('purpose', 'another process')} by process "
-                    f"{who.get('pid', '?')} on {who.get('host', '?')} since {who.get(_SINCE, '?')}. "
-                    "Wait for it to finish, then run again.",
-                    replica=str(root),
-                    holder=who.get("pid"),
-                ) from error
+                raise _in_use(root, who) from error
             time.sleep(0.1)
 
 

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,17 @@ EVERYTHING = [
     for point in LADDER
     for kind in ("kill", "killgroup", "jvm")
 ]
+
+
+@pytest.fixture(scope="module")
+def crashing(spark: SparkSession, worker_folder: Path) -> Crashing:
+    """Two replicas in step, for all kills one after the other."""
+    folder = worker_folder / uuid.uuid4().hex[:12]
+    folder.mkdir()
+    crashing = Crashing(spark, folder)
+    crashing.edit()
+    crashing.engine.sync("north")
+    return crashing
 
 
 def start_sync(folder: Path, failpoint: str) -> subprocess.Popen[str]:
@@ -55,17 +67,13 @@ def jvm_of(python: int) -> int:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("point", "kind"), EVERYTHING)
-def test_inv_26_a_killed_sync_is_finished_by_the_next(
-    spark: SparkSession, replica_dir: Path, point: str, kind: str
-) -> None:
-    crashing = Crashing(spark, replica_dir)
+def test_inv_26_a_killed_sync_is_finished_by_the_next(crashing: Crashing, point: str, kind: str) -> None:
     crashing.edit()
-    crashing.engine.sync("north")
-    crashing.edit()
-    gate = replica_dir / "gate"
-    process = start_sync(replica_dir, f"{point}={kind if kind != 'jvm' else f'pause:{gate}'}")
+    folder = crashing.engine.folder
+    gate = folder / f"{point} {kind}"
+    process = start_sync(folder, f"{point}={kind if kind != 'jvm' else f'pause:{gate}'}")
     if kind == "jvm":
-        reached = gate.with_name("gate.reached")
+        reached = gate.with_name(f"{gate.name}.reached")
         while not reached.exists() and process.poll() is None:
             time.sleep(0.05)
         assert reached.exists(), process.communicate()

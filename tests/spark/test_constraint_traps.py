@@ -35,6 +35,38 @@ def test_a_check_is_told_from_published_columns_and_must_be_true(
 
 
 @pytest.mark.timeout(900)
+def test_what_a_table_was_made_not_to_take_later_is_told_before_anything_is_applied(
+    spark: SparkSession, replica_dir: Path
+) -> None:
+    query = "select id, concat('r', id) as region, cast(null as string) as rowguid from range(6)"
+    settings = {"key": ["id"], "columns": ["id", "region"]}
+    pair = Pair(spark, replica_dir, {"orders": (query, settings)})
+    # Of the left-out column, not of the GUID that staged rows have.
+    pair.sql("alter table hq.orders add constraint short check (rowguid is null or length(rowguid) = 3)")
+    pair.sql("update north.orders set region = 'n' where id = 0")
+    pair.sync()
+    path = replica_dir / "hq" / "orders"
+    rows = spark.read.format("delta").load(str(path)).collect()
+    frame = spark.createDataFrame(rows, "id long, region string, rowguid string")
+    overwrite = frame.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
+    overwrite.partitionBy("region").save(str(path))
+    pair.sync()
+    pair.sql("update north.orders set region = '' where id = 1")
+    pair.sync_refused(
+        ApplyError, r"partition column 'region' that no value is empty.*\"id\":1.*Nothing was applied"
+    )
+    pair.sql("update north.orders set region = null where id = 1")
+    pair.sync()
+    assert (1, None, None) in pair.rows("hq", "orders")
+    pair.sql("alter table hq.orders set tblproperties ('delta.appendOnly' = 'true')")
+    pair.sql("delete from north.orders where id = 2")
+    pair.sync_refused(ApplyError, r"is append-only .*Nothing was applied. Unset the property")
+    pair.sql("alter table hq.orders set tblproperties ('delta.appendOnly' = 'false')")
+    pair.sync()
+    assert 2 not in {row[0] for row in pair.rows("hq", "orders")}
+
+
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("tracking", ["column", "row"])
 def test_generated_columns_neither_conflict_nor_hide_a_broken_rule(
     spark: SparkSession, replica_dir: Path, tracking: str

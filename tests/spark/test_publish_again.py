@@ -1,18 +1,22 @@
 """What was published or subscribed before and comes again, and subscriptions that end while something waits."""
 
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable as LogTable
+from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 
 from mergerepl import api, failpoints
-from mergerepl.errors import PublicationError
+from mergerepl.errors import CaptureError, LeaseError, PublicationError
 from mergerepl.model.publication import Article, ConflictLogging
 from mergerepl.model.results import ApplyResult, SessionResult
 from mergerepl.publish.column_types import field
@@ -247,7 +251,53 @@ def test_an_unfinished_initialisation_drops_nothing_of_another_publication(
     assert apply(hub).steps == ()
 
 
+def test_a_subscription_that_never_got_a_replica_goes_on_with_the_one_of_another_publication(
+    spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub = Hub(replica_dir)
+    hub.table("orders", {"id": [1, 2, 3], "note": ["a", "b", "c"]})
+    hub.table("lines", {"order_id": [1], "item": ["x"]})
+    hub.articles(LINES)
+    hub.subscribe("south")
+    hub.subscribe("north")
+    stop_at(hub, "subscribe.after_row:2", monkeypatch)
+    unfinished = hub.publication
+    hub.publication = replace(unfinished, name="other", articles=(orders(),))
+    apply(hub)
+    hub.publication = unfinished
+    apply(hub)
+    assert apply(hub).steps == ()
+    rows = [
+        row
+        for row in hub.rows("hq", catalog.SUBSCRIPTIONS)
+        if row["subscriber_server"] == str(hub.root("north"))
+    ]
+    assert len({(row["replid"], row["replnickname"]) for row in rows}) == 1
+    assert len(rows) == 2
+    LogTable(str(hub.root("north") / "lines")).update(updates={"item": "'y'"})
+    set_note(hub, "north", 2, "from north")
+    assert {s.status for s in api.sync(hub.publisher).sessions} <= {"succeeded", "nothing_to_do"}
+    assert values(spark, hub, "hq", "lines") == {1: "y"}
+    assert values(spark, hub, "hq")[2] == "from north"
+
+
 # ---- a subscription that ends while something waits
+
+
+def test_a_subscription_does_not_end_when_the_capture_for_another_is_refused(
+    spark: SparkSession, hub: Hub
+) -> None:
+    set_note(hub, "hq", 1, "in use")
+    assert sync(hub, "north").status == "succeeded"
+    pa_rows = pa.table({"id": pa.array([None], pa.int64()), "note": ["no key"]})
+    write_deltalake(str(hub.publisher / "orders"), pa_rows, mode="append")
+    hub.unsubscribe("north")
+    hub.subscribe("south")
+    before = hub.rows("hq", catalog.SUBSCRIPTIONS), hub.rows("north", catalog.SUBSCRIPTIONS)
+    with pytest.raises(CaptureError, match="Nothing was captured"):
+        apply(hub)
+    assert (hub.rows("hq", catalog.SUBSCRIPTIONS), hub.rows("north", catalog.SUBSCRIPTIONS)) == before
+    LogTable(str(hub.publisher / "orders")).delete("id is null")
 
 
 def test_an_interrupted_session_is_finished_before_its_subscription_ends(
@@ -332,6 +382,21 @@ def test_an_additional_article_waits_for_an_interrupted_session(
     hub.articles(orders(), LINES)
     with pytest.raises(PublicationError, match=r"Run `mergerepl sync .*hq --subscriber .*north` first"):
         apply(hub)
+    script = (
+        "import sys, time; from pathlib import Path; from mergerepl.store.lease import lease\n"
+        "with lease(Path(sys.argv[1]), purpose='mergerepl sync'):\n    print('held', flush=True); time.sleep(60)\n"
+    )
+    # Else the agent would wait for this process's JVM, as that of one that was killed.
+    (hub.publisher / ".mergerepl.lock").write_text("")
+    with subprocess.Popen(
+        [sys.executable, "-c", script, str(hub.publisher)], stdout=subprocess.PIPE
+    ) as agent:
+        assert agent.stdout is not None
+        agent.stdout.readline()
+        # It has not been interrupted: it goes on.
+        with pytest.raises(LeaseError, match="mergerepl sync by process"):
+            apply(hub)
+        agent.kill()
     sync(hub, "north")
     apply(hub)
     assert values(spark, hub, "north", "lines") == {1: "x"}

@@ -126,6 +126,7 @@ CHANGES = [
 ENDS = ["apply.before_unpublish", "apply.after_unpublish"]
 FINISHED = ["apply.before_finish", "apply.after_finish"]
 """Passed in `test_publish_again.py`, as they need a session that was interrupted."""
+DROPPED = ["unfinished.dropping"]
 
 
 def named_points() -> set[str]:
@@ -148,7 +149,7 @@ def named_points() -> set[str]:
 def test_an_apply_is_cut_short_at_every_point() -> None:
     tested = {
         point.partition(":")[0]
-        for points in (FIRST, RUNNING, ADDED, CHANGES, ENDS, FINISHED)
+        for points in (FIRST, RUNNING, ADDED, CHANGES, ENDS, FINISHED, DROPPED)
         for point in points
     }
     assert tested == named_points()
@@ -405,6 +406,25 @@ def test_rows_written_to_an_unfinished_table_are_not_dropped(
     shutil.move(hub.root("north") / "orders", hub.folder / "saved")
     hub.apply(capture=capture)
     assert notes(spark, hub, "north") == {1: "a", 2: "b", 3: "c"}
+
+
+def test_an_unfinished_table_that_was_being_dropped_is_dropped(
+    spark: SparkSession, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither what was being dropped nor a first commit that never came to be is somebody's table."""
+    hub.articles(orders())
+    cut_short(hub, "initialise.before_active", monkeypatch)
+    (point,) = DROPPED
+    cut_short(hub, point, monkeypatch)
+    log = hub.root("north") / "orders" / "_delta_log"
+    log.mkdir(parents=True)
+    (log / ".b0b1cbd8-0b9c-4a1c-a5c7-0e4f7ab6a5a2.tmp").write_text("{")
+    cut_short(hub, "initialise.before_active", monkeypatch)
+    cut_short(hub, f"{point}:2", monkeypatch)
+    hub.apply()
+    assert hub.apply().steps == ()
+    assert notes(spark, hub, "north") == {1: "a", 2: "b", 3: "c"}
+    assert {path.name for path in hub.root("north").iterdir()} == {".mergerepl.lock", "_mergerepl", "orders"}
 
 
 def test_an_unfinished_subscription_can_be_taken_back(

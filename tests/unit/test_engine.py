@@ -4,6 +4,7 @@ import hashlib
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,40 @@ def test_java_without_release_file_is_asked(tmp_path: Path) -> None:
     (tmp_path / "release").unlink()
     executable.write_text("#!/bin/sh\necho 'openjdk version \"17.0.1\" 2021-10-19' >&2\n")
     assert java.java_version(executable) == "17.0.1"
+
+
+def test_java_that_may_not_be_run_is_passed_over(tmp_path: Path) -> None:
+    executable = fake_java(tmp_path, "21.0.1")
+    executable.chmod(0o644)
+    assert java.java_version(executable) is None
+
+
+def test_java_of_another_machine_is_an_error_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    executable = fake_java(tmp_path / "jdk", "21.0.1")
+    executable.write_bytes(b"\x7fELF of another processor")
+    monkeypatch.setattr(jars, "delta_jars", lambda java: [])
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(
+        EngineError, match=r"jdk/bin/java \(found by JAVA_HOME\) cannot be run: .*JAVA_HOME, or unset"
+    ):
+        jvm.launch(java.Java(executable, "21.0.1", "JAVA_HOME"), long_running=False, heap_mb=512)
+    assert not list(tmp_path.glob("mergerepl-*"))
+
+
+def test_a_cache_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log goes elsewhere; the JARs cannot."""
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("MERGEREPL_CACHE", str(tmp_path / "file" / "cache"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    log = cache.new_log()
+    assert log.parent == tmp_path
+    usable = java.Java(fake_java(tmp_path / "jdk", "21.0.1"), "21.0.1", "PATH")
+    with pytest.raises(
+        EngineError, match=r"cannot be kept in .*file/cache': Not a directory.*MERGEREPL_CACHE"
+    ):
+        jars.resolve(usable)
+    (tmp_path / "classes").write_text(archive.REPRESENTATIVE_CLASS)
+    archive.build_after_run(usable, [], tmp_path)
 
 
 def test_file_that_is_no_java_has_no_version(tmp_path: Path) -> None:
@@ -206,8 +241,8 @@ def test_only_the_newest_logs_are_kept() -> None:
     for number in range(cache.LOGS_KEPT + 5):
         (logs / f"engine-{number}.log").touch()
         os.utime(logs / f"engine-{number}.log", (number, number))
-    cache.new_log()
-    kept = {path.name for path in logs.iterdir()}
+    log = cache.new_log()
+    kept = {path.name for path in logs.iterdir()} - {log.name}
     assert len(kept) == cache.LOGS_KEPT
     assert "engine-0.log" not in kept
 

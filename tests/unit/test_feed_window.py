@@ -2,17 +2,18 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from deltalake import DeltaTable
 
-from mergerepl.agent.feed_window import FeedWindow, feed_window
+from mergerepl.agent.feed_window import FeedWindow, feed_window, schema_problem
 from mergerepl.agent.net_rows import _feed_gap_reason
 from mergerepl.errors import SchemaMismatchError, StoreError
 from mergerepl.publish.table_facts import read_table_facts
-from mergerepl.store.deltalog import log_path
+from mergerepl.store.deltalog import TableMetadata, log_path
 from mergerepl.store.replica import Replica
 from tests.bad_inputs.network import Network, commit
 
@@ -67,6 +68,93 @@ def test_not_null_is_refused_and_a_gap_once_undone(orders: Path) -> None:
         window(orders)
     alter(orders)
     assert window(orders).gap == "its columns were changed in between"
+
+
+def nested(*, may_be_null: bool) -> Change:
+    def change(body: dict[str, Any]) -> None:
+        schema = json.loads(body["schemaString"])
+        part = {
+            "name": "x",
+            "type": "string",
+            "nullable": may_be_null,
+            "metadata": {"comment": str(may_be_null)},
+        }
+        schema["fields"][1]["type"] = {"type": "struct", "fields": [part]}
+        body["schemaString"] = json.dumps(schema)
+
+    return change
+
+
+def declared(type_: str) -> Change:
+    def change(body: dict[str, Any]) -> None:
+        schema = json.loads(body["schemaString"])
+        schema["fields"][1]["metadata"] = {"__CHAR_VARCHAR_TYPE_STRING": type_}
+        body["schemaString"] = json.dumps(schema)
+
+    return change
+
+
+def stated(table: Path, change: Change = lambda body: None) -> TableMetadata:
+    body = metadata(table, change)["metaData"]
+    return TableMetadata(
+        body["id"], body["schemaString"], body["configuration"], tuple(body["partitionColumns"])
+    )
+
+
+def test_a_text_that_is_padded_from_now_on_is_refused_one_that_may_be_longer_is_not(orders: Path) -> None:
+    alter(orders, declared("varchar(10)"))
+    assert window(orders).gap is None
+    alter(orders, declared("char(5)"))
+    with pytest.raises(SchemaMismatchError, match="'region' is a char"):
+        window(orders)
+    article = Replica(orders.parent).articles[0]
+    assert "'region' is a char" in str(
+        schema_problem(article, stated(orders), stated(orders, declared("char(5)")))
+    )
+
+
+def test_a_part_that_takes_null_from_now_on_is_refused(orders: Path) -> None:
+    article = Replica(orders.parent).articles[0]
+    types = [*article.types]
+    types[article.columns.index("region")] = "struct<x:string>"
+    article = replace(article, types=tuple(types))
+    before = stated(orders, nested(may_be_null=False))
+    assert schema_problem(article, before, before) is None
+    problem = schema_problem(article, stated(orders, nested(may_be_null=True)), before)
+    assert problem == "a part of published column 'region' became NOT NULL, or is not NOT NULL any more"
+
+
+@pytest.mark.parametrize("separator", ["\u2028", "\u2029", "\u0085"])
+def test_a_commit_may_have_what_python_takes_for_an_end_of_line(orders: Path, separator: str) -> None:
+    """delta-rs and Spark write it as it is, in the statistics of a file and in a table's description."""
+    alter(orders, lambda body: body.update(description=f"first{separator}second"))
+    log = log_path(orders, 1)
+    log.write_text(
+        "".join(
+            json.dumps(each, ensure_ascii=False) + "\n"
+            for each in map(json.loads, filter(None, log.read_text().split("\n")))
+        )
+    )
+    assert separator in log.read_text()
+    assert window(orders).through_version_inclusive == 1
+    assert read_table_facts(orders).description == f"first{separator}second"
+
+
+def test_what_a_commit_with_columns_took_away_is_not_asked_of_the_feed_if_the_partitioning_before_is_not_known(
+    orders: Path,
+) -> None:
+    for _ in range(2):
+        alter(orders, check)
+    DeltaTable(str(orders)).create_checkpoint()
+    replica = Replica(orders.parent)
+    info = replica.info()
+    replica.save_info(replace(info, captured=dict.fromkeys(info.captured, 1)))
+    columns = metadata(orders)
+    for version in (0, 1):
+        log_path(orders, version).unlink()
+    remove = {"path": "x", "dataChange": True}
+    commit(orders, columns, {"remove": remove})
+    assert window(orders).gap == "its partitioning may have been changed"
 
 
 def test_another_partitioning_is_a_gap_also_once_undone(orders: Path) -> None:
