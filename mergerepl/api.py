@@ -140,9 +140,10 @@ def sync(
             if validate is not None:
                 from mergerepl.validation.validate import validate_subscription
 
-                done = replace(
-                    done, validation=validate_subscription(item.publisher, item.subscriber, validate)
+                validation = validate_subscription(
+                    item.publisher, item.subscriber, item.publication, validate
                 )
+                done = replace(done, validation=validation)
         except MergeReplError as error:
             if len(targets) == 1:
                 raise
@@ -409,10 +410,12 @@ def validate(
     from mergerepl.validation.validate import validate_subscription
 
     _require_choice("level of validation", level, get_args(Level))
-    return {
-        str(item.subscriber): validate_subscription(item.publisher, item.subscriber, level)
-        for item in _targets(target, subscriber)
-    }
+    compared: dict[str, tuple[ArticleValidation, ...]] = {}
+    for item in _targets(target, subscriber):
+        found = validate_subscription(item.publisher, item.subscriber, item.publication, level)
+        # A subscriber of several publications is told once, with the articles of them all.
+        compared[str(item.subscriber)] = (*compared.get(str(item.subscriber), ()), *found)
+    return compared
 
 
 @contextmanager

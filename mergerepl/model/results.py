@@ -52,7 +52,8 @@ class KeyDifference:
 class ArticleValidation:
     """Row counts (and, for level `checksum`, order-independent row hashes) of one article at both sides.
 
-    `missing_at` names the side that does not have the article at all: publisher or subscriber.
+    `missing_at` names the side that does not have the article at all: publisher or subscriber. `publication` tells
+    articles of one name apart.
     """
 
     article: str
@@ -62,6 +63,7 @@ class ArticleValidation:
     differing_rows: int
     examples: tuple[KeyDifference, ...] = ()
     missing_at: str | None = None
+    publication: str = ""
 
     @property
     def ok(self) -> bool:

@@ -338,9 +338,11 @@ class TextOutput(Output):
             ("article", "level", ">publisher rows", ">subscriber rows", ">differing", "result"),
             title=f"Validation of {_short(subscriber)}",
         )
-        for article in articles:
+        several = len({article.publication for article in articles}) > 1
+        names = [f"{each.publication}.{each.article}" if several else each.article for each in articles]
+        for name, article in zip(names, articles, strict=True):
             table.add(
-                article.article,
+                name,
                 article.level,
                 article.publisher_rows,
                 article.subscriber_rows,
@@ -348,17 +350,16 @@ class TextOutput(Output):
                 "equal" if article.ok else "DIFFERENT",
             )
         self._table(table)
-        for article in articles:
+        for name, article in zip(names, articles, strict=True):
             if article.missing_at is not None:
                 self._say(
-                    f"  {article.article}: the {article.missing_at} does not have this article; run "
-                    "`mergerepl apply`"
+                    f"  {name}: the {article.missing_at} does not have this article; run `mergerepl apply`"
                 )
             for example in article.examples:
-                self._say(f"  {article.article} {_key(example.key)}: {example.kind.replace('_', ' ')}")
+                self._say(f"  {name} {_key(example.key)}: {example.kind.replace('_', ' ')}")
             more = article.differing_rows - len(article.examples)
             if more and article.examples:
-                self._say(f"  {article.article}: {more} more differing")
+                self._say(f"  {name}: {more} more differing")
 
 
 def _sync_table(sessions: Iterable[SessionResult]) -> Table:

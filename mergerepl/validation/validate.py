@@ -5,6 +5,7 @@ Nothing is written.
 """
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
@@ -24,19 +25,22 @@ _AT_ONCE = 2
 """Comparisons run side by side: one keeps two cores busy only in part."""
 
 
-def validate_subscription(publisher: Path, subscriber: Path, level: str) -> tuple[ArticleValidation, ...]:
-    """Compare all articles a subscriber receives from a publisher; one that a side lacks differs.
+def validate_subscription(
+    publisher: Path, subscriber: Path, publication: str, level: str
+) -> tuple[ArticleValidation, ...]:
+    """Compare all articles of a publication that a subscriber receives; one that a side lacks differs.
 
     Args:
         publisher: Publisher root.
         subscriber: Subscriber root.
+        publication: Name of the publication; what else the two replicas share is another subscription's.
         level: `rowcount` compares numbers of rows, `checksum` every published value by its bits.
 
     Raises: ConfigurationError if a folder is no replica or there is no such subscription; StoreError if a
         table cannot be read.
     """
     at_publisher, at_subscriber = Replica(publisher).require(), Replica(subscriber).require()
-    pairs = _articles(at_publisher, at_subscriber)
+    pairs = _articles(at_publisher, at_subscriber, publication)
 
     def compare(pair: Pair) -> ArticleValidation:
         here, there = pair
@@ -53,14 +57,15 @@ def validate_subscription(publisher: Path, subscriber: Path, level: str) -> tupl
             return compare_tables(spark.session(), here, there, *tables)
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        return tuple(pool.map(compare, pairs))
+        return tuple(replace(compared, publication=publication) for compared in pool.map(compare, pairs))
 
 
-def _articles(publisher: Replica, subscriber: Replica) -> list[Pair]:
+def _articles(publisher: Replica, subscriber: Replica, publication: str) -> list[Pair]:
     """Return the articles of the subscription, as each side has them; None where a side lacks one."""
     replid, role = subscriber.info().replid, publisher.info().role
     rows = publisher.subscriptions() if role == PUBLISHER else []
-    subscribed = {
+    named = {row["pubid"] for row in publisher.publications if row["name"] == publication}
+    subscribed = named & {
         row["pubid"] for row in rows if row["replid"] == replid and row["status"] == SubscriptionState.ACTIVE
     }
     here = {article.artid: article for article in publisher.articles if article.pubid in subscribed}
@@ -68,8 +73,9 @@ def _articles(publisher: Replica, subscriber: Replica) -> list[Pair]:
     pairs = [(here.get(artid), there.get(artid)) for artid in dict.fromkeys([*here, *there])]
     if not subscribed:
         raise ConfigurationError(
-            f"'{subscriber.root}' has no active subscription at publisher '{publisher.root}': there is "
-            "nothing to compare. Run `mergerepl apply FILE` with this subscription in the file.",
+            f"'{subscriber.root}' has no active subscription to publication '{publication}' at publisher "
+            f"'{publisher.root}': there is nothing to compare. Run `mergerepl apply FILE` with this subscription "
+            "in the file.",
             publisher=str(publisher.root),
             subscriber=str(subscriber.root),
         )

@@ -244,7 +244,7 @@ def hub(replica_dir: Path) -> Hub:
 
 
 def validated(hub: Hub, level: str) -> dict[str, ArticleValidation]:
-    found = validate_subscription(hub.root("hq"), hub.root("north"), level)
+    found = validate_subscription(hub.root("hq"), hub.root("north"), "sales", level)
     return {each.article: each for each in found}
 
 
@@ -263,4 +263,4 @@ def test_a_subscription_is_compared_article_by_article(spark: SparkSession, hub:
 
 def test_what_is_no_subscription_is_refused(hub: Hub) -> None:
     with pytest.raises(ConfigurationError, match="no active subscription"):
-        validate_subscription(hub.root("north"), hub.root("hq"), "rowcount")
+        validate_subscription(hub.root("north"), hub.root("hq"), "sales", "rowcount")

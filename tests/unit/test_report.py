@@ -252,6 +252,15 @@ def test_validation_counts_the_keys_it_does_not_name():
     assert by_count.splitlines()[-1].endswith("DIFFERENT"), "no empty line"
 
 
+def test_validation_tells_articles_of_several_publications_apart():
+    example = results.KeyDifference({"id": "1"}, "different")
+    alone = results.ArticleValidation("orders", "checksum", 1, 1, 1, (example,), publication="sales")
+    other = results.ArticleValidation("orders", "checksum", 3, 3, 0, publication="staff")
+    shown = text("validated", {"north": [alone, other]})
+    assert ("sales.orders id=1: different" in shown, "staff.orders" in shown) == (True, True)
+    assert "sales" not in text("validated", {"north": [alone]})
+
+
 def test_validation_names_an_article_that_a_side_lacks():
     missing = results.ArticleValidation("lines", "rowcount", 0, 0, 0, missing_at="subscriber")
     shown = text("validated", {"north": [missing]})

@@ -2,11 +2,16 @@
 
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 from mergerepl import api
+from mergerepl.agent.quiet import nothing_to_do
+from mergerepl.errors import ConfigurationError
+from mergerepl.model.publication import Article, Publication, Subscription
 from mergerepl.systables import catalog
-from tests.unit.test_quiet import make_replica, subscription
+from tests.unit.test_quiet import article, make_replica, publication, subscription
 
 
 @pytest.mark.parametrize(("side", "name"), [(0, "publisher"), (1, "subscriber")])
@@ -22,3 +27,47 @@ def test_an_article_that_one_side_lacks_is_different(tmp_path: Path, side: int, 
     assert (orders.article, orders.ok, orders.missing_at) == ("orders", False, name)
     rows = (0, 2) if name == "publisher" else (2, 0)
     assert (orders.publisher_rows, orders.subscriber_rows, orders.differing_rows) == (*rows, 2)
+
+
+@pytest.fixture
+def two_publications(tmp_path: Path) -> Path:
+    """A publisher whose publications `sales` and `staff` share a subscriber; a row of `staff` is not there yet."""
+    hq, north = tmp_path / "hq", tmp_path / "north"
+    ends = ((hq, "publisher", 1, north, 2), (north, "subscriber", 2, hq, 1))
+    for root, role, nickname, other, its_nickname in ends:
+        about = subscription(other, f"replica-{its_nickname}", its_nickname)
+        replica = make_replica(root, role, nickname, about)
+        names, control = [publication("sales", "pub-1"), publication("staff", "pub-2")], replica.control
+        control.replace(catalog.PUBLICATIONS, names)
+        people = article("orders", 2) | {"pubid": "pub-2", "source_table": "people"}
+        control.replace(catalog.ARTICLES, [article("orders", 1), people])
+        known = control.rows(catalog.SUBSCRIPTIONS)
+        control.replace(catalog.SUBSCRIPTIONS, [*known, about | {"pubid": "pub-2", "subid": "sub-2"}])
+        write_deltalake(str(root / "people"), pa.table({"id": [1] * nickname}))
+    return hq
+
+
+def stated(hq: Path, name: str) -> api.Project:
+    people = (Article("orders", "orders", ("id",)),)
+    return api.Project(Publication(name, str(hq), people, (Subscription(str(hq.parent / "north")),)))
+
+
+def test_only_the_publication_that_is_asked_for_is_compared(two_publications: Path):
+    hq, north = two_publications, str(two_publications.parent / "north")
+    (sales,) = api.validate(stated(hq, "sales"), level="rowcount")[north]
+    (staff,) = api.validate(stated(hq, "staff"), level="rowcount")[north]
+    assert [(each.publication, each.ok) for each in (sales, staff)] == [("sales", True), ("staff", False)]
+    assert api.validate(hq, level="rowcount")[north] == (sales, staff)
+    with pytest.raises(ConfigurationError, match="no active subscription to publication 'other'"):
+        api.validate(stated(hq, "other"), level="rowcount")
+
+
+def test_a_session_is_validated_by_its_publication(two_publications: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(
+        "mergerepl.api._session", lambda item, *_: nothing_to_do(item.subscriber, item.publication)
+    )
+    result = api.sync(two_publications, validate="rowcount")
+    found = [
+        [(each.publication, each.ok) for each in session.validation or ()] for session in result.sessions
+    ]
+    assert (found, result.ok) == ([[("sales", True)], [("staff", False)]], False)
