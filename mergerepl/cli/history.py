@@ -29,5 +29,5 @@ def history(replica: str, subscriber: str | None, limit: int, output: Output) ->
     """
     from mergerepl import api
 
-    root = replica_root(replica)
-    output.history(root, api.history(root, limit=limit, subscriber=subscriber_root(subscriber)))
+    root, only = replica_root(replica), subscriber_root(subscriber)
+    output.history(root, api.history(root, limit=limit, subscriber=only), subscriber=only)

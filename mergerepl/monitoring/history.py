@@ -65,7 +65,7 @@ def _require_known(replica: Replica, subscriber: str) -> None:
 
 def _last_sessions(replica: Replica, limit: int, subscriber: str | None) -> list[Row]:
     table = replica.control.path(sessions.SESSIONS.name)
-    where = None if subscriber is None else f"subscriber = {_text(subscriber)}"
+    where = None if subscriber is None else _ran_for(replica, subscriber)
     # A session is recorded at most twice: by the run that died, and by the one that rolled it forward.
     order = f"order by start_time desc, end_time desc limit {2 * limit}"
     known = sessions.SESSIONS
@@ -74,6 +74,20 @@ def _last_sessions(replica: Replica, limit: int, subscriber: str | None) -> list
     for row in rows:
         unique.setdefault(row["session_id"], row)
     return list(unique.values())[:limit]
+
+
+def _ran_for(replica: Replica, subscriber: str) -> str:
+    """Return the condition of a subscriber's sessions: also of those that it had before it was moved to its root."""
+    info = replica.info()
+    subids = {
+        row["subid"]
+        for row in replica.subscriptions()
+        if row["replid"] != info.replid and subscriber_root(replica, info, row) == subscriber
+    }
+    conditions = [f"subscriber = {_text(subscriber)}"]
+    if subids:
+        conditions.append(f"agent_id in ({', '.join(_text(subid) for subid in sorted(subids))})")
+    return " or ".join(conditions)
 
 
 def _rows_of(replica: Replica, table: SystemTable, ids: Sequence[str], since: str) -> list[Row]:

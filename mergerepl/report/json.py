@@ -58,7 +58,9 @@ class JsonOutput(Output):
         """Write replica, subscriptions."""
         self._write({"replica": replica, "subscriptions": subscriptions})
 
-    def history(self, replica: str, sessions: Sequence[SessionRecord]) -> None:
+    def history(
+        self, replica: str, sessions: Sequence[SessionRecord], *, subscriber: str | None = None
+    ) -> None:
         """Write replica, sessions."""
         self._write({"replica": replica, "sessions": sessions})
 

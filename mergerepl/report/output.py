@@ -54,8 +54,10 @@ class Output(ABC):
         """Report the changes that wait to travel."""
 
     @abstractmethod
-    def history(self, replica: str, sessions: Sequence[SessionRecord]) -> None:
-        """Report past sessions, newest first."""
+    def history(
+        self, replica: str, sessions: Sequence[SessionRecord], *, subscriber: str | None = None
+    ) -> None:
+        """Report past sessions, newest first; of all subscribers or of one."""
 
     @abstractmethod
     def conflict_list(self, replica: str, conflicts: Sequence[ConflictRecord], *, total: int) -> None:

@@ -186,10 +186,13 @@ class TextOutput(Output):
         if not table.rows and not problems:
             self._say(f"{replica}: nothing is pending.")
 
-    def history(self, replica: str, sessions: Sequence[SessionRecord]) -> None:
-        """Show past sessions, newest first."""
+    def history(
+        self, replica: str, sessions: Sequence[SessionRecord], *, subscriber: str | None = None
+    ) -> None:
+        """Show past sessions, newest first; of all subscribers or of one."""
         if not sessions:
-            self._say(f"{replica}: no session has run yet.")
+            whose = f" of subscriber {subscriber}" if subscriber is not None else ""
+            self._say(f"{replica}: no session{whose} has run yet.")
             return
         table = Table(
             (

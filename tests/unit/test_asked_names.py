@@ -10,7 +10,7 @@ from deltalake import write_deltalake
 from mergerepl import api
 from mergerepl.errors import ConfigurationError
 from mergerepl.store.replica import Replica
-from mergerepl.systables import conflicts_info
+from mergerepl.systables import conflicts_info, sessions
 from tests.unit.test_quiet import make_replica, subscription
 
 
@@ -30,6 +30,28 @@ def test_a_publisher_is_no_subscriber(hq: Replica, asked: str, name: str) -> Non
     ):
         api.history(folder / asked, subscriber=folder / name)
     assert api.history(folder / asked, subscriber=folder / "north") == ()
+
+
+@pytest.mark.parametrize("asked", ["hq", "north"])
+def test_a_moved_subscriber_keeps_its_history(hq: Replica, asked: str) -> None:
+    """`subscriber` is where it was in those days; a subscription that has ended had another id."""
+    folder = hq.root.parent
+    times = {name: datetime(2026, 1, 1, tzinfo=UTC) for name in ("start_time", "end_time")}
+    ran = [("moved", "sub-1", "old"), ("ended", "sub-0", "north"), ("another", "sub-2", "west")]
+    rows = [
+        {
+            "session_id": name,
+            "agent_id": subid,
+            "publication": "sales",
+            "subscriber": str(folder / root),
+            **times,
+        }
+        for name, subid, root in ran
+    ]
+    Replica(folder / asked).control.replace(sessions.SESSIONS, rows)
+    found = api.history(folder / asked, subscriber=folder / "north")
+    assert {each.session_id for each in found} == {"moved", "ended"}
+    assert [each.session_id for each in api.history(folder / asked, subscriber=folder / "old")] == ["moved"]
 
 
 def test_a_conflict_tells_its_columns(hq: Replica) -> None:

@@ -322,6 +322,8 @@ def test_conflicts_that_are_left_out_are_counted(method):
 def test_empty_reports_are_sentences():
     assert "nothing to do" in text("applied", results.ApplyResult("sales", ()))
     assert "no session has run yet" in text("history", "hq", [])
+    of_one = text("history", "hq", [], subscriber="/data/north")
+    assert of_one == "hq: no session of subscriber /data/north has run yet.\n"
     assert "no conflicts" in text("conflict_list", "hq", [])
     assert "no subscription" in text("validated", {})
     assert "no subscriptions" in text("synced", SyncResult("sales", ()))
