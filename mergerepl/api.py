@@ -117,7 +117,7 @@ def sync(
         (no session has begun). If there is one session only: PublicationError, CaptureError,
         SchemaMismatchError, EnumerationError, ConflictError (nothing was changed); ApplyError, StoreError,
         EngineError (what was staged is finished by the next run); LeaseError, CommitConflictError,
-        EngineLostError (run again).
+        OutOfReachError, EngineLostError (run again).
     """
     from mergerepl.model.results import SyncResult
 
@@ -405,7 +405,7 @@ def validate(
     Level `rowcount` starts no JVM.
 
     Raises: ConfigurationError if an argument is wrong, a root is no replica or there is no such subscription;
-        StoreError if a table cannot be read; EngineError.
+        StoreError if a table cannot be read; OutOfReachError (run again); EngineError.
     """
     from mergerepl.validation.validate import validate_subscription
 

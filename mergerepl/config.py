@@ -115,7 +115,7 @@ def _publication(stated: PublicationKeys, check: _Check, *, folder: Path) -> Pub
     if not os.path.isdir(publisher):
         raise check.refuse(
             ("publisher",),
-            f"is {shown(stated.publisher)}, and there is no folder {publisher}: check the path",
+            f"is {shown(stated.publisher)}, and there is no folder {publisher}: check the path, and whether it is mounted",
         )
     articles = tuple(
         _article(article, check, ("articles", index), publisher)

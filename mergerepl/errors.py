@@ -12,7 +12,8 @@
     ├── ApplyError                a staged changeset could not be applied
     └── StoreError                a table or file of a replica cannot be read or written
         ├── CommitConflictError   another writer won the commit; run again         (transient)
-        └── LeaseError            another agent holds the replica; run again       (transient)
+        ├── LeaseError            another agent holds the replica; run again       (transient)
+        └── OutOfReachError       the other end of a subscription is not mounted; run again (transient)
 
 A message says what failed, on which object, why, and what to do next. `details()` gives the same facts to `--json`.
 """
@@ -30,6 +31,7 @@ __all__ = [
     "EnumerationError",
     "LeaseError",
     "MergeReplError",
+    "OutOfReachError",
     "PublicationError",
     "SchemaMismatchError",
     "StoreError",
@@ -114,5 +116,11 @@ class CommitConflictError(StoreError, Transient):
 
 class LeaseError(StoreError, Transient):
     """Another agent holds the replica. Wait for it to finish, then run again."""
+
+    exit_code = 3
+
+
+class OutOfReachError(StoreError, Transient):
+    """The replica at the other end of a subscription is not where it was: not mounted, most likely."""
 
     exit_code = 3

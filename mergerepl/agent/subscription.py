@@ -11,7 +11,7 @@ from mergerepl.changes import PUBLISHER
 from mergerepl.errors import ConfigurationError, PublicationError
 from mergerepl.model.publication import PUBLISHER_PRIORITY
 from mergerepl.store.control import Row
-from mergerepl.store.replica import Replica
+from mergerepl.store.replica import Replica, require_ends
 from mergerepl.systables.catalog import SubscriberKind, SubscriptionState
 
 
@@ -23,9 +23,9 @@ def find_subscription(
     A subscriber whose folder was moved is known by its replica id.
 
     Raises: ConfigurationError if a folder is no replica or no subscription fits; PublicationError if it is
-        not active.
+        not active; StoreError if a folder is not there, OutOfReachError (run again) if the other end knows it.
     """
-    at_publisher, at_subscriber = Replica(publisher).require(), Replica(subscriber).require()
+    at_publisher, at_subscriber = require_ends(publisher, subscriber)
     info = at_publisher.info()
     names = {row["pubid"]: row["name"] for row in at_publisher.publications if info.role == PUBLISHER}
     rows = [row for row in at_publisher.subscriptions() if row["replid"] != info.replid]

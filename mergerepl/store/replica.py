@@ -7,7 +7,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from mergerepl.errors import ConfigurationError, PublicationError, StoreError
+from mergerepl.errors import ConfigurationError, OutOfReachError, PublicationError, StoreError
 from mergerepl.model.article import PublishedArticle, published_article
 from mergerepl.store.control import ControlPlane, Row
 from mergerepl.store.deltalog import is_delta_table, log_path
@@ -128,12 +128,28 @@ class Replica:
         replica.control = self.control
         return replica
 
+    @property
+    def is_absent(self) -> bool:
+        """Whether nothing is at the root, or an empty folder, as a store that is not mounted leaves it."""
+        try:
+            return not any(self.root.iterdir())
+        except PermissionError:
+            return False
+        except OSError:
+            return True
+
     def require(self) -> "Replica":
         """Return the replica itself.
 
-        Raises: ConfigurationError if there are no system tables below the root; PublicationError if they are
-            of another version.
+        Raises: StoreError if there is no folder at the root; ConfigurationError if there are no system tables below
+            it; PublicationError if they are of another version.
         """
+        if not self.root.is_dir():
+            raise StoreError(
+                f"Replica '{self.root}' does not exist. If it is not mounted, mount it. If it was moved, or never "
+                "applied, correct its path in the file and run `mergerepl apply FILE`.",
+                replica=str(self.root),
+            )
         if not (self.folder / replinfo.NAME).is_dir():
             if self.folder.is_dir():
                 raise ConfigurationError(
@@ -267,3 +283,28 @@ class Replica:
         known = ", ".join(sorted(row["name"] for row in self.publications)) or "none"
         what = f"has no publication {name!r}" if name is not None else "holds several publications; name one"
         raise ConfigurationError(f"Replica '{self.root}' {what}. Known: {known}.", replica=str(self.root))
+
+
+def require_ends(publisher: Path, subscriber: Path) -> tuple[Replica, Replica]:
+    """Return the replicas at both ends of a subscription.
+
+    Raises: OutOfReachError if one is absent that the other one knows: it was there once, and may come back. Else as
+        `Replica.require`.
+    """
+    ends = Replica(publisher), Replica(subscriber)
+    for absent, other in (ends, ends[::-1]):
+        if absent.is_absent and not other.is_absent and _is_subscribed(other.require(), absent.root):
+            raise OutOfReachError(
+                f"Replica '{absent.root}' is out of reach: '{other.root}' has a subscription with it, and the folder "
+                "does not exist or is empty. If it is not mounted, mount it. If it was moved, write its new path in "
+                "the file and run `mergerepl apply FILE`.",
+                replica=str(absent.root),
+            )
+    return ends[0].require(), ends[1].require()
+
+
+def _is_subscribed(replica: Replica, root: Path) -> bool:
+    return any(
+        row["subscriber_server"] == str(root) and row["status"] == catalog.SubscriptionState.ACTIVE
+        for row in replica.subscriptions()
+    )

@@ -12,7 +12,7 @@ from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.errors import ConfigurationError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.results import ArticleValidation
-from mergerepl.store.replica import Replica
+from mergerepl.store.replica import Replica, require_ends
 from mergerepl.systables.catalog import SubscriptionState
 from mergerepl.validation.row_count import row_count
 
@@ -37,9 +37,9 @@ def validate_subscription(
         level: `rowcount` compares numbers of rows, `checksum` every published value by its bits.
 
     Raises: ConfigurationError if a folder is no replica or there is no such subscription; StoreError if a
-        table cannot be read.
+        table cannot be read or a folder is not there, OutOfReachError if the other end knows it.
     """
-    at_publisher, at_subscriber = Replica(publisher).require(), Replica(subscriber).require()
+    at_publisher, at_subscriber = require_ends(publisher, subscriber)
     pairs = _articles(at_publisher, at_subscriber, publication)
 
     def compare(pair: Pair) -> ArticleValidation:

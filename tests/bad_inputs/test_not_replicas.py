@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.bad_inputs.conftest import Refused
-from tests.bad_inputs.network import Network, write_table
+from tests.bad_inputs.conftest import Refused, run
+from tests.bad_inputs.network import FILE, Network, write_table
 
 pytestmark = pytest.mark.usefixtures("no_engine")
 
@@ -91,7 +91,24 @@ def test_the_other_end_is_gone(
     network: Network, refused: Refused, arguments: tuple[str, ...], gone: str
 ) -> None:
     network.root(gone).rename(network.root("elsewhere"))
-    refused(*arguments, code=2, says=(f"/{gone}' is not a replica", "mergerepl apply FILE"))
+    says = (f"/{gone}' is out of reach", "not mounted", "new path", "mergerepl apply FILE")
+    refused(*arguments, code=3, says=says)
+    if arguments[1] != gone:  # An empty mount point is what another command would be given.
+        network.root(gone).mkdir()
+        refused(*arguments, code=3, says=says)
+        network.root(gone).rmdir()
+    network.root("elsewhere").rename(network.root(gone))
+    assert run(*arguments, *(["--level", "rowcount"] if arguments[0] == "validate" else [])).exit_code == 0
+
+
+def test_an_end_that_is_gone_and_known_to_nobody(network: Network, refused: Refused) -> None:
+    network.write_file("more.yml", subscriptions=[{"subscriber": "./west"}])
+    for command in ("sync", "validate"):
+        refused(
+            command, "more.yml", code=1, says=("/west' does not exist", "not mounted", "mergerepl apply FILE")
+        )
+    network.root("hq").rename(network.root("elsewhere"))
+    refused("sync", FILE, code=2, says=("/hq", "check the path", "mounted"))
 
 
 def test_a_subscriber_that_is_gone_is_not_made_anew(network: Network, refused: Refused) -> None:
