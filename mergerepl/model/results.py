@@ -312,7 +312,7 @@ class RowReplicaInfo:
     """One row at one replica, as sp_showrowreplicainfo shows it; `source` is contents, tombstone or none.
 
     `current`: its lineage includes every change that the replicas in reach know of; a row that nobody changed
-    since it was published is current everywhere.
+    since it was published is current everywhere. `problem` says why the table cannot tell whether it has the row.
     """
 
     replica: str
@@ -323,6 +323,7 @@ class RowReplicaInfo:
     columns: tuple[ColumnVersion, ...]
     row: dict[str, str | None] | None
     current: bool
+    problem: str | None = None
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from mergerepl.model.article import PublishedArticle
 from mergerepl.model.results import ColumnVersion, RowInfo, RowReplicaInfo
 from mergerepl.model.rowguid import KeyValue, base_type, key_value, rowguid_of
 from mergerepl.monitoring.parties import article_named, members
+from mergerepl.monitoring.waiting import problem_of_log
 from mergerepl.store.arrow_values import python_values
 from mergerepl.store.control import Row, read_rows
 from mergerepl.store.deltalog import head_version
@@ -90,6 +91,7 @@ def _at_replica(
 ) -> RowReplicaInfo:
     info = replica.info()
     source, known = _metadata(replica, info, article, rowguid)
+    row, problem = _row(replica, article, values)
     colv = known.get("colv1") or {}
     versions = [
         ColumnVersion(name, colv[name]["nickname"], colv[name]["version"])
@@ -103,8 +105,9 @@ def _at_replica(
         known.get("generation"),
         dict(known.get("lineage") or {}),
         tuple(versions),
-        _row(replica, article, values),
+        row,
         current=False,
+        problem=problem,
     )
 
 
@@ -124,17 +127,21 @@ def _metadata(
 
 def _row(
     replica: Replica, article: PublishedArticle, values: Sequence[KeyValue]
-) -> dict[str, str | None] | None:
-    """Return the published columns of the row as text, None if the table has no such row."""
+) -> tuple[dict[str, str | None] | None, str | None]:
+    """Return the published columns of the row as text, None if the table has no such row; or why nobody knows."""
+    table = replica.table(article)
     try:
-        found = _row_by_delta_rs(replica.table(article), article, values)
+        found = _row_by_delta_rs(table, article, values)
     except MergeReplError:
+        # One replica that lost its table is told beside the others, and no engine is started for it.
+        if problem := problem_of_log(article, table):
+            return None, problem
         # What delta-rs cannot read (deletion vectors, column mapping, newer types), Spark can.
         from mergerepl.store.engine_errors import told_plainly
 
-        with told_plainly(f"reading a row of '{replica.table(article)}'"):
-            found = _row_by_spark(replica.table(article), article, values)
-    return {name: text_of(value) for name, value in found.items()} if found is not None else None
+        with told_plainly(f"reading a row of '{table}'"):
+            found = _row_by_spark(table, article, values)
+    return {name: text_of(value) for name, value in found.items()} if found is not None else None, None
 
 
 def _row_by_delta_rs(table: Path, article: PublishedArticle, values: Sequence[KeyValue]) -> Row | None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from enumeration.generations import generations_to_send, make_generation
 from mergerepl.errors import MergeReplError
@@ -26,16 +27,10 @@ def uncaptured(replica: Replica, article: PublishedArticle, info: ReplicaInfo) -
     """Return what the log tells of a table since its last capture; a damaged log is told, not raised."""
     table = replica.table(article)
     captured = info.captured.get(article.nickname, NO_VERSION)
-    if not is_delta_table(table):
-        problem = (
-            f"Article '{article.name}': its table '{table}' is gone or no Delta table any more. Restore it, or "
-            "initialise this replica anew."
-        )
-        return Uncaptured(NO_VERSION, 0, problem)
-    try:
-        version = head_version(table)
-    except MergeReplError as error:
-        return Uncaptured(NO_VERSION, 0, error.message)
+    lost = problem_of_log(article, table)
+    if lost is not None:
+        return Uncaptured(NO_VERSION, 0, lost)
+    version = head_version(table)
     if version < captured:
         problem = (
             f"'{table}' was replaced by an older copy: it is at version {version}, captured was {captured}."
@@ -50,6 +45,20 @@ def uncaptured(replica: Replica, article: PublishedArticle, info: ReplicaInfo) -
     except MergeReplError as error:
         return Uncaptured(version, _by_users(found), error.message)
     return Uncaptured(version, _by_users(found), _recreated(article, info, found))
+
+
+def problem_of_log(article: PublishedArticle, table: Path) -> str | None:
+    """Return why a table has no version that anybody could read, None if it has one: it is gone, or its log damaged."""
+    if not is_delta_table(table):
+        return (
+            f"Article '{article.name}': its table '{table}' is gone or no Delta table any more. Restore it, or "
+            "initialise this replica anew."
+        )
+    try:
+        head_version(table)
+    except MergeReplError as error:
+        return error.message
+    return None
 
 
 def _by_users(found: Iterable[Commit]) -> int:

@@ -270,7 +270,7 @@ class TextOutput(Output):
         if row.is_known:
             self._table(_row_metadata(row))
         else:
-            asked = ", ".join(each.replica for each in row.replicas)
+            asked = ", ".join(each.replica for each in row.replicas if each.problem is None) or "none"
             self._say(
                 f"No replica has this row, nor knows of one that was deleted (asked: {asked}). Check the key."
             )
@@ -278,6 +278,9 @@ class TextOutput(Output):
             self._table(_values_by_replica(row))
         for root in row.out_of_reach:
             self._say(f"Replica {root} is out of reach: nobody knows the row there.")
+        for each in row.replicas:
+            if each.problem is not None:
+                self._say(f"Problem: {each.problem}")
         for each in row.replicas:
             if each.columns:
                 colv = ", ".join(f"{part.column} {part.nickname}:{part.version}" for part in each.columns)

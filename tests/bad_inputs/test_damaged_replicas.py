@@ -11,7 +11,7 @@ import pytest
 
 from mergerepl.store.control import ControlPlane
 from mergerepl.systables import catalog, registry, replinfo
-from tests.bad_inputs.conftest import Refused
+from tests.bad_inputs.conftest import Refused, run
 from tests.bad_inputs.network import FILE, Network
 
 pytestmark = pytest.mark.usefixtures("no_engine")
@@ -84,6 +84,11 @@ def binary_commit(table: Path) -> None:
 def half_commit(table: Path) -> None:
     text = last_commit(table).read_text()
     last_commit(table).write_text(text[: len(text) - 40])
+
+
+def gap(table: Path) -> None:
+    last = last_commit(table)
+    last.with_stem(f"{int(last.stem) + 2:020d}").write_text("{}")
 
 
 DAMAGES = [no_data_file, empty_data_file, damaged_commit, binary_commit, half_commit]
@@ -208,6 +213,28 @@ def test_48_another_subscriber_in_its_place(network: Network, refused: Refused) 
     network.root("north").rename(network.root("aside"))
     network.root("south").rename(network.root("north"))
     refused(*SYNC, code=1, says=("do not know each other", "replaced by another replica", "To initialise"))
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        pytest.param(shutil.rmtree, "gone or no Delta table", id="gone"),
+        pytest.param(lambda table: last_commit(table).unlink(), "gone or no Delta table", id="no commit"),
+        pytest.param(gap, "its log has a gap", id="a gap"),
+    ],
+)
+def test_a_row_is_told_beside_a_replica_that_lost_its_table(
+    network: Network, damage: Callable[[Path], None], says: str
+) -> None:
+    damage(network.root("north") / "orders")
+    shown = run(*ROW)
+    assert (shown.exit_code, shown.stdout.count("Problem: ")) == (0, 1), shown.output
+    hq, north, south = json.loads(run(*ROW, "--json").stdout)["replicas"]
+    assert hq["row"] == south["row"] == {"id": "1", "region": "N", "amount": "1.0"}
+    assert (hq["problem"], north["row"], south["problem"]) == (None, None, None)
+    assert says in north["problem"]
+    unknown = run(*ROW[:-1], "id=9").stdout
+    assert f"(asked: {network.root('hq')}, {network.root('south')})" in unknown
 
 
 def test_a_damaged_pointer_to_an_unfinished_session(network: Network, refused: Refused) -> None:
