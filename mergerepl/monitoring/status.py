@@ -1,6 +1,7 @@
 """`mergerepl status`: one replica, its articles and its subscriptions; what is wrong is told, not raised."""
 
 from collections.abc import Callable, Sequence
+from enum import IntEnum
 from pathlib import Path
 
 from mergerepl.changeset import MANIFEST
@@ -74,16 +75,21 @@ def _subscription(replica: Replica, info: ReplicaInfo, row: Row, unsent: int) ->
     return SubscriptionStatus(
         publication_name(replica, row["pubid"]),
         subscriber_root(replica, info, row),
-        SubscriberKind(row["subscriber_type"]).name.lower(),
+        _word(SubscriberKind, row["subscriber_type"]),
         float(row["priority"] or 0.0),
-        SubscriptionState(row["status"]).name.lower(),
+        _word(SubscriptionState, row["status"]),
         row["sentgen"] or 0,
         row["recgen"] or 0,
         unsent,
         row["last_sync_date"],
-        SyncStatus(row["last_sync_status"] or 0).name.lower(),
+        _word(SyncStatus, row["last_sync_status"] or 0),
         row["last_sync_summary"] or "",
     )
+
+
+def _word(codes: type[IntEnum], code: int) -> str:
+    """Return a code in a word, an unknown one (somebody edited it) as it stands there."""
+    return next((known.name.lower() for known in codes if known == code), str(code))
 
 
 def _conflicts(replica: Replica) -> tuple[int, list[str]]:

@@ -24,7 +24,7 @@ from mergerepl.publish.unfinished import article_table, drop_unfinished
 from mergerepl.publish.unsent import unsent_changes
 from mergerepl.publish.work import Step, Work
 from mergerepl.store.captured_table import table_gone
-from mergerepl.store.control import ControlPlane, Row
+from mergerepl.store.control import ControlPlane, Row, edited_table
 from mergerepl.store.deltalog import commits, is_delta_table
 from mergerepl.systables import catalog
 from mergerepl.systables.catalog import SubscriberKind, SubscriptionState, SyncKind
@@ -68,14 +68,17 @@ def _wanted_columns(article: Article) -> list[str] | None:
 def _shown(value: object) -> str:
     if value is None:
         return "not given"
-    return f"[{', '.join(value)}]" if isinstance(value, list) else f"'{value}'"
+    return f"[{', '.join(map(str, value))}]" if isinstance(value, list) else f"'{value}'"
 
 
-def check_subscription_unchanged(subscription: Subscription, row: Row) -> None:
+def check_subscription_unchanged(publisher: Path, subscription: Subscription, row: Row) -> None:
     """Refuse a change of a subscription's type: what is won by priority already was won by the old one.
 
-    Raises: PublicationError.
+    Raises: PublicationError; StoreError if the publisher's row has no known type.
     """
+    if row["subscriber_type"] not in list(SubscriberKind):
+        path = ControlPlane(publisher).path(catalog.SUBSCRIPTIONS.name)
+        raise edited_table(path, f"has {row['subscriber_type']} in column 'subscriber_type'")
     before = SubscriberKind(row["subscriber_type"]).name.lower()
     if before != subscription.type.value:
         raise PublicationError(

@@ -244,7 +244,7 @@ def _check_subscriptions(situation: Situation) -> None:
         check_was_ours(situation.publisher, pair.replica, pair.row)
         if pair.is_active:
             assert pair.row is not None
-            changes.check_subscription_unchanged(pair.subscription, pair.row)
+            changes.check_subscription_unchanged(work.publisher, pair.subscription, pair.row)
         subid = pair.row["subid"] if pair.row else None
         missing = missing_articles(work, pair, wanted)
         if missing:

@@ -221,12 +221,17 @@ def refuse_empty_commit(path: Path, version: int) -> None:
 
 
 def _lacking(path: Path, column: str, how: str) -> StoreError:
+    return edited_table(path, f"{how} column '{column}'", column=column)
+
+
+def edited_table(path: Path, what: str, **facts: Any) -> StoreError:
+    """Return the error about a system table that says `what` mergerepl never writes."""
     return StoreError(
-        f"System table '{path.name}' of replica '{path.parent.parent}' {how} column '{column}': it was edited or "
-        "damaged. Restore it to an earlier version (RESTORE TABLE), or the folder "
-        f"'{path.parent}' from a copy taken together with the tables.",
+        f"System table '{path.name}' of replica '{path.parent.parent}' {what}: it was edited or damaged. Restore it "
+        f"to an earlier version (RESTORE TABLE), or the folder '{path.parent}' from a copy taken together with the "
+        "tables.",
         table=str(path),
-        column=column,
+        **facts,
     )
 
 

@@ -1,6 +1,6 @@
 """One replica: where its tables are and what its control plane says of them."""
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
@@ -9,7 +9,7 @@ from typing import Any
 
 from mergerepl.errors import ConfigurationError, OutOfReachError, PublicationError, StoreError
 from mergerepl.model.article import PublishedArticle, published_article
-from mergerepl.store.control import ControlPlane, Row
+from mergerepl.store.control import ControlPlane, Row, edited_table
 from mergerepl.store.deltalog import is_delta_table, log_path
 from mergerepl.systables import catalog, contents, genhistory, registry, replinfo, tombstone
 from mergerepl.systables.table import FOLDER, Plane
@@ -237,9 +237,17 @@ class Replica:
 
     @cached_property
     def articles(self) -> list[PublishedArticle]:
-        """The articles of all publications at this replica, by nickname."""
+        """The articles of all publications at this replica, by nickname.
+
+        Raises: StoreError if a row of sysmergearticles contradicts sysmergepublications, or itself.
+        """
         names = {row["pubid"]: row["name"] for row in self.publications}
         rows = self.control.rows(catalog.ARTICLES)
+        for row in rows:
+            wrong = _contradiction(row, names)
+            if wrong is not None:
+                path = self.control.path(catalog.ARTICLES.name)
+                raise edited_table(path, f"has {wrong} for article '{row['name']}'", article=row["name"])
         return sorted((published_article(row, names[row["pubid"]]) for row in rows), key=lambda a: a.nickname)
 
     def articles_of(self, pubid: str) -> list[PublishedArticle]:
@@ -283,6 +291,20 @@ class Replica:
         known = ", ".join(sorted(row["name"] for row in self.publications)) or "none"
         what = f"has no publication {name!r}" if name is not None else "holds several publications; name one"
         raise ConfigurationError(f"Replica '{self.root}' {what}. Known: {known}.", replica=str(self.root))
+
+
+def _contradiction(row: Row, publications: Container[str]) -> str | None:
+    """Return what of a row of sysmergearticles cannot be, as everything after it takes it for granted."""
+    columns, types, key = row["published_columns"], row["published_types"], row["key_columns"]
+    if row["pubid"] not in publications:
+        return f"a pubid that {catalog.PUBLICATIONS.name} does not have ({row['pubid']})"
+    if not columns or None in columns or len(set(columns)) < len(columns):
+        return "no list of columns in published_columns"
+    if None in types or len(types) != len(columns):
+        return "not one type in published_types for each of published_columns"
+    if not key or not set(key) <= set(columns) or row["rowguid_column"] not in (None, *key):
+        return "key_columns or a rowguid_column that are not among published_columns"
+    return None
 
 
 def require_ends(publisher: Path, subscriber: Path) -> tuple[Replica, Replica]:

@@ -1,5 +1,6 @@
-"""Values and columns of system tables that somebody removed by hand: named where they are needed, else no matter."""
+"""Values and columns of system tables that somebody removed or changed by hand: named where they are needed."""
 
+import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -139,3 +140,64 @@ def test_51_what_is_not_needed_is_no_bug(network: Network, table: SystemTable) -
                 assert shown.exit_code == 1
                 assert shown.stderr.startswith("Error: ")
                 assert words in shown.stderr
+
+
+ROW = ("row", "hq", "--article", "orders", "--key", "id=1")
+LIST = "no list of columns in published_columns"
+TYPES = "not one type in published_types for each of published_columns"
+KEY = "key_columns or a rowguid_column that are not among published_columns"
+
+
+@pytest.mark.parametrize(
+    ("table", "values", "says"),
+    [
+        pytest.param(
+            catalog.PUBLICATIONS, {"pubid": "other"}, "a pubid that sysmergepublications", id="publication"
+        ),
+        pytest.param(
+            catalog.ARTICLES, {"pubid": "other"}, "does not have (other)", id="publication of an article"
+        ),
+        pytest.param(catalog.ARTICLES, {"published_columns": []}, LIST, id="no column"),
+        pytest.param(catalog.ARTICLES, {"published_columns": ["id", None, "amount"]}, LIST, id="NULL column"),
+        pytest.param(catalog.ARTICLES, {"published_columns": ["id", "id", "amount"]}, LIST, id="twice"),
+        pytest.param(catalog.ARTICLES, {"published_columns": ["id", "region"]}, TYPES, id="fewer columns"),
+        pytest.param(catalog.ARTICLES, {"published_types": ["bigint"]}, TYPES, id="fewer types"),
+        pytest.param(
+            catalog.ARTICLES, {"published_types": ["bigint", None, "double"]}, TYPES, id="NULL type"
+        ),
+        pytest.param(catalog.ARTICLES, {"key_columns": []}, KEY, id="no key"),
+        pytest.param(catalog.ARTICLES, {"key_columns": ["id", "nr"]}, KEY, id="unknown key"),
+        pytest.param(catalog.ARTICLES, {"key_columns": [None]}, KEY, id="NULL key"),
+        pytest.param(catalog.ARTICLES, {"rowguid_column": "region"}, KEY, id="another GUID"),
+    ],
+)
+def test_51_an_article_that_contradicts_itself_is_named(
+    network: Network, refused: Refused, table: SystemTable, values: Row, says: str
+) -> None:
+    control = ControlPlane(network.root("hq"))
+    control.replace(table, [{**row, **values} for row in control.rows(table)])
+    for command in (STATUS, PENDING, ROW, ("capture",)):
+        where = (
+            "'sysmergearticles' of replica",
+            "/hq' has ",
+            "'orders'",
+            "it was edited or damaged",
+            "Restore it",
+        )
+        refused(*words_for(command), code=1, says=(*where, says))
+    for command in (SYNC, VALIDATE, APPLY):
+        assert "bug" not in run(*command, *(["--dry-run"] if command == APPLY else [])).output
+
+
+@pytest.mark.parametrize("column", ["status", "subscriber_type", "last_sync_status"])
+def test_51_an_unknown_code_is_shown_as_it_is(network: Network, refused: Refused, column: str) -> None:
+    network.edit("hq", catalog.SUBSCRIPTIONS, **{column: 99})
+    assert {each[column] for each in json.loads(run(*STATUS, "hq", "--json").stdout)["subscriptions"]} == {
+        "99"
+    }
+    if column == "subscriber_type":
+        refused(
+            *APPLY,
+            code=1,
+            says=("'sysmergesubscriptions'", "has 99 in column 'subscriber_type'", "Restore it"),
+        )
