@@ -238,7 +238,8 @@ def _versions(
 
 
 def _texts(values: Iterable[str]) -> str:
-    return ", ".join(f"'{value}'" for value in values)
+    """Return texts as a list of literals of delta-rs' SQL."""
+    return ", ".join("'" + value.replace("'", "''") + "'" for value in values)
 
 
 def conflict_frame(

@@ -201,3 +201,11 @@ def test_51_an_unknown_code_is_shown_as_it_is(network: Network, refused: Refused
             code=1,
             says=("'sysmergesubscriptions'", "has 99 in column 'subscriber_type'", "Restore it"),
         )
+def test_conflicts_of_a_rowguid_with_a_quote_are_shown(network: Network) -> None:
+    """Whoever writes a GUID column may write any text."""
+    stored = DeltaTable(str(network.system_table("hq", conflicts_info.NAME)))
+    (row,) = rows_of(network, conflicts_info.TABLE)
+    write(stored, pa.schema(stored.schema().to_arrow()), [{**row, "rowguid": "it's"}])
+    shown = run("conflicts", "show", "hq", "--article", "orders", "--json")
+    assert shown.exit_code == 0, shown.output
+    assert [each["rowguid"] for each in json.loads(shown.stdout)["conflicts"]] == ["it's"]
