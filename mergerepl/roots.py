@@ -35,11 +35,13 @@ def parse(text: str, *, base: str | os.PathLike[str] = ".") -> str:
     shown = shown if len(shown) <= LONGEST_SHOWN else f"{shown[:LONGEST_SHOWN]}…"
     if not text.strip():
         raise ConfigurationError("A replica root is empty: give the folder that holds the replica's tables.")
-    if any(unicodedata.category(character) in ("Cc", "Cs") for character in text):
-        raise ConfigurationError(f"Replica root {text!r} holds a control character: give a plain path.")
+    _require_plain(text, shown)
     if text.startswith("~"):
         raise ConfigurationError(f"Replica root {shown!r}: `~` is not expanded here; write the whole path.")
-    path = os.path.realpath(os.path.join(base, _local_path(text)))
+    local = _local_path(text)
+    # A URI may hide some more, as %00.
+    _require_plain(local, shown)
+    path = os.path.realpath(os.path.join(base, local))
     require_openable("Replica root", path)
     try:
         is_folder = Path(path).is_dir() if os.path.lexists(path) else None
@@ -116,10 +118,23 @@ def masked(text: str) -> str:
     return _QUERY.sub(r"\1?***", _CREDENTIALS.sub("/***@", text))
 
 
+def _require_plain(path: str, shown: str) -> None:
+    """Refuse characters that no path of a replica needs, and that garble a message."""
+    if any(unicodedata.category(character) in ("Cc", "Cs") for character in path):
+        raise ConfigurationError(f"Replica root {shown!r} holds a control character: give a plain path.")
+
+
 def _local_path(text: str) -> str:
     """Return the path that a root means, undoing a `file:` URI."""
     if _FILE_URI.match(text):
-        uri = urlsplit(text)
+        try:
+            uri = urlsplit(text)
+        except ValueError as error:
+            # A host in brackets that is no address, for example.
+            raise ConfigurationError(
+                f"Replica root {masked(text)!r} is no URI ({error}): a file URI has three slashes, as in "
+                "file:///data/hq."
+            ) from error
         if uri.netloc not in ("", "localhost"):
             raise ConfigurationError(
                 f"Replica root {masked(text)!r} names the host {masked(uri.netloc.rpartition('@')[2])!r}: "

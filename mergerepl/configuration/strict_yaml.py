@@ -11,10 +11,6 @@ from mergerepl.errors import ConfigurationError
 KeyPath = tuple[str | int, ...]
 
 MOST_NODES = 100_000
-_PLAIN_TAGS = frozenset(
-    f"tag:yaml.org,2002:{kind}"
-    for kind in ("str", "int", "float", "bool", "null", "timestamp", "map", "seq", "merge", "value")
-)
 _TEXT = "tag:yaml.org,2002:str"
 _MERGE = "tag:yaml.org,2002:merge"
 
@@ -34,14 +30,38 @@ class Document:
         return None
 
 
+class _UntaggedLoader(yaml.SafeLoader):
+    """Takes every value for what it looks like: a tag of the file's own (`!!int ""`) means what nobody checked."""
+
+    def __init__(self, text: str, *, name: str) -> None:
+        """Load a text; `name` is what messages call the file."""
+        super().__init__(text)
+        self.file_name = name
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        """Return the next node.
+
+        Raises: ConfigurationError if it has a tag.
+        """
+        event = self.peek_event()  # type: ignore[no-untyped-call]
+        if tag := getattr(event, "tag", None):
+            shown = tag.replace("tag:yaml.org,2002:", "!!")[:80]
+            raise ConfigurationError(
+                f"{self.file_name}, line {event.start_mark.line + 1}: the tag {shown!r} is not allowed: only plain "
+                "text, numbers, lists and mappings are.",
+                file=self.file_name,
+            )
+        return super().compose_node(parent, index)
+
+
 def parse(text: str, *, name: str) -> Document:
     """Return the one document of a YAML text; `name` is what messages call the file.
 
     Raises:
-        ConfigurationError: A syntax error, a tag for more than plain data, a key twice, endless aliases.
+        ConfigurationError: A syntax error, a tag, a key twice, endless aliases.
     """
     try:
-        loader = yaml.SafeLoader(text)
+        loader = _UntaggedLoader(text, name=name)
         node = loader.get_single_node()
         if node is None:
             return Document(None)
@@ -73,13 +93,6 @@ def _walk(root: yaml.Node, *, name: str) -> Iterator[tuple[KeyPath, yaml.Node]]:
                 f"larger than {MOST_NODES:,} values: write the values out.",
                 file=name,
             )
-        if node.tag not in _PLAIN_TAGS:
-            tag = node.tag.replace("tag:yaml.org,2002:", "!!")
-            raise ConfigurationError(
-                f"{name}, line {node.start_mark.line + 1}: the tag {tag!r} is not allowed: only plain text, "
-                "numbers, lists and mappings are.",
-                file=name,
-            )
         yield path, node
         waiting += [
             (child_path, child, parents | {id(node)}) for child_path, child in _children(path, node, name)
@@ -95,7 +108,7 @@ def _children(path: KeyPath, node: yaml.Node, name: str) -> list[tuple[KeyPath, 
     first_lines: dict[str, int] = {}
     for key, _ in node.value:
         line = key.start_mark.line + 1
-        if not isinstance(key, yaml.ScalarNode) or key.tag not in _PLAIN_TAGS:
+        if not isinstance(key, yaml.ScalarNode):
             raise ConfigurationError(f"{name}, line {line}: a key must be plain text.", file=name)
         if key.value in first_lines:
             raise ConfigurationError(

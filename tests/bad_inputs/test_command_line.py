@@ -90,6 +90,9 @@ TARGETS = [
     pytest.param("abc://bucket/x", ("abc://", "not supported", "local or mounted folder"), id="38 unknown scheme"),
     pytest.param("gs://bucket/x", ("gs://", "not supported", "local or mounted folder"), id="39 no driver"),
     pytest.param(SECRET, ("s3://***@bucket/x", "not supported", "local or mounted folder"), id="40 credentials"),
+    pytest.param("file:///x/a%00b", ("'file:///x/a%00b'", "control character", "plain path"), id="21 NUL in a URI"),
+    pytest.param("file:///x/a%0Ab", ("'file:///x/a%0Ab'", "control character", "plain path"), id="21 newline in a URI"),
+    pytest.param("file://[x", ("'file://[x' is no URI", "three slashes"), id="38 no host in a file URI"),
     pytest.param("file://host/x", ("'host'", "three slashes"), id="38 host in a file URI"),
 ]  # fmt: skip
 ON_ONE_REPLICA = ("sync", "capture", "validate", "status", "pending", "history")

@@ -157,7 +157,13 @@ BAD_TEXTS = {
     "09_a_list": ("- sales\n", "holds a list: a configuration is a mapping"),
     "09_text": ("sales", "holds text ('sales')"),
     "10_python_tag": ("publication: !!python/object/apply:os.system ['true']\n", "line 1: the tag '!!python/object"),
-    "10_tagged_key": ("!!python/name:os.system : x\n", "a key must be plain text"),
+    "10_tagged_key": ("!!python/name:os.system : x\n", "line 1: the tag '!!python/name:os.system' is not allowed"),
+    "10_tag_int": (f'publication: !!int ""\npublisher: ./hq\n{ORDERS}', "line 1: the tag '!!int' is not allowed"),
+    "10_tag_float": (MINIMAL + 'retention: !!float ""\n', "the tag '!!float' is not allowed"),
+    "10_tag_bool": (MINIMAL + "retention: !!bool maybe\n", "the tag '!!bool' is not allowed"),
+    "10_tag_timestamp": (MINIMAL + "retention: !!timestamp abc\n", "the tag '!!timestamp' is not allowed"),
+    "10_tagged_list": (f"{HEAD}articles: !!seq [x]\n", "line 3: the tag '!!seq' is not allowed"),
+    "10_tag_of_nothing": ("publication: ! sales\n", "the tag '!' is not allowed"),
     "11_alias_bomb": (
         "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n"
         + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 9)),
@@ -231,6 +237,8 @@ BAD_TEXTS = {
     "38_scheme": (subscription("subscriber: 's3a://bucket/n'"), "object-store roots (s3a://) are not supported yet"),
     "38_scheme_single_slash": (subscription("subscriber: 'dbfs:/n'"), "object-store roots (dbfs://)"),
     "38_file_with_host": (subscription("subscriber: 'file://n/x'"), "names the host 'n'"),
+    "38_file_with_bad_host": (subscription("subscriber: 'file://[x'"), "is no URI (Invalid IPv6 URL): a file URI has three"),
+    "21_nul_in_a_uri": (subscription("subscriber: 'file:///n/a%00b'"), "'file:///n/a%00b' holds a control character"),
     "38_home": (subscription("subscriber: ~/n"), "`~` is not expanded"),
     "38_empty": (subscription("subscriber: ''"), "is empty"),
     "63_no_columns": (article("name: a, key: [x], columns: []"), "articles[0].columns is an empty list"),
