@@ -80,8 +80,7 @@ def key_value(text: str, type_: str) -> KeyValue:
         case "date":
             return date.fromisoformat(text)
         case "timestamp":
-            moment = datetime.fromisoformat(text)
-            return moment.astimezone(UTC) if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+            return _in_utc(datetime.fromisoformat(text))
         case "timestamp_ntz":
             moment = datetime.fromisoformat(text)
             if moment.tzinfo is not None:
@@ -95,7 +94,19 @@ def key_value(text: str, type_: str) -> KeyValue:
             return text.lower() == "true"
         case "binary":
             return bytes.fromhex(text.removeprefix("0x"))
+    if any("\ud800" <= letter <= "\udfff" for letter in text):
+        # What Python makes of bytes in an argument that are no UTF-8.
+        raise ValueError(f"{text[:40]!r} is no UTF-8")
     return text
+
+
+def _in_utc(moment: datetime) -> datetime:
+    if moment.tzinfo is None:
+        return moment.replace(tzinfo=UTC)
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError as error:
+        raise ValueError(f"'{moment}' is before the year 1 or after 9999 in UTC") from error
 
 
 def _integer(text: str, type_: str) -> int:

@@ -39,6 +39,9 @@ def test_the_whole_range_of_a_type_can_be_asked_for(text, type_, canonical):
         ("NaN", "decimal(10,2)"),
         ("Infinity", "decimal(10,2)"),
         ("1e999999", "decimal(10,2)"),
+        ("0001-01-01T00:00:00+05:00", "timestamp"),
+        ("9999-12-31T23:00:00-05:00", "timestamp"),
+        ("\udcff", "string"),
     ],
 )
 def test_values_outside_of_a_type_are_refused(text, type_):
