@@ -71,6 +71,10 @@ def _java_and_jars() -> Iterator[Check]:
         return
     yield Check("java", Status.OK, f"{java.version} from {java.source}: {java.executable}")
     try:
+        cache.root()
+    except EngineError:
+        return  # `_cache` tells it.
+    try:
         chosen = jars.chosen_jars()
         in_pyspark = [] if chosen else jars.pyspark_jars()
     except EngineError as error:
@@ -162,13 +166,9 @@ def _cache() -> Check:
         folder = cache.folder("logs").parent
         with tempfile.TemporaryFile(dir=folder):
             pass
-    except OSError as error:
-        return Check(
-            "cache",
-            Status.FAIL,
-            f"{cache.root()}: {error.strerror}",
-            "Set MERGEREPL_CACHE to a folder you can write.",
-        )
+    except (EngineError, OSError) as error:
+        said = error.message if isinstance(error, EngineError) else f"{cache.root()}: {error.strerror}"
+        return Check("cache", Status.FAIL, said, "Set MERGEREPL_CACHE to a folder you can write.")
     return _with_disk("cache", folder, str(folder))
 
 
@@ -269,10 +269,10 @@ def _engine() -> Check:
     try:
         session = spark.session()
         counted = session.range(1).count()
-    except EngineError as error:
-        return Check(
-            "engine", Status.FAIL, error.message, "Follow the message, then run `mergerepl doctor` again."
-        )
+    except (EngineError, OSError) as error:
+        # An OSError is a full or read-only disk, for example. What else was found may say so.
+        said = error.message if isinstance(error, EngineError) else f"it cannot be started: {error}"
+        return Check("engine", Status.FAIL, said, "Follow the message, then run `mergerepl doctor` again.")
     pid = spark.jvm_pid()
     whose = f"embedded, JVM {pid}" if pid is not None else "the session that was already running"
     return Check("engine", Status.OK, f"Spark {session.version}, {whose}; counted {counted} row")

@@ -6,15 +6,28 @@ import os
 import tempfile
 from pathlib import Path
 
+from mergerepl.errors import EngineError
+
 LOGS_KEPT = 20
 
 
 def root() -> Path:
-    """Return the cache folder: `$MERGEREPL_CACHE`, else `mergerepl` in the XDG cache. It need not exist."""
-    if chosen := os.environ.get("MERGEREPL_CACHE"):
-        return Path(chosen).expanduser().absolute()
-    xdg = os.environ.get("XDG_CACHE_HOME")
-    base = Path(xdg) if xdg and Path(xdg).is_absolute() else Path.home() / ".cache"
+    """Return the cache folder: `$MERGEREPL_CACHE`, else `mergerepl` in the XDG cache. It need not exist.
+
+    Raises:
+        EngineError: It is in a home folder that nobody knows.
+    """
+    chosen, xdg = os.environ.get("MERGEREPL_CACHE"), os.environ.get("XDG_CACHE_HOME")
+    try:
+        if chosen:
+            return Path(chosen).expanduser().absolute()
+        base = Path(xdg) if xdg and Path(xdg).is_absolute() else Path.home() / ".cache"
+    except RuntimeError as error:
+        stated = f"is {chosen!r}" if chosen else "is not set"
+        raise EngineError(
+            f"MERGEREPL_CACHE {stated}, and that home folder is not known here: set it to the whole path of a folder "
+            "you can write."
+        ) from error
     return base / "mergerepl"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 from mergerepl.errors import EngineError
@@ -14,6 +15,8 @@ CUTS_TIMESTAMPS = ("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MILLIS")
 
 PASSES_OVER_FILES = ("spark.sql.files.ignoreMissingFiles", "spark.sql.files.ignoreCorruptFiles")
 """Where one is true, a read tells fewer rows instead of failing: a gap in the feed would be no changes."""
+
+_SIZE = re.compile(r"([0-9]{1,9})([mg])")
 
 
 def session_confs(*, scratch: Path, cores: int, long_running: bool) -> dict[str, str]:
@@ -88,11 +91,11 @@ def parse_memory_mb(text: str) -> int:
     Raises:
         EngineError: It is no such size, or less than Spark can start with.
     """
-    number, unit = text.strip().lower()[:-1], text.strip().lower()[-1:]
-    factor = {"m": 1, "g": 1024}.get(unit)
-    if factor is None or not number.isdigit() or int(number) * factor < 512:
-        raise EngineError(f"MERGEREPL_MEMORY is {text!r}: give a size of at least 512m, such as 2g.")
-    return int(number) * factor
+    found = _SIZE.fullmatch(text.strip().lower())
+    mb = int(found[1]) * {"m": 1, "g": 1024}[found[2]] if found else 0
+    if mb < 512:
+        raise EngineError(f"MERGEREPL_MEMORY is {text[:40]!r}: give a size of at least 512m, such as 2g.")
+    return mb
 
 
 def memory_mb() -> int:

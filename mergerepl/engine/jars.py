@@ -86,9 +86,9 @@ def chosen_jars() -> list[Path]:
     Raises:
         EngineError: One of them does not exist.
     """
-    jars = [
-        Path(name).expanduser() for name in os.environ.get("MERGEREPL_JARS", "").split(os.pathsep) if name
-    ]
+    named = (name for name in os.environ.get("MERGEREPL_JARS", "").split(os.pathsep) if name)
+    # Not Path.expanduser, which fails where there is no such user: then there is no such file either.
+    jars = [Path(os.path.expanduser(name)) for name in named]
     if missing := [str(jar) for jar in jars if not jar.is_file()]:
         raise EngineError(
             f"MERGEREPL_JARS names files that do not exist: {', '.join(missing)}. "

@@ -180,10 +180,19 @@ def test_memory_sizes(text: str, mb: int) -> None:
     assert confs.parse_memory_mb(text) == mb
 
 
-@pytest.mark.parametrize("text", ["2", "lots", "-1g", "100m", "1.5g", "g"])
+@pytest.mark.parametrize("text", ["2", "lots", "-1g", "100m", "1.5g", "g", "²g", "9" * 5000 + "g"])
 def test_other_memory_sizes_are_refused(text: str) -> None:
     with pytest.raises(EngineError, match="MERGEREPL_MEMORY"):
         confs.parse_memory_mb(text)
+
+
+def test_the_home_of_nobody_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MERGEREPL_CACHE", "~nosuch/x")
+    with pytest.raises(EngineError, match=r"MERGEREPL_CACHE is '~nosuch/x', .* set it to the whole path"):
+        cache.root()
+    monkeypatch.setenv("MERGEREPL_JARS", "~nosuch/x.jar")
+    with pytest.raises(EngineError, match=r"files that do not exist: ~nosuch/x\.jar"):
+        jars.chosen_jars()
 
 
 def test_long_runs_get_the_full_compiler_and_more_memory(monkeypatch: pytest.MonkeyPatch) -> None:

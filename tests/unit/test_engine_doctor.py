@@ -1,11 +1,12 @@
 """`mergerepl.doctor`: a healthy machine is all ok, and each fault is found and has a remedy."""
 
+import errno
 import os
 from pathlib import Path
 
 import pytest
 
-from mergerepl import doctor
+from mergerepl import doctor, spark
 from mergerepl.doctor import Check, Status
 from mergerepl.engine import jars
 from mergerepl.store import lease
@@ -93,3 +94,21 @@ def test_cache_that_cannot_be_written_fails(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "file").touch()
     monkeypatch.setenv("MERGEREPL_CACHE", str(tmp_path / "file" / "cache"))
     assert check("cache", doctor.checks()).status is Status.FAIL
+
+
+def test_a_cache_in_the_home_of_nobody_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MERGEREPL_CACHE", "~nosuch/x")
+    found = doctor.checks()
+    assert [each.name for each in found if each.status is Status.FAIL] == ["cache"]
+    assert "'~nosuch/x'" in check("cache", found).detail
+
+
+def test_an_engine_that_the_disk_keeps_from_starting_is_one_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(**_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/tmp/mergerepl-1")
+
+    monkeypatch.setattr(spark, "session", full)
+    found = doctor.checks(start_engine=True)
+    engine = check("engine", found)
+    assert (engine.status, len(found) > 5) == (Status.FAIL, True)
+    assert "No space left on device" in engine.detail
