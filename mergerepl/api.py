@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 Direction = Literal["both", "upload", "download"]
 Level = Literal["rowcount", "checksum"]
 
+LONGEST_LIST = 10**9
+"""The highest `limit`. The query engine takes 64 bits, and `None` is all there are."""
+
 
 @dataclass(frozen=True)
 class Project:
@@ -197,6 +200,12 @@ def _require_choice(what: str, given: str, choices: Sequence[str]) -> None:
         raise ConfigurationError(f"There is no {what} {given!r}. Choose one of {', '.join(choices)}.")
 
 
+def _require_limit(limit: int) -> None:
+    """Refuse a limit that the query engine would not take: it would be told as a damaged table."""
+    if not 0 <= limit <= LONGEST_LIST:
+        raise ConfigurationError(f"The limit is out of range: give one from 0 to {LONGEST_LIST:,}.")
+
+
 def _failed(
     item: _Target, done: SessionResult | None, error: MergeReplError, duration_s: float
 ) -> SessionResult:
@@ -310,10 +319,11 @@ def history(
 ) -> tuple[SessionRecord, ...]:
     """Return the last `limit` sessions, newest first, of one subscriber or of all. Starts no JVM.
 
-    Raises: As `status`; ConfigurationError if the replica knows no such subscriber.
+    Raises: As `status`; ConfigurationError if the replica knows no such subscriber, or the limit is out of range.
     """
     from mergerepl.monitoring.history import session_history
 
+    _require_limit(limit)
     only = None if subscriber is None else roots.parse(os.fspath(subscriber))
     return session_history(_root(replica), limit=limit, subscriber=only)
 
@@ -337,10 +347,12 @@ def conflict_records(
         limit: At most so many; None is all of them, which takes as much memory as there are.
         with_rows: Also `losing_row` and `winning_row`: column to value, None for a delete.
 
-    Raises: As `status`; ConfigurationError if a name is unknown or several ids begin so.
+    Raises: As `status`; ConfigurationError if a name is unknown, several ids begin so, or the limit is out of range.
     """
     from mergerepl.monitoring.conflicts import read_conflicts
 
+    if limit is not None:
+        _require_limit(limit)
     return read_conflicts(
         _root(replica),
         publication=publication,

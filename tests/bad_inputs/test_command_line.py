@@ -18,6 +18,8 @@ WORDS = [
     pytest.param(("status", "hq", "--frob"), ("No such option '--frob'",), id="3 unknown option"),
     pytest.param(("history", "hq", "--limit", "x"), ("--limit", "'x'", "integer"), id="14 wrong type"),
     pytest.param(("history", "hq", "--limit", "-1"), ("--limit", "-1", "x>=1"), id="15 negative number"),
+    pytest.param(("history", "hq", "--limit", str(2**63 - 1)), ("out of range", "1,000,000,000"), id="17 huge limit"),
+    pytest.param(("conflicts", "list", "hq", "--limit", "9" * 20), ("out of range", "1,000,000,000"), id="17 huge limit"),
     pytest.param(("sync", "hq", "--interval", "9" * 12 + "h"), ("--interval", "60s, 5m or 1h"), id="17 huge number"),
     pytest.param(("sync", "hq", "--interval", "nan"), ("--interval", "'nan' is no time", "60s"), id="18 no number"),
     pytest.param((*ROW, "id=x"), ("'id' of article 'orders'", "'x' is no bigint", "Correct"), id="100 text for a number"),

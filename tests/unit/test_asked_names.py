@@ -1,5 +1,6 @@
 """Names that `history` and `conflicts` are asked for, and what they say of those that they do not know. No Spark."""
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -54,7 +55,7 @@ def test_a_moved_subscriber_keeps_its_history(hq: Replica, asked: str) -> None:
     assert [each.session_id for each in api.history(folder / asked, subscriber=folder / "old")] == ["moved"]
 
 
-def test_a_conflict_tells_its_columns(hq: Replica) -> None:
+def write_conflicts(hq: Replica) -> None:
     lineage = pa.array([[(1, 1)]] * 2, pa.map_(pa.int32(), pa.int64()))
     values = {
         "tablenick": pa.array([1, 1], pa.int32()),
@@ -73,6 +74,26 @@ def test_a_conflict_tells_its_columns(hq: Replica) -> None:
     names = [column.name for column in conflicts_info.TABLE.columns]
     rows = pa.table({name: values.get(name, ["x", "x"]) for name in names})
     write_deltalake(str(hq.folder / conflicts_info.NAME), rows)
+
+
+def test_a_conflict_tells_its_columns(hq: Replica) -> None:
+    write_conflicts(hq)
     found = api.conflict_records(hq.root, article="orders")
     assert [(each.conflict_id, each.conflict_columns) for each in found] == [("c1", ("note",)), ("c2", ())]
     assert api.conflict_records(hq.root, conflict_id="d") == ()
+
+
+@pytest.mark.parametrize("limit", [-1, 2**62, 10**20])
+@pytest.mark.parametrize("looks", [api.history, api.conflict_records])
+def test_a_limit_out_of_range_is_no_damaged_table(
+    hq: Replica, looks: Callable[..., object], limit: int
+) -> None:
+    with pytest.raises(ConfigurationError, match=r"limit is out of range: give one from 0 to 1,000,000,000"):
+        looks(hq.root, limit=limit)
+
+
+def test_the_ends_of_the_range_are_limits(hq: Replica) -> None:
+    write_conflicts(hq)
+    assert len(api.conflict_records(hq.root, limit=10**9)) == 2
+    assert api.conflict_records(hq.root, limit=0) == ()
+    assert api.history(hq.root, limit=10**9) == api.history(hq.root, limit=0) == ()
