@@ -414,7 +414,7 @@ def validate(
 ) -> dict[str, tuple[ArticleValidation, ...]]:
     """Compare subscribers with their publisher. Returns subscriber root -> one result per article, keys named.
 
-    Level `rowcount` starts no JVM.
+    Level `rowcount` starts a JVM only for tables whose log does not tell, such as those with deletion vectors.
 
     Raises: ConfigurationError if an argument is wrong, a root is no replica or there is no such subscription;
         StoreError if a table cannot be read; OutOfReachError (run again); EngineError.

@@ -201,6 +201,8 @@ def test_51_an_unknown_code_is_shown_as_it_is(network: Network, refused: Refused
             code=1,
             says=("'sysmergesubscriptions'", "has 99 in column 'subscriber_type'", "Restore it"),
         )
+
+
 def test_conflicts_of_a_rowguid_with_a_quote_are_shown(network: Network) -> None:
     """Whoever writes a GUID column may write any text."""
     stored = DeltaTable(str(network.system_table("hq", conflicts_info.NAME)))
