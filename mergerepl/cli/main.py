@@ -6,6 +6,7 @@ import importlib
 import logging
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import click
 
 from mergerepl.cli.failures import say_error
 from mergerepl.cli.help import Group
+from mergerepl.cli.standard_output import StandardOutput, standard_output
 from mergerepl.errors import MergeReplError, Transient
 from mergerepl.settings import Settings
 
@@ -69,23 +71,42 @@ class CommandGroup(Group):
         if not standalone_mode:
             return super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
         arguments = list(sys.argv[1:] if args is None else args)
+        with standard_output() as out:
+            try:
+                code = self._code(arguments, prog_name, complete_var, out, extra)
+                out.flush()
+            except OSError as error:
+                code = _unwritten(error, out)
+        sys.exit(code)
+
+    def _code(
+        self,
+        arguments: list[str],
+        prog_name: str | None,
+        complete_var: str | None,
+        out: StandardOutput,
+        extra: dict[str, Any],
+    ) -> int:
+        """Run the command line, report what it raises, and return its exit code.
+
+        Raises: OSError if standard output cannot be written.
+        """
         as_json, verbose = "--json" in arguments, "--verbose" in arguments
-        _accept_any_character()
         try:
             settings = Settings.from_environment()
             verbose = verbose or settings.debug
             level = "INFO" if verbose and settings.log_level == "WARNING" else settings.log_level
             log_to_stderr(level)
             outcome = super().main(arguments, prog_name, complete_var, standalone_mode=False, **extra)
-            sys.stdout.flush()
-            code = outcome if isinstance(outcome, int) else 0
+            return outcome if isinstance(outcome, int) else 0
         except BrokenPipeError:
-            code = _closed_pipe()
+            raise
         except (KeyboardInterrupt, click.Abort):
-            code = _interrupted(as_json=as_json)
+            return _interrupted(as_json=as_json)
         except Exception as error:
-            code = _report(error, as_json=as_json, verbose=verbose)
-        sys.exit(code)
+            if out.failure is not None:
+                raise out.failure from None
+            return _report(error, as_json=as_json, verbose=verbose)
 
 
 def log_to_stderr(level: str) -> None:
@@ -152,19 +173,16 @@ def exit_code(error: Exception) -> int:
     return error.exit_code if isinstance(error, click.ClickException) else FAILED
 
 
-def _accept_any_character() -> None:
-    """Let output show what the terminal's encoding lacks as an escape instead of failing."""
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")
-
-
-def _closed_pipe() -> int:
-    """End quietly when the reader of our output has gone, as in `mergerepl history hq | head -1`."""
-    import os
-
-    # What is still buffered must not fail again when the interpreter closes the stream.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _unwritten(error: OSError, out: StandardOutput) -> int:
+    """Say why output is missing; quietly if its reader has gone, as in `mergerepl history hq | head -1`."""
+    out.give_up()
+    if not isinstance(error, BrokenPipeError):
+        # Standard error may be the same full disk.
+        with suppress(OSError):
+            say_error(
+                f"Standard output cannot be written: {error.strerror}. What was done until then stays done: see "
+                "`mergerepl history REPLICA`."
+            )
     return FAILED
 
 

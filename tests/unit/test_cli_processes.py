@@ -1,6 +1,7 @@
 """The command line in processes of its own, over a fake `mergerepl.api`: rounds of `--interval`, closed pipes, start-up."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -39,11 +40,11 @@ from mergerepl.cli.main import main
 """
 
 
-def start(*arguments, session_s=0.05, last=99, broken=(), after="main()"):
+def start(*arguments, session_s=0.05, last=99, broken=(), after="main()", stdout=subprocess.PIPE):
     text = f"SESSION_S, LAST, BROKEN = {session_s}, {last}, {broken}\n{FAKE}\n{textwrap.dedent(after)}"
     return subprocess.Popen(
         [sys.executable, "-c", text, *map(str, arguments)],
-        stdout=subprocess.PIPE,
+        stdout=stdout,
         stderr=subprocess.PIPE,
         text=True,
         # Where the tests run in a shell's background, Ctrl-C is ignored, and children inherit that.
@@ -156,6 +157,45 @@ def test_a_closed_pipe_is_no_traceback(hq, extra):
     assert process.wait(timeout=60) == 1
     assert process.stderr.read() == "began 1\n"
     process.stderr.close()
+
+
+FULL = (
+    "Error: Standard output cannot be written: No space left on device. What was done until then stays done"
+)
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no device that is always full")
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--help",),
+        ("sync", "hq", "--quiet"),
+        ("sync", "hq", "--quiet", "--json"),
+        ("sync", "hq", "--interval", "1s"),
+        ("status", "gone", "--json"),
+    ],
+    ids=" ".join,
+)
+@pytest.mark.parametrize("name_length", [1, 100_000], ids=["buffered", "unbuffered"])
+def test_output_to_a_full_disk_is_no_bug(hq, arguments, name_length):
+    after = f"name = 'n' * {name_length}"
+    after += (
+        "\napi.sync = lambda *_, **__: SyncResult('sales', (SessionResult('sales', name, 'nothing_to_do'),))"
+    )
+    with open("/dev/full", "w") as full:
+        process = start(*arguments, after=after + "\nmain()", stdout=full)
+        _, complaints = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert complaints.startswith(FULL)
+    assert len(complaints.splitlines()) == 1
+
+
+@pytest.mark.parametrize("closed", ["sys.stdout", "sys.stderr"])
+def test_a_closed_stream_is_nobodys_error(hq, closed):
+    process = start("sync", "hq", after=f"{closed} = None\nmain()")
+    said, complaints = process.communicate(timeout=60)
+    assert (process.returncode, "rror" in complaints) == (0, False), complaints
+    assert ("nothing to do" in said) is (closed == "sys.stderr")
 
 
 HEAVY = {"rich", "pydantic", "pandas", "pyarrow", "numpy", "pyspark", "delta", "deltalake", "networkx"}
