@@ -91,7 +91,7 @@ def require_all_files(spark: SparkSession) -> None:
         EngineError: Its confs say otherwise; the message says which to set.
     """
     name, cutting = confs.CUTS_TIMESTAMPS
-    if (spark.conf.get(name, "") or "").strip().upper() == cutting:
+    if (spark.conf.get(name, "INT96") or "").strip().upper() == cutting:
         raise EngineError(
             f"The running Spark session cuts times off: {name}={cutting}. Replicas would differ in their microseconds. Run "
             f'`spark.conf.set("{name}", "TIMESTAMP_MICROS")` in that session, then run again.'
@@ -120,7 +120,7 @@ def new_session(spark: SparkSession) -> SparkSession:
     for name in confs.PASSES_OVER_FILES:
         session.conf.set(name, "false")
     timestamps, cutting = confs.CUTS_TIMESTAMPS
-    if (session.conf.get(timestamps, "") or "").upper() == cutting:
+    if (session.conf.get(timestamps, "INT96") or "").upper() == cutting:
         session.conf.set(timestamps, "TIMESTAMP_MICROS")
     return session
 
