@@ -68,7 +68,6 @@ def materialised_net(spark: SparkSession, window: FeedWindow) -> tuple[DataFrame
                 window.table,
                 from_version_exclusive=first - 1,
                 through_version_inclusive=last,
-                own_versions=[version for version in window.own_versions if first < version < last],
             )
             return _checked(spark, window, net_changes(feed, window.article))
         except (PySparkException, Py4JJavaError) as error:

@@ -13,7 +13,7 @@ from mergerepl.agent.feed_window import FeedWindow, feed_window, schema_problem
 from mergerepl.agent.net_rows import _feed_gap_reason
 from mergerepl.errors import SchemaMismatchError, StoreError
 from mergerepl.publish.table_facts import read_table_facts
-from mergerepl.store.deltalog import TableMetadata, log_path
+from mergerepl.store.deltalog import CommitMark, TableMetadata, log_path
 from mergerepl.store.replica import Replica
 from tests.bad_inputs.network import Network, commit
 
@@ -68,6 +68,15 @@ def test_not_null_is_refused_and_a_gap_once_undone(orders: Path) -> None:
         window(orders)
     alter(orders)
     assert window(orders).gap == "its columns were changed in between"
+
+
+def test_what_a_session_that_was_given_up_left_behind_is_a_change(orders: Path) -> None:
+    """Nobody else will tell of its rows: a finished session's commits lie before the window (I6)."""
+    mark = CommitMark("5b1d", "apply:subscriber:1:0", "9c4e")
+    info = {"operation": "MERGE", "userMetadata": mark.to_user_metadata()}
+    removed = {"path": "gone.parquet", "dataChange": True}
+    commit(orders, {"commitInfo": info}, {"remove": removed})
+    assert [each.version for each in window(orders).user_commits] == [1]
 
 
 def nested(*, may_be_null: bool) -> Change:
