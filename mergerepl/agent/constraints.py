@@ -17,8 +17,8 @@ from mergerepl import changes
 from mergerepl.agent.stage import StagedArticle
 from mergerepl.errors import ApplyError
 from mergerepl.model.article import PublishedArticle
-from mergerepl.publish.check_article import table_problem
-from mergerepl.publish.column_types import CHAR_VARCHAR
+from mergerepl.publish.check_article import append_only_problem
+from mergerepl.publish.column_types import CHAR_VARCHAR, EMPTY_IS_NULL
 from mergerepl.publish.table_facts import TableFacts, read_table_facts
 from mergerepl.store.replica import Replica
 from mergerepl.store.sql import quote, unlike_any
@@ -31,8 +31,6 @@ KEY = "key"
 """Columns of `broken_rules`: what a row breaks, and its key as text."""
 
 _CHECK = "delta.constraints."
-_EMPTY_IS_NULL = ("string", "binary")
-"""Types of partition columns in which Delta stores an empty value as NULL."""
 
 
 def rules_of(facts: TableFacts, article: PublishedArticle) -> dict[str, Column]:
@@ -54,7 +52,7 @@ def rules_of(facts: TableFacts, article: PublishedArticle) -> dict[str, Column]:
             rules[f"type {declared.group(0)} of column '{name}'"] = F.char_length(F.col(quote(name))) <= int(
                 declared.group(1)
             )
-        if name in facts.metadata.partition_columns and field["type"] in _EMPTY_IS_NULL:
+        if name in facts.metadata.partition_columns and field["type"] in EMPTY_IS_NULL:
             empty = F.lit("").cast(field["type"])
             rules[f"rule of partition column '{name}' that no value is empty (Delta stores NULL)"] = (
                 F.coalesce(F.col(quote(name)) != empty, F.lit(True))
@@ -76,15 +74,17 @@ def refuse_violations(
     Raises: ApplyError naming the rule, the table and up to three keys; nothing has been applied then.
     """
     sides = (
-        (staged.publisher.touches_rows, publisher, at_publisher, changes.PUBLISHER_ACTION),
-        (staged.subscriber.touches_rows, subscriber, at_subscriber, changes.SUBSCRIBER_ACTION),
+        (staged.publisher, publisher, at_publisher, changes.PUBLISHER_ACTION),
+        (staged.subscriber, subscriber, at_subscriber, changes.SUBSCRIBER_ACTION),
     )
-    for touches, replica, article, action in sides:
-        if not touches:
+    for work, replica, article, action in sides:
+        if not work.touches_rows:
             continue
         table = replica.table(article)
-        problem = table_problem(read_table_facts(table))
-        if problem is not None:
+        facts = read_table_facts(table)
+        takes_away = work.actions.get(changes.Action.UPDATE) or work.actions.get(changes.Action.DELETE)
+        problem = append_only_problem(facts)
+        if takes_away and problem is not None:
             what, remedy = problem
             raise ApplyError(
                 f"Article '{article.name}': {what}. Nothing was applied. {remedy}",
@@ -94,21 +94,20 @@ def refuse_violations(
         rows = read_staged(spark, staged_rows).where(
             F.col(action).isin(changes.Action.INSERT.value, changes.Action.UPDATE.value)
         )
-        broken = broken_rules(rows, table, article)
+        broken = broken_rules(rows, facts, article)
         examples = broken.limit(3).collect() if broken is not None else []
         if examples:
             raise ApplyError(
                 f"Article '{article.name}': changed rows break the {examples[0][RULE]} of '{table}': "
                 f"{', '.join(row[KEY] for row in examples)}. Nothing was applied. Correct these rows where they were "
-                "changed, or drop the constraint there, then run again.",
+                "changed, or lift that rule there, then run again.",
                 article=article.name,
                 table=str(table),
             )
 
 
-def broken_rules(rows: DataFrame, table: Path, article: PublishedArticle) -> DataFrame | None:
+def broken_rules(rows: DataFrame, facts: TableFacts, article: PublishedArticle) -> DataFrame | None:
     """Return rowguid, rule and key of the rows (rowguid, row) that a table would not take; None if it takes any."""
-    facts = read_table_facts(table)
     rules = rules_of(facts, article)
     if not rules:
         return None

@@ -26,8 +26,8 @@ from mergerepl.store.replica import Replica, ReplicaInfo
 class FeedWindow:
     """The versions of one article's table that are not captured yet.
 
-    `user_commits` changed rows. Our own sessions' commits lie before a window or behind it; one in it is of a session that
-    was given up, and is captured as well (docs/decisions/0008). `gap` says why the feed cannot be used,
+    `changing_commits` changed rows. Our own sessions' commits lie before a window or behind it; one in it is of a session
+    that was given up, and is captured as well (docs/decisions/0008). `gap` says why the feed cannot be used,
     `generated_columns` which published columns Delta computes, and how.
     """
 
@@ -35,7 +35,7 @@ class FeedWindow:
     table: Path
     from_version_exclusive: int
     through_version_inclusive: int
-    user_commits: tuple[Commit, ...]
+    changing_commits: tuple[Commit, ...]
     gap: str | None
     is_late: bool = False
     generated_columns: Mapping[str, str] = field(default_factory=dict)
@@ -43,7 +43,7 @@ class FeedWindow:
     @property
     def has_changes(self) -> bool:
         """True when there is something to capture in these versions."""
-        return bool(self.user_commits) or self.gap is not None
+        return bool(self.changing_commits) or self.gap is not None
 
 
 def feed_window(
@@ -80,9 +80,9 @@ def feed_window(
     before = metadata_when_captured(replica, article, info) if has_metadata else None
     undone = _schema_gap(replica, article, found, before, at_head=None if is_late else metadata)
     undone = undone or _foreign_files_gap(replica, article, found, is_late=is_late)
-    user_commits = tuple(commit for commit in found if commit.data_change)
+    changing_commits = tuple(commit for commit in found if commit.data_change)
     gap = undone or _feed_gap(found)
-    return FeedWindow(article, table, captured, head, user_commits, gap, is_late, generated)
+    return FeedWindow(article, table, captured, head, changing_commits, gap, is_late, generated)
 
 
 def move_versions(replica: Replica, info: ReplicaInfo, windows: Iterable[FeedWindow]) -> None:

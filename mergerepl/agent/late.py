@@ -27,6 +27,7 @@ from mergerepl.changeset import ArticleWork, Changeset, Generation, Manifest, Si
 from mergerepl.failpoints import failpoint
 from mergerepl.lineage.value import agent_nickname, late_nickname
 from mergerepl.model.article import PublishedArticle
+from mergerepl.publish.table_facts import read_table_facts
 from mergerepl.store.images import image_type, same_image
 from mergerepl.store.in_memory import Kept
 from mergerepl.store.replica import ReplicaInfo
@@ -210,7 +211,9 @@ def _late_rows(
     if article.generated and not _is_computable(resolved, article):
         whole = resolved_rows(at_publisher, at_subscriber, article, terms, kept, whole_rows=True)
         resolved = kept.keep(whole)
-    refused = broken_rules(resolved.where(~F.col(changes.DELETED)), side.replica.table(article), article)
+    refused = broken_rules(
+        resolved.where(~F.col(changes.DELETED)), read_table_facts(side.replica.table(article)), article
+    )
     if refused is not None and not refused.isEmpty():
         # Both halves stood in this table, but not together: each row is one side's as a whole, and the other's is logged.
         broken = kept.keep(refused.select(changes.ROWGUID))

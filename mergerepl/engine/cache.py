@@ -51,7 +51,9 @@ def new_log() -> Path:
         log = logs / f"engine-{os.getpid()}.log"
         log.write_bytes(b"")
     except OSError:
-        log = Path(tempfile.gettempdir()) / f"mergerepl-engine-{os.getpid()}.log"
+        descriptor, name = tempfile.mkstemp(prefix="mergerepl-engine-", suffix=".log")
+        os.close(descriptor)
+        log = Path(name)
     return log
 
 

@@ -83,8 +83,8 @@ def launch(java: Java, *, long_running: bool, heap_mb: int) -> Jvm:
         # Otherwise Spark looks for a network address of this machine, which it does not need.
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
-    try:
-        with log.open("wb") as stderr:
+    with log.open("wb") as stderr:
+        try:
             process = subprocess.Popen(
                 command,
                 # The JVM ends when this pipe closes, so also when this process is killed.
@@ -95,12 +95,12 @@ def launch(java: Java, *, long_running: bool, heap_mb: int) -> Jvm:
                 # Ctrl-C in the terminal is for the command, which then stops the JVM in order.
                 start_new_session=True,
             )
-    except OSError as error:
-        shutil.rmtree(scratch, ignore_errors=True)
-        raise EngineError(
-            f"{java.executable} (found by {java.source}) cannot be run: {error.strerror}. Name a Java of this machine in "
-            "JAVA_HOME, or unset it to use the one that comes with mergerepl."
-        ) from error
+        except OSError as error:
+            shutil.rmtree(scratch, ignore_errors=True)
+            raise EngineError(
+                f"{java.executable} (found by {java.source}) cannot be run: {error.strerror}. Name a Java of this machine "
+                "in JAVA_HOME, or unset it to use the one that comes with mergerepl."
+            ) from error
     try:
         port, secret = wait_for_connection(process, scratch / "connection", log)
     except BaseException:

@@ -149,13 +149,18 @@ def table_problem(table: TableFacts) -> Problem | None:
             f"mergerepl knows up to {_LAST_READER_VERSION}/{_LAST_WRITER_VERSION}",
             "Use a later mergerepl.",
         )
-    if table.properties.get("delta.appendOnly", "false").lower() == "true":
-        return (
-            f"table '{table.path}' is append-only (delta.appendOnly = true), so updates and deletes of other "
-            "replicas could not be applied",
-            "Unset the property, or leave the table out.",
-        )
-    return None
+    return append_only_problem(table)
+
+
+def append_only_problem(table: TableFacts) -> Problem | None:
+    """Return that a table takes no updates and deletes, and what to do; None if it does."""
+    if table.properties.get("delta.appendOnly", "false").lower() != "true":
+        return None
+    return (
+        f"table '{table.path}' is append-only (delta.appendOnly = true), so updates and deletes of other "
+        "replicas could not be applied",
+        "Unset the property, or leave the table out.",
+    )
 
 
 def _check_column_names(article: Article, table: TableFacts) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from mergerepl.errors import PublicationError, StoreError
 from mergerepl.model.publication import Subscription, SyncType
 from mergerepl.publish.check_article import column_problem, table_problem
-from mergerepl.publish.column_types import CHAR_VARCHAR, Field, ddl_of
+from mergerepl.publish.column_types import CHAR_VARCHAR, EMPTY_IS_NULL, Field, ddl_of
 from mergerepl.publish.replica_state import ReplicaState
 from mergerepl.publish.table_facts import TableFacts, read_table_facts
 from mergerepl.publish.unfinished import article_table, check_unwritten, is_unfinished, is_vacant
@@ -16,8 +16,6 @@ from mergerepl.store.deltalog import GENERATION_EXPRESSION, is_delta_table
 from mergerepl.store.lease import check_not_held
 from mergerepl.systables.catalog import SubscriptionState
 from mergerepl.systables.table import FOLDER
-
-_EMPTY_IS_NULL = ("string", "binary")
 
 
 def check_was_ours(publisher: ReplicaState, subscriber: ReplicaState, row: Row | None) -> None:
@@ -159,7 +157,7 @@ def _check_schema(article: Row, source: TableFacts, table: TableFacts) -> None:
         elif _generated(ours) != _generated(theirs):
             how = f"its column '{name}' is {_generated(theirs)}, and the publisher's is {_generated(ours)}"
             _differ(article, table.path, how)
-        elif ours["type"] in _EMPTY_IS_NULL and _is_partition(name, source) != _is_partition(name, table):
+        elif ours["type"] in EMPTY_IS_NULL and _is_partition(name, source) != _is_partition(name, table):
             here, there = ("is one of", "is not") if _is_partition(name, table) else ("is none of", "is")
             how = (
                 f"its column '{name}' {here} its partition columns, and the publisher's {there}: Delta keeps an empty "

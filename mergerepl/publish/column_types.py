@@ -11,6 +11,13 @@ Json = Any
 Field = dict[str, Any]
 """A field of a Delta schema: name, type, nullable, metadata."""
 
+CHAR_VARCHAR = "__CHAR_VARCHAR_TYPE_STRING"
+"""The property of a column with its whole type, if char or varchar is in it, at any depth."""
+
+EMPTY_IS_NULL = ("string", "binary")
+"""Types of partition columns in which Delta stores an empty value as NULL."""
+
+_PADDED = re.compile(r"(?<!var)char\(\d+\)")
 _DDL_NAMES = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"}
 _JSON_NAMES = {ddl: json for json, ddl in _DDL_NAMES.items()}
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
@@ -82,12 +89,6 @@ def bare(data_type: Json) -> Json:
     if isinstance(data_type, dict):
         return {name: bare(value) for name, value in data_type.items() if name != "metadata"}
     return data_type
-
-
-CHAR_VARCHAR = "__CHAR_VARCHAR_TYPE_STRING"
-"""The property of a column with its whole type, if char or varchar is in it, at any depth."""
-
-_PADDED = re.compile(r"(?<!var)char\(\d+\)")
 
 
 def padded_types(column: Field) -> list[str]:

@@ -157,8 +157,10 @@ def _repid_at(root: Path) -> str | None:
 
 
 def same_place(one: Path, other: Path) -> bool:
-    """Return whether two paths lead to one folder."""
-    return os.path.realpath(one) == os.path.realpath(other)
+    """Return whether two paths lead to one folder: through links, or a folder that is mounted twice."""
+    if os.path.realpath(one) == os.path.realpath(other):
+        return True
+    return one.is_dir() and other.is_dir() and one.samefile(other)
 
 
 def change_info(replica: Path, /, **values: Any) -> None:

@@ -313,8 +313,14 @@ def is_waited_for(situation: Situation) -> bool:
 def _is_idle(situation: Situation) -> bool:
     """Return whether nobody but the publisher has rows of the publication: what changed then need not travel."""
     pubid = situation.work.pubid
-    return not situation.active and not any(
-        generation["pubid"] == pubid for generation in situation.publisher.control.rows(genhistory.TABLE)
+    # One that the file does not name any more relies on captures until it has ended.
+    is_left = any(row["status"] == SubscriptionState.ACTIVE for row, _ in situation.left)
+    return (
+        not situation.active
+        and not is_left
+        and not any(
+            generation["pubid"] == pubid for generation in situation.publisher.control.rows(genhistory.TABLE)
+        )
     )
 
 

@@ -163,19 +163,23 @@ def _checkpoints(table: Path) -> dict[int, list[Path]]:
 def _checkpoint_actions(path: Path) -> list[dict[str, Any]]:
     if path.suffix == ".json":
         return actions_of(path.read_text(encoding="utf-8"))
+    import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
+    rows: list[dict[str, Any]] = []
     try:
         file = pq.ParquetFile(path)
-        columns = [name for name in _ACTIONS if name in file.schema_arrow.names]
-        rows = file.read(columns=columns).to_pylist() if columns else []
+        for name in set(_ACTIONS).intersection(file.schema_arrow.names):
+            column = file.read(columns=[name])
+            # Most rows of a checkpoint are the table's files: those are left out before Python makes objects of them.
+            rows += column.filter(pc.is_valid(column[name])).to_pylist()
     except (OSError, ValueError) as error:  # pyarrow's own errors are these
         raise StoreError(
             f"The checkpoint '{path}' of a Delta log cannot be read: {error}. Restore the file from a copy; or, if all "
             "commits since the last checkpoint before it are there, remove it.",
             table=str(path.parent.parent),
         ) from error
-    return [_plain(row) for row in rows if any(row.values())]
+    return [_plain(row) for row in rows]
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:

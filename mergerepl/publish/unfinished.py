@@ -36,7 +36,8 @@ def is_vacant(table: Path) -> bool:
         return not os.path.lexists(table)
     log = log_path(table, 0).parent
     return all(
-        path.is_dir() or (path.parent == log and path.name.startswith(".") and path.suffix == ".tmp")
+        (path.is_dir() and not path.is_symlink())
+        or (path.parent == log and path.name.startswith(".") and path.suffix == ".tmp")
         for path in table.rglob("*")
     )
 
@@ -61,9 +62,9 @@ def check_unwritten(root: Path, table: Path) -> None:
     for commit in commits(table, from_version_exclusive=0, through_version_inclusive=head):
         if commit.is_user_change:
             raise PublicationError(
-                f"Subscriber '{root}' was being initialised when it was interrupted, and table '{table}' has "
-                f"been written to since (version {commit.version}). Move the table away, run `mergerepl "
-                "apply` again, and put those rows in afterwards.",
+                f"Subscriber '{root}' is not initialised yet, and somebody has written to its table '{table}' already "
+                f"(version {commit.version}). Move the table away, run `mergerepl apply` again, and put those rows in "
+                "afterwards.",
                 replica=str(root),
                 table=str(table),
             )

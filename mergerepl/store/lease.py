@@ -105,12 +105,14 @@ def holder(root: Path) -> dict[str, object] | None:
 
 
 def check_not_held(root: Path) -> None:
-    """Check that no other process holds the replica.
+    """Check that no other process of this machine holds the replica.
+
+    Whether one of another machine lives cannot be told here: one that was killed leaves its note as well.
 
     Raises: LeaseError naming the holder.
     """
     who = holder(root)
-    if who is not None and who["pid"] != os.getpid():
+    if who is not None and who["host"] == socket.gethostname() and who["pid"] != os.getpid():
         raise _in_use(root, who)
 
 

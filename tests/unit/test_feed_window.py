@@ -76,7 +76,7 @@ def test_what_a_session_that_was_given_up_left_behind_is_a_change(orders: Path) 
     info = {"operation": "MERGE", "userMetadata": mark.to_user_metadata()}
     removed = {"path": "gone.parquet", "dataChange": True}
     commit(orders, {"commitInfo": info}, {"remove": removed})
-    assert [each.version for each in window(orders).user_commits] == [1]
+    assert [each.version for each in window(orders).changing_commits] == [1]
 
 
 def nested(*, may_be_null: bool) -> Change:
