@@ -24,10 +24,12 @@ settings.load_profile(os.environ.get("MERGEREPL_TEST_PROFILE", "dev"))
 # Folders whose modules take minutes each: begun last, one of them would leave the other worker without work.
 LONGEST = {"properties", "faults", "scenarios"}
 
-# They run many sessions and commands over few rows.
+# They run many sessions and commands over few rows. What values come to is for those that are not here.
 INTERPRETED = (
-    *("bad_inputs/", "faults/"),
-    *("spark/test_publish_", "spark/test_monitoring", "spark/test_preview", "spark/test_compaction"),
+    *("bad_inputs/", "faults/", "properties/test_regress", "properties/test_shrinking"),
+    *("spark/test_compaction", "spark/test_constraint_traps", "spark/test_key_traps", "spark/test_left_out"),
+    *("spark/test_lookup", "spark/test_monitoring", "spark/test_preview", "spark/test_publish_"),
+    "spark/test_window_traps",
 )
 
 # Two workers share the machine: their heaps must fit beside each other.

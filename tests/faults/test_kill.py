@@ -14,10 +14,7 @@ from pyspark.sql import SparkSession
 from tests.faults.test_crash_everywhere import Crashing
 from tests.faults.test_crash_ladder import LADDER
 
-KILLED = (
-    ("publisher.after_merge", "killgroup"),
-    ("subscriber.before_merge", "jvm"),
-)
+KILLED = (("publisher.after_merge", "killgroup"),)
 """What every run of the tests tries; `--long` tries everything."""
 
 EVERYTHING = [

@@ -118,6 +118,7 @@ def test_inv_25_commits_that_slip_in_before_the_merge_survive_or_are_logged(
     assert engine.sync("north").status == "nothing_to_do"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_inv_25_second_rows_of_a_key_that_slip_in_are_told_and_no_row_is_lost_with_one_of_them(
     spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

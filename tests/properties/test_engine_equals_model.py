@@ -104,6 +104,7 @@ SETTINGS = [
             "columns",
         ),
         id="column-resolution-columns",
+        marks=pytest.mark.slow,
     ),
     pytest.param(
         14,

@@ -157,6 +157,7 @@ def test_sessions_report_the_conflicts_they_met(story):
     assert reported == len(story.conflicts())
 
 
+@pytest.mark.slow
 def test_the_same_from_the_command_line(spark, tmp_path):
     tables = read_sample(days=((1, 1),))
     for name in ("airports", "airlines"):

@@ -67,7 +67,7 @@ def test_what_a_table_was_made_not_to_take_later_is_told_before_anything_is_appl
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("tracking", ["column", "row"])
+@pytest.mark.parametrize("tracking", ["column", pytest.param("row", marks=pytest.mark.slow)])
 def test_generated_columns_neither_conflict_nor_hide_a_broken_rule(
     spark: SparkSession, replica_dir: Path, tracking: str
 ) -> None:

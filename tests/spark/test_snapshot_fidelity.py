@@ -109,7 +109,13 @@ FEATURES = {
 }
 
 
-@pytest.mark.parametrize("feature", FEATURES)
+@pytest.mark.parametrize(
+    "feature",
+    [
+        pytest.param(each, marks=pytest.mark.slow if each in ("row tracking", "random prefixes") else ())
+        for each in FEATURES
+    ],
+)
 def test_a_table_with_a_feature_is_published(spark: SparkSession, replica_dir: Path, feature: str) -> None:
     hub = Hub(replica_dir)
     path = hub.publisher / "orders"
