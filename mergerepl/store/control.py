@@ -16,6 +16,7 @@ from mergerepl.systables.table import FOLDER, SystemTable
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from deltalake import QueryBuilder
 
 Row = dict[str, Any]
 
@@ -119,7 +120,7 @@ def _version_and_rows(
     order_limit: str = "",
     required: Sequence[str] = (),
 ) -> tuple[int, "pa.Table"]:
-    from deltalake import DeltaTable, QueryBuilder
+    from deltalake import DeltaTable
 
     with _told_plainly(path):
         table = DeltaTable(str(path))
@@ -131,11 +132,24 @@ def _version_and_rows(
         select = ", ".join(f'"{name}"' for name in names if name in stored)
         condition = f" where {where}" if where else ""
         query = f"select {select} from t{condition} {order_limit}"
-        result = QueryBuilder().register("t", table).execute(query).read_all()
+        result = _query_builder().register("t", table).execute(query).read_all()
     empty = [name for name in required if result.column(name).null_count]
     if empty:
         raise _lacking(path, empty[0], "has no value in")
     return table.version(), result
+
+
+def _query_builder() -> "QueryBuilder":
+    """Return delta-rs' queries, told to read Spark's times as Spark does.
+
+    By default Spark writes them as INT96, which DataFusion takes for nanoseconds in 64 bits: after 2262-04-11, and before
+    1677-09-21, it would read other times.
+    """
+    from deltalake import QueryBuilder
+
+    builder = QueryBuilder()
+    builder.execute("SET datafusion.execution.parquet.coerce_int96 = us").read_all()
+    return builder
 
 
 def _python_rows(stored: "pa.Table", names: Sequence[str]) -> list[Row]:

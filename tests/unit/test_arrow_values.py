@@ -4,6 +4,7 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 
@@ -45,3 +46,19 @@ def test_a_stored_date_that_python_cannot_hold_is_read_as_text(tmp_path: Path) -
     rows = read_rows(tmp_path / "t", ["d", "row"], order_limit="order by d")
     assert [row["d"] for row in rows] == ["-0043-08-22", date(2019, 4, 14), "+12343-12-07", None]
     assert [row["row"]["c0"] for row in rows] == ["-0043-08-22", date(2019, 4, 14), "+12343-12-07", None]
+
+
+def test_times_that_spark_wrote_are_read_as_it_reads_them(tmp_path: Path) -> None:
+    """As INT96, which has room for more nanoseconds than 64 bits: 9999-12-31 was read as 1816-03-29."""
+    late, early = (datetime(year, 12, 31, tzinfo=UTC) for year in (9999, 1500))
+    times = pa.array([late, early], pa.timestamp("us", "UTC"))
+    rows = pa.table({"t": times, "s": pa.StructArray.from_arrays([times], ["t"])})
+    write_deltalake(str(tmp_path), rows, configuration={"delta.dataSkippingNumIndexedCols": "0"})
+    (file,) = tmp_path.glob("*.parquet")
+    log = tmp_path / "_delta_log" / f"{0:020d}.json"
+    before = file.stat().st_size
+    pq.write_table(rows, file, use_deprecated_int96_timestamps=True, store_schema=False)
+    log.write_text(log.read_text().replace(f'"size":{before}', f'"size":{file.stat().st_size}'))
+    assert read_rows(tmp_path, ["t", "s"]) == [{"t": each, "s": {"t": each}} for each in (late, early)]
+    where = "t = arrow_cast('9999-12-31', 'Timestamp(Microsecond, Some(\"UTC\"))')"
+    assert [row["t"] for row in read_rows(tmp_path, ["t"], where=where)] == [late]
