@@ -161,6 +161,8 @@ def java_command(java: Java, class_path: list[Path], options: list[str]) -> list
     return [
         str(java.executable),
         *options,
+        # Spark takes expressions apart by recursion, and a table of many columns has deep ones (measured with 2,000).
+        "-Xss4m",
         "-XX:+IgnoreUnrecognizedVMOptions",
         *(f"--add-opens={package}=ALL-UNNAMED" for package in OPENED_PACKAGES),
         "-Djdk.reflect.useDirectMethodHandle=false",

@@ -10,7 +10,6 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,7 @@ from mergerepl.model.article import PublishedArticle
 from mergerepl.spark import new_session
 from mergerepl.store.deltalog import Commit, CommitMark, find_own_commit, head_version
 from mergerepl.store.engine_errors import COMMIT_CONFLICTS
-from mergerepl.store.images import identity_value, same_value
+from mergerepl.store.images import all_true, identity_value, same_value
 from mergerepl.store.in_memory import keep_in_memory, let_go
 from mergerepl.store.sql import quote
 from mergerepl.store.staged_rows import read_staged
@@ -226,7 +225,7 @@ def _merge(
                 for name, field in columns.items()
                 if name in kept_equal
             ]
-            differs = ~reduce(lambda one, other: one & other, same)
+            differs = ~all_true(same)
             merge = merge.whenMatchedUpdate(condition=differs, set=changed)
         not_deleted = F.col("s.action") != Action.DELETE.value
         merge = (

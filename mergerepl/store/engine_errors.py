@@ -26,6 +26,10 @@ COMMIT_CONFLICTS = (
 _AGAIN = (
     "Mend the cause and run again: a session that was staged is finished first; else nothing was changed."
 )
+_DEEP = (
+    "java.lang.StackOverflowError, which a table of very many columns may lead to. Start Spark with "
+    "spark.driver.extraJavaOptions=-Xss16m, or let mergerepl start its own; or publish fewer columns (`columns:`)."
+)
 
 
 @contextmanager
@@ -45,6 +49,8 @@ def told_plainly(doing: str) -> Iterator[None]:
                 f"Another writer won a commit while {doing}: {_first_line(error)}. {_AGAIN}"
             ) from error
         cause = error.java_exception if isinstance(error, Py4JJavaError) else error
+        if "StackOverflowError" in str(cause):
+            raise StoreError(f"Spark failed while {doing}: {_DEEP} {_AGAIN}") from error
         raise StoreError(f"Spark failed while {doing}: {_first_line(cause)}. {_AGAIN}") from error
     except (DeltaError, OSError) as error:
         raise StoreError(

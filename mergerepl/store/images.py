@@ -86,10 +86,15 @@ def image_type(frame: DataFrame, column: str) -> T.StructType:
 def same_image(one: str, other: str, data_type: T.StructType) -> Column:
     """Return whether two images (columns of one frame) hold the same bits."""
     terms = [same_value(F.col(f"{one}.{f.name}"), F.col(f"{other}.{f.name}"), f.dataType) for f in data_type]
-    result = terms[0]
-    for term in terms[1:]:
-        result = result & term
-    return result
+    return all_true(terms)
+
+
+def all_true(terms: Sequence[Column]) -> Column:
+    """Return whether all terms are true, as a tree: Spark's stack is not as deep as a table may have columns."""
+    if len(terms) == 1:
+        return terms[0]
+    middle = len(terms) // 2
+    return all_true(terms[:middle]) & all_true(terms[middle:])
 
 
 def image_hash(image: str, data_type: T.StructType) -> Column:

@@ -75,3 +75,11 @@ def test_what_a_call_of_a_gone_engine_raises_says_that_it_ended(gone: JavaGatewa
 def test_errors_of_files_have_nothing_to_do_with_the_engine(raised: Exception) -> None:
     with pytest.raises(StoreError, match="A file could not be read or written"), told_plainly("testing"):
         raise raised
+
+
+def test_62_a_stack_that_is_too_small_for_a_wide_table_says_how_to_get_a_larger_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(SparkContext, "_gateway", None)
+    with pytest.raises(StoreError, match=r"very many columns .*-Xss16m"), told_plainly("testing"):
+        raise PySparkException("An error occurred: java.lang.StackOverflowError")
