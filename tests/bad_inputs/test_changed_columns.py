@@ -1,0 +1,123 @@
+"""Columns that are not the published ones: in a table that a subscriber brings along, or since they were published."""
+# ruff: noqa: E501 - one case is one line
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mergerepl.snapshot.new_table import NewTable, create_table
+from mergerepl.store.deltalog import CommitMark
+from mergerepl.systables import replinfo
+from tests.bad_inputs.conftest import Refused, run
+from tests.bad_inputs.network import FILE, PROPERTIES, Network, commit
+from tests.bad_inputs.test_sessions import (
+    BOTH,
+    SCHEMA,
+    SYNC,
+    Schema,
+    add,
+    altered,
+    drop,
+    no_null,
+    rename,
+    retype,
+)
+from tests.spark.publishing import column
+
+pytestmark = pytest.mark.usefixtures("no_engine")
+
+ID, REGION, AMOUNT = column("id", "long"), column("region", "string"), column("amount", "double")
+SHORT = column("region", "string", __CHAR_VARCHAR_TYPE_STRING="varchar(3)")
+COUNTED = column("id", "long", **{"delta.identity.start": 1, "delta.identity.step": 1})
+COMPUTED = column("amount", "double", **{"delta.generationExpression": "id * 2"})
+COPIED = "move it away and leave `sync_type` out"
+
+OWN_TABLES: list[Any] = [
+    pytest.param([ID, REGION, column("amount", "decimal(10,2)")], (), ("'amount' is decimal(10,2) instead of double", COPIED), id="64 other type"),
+    pytest.param([column("id", "integer"), REGION, AMOUNT], (), ("'id' is int instead of bigint", COPIED), id="64 other type of the key"),
+    pytest.param([ID, {**REGION, "nullable": False}, AMOUNT], (), ("'region' allows no NULL, while the publisher's does", COPIED), id="65 NOT NULL"),
+    pytest.param([ID, REGION, AMOUNT, column("note", "string")], (), ("has the column 'note', which is not published", COPIED), id="67 extra column"),
+    pytest.param([ID, REGION], (), ("has no column 'amount'", COPIED), id="67 a column less"),
+    pytest.param([ID, column("Region", "string"), AMOUNT], (), ("has no column 'region'", COPIED), id="60 name in another case"),
+    pytest.param([COUNTED, REGION, AMOUNT], (), ("'id' is an identity column", "GUIDs"), id="69 identity column"),
+    pytest.param([ID, REGION, COMPUTED], (), ("'amount' is generated as (id * 2), and the publisher's is not generated", COPIED), id="69 generated column"),
+    pytest.param([ID, SHORT, AMOUNT], (), ("'region' is varchar(3) instead of string", COPIED), id="71 varchar"),
+    pytest.param([ID, REGION, AMOUNT], ("region",), ("'region' is one of its partition columns, and the publisher's is not", COPIED), id="73 partitioned"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("fields", "partitioned_by", "says"), OWN_TABLES)
+def test_a_subscribers_own_table_that_is_not_like_the_publishers(
+    network: Network,
+    refused: Refused,
+    fields: list[dict[str, Any]],
+    partitioned_by: tuple[str, ...],
+    says: tuple[str, ...],
+) -> None:
+    new = NewTable(fields, partitioned_by, PROPERTIES)
+    create_table(network.root("west") / "orders", new, CommitMark("test", "create"))
+    network.write_file(
+        subscriptions=[{"subscriber": "./north"}, {"subscriber": "./west", "sync_type": "none"}]
+    )
+    refused("apply", FILE, code=1, says=("'orders'", "/west/orders'", *says))
+
+
+def mapped(change: Callable[[Schema], None]) -> Callable[[Path], None]:
+    """Return what changes columns as ALTER TABLE does with column mapping: files keep the physical names."""
+
+    def alter(table: Path) -> None:
+        lines = (table / "_delta_log" / f"{0:020d}.json").read_text().splitlines()
+        action = next(json.loads(line) for line in lines if "metaData" in line)
+        body = action["metaData"]
+        schema = json.loads(body["schemaString"])
+        for number, field in enumerate(schema["fields"], 1):
+            names = {"delta.columnMapping.id": number, "delta.columnMapping.physicalName": field["name"]}
+            field["metadata"] = names
+        body["configuration"] |= {"delta.columnMapping.mode": "name", "delta.columnMapping.maxColumnId": "3"}
+        protocol = {"protocol": {"minReaderVersion": 2, "minWriterVersion": 5}}
+        for step in (lambda _: None, change):
+            step(schema)
+            body["schemaString"] = json.dumps(schema)
+            commit(table, {"commitInfo": {"operation": "ALTER TABLE"}}, protocol, action)
+
+    return alter
+
+
+CHANGES: list[Any] = [
+    pytest.param(altered(retype), "'amount' changed its type from double to string", id="64 other type"),
+    pytest.param(altered(no_null), "'region' became NOT NULL", id="65 NOT NULL"),
+    pytest.param(altered(add), "column 'extra' was added", id="67 extra column"),
+    pytest.param(altered(drop), "'amount' was dropped or renamed", id="68 dropped"),
+    pytest.param(altered(rename), "'region' was dropped or renamed", id="68 renamed"),
+    pytest.param(mapped(drop), "'amount' was dropped or renamed", id="68 dropped with column mapping"),
+    pytest.param(mapped(rename), "'region' was dropped or renamed", id="68 renamed with column mapping"),
+]
+
+
+@pytest.mark.parametrize("where", [("hq",), ("hq", "north")], ids=" and ".join)
+@pytest.mark.parametrize(("change", "says"), CHANGES)
+def test_a_column_that_changed_at_the_publisher_or_at_both_sides(
+    network: Network, refused: Refused, change: Callable[[Path], None], says: str, where: tuple[str, ...]
+) -> None:
+    """The same change made everywhere is refused as well; one at the subscriber alone, see `test_sessions`."""
+    for name in where:
+        change(network.root(name) / "orders")
+        refused("capture", name, code=1, says=(f"/{name}", says, *SCHEMA))
+    refused(*SYNC, code=1, says=("/hq", says, *SCHEMA))
+    network.write_file("more.yml", subscriptions=[*network.stated["subscriptions"], {"subscriber": "./west"}])
+    refused("apply", "more.yml", code=1, says=("'orders'", says))
+    assert says in run("status", "hq").stdout
+
+
+@pytest.mark.parametrize("words", BOTH)
+def test_65_a_column_that_takes_null_again(
+    network: Network, refused: Refused, words: tuple[str, ...]
+) -> None:
+    """The other side may not: a NULL from here could not be stored there."""
+    altered(no_null)(network.root("north") / "orders")
+    network.edit("north", replinfo.TABLE, captured={1: 1}, captured_commits={})
+    altered(lambda schema: None)(network.root("north") / "orders")
+    refused(*words, code=1, says=("/north", "'region' is not NOT NULL any more", *SCHEMA))
