@@ -23,8 +23,8 @@ Refused = Callable[..., str]
 
 # From a line's beginning to the end: what a name brings along must not look like another message.
 _ERROR = re.compile(r"^Error: (.*?)(?=^Error: |\Z)", re.MULTILINE | re.DOTALL)
-# Spark reads files side by side: which of several bad ones it meets first differs from run to run.
-_DATA_FILE = re.compile(r"part-[-\w.]+\.parquet")
+# Spark reads files side by side: which of several bad ones it meets first differs from run to run. So do logs.
+_FILE_OF_A_RUN = re.compile(r"part-[-\w.]+\.parquet|engine-[-\w.]+\.log")
 _WITH_PROGRESS = {"apply", "capture", "sync"}
 
 
@@ -106,7 +106,7 @@ def refused(folder: Path) -> Refused:
 
 
 def _told(message: str) -> list[str]:
-    return [_DATA_FILE.sub("part", printable(line)) for line in message.splitlines()]
+    return [_FILE_OF_A_RUN.sub("file", printable(line)) for line in message.splitlines()]
 
 
 def message_of(shown: Result, code: int) -> str:

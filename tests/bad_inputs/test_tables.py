@@ -235,6 +235,7 @@ PLACES: list[Any] = [
     pytest.param(lambda n: "./loop", 2, ("loop of symbolic links", "Check the path"), id="31 loop"),
     pytest.param(lambda n: "./100%41", 2, ("%41", "Rename the folder"), id="33 percent code"),
     pytest.param(lambda n: "./a[b]", 2, ("[", "Rename the folder"), id="37 bracket"),
+    pytest.param(lambda n: "./a?b", 2, ("?", "Rename the folder"), id="37 question mark"),
 ]  # fmt: skip
 
 

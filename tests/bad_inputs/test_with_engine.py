@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from mergerepl.store.deltalog import head_version
 from tests.bad_inputs.conftest import Refused, run
 from tests.bad_inputs.network import Network, commit, write_table
+from tests.bad_inputs.test_sessions import Schema, altered
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
@@ -41,6 +42,25 @@ def test_rows_that_cannot_be_published(
     write_table(network.root("hq") / "lines", values(*ids))
     network.write_file(articles=[*network.stated["articles"], {"name": "lines", "key": ["id"]}])
     refused("apply", "sales.yml", *extra, code=1, says=("'lines' cannot be published", *says))
+
+
+def test_58_guids_that_are_none(network: Network, refused: Refused) -> None:
+    """A number is refused without the engine: see `a rowguid that is a number` in `test_tables`."""
+    guid = "3F2504E0-4F89-11D3-9A0C-0305E82C3301"
+    write_table(
+        network.root("hq") / "lines", {"guid": [None, guid, guid.lower(), "nonsense"], "n": [1, 2, 3, 4]}
+    )
+    network.write_file(articles=[*network.stated["articles"], {"name": "lines", "rowguid": "guid"}])
+    bad = (
+        "NULL values",
+        "guid=NULL",
+        "duplicate values",
+        f"guid={guid.lower()}",
+        "no GUIDs",
+        "guid=nonsense",
+    )
+    says = ("'lines' cannot be published", "its rowguid column (guid)", *bad, "Correct these rows")
+    refused("apply", "sales.yml", code=1, says=says)
 
 
 @pytest.mark.parametrize(
@@ -108,19 +128,46 @@ def test_a_table_that_cannot_be_read(
     refused(*words, code=1, says=("/north",))
 
 
-def test_70_rows_that_the_other_side_does_not_take(
-    spark: SparkSession, network: Network, refused: Refused
+def positive(spark: SparkSession, table: Path) -> None:
+    spark.sql(f"ALTER TABLE delta.`{table}` ADD CONSTRAINT small CHECK (amount < 5)")
+
+
+def three_letters(spark: SparkSession, table: Path) -> None:
+    """As ALTER TABLE does, and as a copy has it whose rows another engine than Spark writes: it measures nothing."""
+
+    def declare(schema: Schema) -> None:
+        schema["fields"][1]["metadata"] = {"__CHAR_VARCHAR_TYPE_STRING": "varchar(3)"}
+
+    altered(declare)(table)
+
+
+def by_region(spark: SparkSession, table: Path) -> None:
+    """Its rows stay as they are; only where they are kept is another thing."""
+    write_table(table, mode="overwrite", schema_mode="overwrite", partition_by=["region"])
+
+
+NOT_TAKEN: list[Any] = [
+    pytest.param(positive, "E", "CHECK constraint 'small'", id="70 CHECK"),
+    pytest.param(three_letters, "North", "type varchar(3) of column 'region'", id="71 varchar overflow"),
+    pytest.param(
+        by_region, "", "partition column 'region' that no value is empty", id="73 partitioned by it"
+    ),
+]
+
+
+@pytest.mark.parametrize(("restrict", "region", "rule"), NOT_TAKEN)
+def test_rows_that_the_other_side_does_not_take(
+    spark: SparkSession,
+    network: Network,
+    refused: Refused,
+    restrict: Callable[[SparkSession, Path], None],
+    region: str,
+    rule: str,
 ) -> None:
     """What was captured stays captured; beyond it, a changeset that breaks a rule leaves no trace."""
-    spark.sql(f"ALTER TABLE delta.`{network.root('hq') / 'orders'}` ADD CONSTRAINT small CHECK (amount < 5)")
-    network.add_rows("north", 9)
+    restrict(spark, network.root("hq") / "orders")
+    write_table(network.root("north") / "orders", {**values(9), "region": [region]}, mode="append")
     assert run(*SYNC).exit_code == 1
     assert [head_version(network.root(name) / "orders") for name in ("hq", "north")] == [1, 1]
-    says = (
-        "CHECK constraint 'small'",
-        "/hq/orders'",
-        '{"id":9}',
-        "Nothing was applied",
-        "Correct these rows",
-    )
+    says = (rule, "/hq/orders'", '{"id":9}', "Nothing was applied", "Correct these rows")
     refused(*SYNC, code=1, says=says)
