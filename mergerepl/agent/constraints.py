@@ -18,7 +18,7 @@ from mergerepl.agent.stage import StagedArticle
 from mergerepl.errors import ApplyError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.publish.check_article import append_only_problem
-from mergerepl.publish.column_types import CHAR_VARCHAR, EMPTY_IS_NULL
+from mergerepl.publish.column_types import CHAR_VARCHAR, EMPTY_IS_NULL, padded_types
 from mergerepl.publish.table_facts import TableFacts, read_table_facts
 from mergerepl.store.replica import Replica
 from mergerepl.store.sql import quote, unlike_any
@@ -73,15 +73,19 @@ def refuse_violations(
 
     Raises: ApplyError naming the rule, the table and up to three keys; nothing has been applied then.
     """
-    sides = (
-        (staged.publisher, publisher, at_publisher, changes.PUBLISHER_ACTION),
-        (staged.subscriber, subscriber, at_subscriber, changes.SUBSCRIBER_ACTION),
+    tables = (
+        read_table_facts(publisher.table(at_publisher)),
+        read_table_facts(subscriber.table(at_subscriber)),
     )
-    for work, replica, article, action in sides:
+    _refuse_other_padding(at_publisher, *tables)
+    sides = (
+        (staged.publisher, at_publisher, changes.PUBLISHER_ACTION),
+        (staged.subscriber, at_subscriber, changes.SUBSCRIBER_ACTION),
+    )
+    for facts, (work, article, action) in zip(tables, sides, strict=True):
         if not work.touches_rows:
             continue
-        table = replica.table(article)
-        facts = read_table_facts(table)
+        table = facts.path
         takes_away = work.actions.get(changes.Action.UPDATE) or work.actions.get(changes.Action.DELETE)
         problem = append_only_problem(facts)
         if takes_away and problem is not None:
@@ -104,6 +108,27 @@ def refuse_violations(
                 article=article.name,
                 table=str(table),
             )
+
+
+def _refuse_other_padding(article: PublishedArticle, publisher: TableFacts, subscriber: TableFacts) -> None:
+    """Check that texts are padded at both sides or at none: equal keys would differ, and each row come twice.
+
+    A table that is declared anew is told from its log, unless it was while a session worked.
+
+    Raises: ApplyError.
+    """
+    for name in article.columns:
+        one, other = publisher.field(name), subscriber.field(name)
+        if one is None or other is None or padded_types(one) == padded_types(other):
+            continue
+        raise ApplyError(
+            f"Article '{article.name}': column '{name}' is a char(n) at one side only, or of another length "
+            f"({publisher.path}: {', '.join(padded_types(one)) or 'none'}; {subscriber.path}: "
+            f"{', '.join(padded_types(other)) or 'none'}), so its texts would differ in their padding. Nothing was "
+            "applied. Declare the column as it was when it was published, then run again.",
+            article=article.name,
+            column=name,
+        )
 
 
 def broken_rules(rows: DataFrame, facts: TableFacts, article: PublishedArticle) -> DataFrame | None:

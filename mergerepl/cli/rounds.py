@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 from types import FrameType
 
 import click
@@ -45,18 +46,21 @@ def repeat(once: Callable[[], SyncResult], output: Output, *, interval_s: float)
     main thread takes Ctrl-C for itself and cancels the running jobs, leaves it alone.
 
     Raises:
-        MergeReplError: One that another round would meet again, such as a wrong configuration.
+        MergeReplError: One that another round would meet again, such as a wrong configuration. A replica that was there in
+            an earlier round and is not now may come back.
     """
+    has_run = False
     with _signals() as stop, ThreadPoolExecutor(max_workers=1, thread_name_prefix="sync") as worker:
         while not stop.asked:
             try:
                 result = _result(worker.submit(once))
+                has_run = True
                 output.synced_round(result, time=_now())
                 # Those that can go on do: one subscriber out of reach, say, does not stop the others.
                 if all(session.is_failed and not session.is_transient for session in result.sessions):
                     return FAILED
             except MergeReplError as error:
-                if not isinstance(error, Transient):
+                if not (isinstance(error, Transient) or (has_run and _is_out_of_reach(error))):
                     raise
                 _report(error, output)
             _sleep(interval_s, stop)
@@ -87,6 +91,13 @@ def _sleep(seconds: float, stop: Stop) -> None:
     until = time.monotonic() + seconds
     while not stop.asked and (left := until - time.monotonic()) > 0:
         time.sleep(min(left, _LOOK_S))
+
+
+def _is_out_of_reach(error: MergeReplError) -> bool:
+    """Return whether an error is about a replica of which nothing is there: not mounted any more, if it once was."""
+    root = error.facts.get("replica")
+    folder = Path(str(root))
+    return root is not None and (not folder.is_dir() or not any(folder.iterdir()))
 
 
 def _report(error: MergeReplError, output: Output) -> None:

@@ -58,8 +58,9 @@ def sync(
 
     FILE or the publisher's folder means all its subscriptions, a subscriber's folder its own.
 
-    With --interval one process stays warm and reports one line a round. It goes on after a transient error, and
-    as long as one session of several goes well; it ends when all fail for another reason. On SIGTERM or Ctrl-C
+    With --interval one process stays warm and reports one line a round. It goes on after a transient error (such as
+    a replica that is not mounted any more), and as long as one session of several goes well; it ends when all fail
+    for another reason. On SIGTERM or Ctrl-C
     it stops after the current session; a second signal ends it at once, which is safe too.
 
     Example:

@@ -242,6 +242,7 @@ def test_inv_31_44_late_halves_that_a_constraint_does_not_take_together(
     assert sync().status == "nothing_to_do"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_inv_31_44_late_halves_of_which_a_generated_column_cannot_be_computed(
     spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch

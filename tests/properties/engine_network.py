@@ -112,7 +112,7 @@ class EngineNetwork:
 
     def rows(self, replica: str) -> Rows:
         """Return key -> values of one replica's table."""
-        table = self.spark.read.format("delta").load(str(self.path(replica) / "t")).toArrow().to_pydict()
+        table = LogTable(str(self.path(replica) / "t")).to_pyarrow_table().to_pydict()
         return {key: values for key, *values in zip(table["id"], *(table[c] for c in COLUMNS), strict=True)}
 
     def conflicts(self) -> list[tuple[str, int, str, str, tuple[str | None, ...] | None]]:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 import mergerepl
@@ -67,8 +68,8 @@ class Pair:
         return self.spark.read.format("delta").load(str(info)).count()
 
     def rows(self, replica: str, article: str) -> list[tuple[object, ...]]:
-        frame = self.spark.read.format("delta").load(str(self.folder / replica / article))
-        return sorted(tuple(row) for row in frame.collect())
+        table = DeltaTable(str(self.folder / replica / article)).to_pyarrow_table()
+        return sorted(tuple(row.values()) for row in table.to_pylist())
 
     def same_rows(self, article: str) -> list[tuple[object, ...]]:
         """Return the rows of both sides, which must be the same."""

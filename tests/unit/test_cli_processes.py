@@ -13,7 +13,7 @@ import pytest
 FAKE = """
 import sys, time, types
 import mergerepl
-from mergerepl.errors import ApplyError, LeaseError
+from mergerepl.errors import ApplyError, LeaseError, StoreError
 from mergerepl.model.results import SessionResult, SyncResult
 
 rounds = []
@@ -22,6 +22,8 @@ def sync(target, *, progress, **options):
     progress.step("sync")
     print(f"began {len(rounds)}", file=sys.stderr, flush=True)
     time.sleep(SESSION_S)
+    if len(rounds) == GONE:
+        raise StoreError("Replica '/nowhere' does not exist.", replica="/nowhere")
     if len(rounds) == 2:
         raise LeaseError("The replica is held by process 42.")
     if len(rounds) == LAST and BROKEN:
@@ -40,8 +42,8 @@ from mergerepl.cli.main import main
 """
 
 
-def start(*arguments, session_s=0.05, last=99, broken=(), after="main()", stdout=subprocess.PIPE):
-    text = f"SESSION_S, LAST, BROKEN = {session_s}, {last}, {broken}\n{FAKE}\n{textwrap.dedent(after)}"
+def start(*arguments, session_s=0.05, last=99, broken=(), gone=None, after="main()", stdout=subprocess.PIPE):
+    text = f"SESSION_S, LAST, BROKEN, GONE = {session_s}, {last}, {broken}, {gone}\n{FAKE}\n{textwrap.dedent(after)}"
     return subprocess.Popen(
         [sys.executable, "-c", text, *map(str, arguments)],
         stdout=stdout,
@@ -59,6 +61,16 @@ def test_rounds_go_on_after_a_transient_error_and_end_at_a_permanent_one(hq):
     assert "held by process 42. Trying again." in complaints
     assert complaints.endswith("Error: The disk is full.\n")
     assert len(complaints.splitlines()) == 3 + 2, "the fake's own lines and the two errors"
+
+
+@pytest.mark.parametrize(("gone", "rounds"), [(1, 1), (3, 4)])
+def test_rounds_wait_for_a_replica_that_was_there_once(hq, gone, rounds):
+    """E13: a store that vanished may return; a path that never led anywhere is a mistake."""
+    process = start("sync", "hq", "--interval", "1s", gone=gone, last=4)
+    complaints = process.communicate(timeout=60)[1]
+    assert complaints.count("began") == rounds
+    assert ("'/nowhere' does not exist. Trying again." in complaints) == (rounds > 1)
+    assert process.returncode == 1
 
 
 @pytest.mark.parametrize("extra", [(), ("--json",)])
