@@ -160,7 +160,7 @@ def _carry_out_side(
         windows = late_windows(side, versions, info)
         if not windows:
             break
-        log.info("%s: %s late commits", replica.root, sum(len(window.changing_commits) for window in windows))
+        log.info("%s: %s late commits", replica.root, sum(len(window.user_commits) for window in windows))
         # Rounds that a run before this one staged are not counted: a rerun must get further than the last.
         rounds += not (current.late_folder(name, current.manifest.round + 1) / MANIFEST).exists()
         if rounds > LATE_ROUNDS:

@@ -17,7 +17,7 @@ from mergerepl import changes
 from mergerepl.agent.stage import StagedArticle
 from mergerepl.errors import ApplyError
 from mergerepl.model.article import PublishedArticle
-from mergerepl.publish.check_article import append_only_problem
+from mergerepl.publish.check_article import write_problem
 from mergerepl.publish.column_types import CHAR_VARCHAR, EMPTY_IS_NULL, padded_types
 from mergerepl.publish.table_facts import TableFacts, read_table_facts
 from mergerepl.store.replica import Replica
@@ -86,9 +86,9 @@ def refuse_violations(
         if not work.touches_rows:
             continue
         table = facts.path
-        takes_away = work.actions.get(changes.Action.UPDATE) or work.actions.get(changes.Action.DELETE)
-        problem = append_only_problem(facts)
-        if takes_away and problem is not None:
+        takes_away = any(work.actions.get(each) for each in (changes.Action.UPDATE, changes.Action.DELETE))
+        problem = write_problem(facts, takes_away=takes_away)
+        if problem is not None:
             what, remedy = problem
             raise ApplyError(
                 f"Article '{article.name}': {what}. Nothing was applied. {remedy}",

@@ -26,24 +26,23 @@ from mergerepl.store.replica import Replica, ReplicaInfo
 class FeedWindow:
     """The versions of one article's table that are not captured yet.
 
-    `changing_commits` changed rows. Our own sessions' commits lie before a window or behind it; one in it is of a session
-    that was given up, and is captured as well (docs/decisions/0008). `gap` says why the feed cannot be used,
-    `generated_columns` which published columns Delta computes, and how.
+    `gap` says why the feed cannot be used, `generated_columns` which published columns Delta computes, and how.
     """
 
     article: PublishedArticle
     table: Path
     from_version_exclusive: int
     through_version_inclusive: int
-    changing_commits: tuple[Commit, ...]
+    user_commits: tuple[Commit, ...]
+    own_versions: tuple[int, ...]
     gap: str | None
     is_late: bool = False
     generated_columns: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def has_changes(self) -> bool:
-        """True when there is something to capture in these versions."""
-        return bool(self.changing_commits) or self.gap is not None
+        """True when a user changed rows in these versions."""
+        return bool(self.user_commits) or self.gap is not None
 
 
 def feed_window(
@@ -68,21 +67,22 @@ def feed_window(
     if through_version_inclusive is not None:
         head = min(head, through_version_inclusive)
     if head == captured and (is_late or is_as_captured(replica, article, info)):
-        return FeedWindow(article, table, captured, head, (), None)
+        return FeedWindow(article, table, captured, head, (), (), None)
     metadata = require_same_table(replica, article, info)
     generated = {name: text for name, text in metadata.generated_columns.items() if name in article.columns}
     try:
         found = list(commits(table, from_version_exclusive=captured, through_version_inclusive=head))
     except TruncatedLogError:
         gone = "versions are gone from its log"
-        return FeedWindow(article, table, captured, head, (), gone, is_late, generated)
+        return FeedWindow(article, table, captured, head, (), (), gone, is_late, generated)
     has_metadata = any(commit.metadata is not None for commit in found)
     before = metadata_when_captured(replica, article, info) if has_metadata else None
     undone = _schema_gap(replica, article, found, before, at_head=None if is_late else metadata)
     undone = undone or _foreign_files_gap(replica, article, found, is_late=is_late)
-    changing_commits = tuple(commit for commit in found if commit.data_change)
+    user_commits = tuple(commit for commit in found if commit.is_user_change)
+    own_versions = tuple(commit.version for commit in found if commit.data_change and commit.mark is not None)
     gap = undone or _feed_gap(found)
-    return FeedWindow(article, table, captured, head, changing_commits, gap, is_late, generated)
+    return FeedWindow(article, table, captured, head, user_commits, own_versions, gap, is_late, generated)
 
 
 def move_versions(replica: Replica, info: ReplicaInfo, windows: Iterable[FeedWindow]) -> None:
@@ -124,7 +124,7 @@ def _schema_gap(
         return "its columns were changed in between"
     if before is not None and any(each.partition_columns != before.partition_columns for each in passed):
         return "its partitioning was changed"
-    if before is None and any(commit.data_change for commit in stated):
+    if before is None and any(commit.is_user_change for commit in stated):
         # Of rows that such a commit took away the feed may lack values, even of the key: they would stay elsewhere.
         return "its partitioning may have been changed"
     return None
@@ -214,6 +214,6 @@ def _feed_gap(found: list[Commit]) -> str | None:
     for commit in found:
         if commit.metadata is not None:
             switched_off = not commit.metadata.change_data_feed
-        if switched_off and commit.data_change:
+        if switched_off and commit.is_user_change:
             return f"Change Data Feed was off at version {commit.version}"
     return None

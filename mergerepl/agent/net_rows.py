@@ -61,13 +61,14 @@ def materialised_net(spark: SparkSession, window: FeedWindow) -> tuple[DataFrame
         CaptureError if a generated column has values that this session computes otherwise.
     """
     if window.gap is None:
-        first, last = window.changing_commits[0].version, window.changing_commits[-1].version
+        first, last = window.user_commits[0].version, window.user_commits[-1].version
         try:
             feed = delta.read_feed(
                 spark,
                 window.table,
                 from_version_exclusive=first - 1,
                 through_version_inclusive=last,
+                own_versions=[version for version in window.own_versions if first < version < last],
             )
             return _checked(spark, window, net_changes(feed, window.article))
         except (PySparkException, Py4JJavaError) as error:
@@ -218,7 +219,7 @@ def _refuse_keys(window: FeedWindow, nulls: int, duplicates: list[str]) -> None:
 
 def _decided(spark: SparkSession, window: FeedWindow, net: DataFrame) -> DataFrame:
     """Return the net changes without doubtful ones: those keys are looked up before and after the users' commits."""
-    first = window.changing_commits[0].version
+    first = window.user_commits[0].version
     before = delta.read_version(spark, window.table, first - 1)
     after = delta.read_version(spark, window.table, window.through_version_inclusive)
     return decided(net, before, after, window.article).withColumn(HALF_UPDATES, F.lit(0))

@@ -96,8 +96,15 @@ def _sleep(seconds: float, stop: Stop) -> None:
 def _is_out_of_reach(error: MergeReplError) -> bool:
     """Return whether an error is about a replica of which nothing is there: not mounted any more, if it once was."""
     root = error.facts.get("replica")
-    folder = Path(str(root))
-    return root is not None and (not folder.is_dir() or not any(folder.iterdir()))
+    if root is None:
+        return False
+    try:
+        return not any(Path(str(root)).iterdir())
+    except PermissionError:
+        return False
+    except OSError:
+        # There is nothing, or a mount whose other end does not answer.
+        return True
 
 
 def _report(error: MergeReplError, output: Output) -> None:

@@ -43,8 +43,8 @@ def uncaptured(replica: Replica, article: PublishedArticle, info: ReplicaInfo) -
     try:
         found.extend(commits(table, from_version_exclusive=captured, through_version_inclusive=version))
     except MergeReplError as error:
-        return Uncaptured(version, _with_changes(found), error.message)
-    return Uncaptured(version, _with_changes(found), _recreated(article, info, found))
+        return Uncaptured(version, _by_users(found), error.message)
+    return Uncaptured(version, _by_users(found), _recreated(article, info, found))
 
 
 def problem_of_log(article: PublishedArticle, table: Path) -> str | None:
@@ -61,8 +61,8 @@ def problem_of_log(article: PublishedArticle, table: Path) -> str | None:
     return None
 
 
-def _with_changes(found: Iterable[Commit]) -> int:
-    return sum(commit.data_change for commit in found)
+def _by_users(found: Iterable[Commit]) -> int:
+    return sum(commit.is_user_change for commit in found)
 
 
 def _recreated(article: PublishedArticle, info: ReplicaInfo, found: Iterable[Commit]) -> str | None:

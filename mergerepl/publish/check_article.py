@@ -39,6 +39,11 @@ KNOWN_FEATURES = frozenset(
 )
 """Table features that Spark reads and writes here without loss. Another one may mean anything: refused."""
 
+_HEEDED_FEATURES = frozenset(
+    {"checkpointProtection", "icebergCompatV1", "icebergCompatV2", "materializePartitionColumns"}
+)
+"""Features that a published table may get later, as DROP FEATURE gives it the first: Spark writes it as they ask."""
+
 _LAST_READER_VERSION, _LAST_WRITER_VERSION = 3, 7
 
 _KEY_TYPES = frozenset(
@@ -136,7 +141,17 @@ def _names(table: TableFacts, most: int = 12) -> str:
 
 def table_problem(table: TableFacts) -> Problem | None:
     """Return why a table as such cannot take part, at whichever replica, and what to do; None if it can."""
-    unknown = sorted(table.features - KNOWN_FEATURES)
+    return _protocol_problem(table, KNOWN_FEATURES) or _append_only_problem(table)
+
+
+def write_problem(table: TableFacts, *, takes_away: bool) -> Problem | None:
+    """Return why a MERGE into a published table would fail, one that updates or deletes (`takes_away`) or only inserts."""
+    problem = _protocol_problem(table, KNOWN_FEATURES | _HEEDED_FEATURES)
+    return problem or (_append_only_problem(table) if takes_away else None)
+
+
+def _protocol_problem(table: TableFacts, known: frozenset[str]) -> Problem | None:
+    unknown = sorted(table.features - known)
     if unknown:
         return (
             f"table '{table.path}' uses the Delta table feature {', '.join(unknown)}, which this mergerepl "
@@ -149,10 +164,10 @@ def table_problem(table: TableFacts) -> Problem | None:
             f"mergerepl knows up to {_LAST_READER_VERSION}/{_LAST_WRITER_VERSION}",
             "Use a later mergerepl.",
         )
-    return append_only_problem(table)
+    return None
 
 
-def append_only_problem(table: TableFacts) -> Problem | None:
+def _append_only_problem(table: TableFacts) -> Problem | None:
     """Return that a table takes no updates and deletes, and what to do; None if it does."""
     if table.properties.get("delta.appendOnly", "false").lower() != "true":
         return None

@@ -196,7 +196,8 @@ def _check_tables(publication: Publication, publisher: Path) -> None:
 def _check_one_replica(publication: Publication, publisher: Path) -> None:
     """Check that each replica's tables are its alone.
 
-    Of two replicas over one table each would capture what the other's sessions brought, as if users had written it.
+    Of two replicas over one table each takes the commits of the other's sessions for its own, and neither sends what
+    they hold.
     """
     roots = [
         ("the publisher", publisher),

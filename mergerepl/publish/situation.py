@@ -258,7 +258,8 @@ def _check_in_step(situation: Situation) -> None:
 
     Without a subscriber that has rows nobody relies on it: the publisher's tables are then taken as they are.
     """
-    for state in (situation.publisher, *situation.active) if situation.active else ():
+    relies = situation.active or (is_waited_for(situation) and _is_left_behind(situation))
+    for state in (situation.publisher, *situation.active) if relies else ():
         assert state.info is not None
         if not state.subscriptions:
             raise no_subscriptions(state.root)
@@ -310,17 +311,16 @@ def is_waited_for(situation: Situation) -> bool:
     return any(missing_articles(situation.work, pair, situation.articles) for pair in situation.pairs)
 
 
+def _is_left_behind(situation: Situation) -> bool:
+    """Return whether the file names a subscription no more that relies on captures until it has ended."""
+    return any(row["status"] == SubscriptionState.ACTIVE for row, _ in situation.left)
+
+
 def _is_idle(situation: Situation) -> bool:
     """Return whether nobody but the publisher has rows of the publication: what changed then need not travel."""
     pubid = situation.work.pubid
-    # One that the file does not name any more relies on captures until it has ended.
-    is_left = any(row["status"] == SubscriptionState.ACTIVE for row, _ in situation.left)
-    return (
-        not situation.active
-        and not is_left
-        and not any(
-            generation["pubid"] == pubid for generation in situation.publisher.control.rows(genhistory.TABLE)
-        )
+    return not (situation.active or _is_left_behind(situation)) and not any(
+        generation["pubid"] == pubid for generation in situation.publisher.control.rows(genhistory.TABLE)
     )
 
 

@@ -62,9 +62,9 @@ def check_unwritten(root: Path, table: Path) -> None:
     for commit in commits(table, from_version_exclusive=0, through_version_inclusive=head):
         if commit.is_user_change:
             raise PublicationError(
-                f"Subscriber '{root}' is not initialised yet, and somebody has written to its table '{table}' already "
-                f"(version {commit.version}). Move the table away, run `mergerepl apply` again, and put those rows in "
-                "afterwards.",
+                f"Subscriber '{root}' was being initialised when it was interrupted, and table '{table}' has "
+                f"been written to since (version {commit.version}). Move the table away, run `mergerepl "
+                "apply` again, and put those rows in afterwards.",
                 replica=str(root),
                 table=str(table),
             )

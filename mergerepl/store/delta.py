@@ -60,14 +60,15 @@ def read_feed(
     *,
     from_version_exclusive: int,
     through_version_inclusive: int,
+    own_versions: Sequence[int] = (),
 ) -> DataFrame:
-    """Return the change feed of a version range."""
+    """Return the change feed of a version range without the agent's own commits."""
     bounds = from_version_exclusive + 1, through_version_inclusive
     feed = _feed_as_stored(spark, table, *bounds)
-    if feed is not None:
-        return feed
-    reader = spark.read.format("delta").option("readChangeFeed", "true")
-    return reader.options(startingVersion=bounds[0], endingVersion=bounds[1]).load(str(table))
+    if feed is None:
+        reader = spark.read.format("delta").option("readChangeFeed", "true")
+        feed = reader.options(startingVersion=bounds[0], endingVersion=bounds[1]).load(str(table))
+    return feed.where(~F.col("_commit_version").isin(list(own_versions))) if own_versions else feed
 
 
 def _feed_as_stored(

@@ -1,7 +1,7 @@
 """Reading a Delta log without an engine: heads, commits and the marks our own commits carry.
 
-A commit of ours carries `userMetadata` of the form {"mergerepl": {...}} (`CommitMark`), so that a repeated run finds what
-is done already, and nobody takes it for a user's.
+A commit of ours carries `userMetadata` of the form {"mergerepl": {...}} (`CommitMark`), so that capture can
+leave it out even when the process died between the commit and its bookkeeping (design section 3).
 """
 
 import json

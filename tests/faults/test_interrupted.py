@@ -237,24 +237,6 @@ def test_a_subscriber_that_lost_a_table_can_leave_and_its_publisher_goes_on(
     assert [item[4] for item in engine.conflicts()] == [("north", "b", None)]
 
 
-def test_inv_06_rows_of_a_session_that_was_given_up_reach_the_others(
-    spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its MERGE is in the table, and nothing else tells of it once its folder was removed, as a refusal advises."""
-    south = Subscriber("south", "server", 75.0)
-    engine = EngineNetwork(
-        spark, replica_dir, Setting((NORTH, south)), {f"k{n}": row("a", "b") for n in range(3)}
-    )
-    engine.write("north", {"k0": row("north", "b"), "k1": None, "k9": row("new", "b")})
-    die(engine, monkeypatch, "publisher.after_merge", direction="upload")
-    shutil.rmtree(engine.path("hub") / "_mergerepl" / "staging")
-    engine.sync("south")
-    assert engine.rows("south") == engine.rows("hub") == engine.rows("north")
-    engine.sync("north")
-    assert engine.rows("south") == engine.rows("hub") == engine.rows("north")
-    assert engine.conflicts() == []
-
-
 def edit_file(engine: EngineNetwork, **stated: object) -> None:
     """Change the publication's file."""
     file = engine.folder / "network.yml"

@@ -19,11 +19,9 @@ from mergerepl import api, failpoints
 from mergerepl.errors import CaptureError, LeaseError, PublicationError
 from mergerepl.model.publication import Article, ConflictLogging
 from mergerepl.model.results import ApplyResult, SessionResult
-from mergerepl.publish import initialise
 from mergerepl.publish.column_types import field
 from mergerepl.publish.system_tables import create_conflict_table
 from mergerepl.publish.table_facts import read_table_facts
-from mergerepl.snapshot.copy_rows import copy_rows
 from mergerepl.store.control import ControlPlane
 from mergerepl.store.deltalog import CommitMark
 from mergerepl.systables import catalog, genhistory
@@ -314,32 +312,6 @@ def test_inv_06_what_a_leaving_subscriber_waits_for_is_captured_for_it(
     apply(hub)
     sync(hub, "north")
     assert values(hub, "north")[1] == values(hub, "south")[1] == "for north"
-
-
-def test_inv_06_rows_written_while_their_table_is_initialised_are_not_mixed_with_the_copy(
-    spark: SparkSession, hub: Hub, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Captured together, the whole copy would go up as this subscriber's changes, and win over newer ones."""
-    hub.subscribe("south")
-    table = hub.root("south") / "orders"
-
-    def write_then_copy(*args: Any, **options: Any) -> int:
-        write_deltalake(
-            str(table), pa.table({"id": pa.array([77], pa.int64()), "note": ["early"]}), mode="append"
-        )
-        return copy_rows(*args, **options)
-
-    with monkeypatch.context() as context:
-        context.setattr(initialise, "copy_rows", write_then_copy)
-        with pytest.raises(
-            PublicationError, match=r"written to its table '.*/orders' already \(version 1\).*Move"
-        ):
-            apply(hub)
-    with pytest.raises(PublicationError, match="written to its table"):
-        apply(hub)
-    shutil.move(table, hub.root("aside"))
-    apply(hub)
-    assert values(hub, "south") == values(hub, "hq")
 
 
 def test_an_interrupted_session_is_finished_before_its_subscription_ends(

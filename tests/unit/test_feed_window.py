@@ -70,13 +70,13 @@ def test_not_null_is_refused_and_a_gap_once_undone(orders: Path) -> None:
     assert window(orders).gap == "its columns were changed in between"
 
 
-def test_what_a_session_that_was_given_up_left_behind_is_a_change(orders: Path) -> None:
-    """Nobody else will tell of its rows: a finished session's commits lie before the window (I6)."""
+def test_what_a_session_of_ours_committed_is_no_change(orders: Path) -> None:
     mark = CommitMark("5b1d", "apply:subscriber:1:0", "9c4e")
     info = {"operation": "MERGE", "userMetadata": mark.to_user_metadata()}
     removed = {"path": "gone.parquet", "dataChange": True}
     commit(orders, {"commitInfo": info}, {"remove": removed})
-    assert [each.version for each in window(orders).changing_commits] == [1]
+    found = window(orders)
+    assert ([each.version for each in found.user_commits], found.own_versions) == ([], (1,))
 
 
 def nested(*, may_be_null: bool) -> Change:
