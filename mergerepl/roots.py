@@ -118,6 +118,17 @@ def masked(text: str) -> str:
     return _QUERY.sub(r"\1?***", _CREDENTIALS.sub("/***@", text))
 
 
+def is_absent(root: Path) -> bool:
+    """Return whether nothing is at a root, or an empty folder, as a store that is not mounted leaves it."""
+    try:
+        return not any(root.iterdir())
+    except PermissionError:
+        return False
+    except OSError:
+        # There is nothing, or a mount whose other end does not answer.
+        return True
+
+
 def _require_plain(path: str, shown: str) -> None:
     """Refuse characters that no path of a replica needs, and that garble a message."""
     if any(unicodedata.category(character) in ("Cc", "Cs") for character in path):

@@ -90,8 +90,8 @@ def require_all_files(spark: SparkSession) -> None:
     Raises:
         EngineError: Its confs say otherwise; the message says which to set.
     """
-    name, cutting = confs.CUTS_TIMESTAMPS
-    if (spark.conf.get(name, "INT96") or "").strip().upper() == cutting:
+    if _cuts_times(spark):
+        name, cutting = confs.CUTS_TIMESTAMPS
         raise EngineError(
             f"The running Spark session cuts times off: {name}={cutting}. Replicas would differ in their microseconds. Run "
             f'`spark.conf.set("{name}", "TIMESTAMP_MICROS")` in that session, then run again.'
@@ -107,6 +107,11 @@ def require_all_files(spark: SparkSession) -> None:
     )
 
 
+def _cuts_times(session: SparkSession) -> bool:
+    name, cutting = confs.CUTS_TIMESTAMPS
+    return (session.conf.get(name, "INT96") or "").strip().upper() == cutting
+
+
 def _is_true(value: str | None) -> bool:
     return (value or "").strip().lower() == "true"
 
@@ -119,9 +124,8 @@ def new_session(spark: SparkSession) -> SparkSession:
     session = spark.newSession()
     for name in confs.PASSES_OVER_FILES:
         session.conf.set(name, "false")
-    timestamps, cutting = confs.CUTS_TIMESTAMPS
-    if (session.conf.get(timestamps, "INT96") or "").upper() == cutting:
-        session.conf.set(timestamps, "TIMESTAMP_MICROS")
+    if _cuts_times(session):
+        session.conf.set(confs.CUTS_TIMESTAMPS[0], "TIMESTAMP_MICROS")
     return session
 
 

@@ -18,7 +18,7 @@ from mergerepl.agent.stage import StagedArticle
 from mergerepl.errors import ApplyError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.publish.check_article import write_problem
-from mergerepl.publish.column_types import CHAR_VARCHAR, EMPTY_IS_NULL, padded_types
+from mergerepl.publish.column_types import CHAR_VARCHAR, padded_types
 from mergerepl.publish.table_facts import TableFacts, read_table_facts
 from mergerepl.store.replica import Replica
 from mergerepl.store.sql import quote, unlike_any
@@ -52,7 +52,7 @@ def rules_of(facts: TableFacts, article: PublishedArticle) -> dict[str, Column]:
             rules[f"type {declared.group(0)} of column '{name}'"] = F.char_length(F.col(quote(name))) <= int(
                 declared.group(1)
             )
-        if name in facts.metadata.partition_columns and field["type"] in EMPTY_IS_NULL:
+        if facts.keeps_empty_as_null(name):
             empty = F.lit("").cast(field["type"])
             rules[f"rule of partition column '{name}' that no value is empty (Delta stores NULL)"] = (
                 F.coalesce(F.col(quote(name)) != empty, F.lit(True))

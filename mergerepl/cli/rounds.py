@@ -20,6 +20,7 @@ from mergerepl.errors import MergeReplError, Transient
 from mergerepl.model.results import SyncResult
 from mergerepl.report.json import JsonOutput, dumps
 from mergerepl.report.output import Output
+from mergerepl.roots import is_absent
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _LOOK_S = 0.2
@@ -96,15 +97,7 @@ def _sleep(seconds: float, stop: Stop) -> None:
 def _is_out_of_reach(error: MergeReplError) -> bool:
     """Return whether an error is about a replica of which nothing is there: not mounted any more, if it once was."""
     root = error.facts.get("replica")
-    if root is None:
-        return False
-    try:
-        return not any(Path(str(root)).iterdir())
-    except PermissionError:
-        return False
-    except OSError:
-        # There is nothing, or a mount whose other end does not answer.
-        return True
+    return root is not None and is_absent(Path(str(root)))
 
 
 def _report(error: MergeReplError, output: Output) -> None:

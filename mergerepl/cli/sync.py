@@ -60,8 +60,8 @@ def sync(
 
     With --interval one process stays warm and reports one line a round. It goes on after a transient error (such as
     a replica that is not mounted any more), and as long as one session of several goes well; it ends when all fail
-    for another reason. On SIGTERM or Ctrl-C
-    it stops after the current session; a second signal ends it at once, which is safe too.
+    for another reason. On SIGTERM or Ctrl-C it stops after the current session; a second signal ends it at once,
+    which is safe too.
 
     Example:
       mergerepl sync sales.yml --validate checksum

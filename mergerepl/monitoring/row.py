@@ -13,7 +13,7 @@ from mergerepl.model.article import PublishedArticle
 from mergerepl.model.results import ColumnVersion, RowInfo, RowReplicaInfo
 from mergerepl.model.rowguid import KeyValue, base_type, key_value, rowguid_of
 from mergerepl.monitoring.parties import article_named, members
-from mergerepl.monitoring.waiting import problem_of_log
+from mergerepl.monitoring.waiting import head_or_problem
 from mergerepl.store.arrow_values import python_values
 from mergerepl.store.control import Row, read_rows
 from mergerepl.store.deltalog import head_version
@@ -134,7 +134,8 @@ def _row(
         found = _row_by_delta_rs(table, article, values)
     except MergeReplError:
         # One replica that lost its table is told beside the others, and no engine is started for it.
-        if problem := problem_of_log(article, table):
+        _, problem = head_or_problem(article, table)
+        if problem is not None:
             return None, problem
         # What delta-rs cannot read (deletion vectors, column mapping, newer types), Spark can.
         from mergerepl.store.engine_errors import told_plainly

@@ -27,10 +27,9 @@ def uncaptured(replica: Replica, article: PublishedArticle, info: ReplicaInfo) -
     """Return what the log tells of a table since its last capture; a damaged log is told, not raised."""
     table = replica.table(article)
     captured = info.captured.get(article.nickname, NO_VERSION)
-    lost = problem_of_log(article, table)
+    version, lost = head_or_problem(article, table)
     if lost is not None:
         return Uncaptured(NO_VERSION, 0, lost)
-    version = head_version(table)
     if version < captured:
         problem = (
             f"'{table}' was replaced by an older copy: it is at version {version}, captured was {captured}."
@@ -47,18 +46,18 @@ def uncaptured(replica: Replica, article: PublishedArticle, info: ReplicaInfo) -
     return Uncaptured(version, _by_users(found), _recreated(article, info, found))
 
 
-def problem_of_log(article: PublishedArticle, table: Path) -> str | None:
-    """Return why a table has no version that anybody could read, None if it has one: it is gone, or its log damaged."""
+def head_or_problem(article: PublishedArticle, table: Path) -> tuple[int, str | None]:
+    """Return a table's version; or NO_VERSION and why nobody could read one: it is gone, or its log damaged."""
     if not is_delta_table(table):
-        return (
+        problem = (
             f"Article '{article.name}': its table '{table}' is gone or no Delta table any more. Restore it, or "
             "initialise this replica anew."
         )
+        return NO_VERSION, problem
     try:
-        head_version(table)
+        return head_version(table), None
     except MergeReplError as error:
-        return error.message
-    return None
+        return NO_VERSION, error.message
 
 
 def _by_users(found: Iterable[Commit]) -> int:

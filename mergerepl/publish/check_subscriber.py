@@ -6,7 +6,7 @@ from pathlib import Path
 from mergerepl.errors import PublicationError, StoreError
 from mergerepl.model.publication import Subscription, SyncType
 from mergerepl.publish.check_article import column_problem, table_problem
-from mergerepl.publish.column_types import CHAR_VARCHAR, EMPTY_IS_NULL, Field, ddl_of
+from mergerepl.publish.column_types import CHAR_VARCHAR, Field, ddl_of
 from mergerepl.publish.replica_state import ReplicaState
 from mergerepl.publish.table_facts import TableFacts, read_table_facts
 from mergerepl.publish.unfinished import article_table, check_unwritten, is_unfinished, is_vacant
@@ -157,8 +157,8 @@ def _check_schema(article: Row, source: TableFacts, table: TableFacts) -> None:
         elif _generated(ours) != _generated(theirs):
             how = f"its column '{name}' is {_generated(theirs)}, and the publisher's is {_generated(ours)}"
             _differ(article, table.path, how)
-        elif ours["type"] in EMPTY_IS_NULL and _is_partition(name, source) != _is_partition(name, table):
-            here, there = ("is one of", "is not") if _is_partition(name, table) else ("is none of", "is")
+        elif source.keeps_empty_as_null(name) != table.keeps_empty_as_null(name):
+            here, there = ("is one of", "is not") if table.keeps_empty_as_null(name) else ("is none of", "is")
             how = (
                 f"its column '{name}' {here} its partition columns, and the publisher's {there}: Delta keeps an empty "
                 "value as NULL there"
@@ -182,10 +182,6 @@ def _check_schema(article: Row, source: TableFacts, table: TableFacts) -> None:
 def _declared(field: Field) -> str:
     """Return a column's type as it was declared: Spark pads and measures strings by it, and Delta stores it aside."""
     return str(field["metadata"].get(CHAR_VARCHAR, ddl_of(field["type"])))
-
-
-def _is_partition(name: str, table: TableFacts) -> bool:
-    return name.casefold() in (column.casefold() for column in table.metadata.partition_columns)
 
 
 def _generated(field: Field) -> str:

@@ -14,9 +14,6 @@ Field = dict[str, Any]
 CHAR_VARCHAR = "__CHAR_VARCHAR_TYPE_STRING"
 """The property of a column with its whole type, if char or varchar is in it, at any depth."""
 
-EMPTY_IS_NULL = ("string", "binary")
-"""Types of partition columns in which Delta stores an empty value as NULL."""
-
 _PADDED = re.compile(r"(?<!var)char\(\d+\)")
 _DDL_NAMES = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"}
 _JSON_NAMES = {ddl: json for json, ddl in _DDL_NAMES.items()}

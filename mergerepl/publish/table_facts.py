@@ -21,6 +21,8 @@ from mergerepl.store.deltalog import (
 _ACTIONS = ("metaData", "protocol", "domainMetadata")
 _CLUSTERING = "delta.clustering"
 _PHYSICAL_NAME = "delta.columnMapping.physicalName"
+_EMPTY_IS_NULL = ("string", "binary")
+"""Types of partition columns in which Delta stores an empty value as NULL."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,12 @@ class TableFacts:
     def field(self, name: str) -> Field | None:
         """Return the column of this very name, or None."""
         return next((field for field in self.fields if field["name"] == name), None)
+
+    def keeps_empty_as_null(self, name: str) -> bool:
+        """Return whether Delta stores an empty value of this column as NULL, as it does of partition columns."""
+        partitions = {column.casefold() for column in self.metadata.partition_columns}
+        field = self.field(name)
+        return field is not None and field["type"] in _EMPTY_IS_NULL and name.casefold() in partitions
 
 
 def read_table_facts(table: Path) -> TableFacts:

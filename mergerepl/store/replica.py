@@ -9,6 +9,7 @@ from typing import Any
 
 from mergerepl.errors import ConfigurationError, OutOfReachError, PublicationError, StoreError
 from mergerepl.model.article import PublishedArticle, published_article
+from mergerepl.roots import is_absent
 from mergerepl.store.control import ControlPlane, Row, edited_table
 from mergerepl.store.deltalog import is_delta_table, log_path
 from mergerepl.systables import catalog, contents, genhistory, registry, replinfo, tombstone
@@ -127,16 +128,6 @@ class Replica:
         replica = Replica(self.root)
         replica.control = self.control
         return replica
-
-    @property
-    def is_absent(self) -> bool:
-        """Whether nothing is at the root, or an empty folder, as a store that is not mounted leaves it."""
-        try:
-            return not any(self.root.iterdir())
-        except PermissionError:
-            return False
-        except OSError:
-            return True
 
     def require(self) -> "Replica":
         """Return the replica itself.
@@ -315,7 +306,9 @@ def require_ends(publisher: Path, subscriber: Path) -> tuple[Replica, Replica]:
     """
     ends = Replica(publisher), Replica(subscriber)
     for absent, other in (ends, ends[::-1]):
-        if absent.is_absent and not other.is_absent and _is_subscribed(other.require(), absent.root):
+        if not is_absent(absent.root) or is_absent(other.root):
+            continue
+        if _is_subscribed(other.require(), absent.root):
             raise OutOfReachError(
                 f"Replica '{absent.root}' is out of reach: '{other.root}' has a subscription with it, and the folder "
                 "does not exist or is empty. If it is not mounted, mount it. If it was moved, write its new path in "

@@ -32,12 +32,18 @@ pytestmark = pytest.mark.spark
 LINES = Article("lines", "lines", ("order_id",))
 
 
+def two_tables(folder: Path) -> Hub:
+    """Return a publisher of orders and lines, neither of them published yet."""
+    hub = Hub(folder)
+    hub.table("orders", {"id": [1, 2, 3], "note": ["a", "b", "c"]})
+    hub.table("lines", {"order_id": [1], "item": ["x"]})
+    return hub
+
+
 @pytest.fixture
 def hub(replica_dir: Path) -> Hub:
     """A publication of one article, published, with one subscriber."""
-    hub = Hub(replica_dir)
-    hub.table("orders", {"id": [1, 2, 3], "note": ["a", "b", "c"]})
-    hub.table("lines", {"order_id": [1], "item": ["x"]})
+    hub = two_tables(replica_dir)
     hub.articles(orders())
     hub.subscribe("north")
     apply(hub)
@@ -219,9 +225,7 @@ def test_a_generation_keeps_its_number_when_an_article_is_initialised_again(
 def test_an_unfinished_initialisation_drops_nothing_of_another_publication(
     spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hub = Hub(replica_dir)
-    hub.table("orders", {"id": [1, 2, 3], "note": ["a", "b", "c"]})
-    hub.table("lines", {"order_id": [1], "item": ["x"]})
+    hub = two_tables(replica_dir)
     hub.articles(LINES)
     hub.subscribe("north")
     stop_at(hub, "initialise.after_captured", monkeypatch)
@@ -254,9 +258,7 @@ def test_an_unfinished_initialisation_drops_nothing_of_another_publication(
 def test_a_subscription_that_never_got_a_replica_goes_on_with_the_one_of_another_publication(
     spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hub = Hub(replica_dir)
-    hub.table("orders", {"id": [1, 2, 3], "note": ["a", "b", "c"]})
-    hub.table("lines", {"order_id": [1], "item": ["x"]})
+    hub = two_tables(replica_dir)
     hub.articles(LINES)
     hub.subscribe("south")
     hub.subscribe("north")
