@@ -27,9 +27,10 @@ LONGEST = {"properties", "faults", "scenarios"}
 # They run many sessions and commands over few rows. What values come to is for those that are not here.
 INTERPRETED = (
     *("bad_inputs/", "faults/", "properties/test_regress", "properties/test_shrinking"),
-    *("spark/test_compaction", "spark/test_constraint_traps", "spark/test_key_traps", "spark/test_left_out"),
-    *("spark/test_lookup", "spark/test_monitoring", "spark/test_preview", "spark/test_publish_"),
-    "spark/test_window_traps",
+    *("scenarios/test_demo", "scenarios/test_docs_examples"),
+    *("spark/test_capture_traps", "spark/test_compaction", "spark/test_constraint_traps"),
+    *("spark/test_key_traps", "spark/test_left_out", "spark/test_lookup", "spark/test_monitoring"),
+    *("spark/test_preview", "spark/test_publish_", "spark/test_staging", "spark/test_window_traps"),
 )
 
 # Two workers share the machine: their heaps must fit beside each other.

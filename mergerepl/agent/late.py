@@ -194,9 +194,10 @@ def _late_rows(
     late_keys = captured.rows.select(changes.ROWGUID)
     written = recorded_rows(spark, changeset, side, _work_of(side, article), actions=changes.DATA_ACTIONS)
     applied = written.join(late_keys, on=changes.ROWGUID, how="left_semi")
-    at_publisher, at_subscriber = (
-        (captured.rows, applied) if side.name == PUBLISHER else (applied, captured.rows)
-    )
+    # Of equal priorities the publisher's is first. From the second round on a late write meets an earlier one of this
+    # replica, which comes back: the later one is first.
+    is_first = side.name == PUBLISHER or changeset.manifest.round > 0
+    at_publisher, at_subscriber = (captured.rows, applied) if is_first else (applied, captured.rows)
     terms = SessionTerms(
         upload=True,
         download=True,

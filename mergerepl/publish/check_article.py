@@ -45,6 +45,7 @@ _HEEDED_FEATURES = frozenset(
 """Features that a published table may get later, as DROP FEATURE gives it the first: Spark writes it as they ask."""
 
 _LAST_READER_VERSION, _LAST_WRITER_VERSION = 3, 7
+_ISOLATION_LEVEL, _SERIALIZABLE = "delta.isolationLevel", "Serializable"
 
 _KEY_TYPES = frozenset(
     {"byte", "short", "integer", "long", "string", "date", "timestamp", "timestamp_ntz", "boolean", "binary"}
@@ -141,12 +142,14 @@ def _names(table: TableFacts, most: int = 12) -> str:
 
 def table_problem(table: TableFacts) -> Problem | None:
     """Return why a table as such cannot take part, at whichever replica, and what to do; None if it can."""
-    return _protocol_problem(table, KNOWN_FEATURES) or _append_only_problem(table)
+    return (
+        _protocol_problem(table, KNOWN_FEATURES) or _isolation_problem(table) or _append_only_problem(table)
+    )
 
 
 def write_problem(table: TableFacts, *, takes_away: bool) -> Problem | None:
     """Return why a MERGE into a published table would fail, one that updates or deletes (`takes_away`) or only inserts."""
-    problem = _protocol_problem(table, KNOWN_FEATURES | _HEEDED_FEATURES)
+    problem = _protocol_problem(table, KNOWN_FEATURES | _HEEDED_FEATURES) or _isolation_problem(table)
     return problem or (_append_only_problem(table) if takes_away else None)
 
 
@@ -165,6 +168,21 @@ def _protocol_problem(table: TableFacts, known: frozenset[str]) -> Problem | Non
             "Use a later mergerepl.",
         )
     return None
+
+
+def _isolation_problem(table: TableFacts) -> Problem | None:
+    """Return that Delta would let rows be appended beside a MERGE that read the table before; None if it would not.
+
+    Only at the level Serializable does an append of a key conflict with the MERGE that inserts it.
+    """
+    level = table.properties.get(_ISOLATION_LEVEL, _SERIALIZABLE)
+    if level.casefold() == _SERIALIZABLE.casefold():
+        return None
+    return (
+        f"table '{table.path}' has {_ISOLATION_LEVEL} = {level}: a row that a user inserts while a session writes could "
+        "stay beside the one that the session brings, two rows of one key",
+        f"Set it to {_SERIALIZABLE}, or unset the property.",
+    )
 
 
 def _append_only_problem(table: TableFacts) -> Problem | None:

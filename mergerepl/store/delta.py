@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from delta.tables import DeltaTable
@@ -36,6 +37,10 @@ from mergerepl.store.staged_rows import read_staged
 
 log = logging.getLogger(__name__)
 
+_ONLY_RETAINED = "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration"
+_loading = Lock()
+"""Held while that is off: both sides of a session are read beside each other."""
+
 COMMIT_ATTEMPTS = 8
 RETRY_WAIT_S = 0.2
 
@@ -50,8 +55,21 @@ class Transaction:
 
 
 def read_version(spark: SparkSession, table: Path, version: int) -> DataFrame:
-    """Return the rows of a table at one version."""
-    return spark.read.format("delta").option("versionAsOf", version).load(str(table))
+    """Return the rows of a table at one version, however old its commit is: whether its files are there, reading tells.
+
+    Delta refuses any but the last whose commit is older than removed files are kept, though it was the last one until a
+    moment ago.
+    """
+    with _loading:
+        before = spark.conf.get(_ONLY_RETAINED, None)
+        spark.conf.set(_ONLY_RETAINED, "false")
+        try:
+            return spark.read.format("delta").option("versionAsOf", version).load(str(table))
+        finally:
+            if before is None:
+                spark.conf.unset(_ONLY_RETAINED)
+            else:
+                spark.conf.set(_ONLY_RETAINED, before)
 
 
 def read_feed(

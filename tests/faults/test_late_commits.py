@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -17,6 +18,10 @@ from pyspark.sql import SparkSession
 
 import mergerepl
 from mergerepl import failpoints
+from mergerepl.agent import carry_out
+from mergerepl.apply.side import Side
+from mergerepl.changeset import Changeset
+from mergerepl.errors import ApplyError
 from tests.properties.engine_network import EngineNetwork, Setting
 from tests.properties.reference import Subscriber
 from tests.spark.test_capture_traps import Site
@@ -336,3 +341,66 @@ def test_inv_09_a_late_write_to_a_row_that_won_there_follows_the_session(
         engine.sync(name)
     assert [engine.rows(name)["k1"][0] for name in ("hub", "north", "east")] == ["late"] * 3
     assert [(key, lost) for key, _, _, _, lost in engine.conflicts()] == [("k1", ("east", "b", None))]
+
+
+def write_before_each_merge(
+    engine: EngineNetwork, side: str, replica: str, late: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Let a user of a side's replica write the next of these to k0 before each MERGE there, until none is left."""
+    merged = carry_out.merge_article
+
+    def merging(spark: SparkSession, changeset: Changeset, at: Side, *args: Any, **settings: Any) -> Any:
+        if at.name == side and late:
+            engine.write(replica, {"k0": row(late.pop(0), "b")})
+        return merged(spark, changeset, at, *args, **settings)
+
+    monkeypatch.setattr(carry_out, "merge_article", merging)
+
+
+def losers(engine: EngineNetwork) -> list[str]:
+    return sorted(str(values and values[0]) for *_, values in engine.conflicts())
+
+
+@pytest.mark.timeout(900)
+def test_inv_31_a_session_that_users_outrun_stays_staged_and_the_next_run_finishes_it(
+    spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = EngineNetwork(
+        spark, replica_dir, Setting((Subscriber("north", "server", 75.0),)), {"k0": row("a", "b")}
+    )
+    engine.write("north", {"k0": row("north", "b")})
+    late = ["late0", "late1", "late2"]
+    write_before_each_merge(engine, "publisher", "hub", late, monkeypatch)
+    monkeypatch.setattr(carry_out, "LATE_ROUNDS", 2)
+    with pytest.raises(ApplyError, match=r"\(2 rounds\).*run again"):
+        engine.sync("north")
+    assert late == []
+    # It goes on with the rounds that are staged: these do not count again.
+    assert engine.sync("north").recovered
+    engine.sync("north")
+    assert engine.rows("hub") == engine.rows("north") == {"k0": ["late2", "b", None]}
+    assert losers(engine) == ["late0", "late1", "north"]
+    assert engine.sync("north").status == "nothing_to_do"
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("side", ["subscriber", pytest.param("publisher", marks=pytest.mark.slow)])
+def test_inv_09_of_two_late_writes_of_one_replica_the_later_one_wins(
+    spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch, side: str
+) -> None:
+    """What comes in loses to the first; the second is by who saw what came in, and meets the first coming back."""
+    north, south = Subscriber("north", "server", 75.0), Subscriber("south", "server", 50.0)
+    engine = EngineNetwork(spark, replica_dir, Setting((north, south)), {"k0": row("a", "b")})
+    engine.write("south", {"k0": row("south", "b")})
+    here, session = "hub", "south"
+    if side == "subscriber":
+        engine.sync("south")
+        here, session = "north", "north"
+    late = ["first", "second"]
+    write_before_each_merge(engine, side, here, late, monkeypatch)
+    engine.sync(session)
+    assert late == []
+    for name in ("north", "south", "north"):
+        engine.sync(name)
+    assert [engine.rows(name)["k0"][0] for name in engine.names] == ["second"] * 3
+    assert losers(engine) == ["first", "south"]

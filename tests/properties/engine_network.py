@@ -117,18 +117,20 @@ class EngineNetwork:
 
     def conflicts(self) -> list[tuple[str, int, str, str, tuple[str | None, ...] | None]]:
         """Return (key, type, winner, loser, losing row) of every logged conflict."""
-        rows = mergerepl.conflicts(self.path("hub"), article="t").select(
-            "rowkey", "conflict_type", "winner_datasource", "origin_datasource", "id", *COLUMNS
-        )
+        folder = self.path("hub") / "_mergerepl"
+        logged = _rows(folder / "MSmerge_conflicts_info")
+        kept = _rows(folder / "MSmerge_conflict_net_t")
+        lost = {row["conflict_id"]: tuple(row[c] for c in COLUMNS) for row in kept}
+        assert len(lost) == len(kept) <= len(logged)
         return [
             (
-                r["rowkey"]["id"],
-                r["conflict_type"],
-                Path(r["winner_datasource"]).name,
-                Path(r["origin_datasource"]).name,
-                None if r["id"] is None else tuple(r[c] for c in COLUMNS),
+                dict(row["rowkey"])["id"],
+                row["conflict_type"],
+                Path(row["winner_datasource"]).name,
+                Path(row["origin_datasource"]).name,
+                lost.get(row["conflict_id"]),
             )
-            for r in rows.collect()
+            for row in logged
         ]
 
     def lineages(self, replica: str) -> dict[str, frozenset[int]]:
@@ -142,6 +144,11 @@ class EngineNetwork:
         told = current_rows(runs).selectExpr("row.c0 as key", "map_keys(lineage) as nicknames").toArrow()
         pairs = zip(*told.to_pydict().values(), strict=True)
         return {key: frozenset(replica_nickname(n) for n in nicknames) for key, nicknames in pairs}
+
+
+def _rows(table: Path) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = LogTable(str(table)).to_pyarrow_table().to_pylist()
+    return rows
 
 
 def _arrow(rows: list[tuple[str | None, ...]]) -> pa.Table:

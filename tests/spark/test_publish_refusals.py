@@ -88,6 +88,11 @@ TABLES: dict[str, tuple[Callable[[Hub], None], Article, str]] = {
         orders(),
         "4/8",
     ),
+    "isolation": (
+        with_fields(ID, **{"delta.isolationLevel": "WriteSerializable"}),
+        orders(),
+        "isolationLevel = WriteSerializable.*Set it to Serializable",
+    ),
     "append-only": (with_fields(ID, **{"delta.appendOnly": "true"}), orders(), "append-only.*Unset"),
     "an identity column": (
         with_fields(ID, column("n", "long", **{"delta.identity.start": 1})),

@@ -107,12 +107,13 @@ FEATURES = {
     "column mapping by id": "'delta.columnMapping.mode' = 'id'",
     "random prefixes": "'delta.randomizeFilePrefixes' = 'true'",
 }
+MAPPED = ("column mapping by name", "column mapping by id")
 
 
 @pytest.mark.parametrize(
     "feature",
     [
-        pytest.param(each, marks=pytest.mark.slow if each in ("row tracking", "random prefixes") else ())
+        pytest.param(each, marks=() if each in ("deletion vectors", *MAPPED) else pytest.mark.slow)
         for each in FEATURES
     ],
 )

@@ -1,9 +1,13 @@
 """What happens to a published table between two captures beyond its rows: other columns, an older copy of its folder."""
 
+import os
 import shutil
+import time
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 import mergerepl
@@ -73,7 +77,6 @@ def test_inv_24_an_older_copy_that_was_written_to_since_is_refused(
     refused(site, CaptureError, "orders.*another commit as version.*older copy")
     shutil.rmtree(path)
     shutil.move(newest, path)
-    spark.catalog.clearCache()
     spark.sql(f"update {table} set a = 'newest' where id = 4")
     site.sync()
     assert {(1, "captured", 1.0), (2, "applied", 2.0), (4, "newest", 4.0)} < site.rows("north", "orders")
@@ -133,3 +136,28 @@ def test_inv_24_in_a_session_that_passes_over_missing_files_nothing_is_read(
         assert (1, "gone from the feed", 1.0) in site.rows("north", "orders")
         mergerepl.load(site.file).apply()
     assert site.rows("south", "orders") == site.rows("north", "orders") == site.rows("hq", "orders")
+
+
+@pytest.mark.timeout(900)
+def test_inv_24_versions_are_compared_however_long_ago_the_table_was_written(
+    spark: SparkSession, replica_dir: Path
+) -> None:
+    """Delta would not read a version whose commit is older than removed files are kept, though they are all there."""
+    site = Site(spark, replica_dir, ["orders"])
+    table = site.table("hq", "orders")
+    spark.sql(
+        f"alter table {table} set tblproperties ('delta.deletedFileRetentionDuration' = 'interval 15 days')"
+    )
+    assert site.sync().status == "nothing_to_do"
+    long_ago = time.time() - timedelta(days=20).total_seconds()
+    for commit in (site.path("hq", "orders") / "_delta_log").glob("*.json"):
+        os.utime(commit, (long_ago, long_ago))
+    # The feed tells an insert first and a delete last: which of the two rows went, the version before tells.
+    spark.sql(f"insert into {table} values (1, 'new', 0.5)")
+    spark.sql(f"delete from {table} where id = 1 and a = 'a1'")
+    with pytest.raises(AnalysisException, match="BEYOND_DELETED_FILE_RETENTION"):
+        spark.sql(f"select * from {table} version as of 0").collect()
+    site.sync()
+    assert (1, "new", 0.5) in site.rows("north", "orders")
+    assert site.rows("hq", "orders") == site.rows("north", "orders")
+    assert site.sync().status == "nothing_to_do"
