@@ -86,6 +86,13 @@ def test_what_a_table_was_made_not_to_take_later_is_told_before_anything_is_appl
     pair.sql("alter table hq.orders set tblproperties ('delta.appendOnly' = 'false')")
     pair.sync()
     assert 2 not in {row[0] for row in pair.rows("hq", "orders")}
+    log = DeltaTable(str(path))
+    log.alter.set_table_properties({"delta.isolationLevel": "WriteSerializable"})
+    pair.sql("update north.orders set region = 'w' where id = 4")
+    pair.sync_refused(ApplyError, r"isolationLevel = WriteSerializable.*Nothing was applied. Set it to")
+    log.alter.set_table_properties({"delta.isolationLevel": "Serializable"})
+    pair.sync()
+    assert (4, "w", None) in pair.rows("hq", "orders")
     # As by a job while a session works, whose MERGE is captured then.
     as_char(path, "region", "char(9)")
     facts = read_table_facts(path)
