@@ -18,8 +18,9 @@ from mergerepl.agent.stage import StagedArticle
 from mergerepl.errors import ApplyError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.publish.check_article import write_problem
-from mergerepl.publish.column_types import CHAR_VARCHAR, padded_types
+from mergerepl.publish.column_types import padded_types
 from mergerepl.publish.table_facts import TableFacts, read_table_facts
+from mergerepl.store.deltalog import CHAR_VARCHAR
 from mergerepl.store.replica import Replica
 from mergerepl.store.sql import quote, unlike_any
 from mergerepl.store.staged_rows import read_staged

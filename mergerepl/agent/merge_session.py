@@ -20,6 +20,7 @@ from mergerepl.agent import history
 from mergerepl.agent.carry_out import Outcome, carry_out
 from mergerepl.agent.compaction import compact_when_due
 from mergerepl.agent.feed_window import move_versions
+from mergerepl.agent.identity import refuse_copy
 from mergerepl.agent.recovery import recover, refuse_interrupted
 from mergerepl.agent.session_plan import has_work, number_generations, plan_generations
 from mergerepl.agent.session_result import session_result, summed
@@ -62,6 +63,9 @@ def merge_session(
     with told_plainly(doing), _leases(publisher, subscriber, lease_wait_s), told_plainly(doing):
         # What was read before the leases may have changed while they were waited for.
         publisher, subscriber = publisher.anew(), subscriber.anew()
+        for replica in (publisher, subscriber):
+            # A copy has the identity to which a staged session belongs.
+            refuse_copy(replica, replica.info())
         progress.step("recover")
         recovered = recover(publisher, subscriber, spark_of)
         sides = open_sides(publisher, subscriber, subscription)

@@ -18,6 +18,7 @@ from mergerepl.agent.capture import (
 )
 from mergerepl.agent.sides import SideState
 from mergerepl.agent.stage import StagedArticle
+from mergerepl.apply.conflict_rows import log_app_id
 from mergerepl.apply.side import data_app_id, next_seq, session_number_of
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.changeset import (
@@ -30,6 +31,7 @@ from mergerepl.changeset import (
 from mergerepl.store import delta
 from mergerepl.store.control import Row
 from mergerepl.store.replica import commit_text
+from mergerepl.systables import conflicts_info
 from mergerepl.systables.genhistory import GenStatus
 
 
@@ -212,6 +214,14 @@ def _next_session_number(sides: dict[str, SideState], staged: dict[int, StagedAr
         for nickname in staged:
             version = delta.transaction_version(side.replica.table(side.articles[nickname]), app_id)
             used.append(session_number_of(version) if version >= 0 else 0)
+        # A session that was given up may have logged its conflicts and nothing else.
+        conflicting = [
+            side.articles[nickname].conflict_table for nickname in staged if staged[nickname].conflicts
+        ]
+        for name in (*conflicting, conflicts_info.NAME) if conflicting else ():
+            used.append(
+                delta.transaction_version(side.replica.folder / name, log_app_id(side.other["subid"]))
+            )
     return max(used) + 1
 
 

@@ -30,6 +30,14 @@ Works = Mapping[str, SideWork]
 LOG_APP_ID = "mergerepl-conflicts"
 
 
+def log_app_id(subid: str, side: str = PUBLISHER, round_: int = 0) -> str:
+    """Return the Delta application id under which conflicts are logged, by default those of a session itself.
+
+    One per subscription, side and round: sessions of several subscriptions share these tables.
+    """
+    return f"{LOG_APP_ID}-{subid}-{side}-{round_}"
+
+
 def log_conflicts(
     spark: SparkSession,
     changeset: Changeset,
@@ -68,8 +76,7 @@ def log_conflicts(
 def _transaction(changeset: Changeset, what: str) -> Transaction:
     manifest = changeset.manifest
     side = "publisher" if manifest.publisher else "subscriber"
-    # One application per subscription, side and round: sessions of several subscriptions share these tables.
-    app_id = f"{LOG_APP_ID}-{manifest.subid}-{side}-{manifest.round}"
+    app_id = log_app_id(manifest.subid, side, manifest.round)
     mark = CommitMark(manifest.session, f"conflicts:{what}:{side}:{manifest.round}")
     return Transaction(app_id, manifest.number, mark)
 

@@ -1,5 +1,6 @@
 """`mergerepl history`: the last merge sessions, their articles and their messages."""
 
+import os
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -54,7 +55,7 @@ def _require_known(replica: Replica, subscriber: str) -> None:
     known = {
         subscriber_root(replica, info, row) for row in replica.subscriptions() if row["replid"] != info.replid
     }
-    if subscriber not in known:
+    if subscriber not in {*known, *map(os.path.realpath, known)}:
         raise ConfigurationError(
             f"Replica '{replica.root}' knows no subscriber '{subscriber}'. Known: {', '.join(sorted(known)) or 'none'}. "
             "Name one of them, or add the subscription to the file and run `mergerepl apply FILE`.",
@@ -82,7 +83,8 @@ def _ran_for(replica: Replica, subscriber: str) -> str:
     subids = {
         row["subid"]
         for row in replica.subscriptions()
-        if row["replid"] != info.replid and subscriber_root(replica, info, row) == subscriber
+        if row["replid"] != info.replid
+        and subscriber in (root := subscriber_root(replica, info, row), os.path.realpath(root))
     }
     conditions = [f"subscriber = {_text(subscriber)}"]
     if subids:

@@ -1,5 +1,8 @@
 """`mergerepl row`: one row's lineage, colv1 and values at every replica (sp_showrowreplicainfo)."""
 
+import json
+import logging
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime
@@ -15,14 +18,18 @@ from mergerepl.model.rowguid import KeyValue, base_type, key_value, rowguid_of
 from mergerepl.monitoring.parties import article_named, members
 from mergerepl.monitoring.waiting import head_or_problem
 from mergerepl.store.arrow_values import python_values
-from mergerepl.store.control import Row, read_rows
-from mergerepl.store.deltalog import head_version
+from mergerepl.store.control import Row, quoted, read_rows
+from mergerepl.store.deltalog import CHAR_VARCHAR, head_version
 from mergerepl.store.replica import Replica, ReplicaInfo
 from mergerepl.systables import contents
+
+log = logging.getLogger(__name__)
 
 CONTENTS = "contents"
 TOMBSTONE = "tombstone"
 NONE = "none"
+
+_CHAR = re.compile(r"char\((\d+)\)")
 
 
 def row_info(root: Path, *, article: str, key: Mapping[str, str], publication: str | None = None) -> RowInfo:
@@ -38,7 +45,7 @@ def row_info(root: Path, *, article: str, key: Mapping[str, str], publication: s
     """
     asked = Replica(root).require()
     chosen = article_named(asked, article, publication)
-    values = _key_values(chosen, key)
+    values = _as_stored(asked.table(chosen), chosen, _key_values(chosen, key))
     rowguid = _rowguid(chosen, values)
     reached, out_of_reach = members(asked, chosen.pubid)
     found = [
@@ -73,6 +80,25 @@ def _key_values(article: PublishedArticle, key: Mapping[str, str]) -> list[KeyVa
                 article=article.name,
             ) from error
     return values
+
+
+def _as_stored(table: Path, article: PublishedArticle, values: Sequence[KeyValue]) -> list[KeyValue]:
+    """Return key values as the table holds them: the texts of a char(n) column are padded."""
+    from deltalake import DeltaTable
+
+    try:
+        fields = json.loads(DeltaTable(str(table)).schema().to_json())["fields"]
+    except Exception as error:
+        # What there is to say of the table is said with the row.
+        log.info("%s: its declared types are not known: %s", table, error)
+        return list(values)
+    declared = {
+        field["name"]: _CHAR.fullmatch(str(field["metadata"].get(CHAR_VARCHAR, ""))) for field in fields
+    }
+    return [
+        value.ljust(int(char[1])) if (char := declared.get(name)) and isinstance(value, str) else value
+        for name, value in zip(article.identity, values, strict=True)
+    ]
 
 
 def _identity_types(article: PublishedArticle) -> list[str]:
@@ -149,7 +175,7 @@ def _row_by_delta_rs(table: Path, article: PublishedArticle, values: Sequence[Ke
     """Raises: StoreError if delta-rs cannot read the table."""
     conditions = []
     for name, value, type_ in zip(article.identity, values, _identity_types(article), strict=True):
-        column = '"' + name.replace('"', '""') + '"'
+        column = quoted(name)
         if article.rowguid_column is not None:
             column, value = f"lower({column})", str(value).lower()
         conditions.append(f"{column} = {_literal(value, type_)}")

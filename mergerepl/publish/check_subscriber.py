@@ -6,13 +6,13 @@ from pathlib import Path
 from mergerepl.errors import PublicationError, StoreError
 from mergerepl.model.publication import Subscription, SyncType
 from mergerepl.publish.check_article import column_problem, table_problem
-from mergerepl.publish.column_types import CHAR_VARCHAR, Field, ddl_of
+from mergerepl.publish.column_types import Field, ddl_of
 from mergerepl.publish.replica_state import ReplicaState
 from mergerepl.publish.table_facts import TableFacts, read_table_facts
 from mergerepl.publish.unfinished import article_table, check_unwritten, is_unfinished, is_vacant
 from mergerepl.publish.work import Work
 from mergerepl.store.control import Row
-from mergerepl.store.deltalog import GENERATION_EXPRESSION, is_delta_table
+from mergerepl.store.deltalog import CHAR_VARCHAR, GENERATION_EXPRESSION, is_delta_table
 from mergerepl.store.lease import check_not_held
 from mergerepl.systables.catalog import SubscriptionState
 from mergerepl.systables.table import FOLDER
@@ -57,9 +57,15 @@ def check_was_ours(publisher: ReplicaState, subscriber: ReplicaState, row: Row |
         if r["replid"] != subscriber.repid
     }
     others = {replid: server for replid, server in publishers.items() if replid != publisher.repid}
-    is_known = publisher.repid in publishers or any(
-        r["replid"] == subscriber.repid for r in publisher.subscriptions
-    )
+    is_known = any(r["replid"] == subscriber.repid for r in publisher.subscriptions)
+    if publisher.repid in publishers and not is_known:
+        # Rows of subscriptions that have ended stay. The nickname of this one may be another's by now.
+        raise PublicationError(
+            f"'{root}' is a subscriber of '{publisher.root}', which does not know of it: the publisher was put back to an "
+            "older copy. Nothing was changed. Bring the newer copy back; or move the subscriber's folder away, run "
+            "`mergerepl apply FILE`, and bring in by hand what was written there only.",
+            replica=str(root),
+        )
     if others or not is_known:
         other = next(iter(others.values()), "an unfinished initialisation")
         raise PublicationError(

@@ -3,6 +3,7 @@
 import re
 from typing import Any
 
+from mergerepl.store.deltalog import CHAR_VARCHAR
 from mergerepl.store.sql import quote
 
 Json = Any
@@ -10,9 +11,6 @@ Json = Any
 
 Field = dict[str, Any]
 """A field of a Delta schema: name, type, nullable, metadata."""
-
-CHAR_VARCHAR = "__CHAR_VARCHAR_TYPE_STRING"
-"""The property of a column with its whole type, if char or varchar is in it, at any depth."""
 
 _PADDED = re.compile(r"(?<!var)char\(\d+\)")
 _DDL_NAMES = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"}

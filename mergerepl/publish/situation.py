@@ -145,11 +145,14 @@ def _situation(
     row = publisher.publication(publication.name)
     pubid = row["pubid"] if row else str(uuid.uuid4())
     rows = publisher.others_of(pubid)
+    replicas = seen[1 : 1 + len(publication.subscriptions)]
+    # By their identity first: where a replica was before it was moved, a new one may be.
+    by_id = [next((r for r in rows if r["replid"] == replica.repid), None) for replica in replicas]
+    taken = {id(found) for found in by_id}
     pairs = []
-    for subscription, replica in zip(publication.subscriptions, seen[1:], strict=False):
-        found = next((r for r in rows if r["replid"] == replica.repid), None)
-        found = found or next((r for r in rows if r["subscriber_server"] == str(replica.root)), None)
-        pairs.append(Pair(subscription, replica, found))
+    for subscription, replica, known in zip(publication.subscriptions, replicas, by_id, strict=True):
+        at_root = (r for r in rows if r["subscriber_server"] == str(replica.root) and id(r) not in taken)
+        pairs.append(Pair(subscription, replica, known or next(at_root, None)))
     named = {id(pair.row) for pair in pairs}
     at = {replica.repid: replica for replica in seen if replica.info}
     left = [(r, at.get(r["replid"])) for r in rows if id(r) not in named]

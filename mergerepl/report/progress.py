@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TextIO
 
@@ -30,8 +31,10 @@ class LineProgress(NoProgress):
     def step(self, name: str, *, article: str | None = None, rows: int | None = None) -> None:
         """Write the step."""
         elapsed = time.monotonic() - self.started
-        self.err.write(f"{elapsed:7.1f} s  {_words(name, article, rows)}\n")
-        self.err.flush()
+        # Nobody may be reading any more, or the disk of a log be full: the work goes on.
+        with suppress(OSError, ValueError):
+            self.err.write(f"{elapsed:7.1f} s  {_words(name, article, rows)}\n")
+            self.err.flush()
 
 
 class LiveProgress:

@@ -129,7 +129,7 @@ def _version_and_rows(
         gone = [name for name in required if name not in stored]
         if gone:
             raise _lacking(path, gone[0], "has no")
-        select = ", ".join(f'"{name}"' for name in names if name in stored)
+        select = ", ".join(quoted(name) for name in names if name in stored)
         condition = f" where {where}" if where else ""
         query = f"select {select} from t{condition} {order_limit}"
         result = _query_builder().register("t", table).execute(query).read_all()
@@ -158,6 +158,11 @@ def _python_rows(stored: "pa.Table", names: Sequence[str]) -> list[Row]:
         {name: _python_value(columns[name][i]) if name in columns else None for name in names}
         for i in range(stored.num_rows)
     ]
+
+
+def quoted(name: str) -> str:
+    """Return a column's name as delta-rs' SQL wants it."""
+    return '"' + name.replace('"', '""') + '"'
 
 
 def column_names(path: Path) -> list[str]:

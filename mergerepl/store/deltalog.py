@@ -22,6 +22,9 @@ STATS_PROPERTY = "delta.dataSkippingStatsColumns"
 
 CDF_PROPERTY = "delta.enableChangeDataFeed"
 
+CHAR_VARCHAR = "__CHAR_VARCHAR_TYPE_STRING"
+"""The property of a column with its whole type, if char or varchar is in it, at any depth."""
+
 _COMMIT = re.compile(r"\d{20}\.json\Z")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 _ABSOLUTE_PATH = "p"

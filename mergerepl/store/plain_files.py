@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from mergerepl.store.delta import read_version
-from mergerepl.store.deltalog import is_foreign
+from mergerepl.store.deltalog import CHAR_VARCHAR, is_foreign
 from mergerepl.store.sql import quote
 
 logger = logging.getLogger(__name__)
@@ -29,8 +29,6 @@ _FILES_AT_MOST = 1000
 
 _RELATIVE_NAME = re.compile(r"[^/%:*?\[{\\][^%:*?\[{\\]*")
 """A path below the table that is written in the log as it is, and that Spark does not take for a pattern."""
-
-_CHAR_TYPE = "__CHAR_VARCHAR_TYPE_STRING"
 
 
 def plain_files(log: DeltaTable, *, bounded: Collection[str] = ()) -> list[dict[str, Any]] | None:
@@ -93,7 +91,7 @@ def read_columns(spark: SparkSession, table: Path, version: int, columns: Sequen
         fields = {field.name.casefold(): field for field in schema_of(log)}
         schema = StructType([fields[name.casefold()] for name in columns])
         # Delta pads the values of CHAR(n).
-        is_padded = any(_CHAR_TYPE in (field.metadata or {}) for field in schema)
+        is_padded = any(CHAR_VARCHAR in (field.metadata or {}) for field in schema)
         files = None if is_padded else plain_files(log)
     except Exception as error:
         # A feature that only Delta on Spark knows, say; and what it cannot read either, it tells better.

@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 
 import mergerepl
 from mergerepl import failpoints
+from mergerepl.agent import carry_out
 from mergerepl.errors import EnumerationError, PublicationError, SchemaMismatchError
 from mergerepl.failpoints import FailpointError
 from mergerepl.store.control import Row
@@ -327,3 +328,42 @@ def test_what_users_break_meanwhile_is_refused_by_the_next_session_not_by_this_o
     engine.write("hub", {"k5": row("hub", "b")})
     with pytest.raises(SchemaMismatchError, match="column 'extra' was added"):
         engine.sync("north")
+
+
+@pytest.mark.parametrize("copied", ["north", pytest.param("hub", marks=pytest.mark.slow)])
+def test_inv_21_a_copy_does_not_finish_the_session_of_the_original(
+    engine: EngineNetwork, stop: object, copied: str
+) -> None:
+    stop("stage.after_manifest")  # type: ignore[operator]
+    shutil.copytree(engine.path(copied), engine.path("copy"))
+    before = {name: engine.rows(name) for name in ("hub", "north", "copy")}
+    with pytest.raises(PublicationError, match=r"copy' is a copy of the replica .*Nothing was changed"):
+        mergerepl.sync(engine.path("copy"))
+    assert {name: engine.rows(name) for name in before} == before
+    assert engine.sync("north").recovered == 1
+    check(engine)
+
+
+def test_inv_06_losers_are_logged_though_a_session_that_was_given_up_had_logged_its_own(
+    engine: EngineNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had come to its conflicts and to no MERGE, so nothing but the conflict tables knows its number."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise FailpointError("no MERGE")
+
+    for number in (1, 2):
+        engine.write("hub", {"k0": row(f"hub{number}", "b")})
+        engine.write("north", {"k0": row(f"north{number}", "b")})
+        with monkeypatch.context() as context:
+            if number == 1:
+                context.setattr(carry_out, "merge_article", fail)
+                with pytest.raises(FailpointError):
+                    engine.sync("north")
+                assert len(engine.conflicts()) == 1
+                (staged,) = (engine.path("hub") / "_mergerepl" / "staging").iterdir()
+                shutil.rmtree(staged)
+            else:
+                engine.sync("north")
+    assert engine.rows("hub") == engine.rows("north")
+    assert {lost for *_, lost in engine.conflicts()} == {("north1", "b", None), ("north2", "b", None)}

@@ -10,10 +10,9 @@ from pyspark.sql import SparkSession
 
 import mergerepl
 from mergerepl.errors import ApplyError, CaptureError, SchemaMismatchError
-from mergerepl.publish.column_types import CHAR_VARCHAR
 from mergerepl.publish.replica_state import note_captured
 from mergerepl.publish.table_facts import read_table_facts
-from mergerepl.store.deltalog import head_version
+from mergerepl.store.deltalog import CHAR_VARCHAR, head_version
 from tests.bad_inputs.network import commit
 from tests.spark.test_key_traps import Pair
 

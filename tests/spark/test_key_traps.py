@@ -306,3 +306,17 @@ def test_keys_that_python_cannot_hold(spark: SparkSession, replica_dir: Path) ->
     pair.sql("insert into hq.dates values (date'+12345-01-01', 'again')")
     with pytest.raises(DuplicateKeyError, match=r"k=\+12345-01-01"):
         pair.sync()
+
+
+@pytest.mark.timeout(900)
+def test_a_row_is_found_by_the_text_of_a_padded_key(spark: SparkSession, replica_dir: Path) -> None:
+    table = f"delta.`{replica_dir / 'hq' / 'codes'}`"
+    spark.sql(f'create table {table} (code char(5), `size"in` int) using delta')
+    spark.sql(f"insert into {table} values ('ab', 1)")
+    pair = Pair(spark, replica_dir, {"codes": (None, {"key": ["code"]})})
+    spark.sql(f'update {table} set `size"in` = 2')
+    pair.sync()
+    found = mergerepl.row(replica_dir / "hq", article="codes", key={"code": "ab"})
+    assert [(each.source, each.row) for each in found.replicas] == [
+        ("contents", {"code": "ab   ", 'size"in': "2"})
+    ] * 2

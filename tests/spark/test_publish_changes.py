@@ -429,3 +429,43 @@ def test_newer_system_tables_are_refused(spark: SparkSession, hub: Hub) -> None:
     replica.save_info(replace(replica.info(), schema_version=99))
     with pytest.raises(PublicationError, match="have version 99"):
         hub.apply()
+
+
+def test_a_new_subscriber_where_a_moved_one_was_gets_an_identity_of_its_own(
+    spark: SparkSession, hub: Hub
+) -> None:
+    (before,) = hub.rows("north", replinfo.TABLE)
+    hub.root("north").rename(hub.root("moved"))
+    hub.publication = replace(hub.publication, subscriptions=())
+    hub.subscribe("moved")
+    hub.subscribe("north")
+    hub.apply()
+    (moved,), (new,) = hub.rows("moved", replinfo.TABLE), hub.rows("north", replinfo.TABLE)
+    assert (moved["repid"], moved["replnickname"]) == (before["repid"], before["replnickname"])
+    assert (moved["repid"], moved["replnickname"]) != (new["repid"], new["replnickname"])
+    told = {row["replid"]: row["subscriber_server"] for row in hub.rows("hq", catalog.SUBSCRIPTIONS)}
+    assert told[moved["repid"]] == str(hub.root("moved"))
+    assert told[new["repid"]] == str(hub.root("north"))
+    assert len({row["subid"] for row in hub.rows("hq", catalog.SUBSCRIPTIONS)}) == len(told)
+    assert hub.apply().steps == ()
+
+
+def test_a_subscriber_that_the_publisher_forgot_keeps_no_identity(
+    spark: SparkSession, replica_dir: Path
+) -> None:
+    """Its nickname may be given to another one by now: of two with the same, neither gets the other's changes."""
+    hub = Hub(replica_dir)
+    hub.table("orders", {"id": [1, 2, 3], "note": ["a", "b", "c"]})
+    hub.articles(orders())
+    hub.apply()
+    shutil.copytree(hub.publisher, hub.root("backup"))
+    hub.subscribe("north")
+    hub.apply()
+    shutil.rmtree(hub.publisher)
+    hub.root("backup").rename(hub.publisher)
+    shutil.rmtree(hub.root("north") / "orders")
+    with pytest.raises(PublicationError, match=r"north' is a subscriber of .*hq', which does not know of it"):
+        hub.apply()
+    shutil.rmtree(hub.root("north"))
+    hub.apply()
+    assert [row["replnickname"] for row in hub.rows("north", replinfo.TABLE)] == [2]

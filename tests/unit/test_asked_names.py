@@ -55,6 +55,20 @@ def test_a_moved_subscriber_keeps_its_history(hq: Replica, asked: str) -> None:
     assert [each.session_id for each in api.history(folder / asked, subscriber=folder / "old")] == ["moved"]
 
 
+@pytest.mark.parametrize("asked", ["hq", "north"])
+def test_a_subscriber_is_known_by_the_link_that_it_left_behind(hq: Replica, asked: str) -> None:
+    folder = hq.root.parent
+    times = {name: datetime(2026, 1, 1, tzinfo=UTC) for name in ("start_time", "end_time")}
+    ran = {"session_id": "ran", "agent_id": "sub-1", "publication": "sales", **times}
+    Replica(folder / asked).control.replace(sessions.SESSIONS, [{**ran, "subscriber": str(folder / "north")}])
+    (folder / "north").rename(folder / "elsewhere")
+    (folder / "north").symlink_to(folder / "elsewhere")
+    for name in ("north", "elsewhere"):
+        found = api.history(folder / asked, subscriber=folder / name)
+        assert [each.session_id for each in found] == ["ran"]
+        assert [item.subscriber for item in api._targets(hq.root, folder / name)] == [folder / "north"]
+
+
 def write_conflicts(hq: Replica) -> None:
     lineage = pa.array([[(1, 1)]] * 2, pa.map_(pa.int32(), pa.int64()))
     values = {

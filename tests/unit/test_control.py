@@ -5,10 +5,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 from mergerepl.store import control
-from mergerepl.store.control import CHECKPOINT_INTERVAL, ControlPlane, column_names
+from mergerepl.store.control import CHECKPOINT_INTERVAL, ControlPlane, column_names, read_rows
 from mergerepl.systables import genhistory, replinfo
 from mergerepl.systables.table import SystemTable
 
@@ -110,3 +112,8 @@ def test_a_table_of_an_older_release_gets_the_newest_columns(tmp_path: Path) -> 
     plane.replace(genhistory.TABLE, [*plane.rows(genhistory.TABLE), generation(2)])
     assert numbers(ControlPlane(tmp_path)) == [1, 2]
     assert set(column_names(plane.path(before.name))) == set(genhistory.TABLE.names)
+
+
+def test_columns_may_have_quotes_in_their_names(tmp_path: Path) -> None:
+    write_deltalake(str(tmp_path), pa.table({'size"in': [1]}))
+    assert read_rows(tmp_path, ['size"in']) == [{'size"in': 1}]

@@ -2,6 +2,8 @@
 
 import io
 import json
+import os
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -441,6 +443,17 @@ def test_progress_suits_where_it_is_shown():
         assert isinstance(progress, LineProgress)
         progress.step("apply", article="orders", rows=1200)
     assert out.getvalue().endswith("s  apply orders (1,200 rows)\n")
+
+
+def test_nobody_has_to_read_the_progress():
+    """A pipe that is closed, a disk that is full: what is told of the work does not end it."""
+    read, write = os.pipe()
+    os.close(read)
+    err = os.fdopen(write, "w")
+    LineProgress(err).step("capture")
+    with suppress(OSError):
+        err.close()
+    LineProgress(err).step("apply", rows=3)
 
 
 def test_the_live_line_shows_each_step(monkeypatch):
