@@ -354,7 +354,7 @@ def test_inv_06_losers_are_logged_though_a_session_that_was_given_up_had_logged_
 
     for number in (1, 2):
         engine.write("hub", {"k0": row(f"hub{number}", "b")})
-        engine.write("north", {"k0": row(f"north{number}", "b")})
+        engine.write("north", {"k0": row(f"north{number}", "b"), "k3": row(f"new{number}", "b")})
         with monkeypatch.context() as context:
             if number == 1:
                 context.setattr(carry_out, "merge_article", fail)
