@@ -233,10 +233,8 @@ def _targets(
     unique = list({(t.publisher, t.subscriber, t.publication): t for t in found}.values())
     if subscriber is not None:
         wanted = Path(roots.parse(os.fspath(subscriber)))
-        # What it is known as may have become a link to where it is.
-        chosen = [
-            item for item in unique if wanted in (item.subscriber, Path(os.path.realpath(item.subscriber)))
-        ]
+        # The folder it is known by may have become a link to where it is; what was asked for has no links.
+        chosen = [item for item in unique if os.path.realpath(item.subscriber) == str(wanted)]
         if not chosen:
             known = ", ".join(sorted(str(item.subscriber) for item in unique)) or "none"
             raise ConfigurationError(

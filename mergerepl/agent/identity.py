@@ -18,8 +18,6 @@ AFRESH = (
 def require_same_session(
     publisher: Replica,
     subscriber: Replica,
-    publisher_info: ReplicaInfo,
-    subscriber_info: ReplicaInfo,
     rows: dict[str, Row | None],
 ) -> dict[str, Row]:
     """Return each side's row about the other.
@@ -27,16 +25,12 @@ def require_same_session(
     Args:
         publisher: The publisher.
         subscriber: The subscriber.
-        publisher_info: Its bookkeeping.
-        subscriber_info: Its bookkeeping.
         rows: `publisher` and `subscriber` -> that side's row of sysmergesubscriptions about the other, if
         found.
 
-    Raises: PublicationError if a replica is not the one subscribed, or a copy, or the subscription is not active (any
-    more); EnumerationError if one of them was put back to an older state.
+    Raises: PublicationError if a replica is not the one subscribed, or the subscription is not active (any more);
+    EnumerationError if one of them was put back to an older state.
     """
-    for replica, info in ((publisher, publisher_info), (subscriber, subscriber_info)):
-        refuse_copy(replica, info)
     found = {name: row for name, row in rows.items() if row is not None}
     if len(found) < 2:
         at = "publisher" if rows.get("publisher") is None else "subscriber"
@@ -83,6 +77,15 @@ def require_same_articles(
             replica=str(lacking.root),
             article=there.name,
         )
+
+
+def refuse_copies(*replicas: Replica) -> None:
+    """Refuse copies, before anything is finished: a copy has the identity to which a staged session belongs.
+
+    Raises: PublicationError.
+    """
+    for replica in replicas:
+        refuse_copy(replica, replica.info())
 
 
 def refuse_copy(replica: Replica, info: ReplicaInfo) -> None:

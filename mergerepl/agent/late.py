@@ -194,10 +194,10 @@ def _late_rows(
     late_keys = captured.rows.select(changes.ROWGUID)
     written = recorded_rows(spark, changeset, side, _work_of(side, article), actions=changes.DATA_ACTIONS)
     applied = written.join(late_keys, on=changes.ROWGUID, how="left_semi")
-    # Of equal priorities the publisher's is first. From the second round on a late write meets an earlier one of this
-    # replica, which comes back: the later one is first.
-    is_first = side.name == PUBLISHER or changeset.manifest.round > 0
-    at_publisher, at_subscriber = (captured.rows, applied) if is_first else (applied, captured.rows)
+    # The publisher's place wins ties. From the second round on the applied row is this replica's earlier late write, which
+    # comes back: the later one takes that place.
+    wins_ties = side.name == PUBLISHER or changeset.manifest.round > 0
+    at_publisher, at_subscriber = (captured.rows, applied) if wins_ties else (applied, captured.rows)
     terms = SessionTerms(
         upload=True,
         download=True,

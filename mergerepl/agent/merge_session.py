@@ -20,7 +20,7 @@ from mergerepl.agent import history
 from mergerepl.agent.carry_out import Outcome, carry_out
 from mergerepl.agent.compaction import compact_when_due
 from mergerepl.agent.feed_window import move_versions
-from mergerepl.agent.identity import refuse_copy
+from mergerepl.agent.identity import refuse_copies
 from mergerepl.agent.recovery import recover, refuse_interrupted
 from mergerepl.agent.session_plan import has_work, number_generations, plan_generations
 from mergerepl.agent.session_result import session_result, summed
@@ -63,9 +63,7 @@ def merge_session(
     with told_plainly(doing), _leases(publisher, subscriber, lease_wait_s), told_plainly(doing):
         # What was read before the leases may have changed while they were waited for.
         publisher, subscriber = publisher.anew(), subscriber.anew()
-        for replica in (publisher, subscriber):
-            # A copy has the identity to which a staged session belongs.
-            refuse_copy(replica, replica.info())
+        refuse_copies(publisher, subscriber)
         progress.step("recover")
         recovered = recover(publisher, subscriber, spark_of)
         sides = open_sides(publisher, subscriber, subscription)
@@ -140,6 +138,7 @@ def preview_session(
     started = time.monotonic()
     doing = f"previewing '{publisher.root}' with '{subscriber.root}'"
     with told_plainly(doing), _leases(publisher, subscriber, 0.0):
+        refuse_copies(publisher, subscriber)
         refuse_interrupted(publisher, subscriber)
         sides = {n: with_windows(s) for n, s in open_sides(publisher, subscriber, subscription).items()}
         if not has_work(sides, upload=upload, download=download):

@@ -30,6 +30,7 @@ from mergerepl.changeset import (
 )
 from mergerepl.store import delta
 from mergerepl.store.control import Row
+from mergerepl.store.deltalog import is_delta_table
 from mergerepl.store.replica import commit_text
 from mergerepl.systables import conflicts_info
 from mergerepl.systables.genhistory import GenStatus
@@ -215,13 +216,11 @@ def _next_session_number(sides: dict[str, SideState], staged: dict[int, StagedAr
             version = delta.transaction_version(side.replica.table(side.articles[nickname]), app_id)
             used.append(session_number_of(version) if version >= 0 else 0)
         # A session that was given up may have logged its conflicts and nothing else.
-        conflicting = [
-            side.articles[nickname].conflict_table for nickname in staged if staged[nickname].conflicts
-        ]
-        for name in (*conflicting, conflicts_info.NAME) if conflicting else ():
-            used.append(
-                delta.transaction_version(side.replica.folder / name, log_app_id(side.other["subid"]))
-            )
+        names = [side.articles[nickname].conflict_table for nickname in staged if staged[nickname].conflicts]
+        logged = [side.replica.folder / name for name in (*names, conflicts_info.NAME)] if names else []
+        log_id = log_app_id(side.other["subid"])
+        # At the side that keeps no conflicts nobody misses such a table.
+        used += [delta.transaction_version(table, log_id) for table in logged if is_delta_table(table)]
     return max(used) + 1
 
 

@@ -62,7 +62,7 @@ def open_sides(publisher: Replica, subscriber: Replica, subscription: Row) -> di
     replicas = {PUBLISHER: publisher, SUBSCRIBER: subscriber}
     rows = {name: replica.subscriptions() for name, replica in replicas.items()}
     found = {name: row_about(rows[name], subid, infos[OTHER_SIDE[name]].replid) for name in replicas}
-    row_of = require_same_session(publisher, subscriber, infos[PUBLISHER], infos[SUBSCRIBER], found)
+    row_of = require_same_session(publisher, subscriber, found)
     articles = {
         name: {article.nickname: article for article in replica.articles_of(pubid)}
         for name, replica in replicas.items()

@@ -57,6 +57,10 @@ def log_conflicts(
     chosen = [articles[nickname] for nickname, count in changeset.manifest.conflicts.items() if count]
     if not chosen:
         return
+    own = changeset.manifest.publisher or changeset.manifest.subscriber
+    if changeset.manifest.round > 1 and own is not None:
+        # From the second late round on both changes are this replica's: the places tell their order, not who held them.
+        works = dict.fromkeys((PUBLISHER, SUBSCRIBER), own)
     infos = [_info_rows(spark, changeset, article, works) for article in chosen]
     # The rows first: a conflict without its losing row says that the loser was a delete.
     for article in chosen:

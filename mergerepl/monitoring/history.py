@@ -29,7 +29,7 @@ def session_history(
 ) -> tuple[SessionRecord, ...]:
     """Return the last sessions a replica took part in, newest first; one recorded twice is told once.
 
-    `subscriber` is the root of one of them, as the replica knows it.
+    `subscriber` is the root of one of them, free of links; the replica may know it by one.
 
     Raises: ConfigurationError if the folder is no replica or knows no such subscriber; StoreError if a table
         of it cannot be read.
@@ -55,7 +55,7 @@ def _require_known(replica: Replica, subscriber: str) -> None:
     known = {
         subscriber_root(replica, info, row) for row in replica.subscriptions() if row["replid"] != info.replid
     }
-    if subscriber not in {*known, *map(os.path.realpath, known)}:
+    if subscriber not in map(os.path.realpath, known):
         raise ConfigurationError(
             f"Replica '{replica.root}' knows no subscriber '{subscriber}'. Known: {', '.join(sorted(known)) or 'none'}. "
             "Name one of them, or add the subscription to the file and run `mergerepl apply FILE`.",
@@ -84,7 +84,7 @@ def _ran_for(replica: Replica, subscriber: str) -> str:
         row["subid"]
         for row in replica.subscriptions()
         if row["replid"] != info.replid
-        and subscriber in (root := subscriber_root(replica, info, row), os.path.realpath(root))
+        and os.path.realpath(subscriber_root(replica, info, row)) == subscriber
     }
     conditions = [f"subscriber = {_text(subscriber)}"]
     if subids:

@@ -45,15 +45,15 @@ def row_info(root: Path, *, article: str, key: Mapping[str, str], publication: s
     """
     asked = Replica(root).require()
     chosen = article_named(asked, article, publication)
-    values = _as_stored(asked.table(chosen), chosen, _key_values(chosen, key))
-    rowguid = _rowguid(chosen, values)
+    typed = _key_values(chosen, key)
     reached, out_of_reach = members(asked, chosen.pubid)
-    found = [
-        _at_replica(replica, same, values, rowguid)
-        for replica in reached
-        for same in replica.articles
-        if same.artid == chosen.artid
+    alike = [
+        (replica, same) for replica in reached for same in replica.articles if same.artid == chosen.artid
     ]
+    stored = (_as_stored(replica.table(same), same, typed) for replica, same in alike)
+    values = next((told for told in stored if told is not None), typed)
+    rowguid = _rowguid(chosen, values)
+    found = [_at_replica(replica, same, values, rowguid) for replica, same in alike]
     newest: dict[int, int] = {}
     for each in found:
         newest = merge(newest, each.lineage)
@@ -82,16 +82,16 @@ def _key_values(article: PublishedArticle, key: Mapping[str, str]) -> list[KeyVa
     return values
 
 
-def _as_stored(table: Path, article: PublishedArticle, values: Sequence[KeyValue]) -> list[KeyValue]:
-    """Return key values as the table holds them: the texts of a char(n) column are padded."""
+def _as_stored(table: Path, article: PublishedArticle, values: Sequence[KeyValue]) -> list[KeyValue] | None:
+    """Return key values as a table holds them: the texts of a char(n) column are padded. None if nobody can tell."""
     from deltalake import DeltaTable
 
     try:
         fields = json.loads(DeltaTable(str(table)).schema().to_json())["fields"]
     except Exception as error:
-        # What there is to say of the table is said with the row.
+        # Another replica's table may tell; what is wrong with this one is said with the row.
         log.info("%s: its declared types are not known: %s", table, error)
-        return list(values)
+        return None
     declared = {
         field["name"]: _CHAR.fullmatch(str(field["metadata"].get(CHAR_VARCHAR, ""))) for field in fields
     }

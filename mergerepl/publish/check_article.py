@@ -173,7 +173,8 @@ def _protocol_problem(table: TableFacts, known: frozenset[str]) -> Problem | Non
 def _isolation_problem(table: TableFacts) -> Problem | None:
     """Return that Delta would let rows be appended beside a MERGE that read the table before; None if it would not.
 
-    Only at the level Serializable does an append of a key conflict with the MERGE that inserts it.
+    Only at the level Serializable does an append of a key conflict with the MERGE that inserts it. Delta takes a table that
+    does not state its level for Serializable.
     """
     level = table.properties.get(_ISOLATION_LEVEL, _SERIALIZABLE)
     if level.casefold() == _SERIALIZABLE.casefold():
@@ -181,7 +182,7 @@ def _isolation_problem(table: TableFacts) -> Problem | None:
     return (
         f"table '{table.path}' has {_ISOLATION_LEVEL} = {level}: a row that a user inserts while a session writes could "
         "stay beside the one that the session brings, two rows of one key",
-        f"Set it to {_SERIALIZABLE}, or unset the property.",
+        f"Set it to {_SERIALIZABLE}.",
     )
 
 

@@ -31,7 +31,7 @@ class LineProgress(NoProgress):
     def step(self, name: str, *, article: str | None = None, rows: int | None = None) -> None:
         """Write the step."""
         elapsed = time.monotonic() - self.started
-        # Nobody may be reading any more, or the disk of a log be full: the work goes on.
+        # A reader that went away or a full disk (OSError), a stream that was closed (ValueError): the work goes on.
         with suppress(OSError, ValueError):
             self.err.write(f"{elapsed:7.1f} s  {_words(name, article, rows)}\n")
             self.err.flush()

@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 _ONLY_RETAINED = "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration"
 _loading = Lock()
-"""Held while that is off: both sides of a session are read beside each other."""
+"""Held while that conf is off: another thread would take "false" for what to put back."""
 
 COMMIT_ATTEMPTS = 8
 RETRY_WAIT_S = 0.2
@@ -55,10 +55,10 @@ class Transaction:
 
 
 def read_version(spark: SparkSession, table: Path, version: int) -> DataFrame:
-    """Return the rows of a table at one version, however old its commit is: whether its files are there, reading tells.
+    """Return the rows of a table at one version, however old its commit is.
 
-    Delta refuses any but the last whose commit is older than removed files are kept, though it was the last one until a
-    moment ago.
+    Delta refuses a version older than `delta.deletedFileRetentionDuration` as soon as a newer one is there, with all its
+    files in place. Files that are gone fail when they are read.
     """
     with _loading:
         before = spark.conf.get(_ONLY_RETAINED, None)

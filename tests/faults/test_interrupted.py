@@ -337,8 +337,9 @@ def test_inv_21_a_copy_does_not_finish_the_session_of_the_original(
     stop("stage.after_manifest")  # type: ignore[operator]
     shutil.copytree(engine.path(copied), engine.path("copy"))
     before = {name: engine.rows(name) for name in ("hub", "north", "copy")}
-    with pytest.raises(PublicationError, match=r"copy' is a copy of the replica .*Nothing was changed"):
-        mergerepl.sync(engine.path("copy"))
+    for dry_run in (True, False):
+        with pytest.raises(PublicationError, match=r"copy' is a copy of the replica .*Nothing was changed"):
+            mergerepl.sync(engine.path("copy"), dry_run=dry_run)
     assert {name: engine.rows(name) for name in before} == before
     assert engine.sync("north").recovered == 1
     check(engine)

@@ -404,3 +404,7 @@ def test_inv_09_of_two_late_writes_of_one_replica_the_later_one_wins(
         engine.sync(name)
     assert [engine.rows(name)["k0"][0] for name in engine.names] == ["second"] * 3
     assert losers(engine) == ["first", "south"]
+    # Both late writes were this replica's.
+    assert [(won, lost) for _, _, won, lost, row_ in engine.conflicts() if row_ and row_[0] == "first"] == [
+        (here, here)
+    ]
