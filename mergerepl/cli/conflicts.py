@@ -66,7 +66,8 @@ def show_conflicts(
 ) -> None:
     """Show one conflict, or an article's, column by column.
 
-    ID is the one that `mergerepl conflicts list` shows. `*` marks the columns in conflict, `~` others that differ.
+    Give an ID, as `mergerepl conflicts list` shows it (its beginning will do), or an --article. `*` marks the columns in
+    conflict, `~` others that differ.
 
     Example:
       mergerepl conflicts show ./hq --article orders

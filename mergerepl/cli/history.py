@@ -24,6 +24,8 @@ from mergerepl.report.output import Output
 def history(replica: str, subscriber: str | None, limit: int, output: Output) -> None:
     """List past merge sessions, newest first.
 
+    A sync that failed or had nothing to do is not listed.
+
     Example:
       mergerepl history ./hq --limit 5
     """

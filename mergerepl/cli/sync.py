@@ -33,7 +33,11 @@ if TYPE_CHECKING:
     show_default=True,
     help="Upload is from the subscriber to the publisher.",
 )
-@click.option("--dry-run", is_flag=True, help="Show what would change and who would win; change nothing.")
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Show what would change and who would win; change nothing. Not with --validate.",
+)
 @click.option(
     "--validate",
     type=click.Choice(["rowcount", "checksum"]),
