@@ -48,7 +48,8 @@ class SessionTerms:
 
     `publisher_generations` maps the subscriber's generation numbers to those the publisher receives them
     under, `subscriber_generations` the other way round; `resolved_at_*` are the generations that merged and
-    resolved rows join.
+    resolved rows join. `unpublished` is the side whose change the publisher does not get in this session, if there is one:
+    a row merged with it keeps its priority.
     """
 
     upload: bool
@@ -61,6 +62,7 @@ class SessionTerms:
     resolved_at_subscriber: int
     upload_start: int = 0
     download_start: int = 0
+    unpublished: str | None = None
 
     @property
     def uploaded_priority(self) -> Column:
@@ -137,6 +139,8 @@ def final_states(
     # yet.
     publisher_priority, uploaded = F.col(f"{PUBLISHER}.{PRIORITY}"), terms.uploaded_priority
     merged_priority = F.greatest(publisher_priority, uploaded) if terms.upload else uploaded
+    if terms.unpublished is not None:
+        merged_priority = F.col(f"{terms.unpublished}.{PRIORITY}")
     priority = F.when(is_merge, merged_priority).when(wins, publisher_priority).otherwise(uploaded)
     final = detected.withColumns(
         {

@@ -66,10 +66,14 @@ def generations_to_send(
     destination_genhistory: Iterable[Row],
     *,
     from_generation_exclusive: int,
-    destination_nickname: int,
     tablenicks: Iterable[int],
+    destination_nickname: int | None = None,
 ) -> list[Row]:
-    """Return the closed generations of these articles after the start that the destination does not hold yet."""
+    """Return the closed generations of these articles after the start that the destination does not hold yet.
+
+    The destination's own genhistory says what it holds. Only where it cannot be asked, its nickname among the holders the
+    source knows of must do: a session enters it there before the destination has done its part, or it was restored since.
+    """
     held = {row["guidsrc"] for row in destination_genhistory}
     articles = set(tablenicks)
     return sorted(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from mergerepl import roots
-from mergerepl.errors import ConfigurationError, MergeReplError, Transient
+from mergerepl.errors import ConfigurationError, EngineError, MergeReplError, Transient
 from mergerepl.model.progress import NoProgress, Progress
 
 if TYPE_CHECKING:
@@ -53,11 +53,11 @@ class Project:
 
         shown = progress or NoProgress()
 
-        def capture_publisher(root: Path) -> None:
+        def capture_publisher(root: Path, pubid: str) -> None:
             from mergerepl.agent.capture_replica import capture_held
             from mergerepl.store.replica import Replica
 
-            capture_held(Replica(root), progress=shown)
+            capture_held(Replica(root), pubid, progress=shown)
 
         def finish(publisher: Path, subscriber: Path | None, session: str) -> None:
             from mergerepl.agent.finish_session import finish_session
@@ -212,8 +212,7 @@ def _failed(
     """Return the result of a session that raised, or of one that is `done` and could not be validated."""
     from mergerepl.model.results import SessionResult
 
-    details = {name: str(value) for name, value in error.details().items()}
-    details["transient"] = str(isinstance(error, Transient)).lower()
+    details = _as_texts(error)
     if done is not None:
         return replace(done, error=details)
     return SessionResult(
@@ -223,6 +222,11 @@ def _failed(
         duration_s=round(duration_s, 3),
         error=details,
     )
+
+
+def _as_texts(error: MergeReplError) -> dict[str, str]:
+    details = {name: str(value) for name, value in error.details().items()}
+    return {**details, "transient": str(isinstance(error, Transient)).lower()}
 
 
 def _targets(
@@ -415,17 +419,25 @@ def validate(
 ) -> dict[str, tuple[ArticleValidation, ...]]:
     """Compare subscribers with their publisher. Returns subscriber root -> one result per article, keys named.
 
-    Level `rowcount` starts a JVM only for tables whose log does not tell, such as those with deletion vectors.
+    Level `rowcount` starts a JVM only for tables whose log does not tell, such as those with deletion vectors. A subscriber
+    that cannot be compared has the `error` at its articles when there are several; the only one raises.
 
-    Raises: ConfigurationError if an argument is wrong, a root is no replica or there is no such subscription;
-        StoreError if a table cannot be read; OutOfReachError (run again); EngineError.
+    Raises: ConfigurationError if an argument is wrong, a root is no replica or there is no such subscription. If there is
+        one subscription only: SchemaMismatchError if published columns are gone; StoreError if a table cannot be read;
+        OutOfReachError (run again); EngineError.
     """
-    from mergerepl.validation.validate import validate_subscription
+    from mergerepl.validation.validate import not_compared, validate_subscription
 
     _require_choice("level of validation", level, get_args(Level))
     compared: dict[str, tuple[ArticleValidation, ...]] = {}
-    for item in _targets(target, subscriber):
-        found = validate_subscription(item.publisher, item.subscriber, item.publication, level)
+    targets = _targets(target, subscriber)
+    for item in targets:
+        try:
+            found = validate_subscription(item.publisher, item.subscriber, item.publication, level)
+        except MergeReplError as error:
+            if len(targets) == 1 or isinstance(error, ConfigurationError | EngineError):
+                raise
+            found = not_compared(item.publisher, item.publication, level, _as_texts(error))
         # A subscriber of several publications is told once, with the articles of them all.
         compared[str(item.subscriber)] = (*compared.get(str(item.subscriber), ()), *found)
     return compared

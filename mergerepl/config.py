@@ -27,10 +27,9 @@ from mergerepl.model.publication import (
     SyncType,
     Tracking,
 )
-from mergerepl.systables.conflicts_info import conflict_table_name
+from mergerepl.systables.conflicts_info import LONGEST_NAME, conflict_table_name
 
 LARGEST_FILE = 1_000_000
-LONGEST_FILE_NAME = 255
 
 
 def load(path: str | os.PathLike[str]) -> Publication:
@@ -89,12 +88,13 @@ class _Check:
         self.document = document
         self.file = file
 
-    def refuse(self, path: strict_yaml.KeyPath, problem: str) -> ConfigurationError:
+    def refuse(self, path: strict_yaml.KeyPath, problem: str, **facts: str) -> ConfigurationError:
         """Return the error for one key path."""
         return ConfigurationError(
             f"{place(self.file, self.document.line(path))}{dotted(path)} {problem}.",
             file=self.file,
             key=dotted(path),
+            **facts,
         )
 
     def unique(self, values: Iterable[str], path: Callable[[int], strict_yaml.KeyPath], what: str) -> None:
@@ -116,6 +116,7 @@ def _publication(stated: PublicationKeys, check: _Check, *, folder: Path) -> Pub
         raise check.refuse(
             ("publisher",),
             f"is {shown(stated.publisher)}, and there is no folder {publisher}: check the path, and whether it is mounted",
+            replica=str(publisher),
         )
     articles = tuple(
         _article(article, check, ("articles", index), publisher)
@@ -127,11 +128,11 @@ def _publication(stated: PublicationKeys, check: _Check, *, folder: Path) -> Pub
     _check_tables(articles, check)
     for index, article in enumerate(articles):
         conflict_table = conflict_table_name(stated.publication, article.name)
-        if len(conflict_table.encode()) > LONGEST_FILE_NAME:
+        if len(conflict_table.encode()) > LONGEST_NAME:
             raise check.refuse(
                 ("articles", index, "name"),
                 f"and the publication's name are too long together: {conflict_table[:40]}… names a folder "
-                f"(at most {LONGEST_FILE_NAME} bytes)",
+                f"(at most {LONGEST_NAME} bytes)",
             )
     subscriptions = tuple(
         _subscription(subscription, check, ("subscriptions", index), folder)

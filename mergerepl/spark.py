@@ -12,6 +12,8 @@ import contextlib
 import os
 import sys
 import threading
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from py4j.java_gateway import JavaClass
@@ -19,13 +21,18 @@ from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
+from pyspark.sql.utils import is_remote
 
 from mergerepl.engine import confs, jvm
 from mergerepl.engine.java import find_java
 from mergerepl.errors import EngineError
 
+_UTC = frozenset({"UTC", "Etc/UTC", "UCT", "Zulu", "Z", "GMT", "Etc/GMT", "+00:00"})
+
 _lock = threading.RLock()
 _embedded: tuple[jvm.Jvm, SparkSession] | None = None
+_owner = 0
+"""The process that started it."""
 
 
 def session(*, long_running: bool = False) -> SparkSession:
@@ -36,10 +43,11 @@ def session(*, long_running: bool = False) -> SparkSession:
             faster. Without effect on a session that already runs.
 
     Raises:
-        EngineError: The user's session has no Delta, the embedded one cannot start, or the session passes over files
-            that it cannot read.
+        EngineError: The user's session has no Delta or is of Spark Connect, the embedded one cannot start, or the session
+            passes over files that it cannot read.
     """
     with _lock:
+        _forget_parents()
         if _embedded is not None:
             own_jvm, own_session = _embedded
             if own_jvm.process.poll() is None and own_session._sc._jsc is not None:
@@ -49,6 +57,7 @@ def session(*, long_running: bool = False) -> SparkSession:
             # The JVM was killed, or a caller stopped the session: start afresh.
             stop()
         if (users := users_session()) is not None:
+            require_classic(users)
             require_delta(users)
             require_all_files(users)
             return users
@@ -59,13 +68,39 @@ def users_session() -> SparkSession | None:
     """Return the session that this process has or was started with, if any.
 
     A thread other than the one that made the session has no active one, but the process has its default.
+
+    Raises:
+        EngineError: It is of Spark Connect, or would be.
     """
+    if is_remote():
+        raise _connect_refused()
     if (active := SparkSession.getActiveSession()) is not None:
         return active
+    if "SPARK_REMOTE" in os.environ:
+        # The first session of the script would connect there.
+        raise _connect_refused()
     is_running = SparkContext._active_spark_context is not None
-    # spark-submit and Spark Connect leave these for the first session of the script to pick up.
-    is_provided = "PYSPARK_GATEWAY_PORT" in os.environ or "SPARK_REMOTE" in os.environ
+    # spark-submit leaves this for the first session of the script to pick up.
+    is_provided = "PYSPARK_GATEWAY_PORT" in os.environ
     return SparkSession.builder.getOrCreate() if is_running or is_provided else None
+
+
+def require_classic(spark: SparkSession) -> None:
+    """Check that a session made elsewhere has its JVM here.
+
+    Raises:
+        EngineError: It is a client of Spark Connect.
+    """
+    if getattr(spark, "_jsparkSession", None) is None:
+        raise _connect_refused()
+
+
+def _connect_refused() -> EngineError:
+    return EngineError(
+        "Spark Connect sessions (serverless notebooks, SPARK_REMOTE) are not supported: mergerepl works in the JVM of a "
+        "classic SparkSession. Run it where there is one, such as on a cluster's driver; or, for a Spark of its own, in a "
+        "process without the environment variables SPARK_REMOTE and SPARK_CONNECT_MODE_ENABLED."
+    )
 
 
 def require_delta(spark: SparkSession) -> None:
@@ -85,7 +120,7 @@ def require_delta(spark: SparkSession) -> None:
 
 
 def require_all_files(spark: SparkSession) -> None:
-    """Check that a read in a session fails where a file is missing or damaged, and that it writes times whole.
+    """Check that a read in a session fails where a file is missing or damaged, and that it keeps times as they are.
 
     Raises:
         EngineError: Its confs say otherwise; the message says which to set.
@@ -95,6 +130,12 @@ def require_all_files(spark: SparkSession) -> None:
         raise EngineError(
             f"The running Spark session cuts times off: {name}={cutting}. Replicas would differ in their microseconds. Run "
             f'`spark.conf.set("{name}", "TIMESTAMP_MICROS")` in that session, then run again.'
+        )
+    name, zoned = confs.TIMESTAMP_TYPE
+    if (stated := (spark.conf.get(name, zoned) or zoned).strip().upper()) != zoned:
+        raise EngineError(
+            f"The running Spark session takes the word timestamp for another type: {name}={stated}. Times would be stored "
+            f'without their zone. Run `spark.conf.set("{name}", "{zoned}")` in that session, then run again.'
         )
     ignoring = [name for name in confs.PASSES_OVER_FILES if _is_true(spark.conf.get(name, "false"))]
     if not ignoring:
@@ -129,6 +170,25 @@ def new_session(spark: SparkSession) -> SparkSession:
     return session
 
 
+def require_utc(spark: SparkSession, article: str, table: Path, timestamp_partitions: Sequence[str]) -> None:
+    """Check that a session reads a table's timestamp partition columns as they are meant.
+
+    Their values stand in the log as text, of many writers without a time zone (PROTOCOL.md, Partition Value Serialization):
+    Spark takes its session's then, delta-rs UTC. Reading them otherwise would move rows in time, also those that a MERGE
+    only copies.
+
+    Raises: EngineError.
+    """
+    if timestamp_partitions and (zone := str(spark.conf.get("spark.sql.session.timeZone"))) not in _UTC:
+        raise EngineError(
+            f"Article '{article}': table '{table}' is partitioned by the timestamp column '{timestamp_partitions[0]}', "
+            f"whose values in its log are in UTC; the active Spark session has spark.sql.session.timeZone {zone} and "
+            "would read other times. Nothing was changed. Set it to UTC, or run without an active session.",
+            article=article,
+            table=str(table),
+        )
+
+
 def jvm_pid() -> int | None:
     """Return the process id of the embedded JVM, None if none was started."""
     return _embedded[0].process.pid if _embedded is not None else None
@@ -138,6 +198,7 @@ def stop() -> None:
     """Stop the embedded session and its JVM, if one was started. A user's session is left alone."""
     global _embedded
     with _lock:
+        _forget_parents()
         if _embedded is None:
             return
         (own_jvm, own_session), _embedded = _embedded, None
@@ -150,9 +211,17 @@ def stop() -> None:
         jvm.stop(own_jvm)
 
 
+def _forget_parents() -> None:
+    """Forget an engine that this process was forked with: it is the parent's, and goes on."""
+    global _embedded
+    if _embedded is not None and _owner != os.getpid():
+        _embedded = None
+        _forget_gateway(is_ours=False)
+
+
 def _start(*, long_running: bool) -> SparkSession:
     """Start the JVM and the session in it."""
-    global _embedded
+    global _embedded, _owner
     own_jvm = jvm.launch(
         find_java(), long_running=long_running, heap_mb=confs.heap_mb(long_running=long_running)
     )
@@ -164,7 +233,7 @@ def _start(*, long_running: bool) -> SparkSession:
             scratch=own_jvm.scratch, cores=cores, long_running=long_running
         ).items():
             builder = builder.config(key, value)
-        _embedded = own_jvm, builder.getOrCreate()
+        _embedded, _owner = (own_jvm, builder.getOrCreate()), os.getpid()
     except BaseException as error:
         _forget_gateway()
         jvm.stop(own_jvm)
@@ -221,7 +290,7 @@ def _remember_functions() -> None:
         setattr(java, imported, found)
 
 
-def _forget_gateway() -> None:
+def _forget_gateway(*, is_ours: bool = True) -> None:
     """Make pyspark forget the JVM, so that another session can start in this process."""
     gateway = SparkContext._gateway
     SparkContext._gateway = None
@@ -229,7 +298,7 @@ def _forget_gateway() -> None:
     SparkContext._active_spark_context = None
     SparkSession._instantiatedSession = None
     SparkSession._activeSession = None
-    if gateway is not None:
+    if gateway is not None and is_ours:
         with contextlib.suppress(Py4JError, OSError):
             gateway.shutdown()
 

@@ -18,6 +18,7 @@ from mergerepl.apply.side import RUN_APP_ID, append_run, next_seq
 from mergerepl.changes import CHANGE_COLUMNS, ROWGUID
 from mergerepl.failpoints import failpoint
 from mergerepl.model.article import PublishedArticle
+from mergerepl.spark import require_utc
 from mergerepl.store import delta
 from mergerepl.store.control import Row
 from mergerepl.store.delta import Transaction
@@ -74,10 +75,12 @@ def read_changes(
     `known_meanwhile` (KNOWN_COLUMNS) is newer than what the runs tell of its rows.
 
     Raises: NullKeyError, DuplicateKeyError naming keys; FeedGapError if neither the feed nor the old version
-    is there; CaptureError if a generated column has values that this session computes otherwise.
+    is there; CaptureError if a generated column has values that this session computes otherwise; EngineError if the
+    session would read timestamp partition columns otherwise.
     """
     if not window.has_changes:
         return CapturedArticle(window, None, None)
+    require_utc(spark, window.article.name, window.table, window.timestamp_partitions)
     net, counts = materialised_net(spark, window)
     if counts["changes"] == 0:
         let_go(net)
@@ -125,16 +128,11 @@ def read_changes(
     )
 
 
-def last_number(genhistory: Sequence[Row], info: ReplicaInfo) -> int:
-    """Return the highest generation number given out, also by a capture that died before its commit point."""
-    return max(info.last_generation, *(int(row["generation"]) for row in genhistory), 0)
-
-
 def open_generations(
     genhistory: Sequence[Row], windows: Sequence[FeedWindow], info: ReplicaInfo
 ) -> list[Row]:
     """Return the open generation that the changes of each window join; new ones are numbered in turn."""
-    number = last_number(genhistory, info)
+    number = info.last_generation
     found = []
     for window in windows:
         number += window.has_changes
@@ -148,8 +146,7 @@ def open_generation(
     """Return the article's open generation, or a new one under the given number."""
     for row in genhistory:
         if row["art_nick"] == article.nickname and row["genstatus"] == GenStatus.OPEN:
-            # One beyond the last number given out is what a capture that died left; its rows are captured anew.
-            return row if row["generation"] <= info.last_generation else {**row, "changecount": 0}
+            return row
     return new_generation(article, number=number, nicknames=[info.nickname], status=GenStatus.OPEN)
 
 

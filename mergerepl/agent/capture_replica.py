@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mergerepl.agent.feed_window import FeedWindow, feed_window, move_versions
-from mergerepl.agent.identity import refuse_copy
+from mergerepl.agent.identity import refuse_copies, refuse_older_bookkeeping
 from mergerepl.agent.subscription import own_priority
 from mergerepl.changes import PUBLISHER
 from mergerepl.changeset import MANIFEST
@@ -46,17 +46,18 @@ def capture_replica(root: Path, *, progress: Progress) -> CaptureResult:
     """
     replica = Replica(root).require()
     replica.require_tables()
-    refuse_copy(replica, replica.info())
+    refuse_copies(replica)
     with _held(replica) as publishers:
         return _capture(replica, publishers, _embedded_spark, progress)
 
 
-def capture_held(replica: Replica, *, progress: Progress) -> CaptureResult:
-    """Capture a publisher whose lease the caller holds, as `apply` does before it initialises a subscriber.
+def capture_held(replica: Replica, pubid: str, *, progress: Progress) -> CaptureResult:
+    """Capture one publication of a publisher whose lease the caller holds, as `apply` does before it initialises a
+    subscriber. What is wrong with another publication's tables is no obstacle.
 
     Raises: CaptureError, SchemaMismatchError (nothing was captured).
     """
-    return _capture(replica, [], _embedded_spark, progress)
+    return _capture(replica, [], _embedded_spark, progress, only=pubid)
 
 
 def _embedded_spark() -> "SparkSession":
@@ -118,7 +119,12 @@ def _publishers_of_pending(replica: Replica) -> set[Path]:
 
 
 def _capture(
-    replica: Replica, publishers: Sequence[Replica], spark_of: SparkSource, progress: Progress
+    replica: Replica,
+    publishers: Sequence[Replica],
+    spark_of: SparkSource,
+    progress: Progress,
+    *,
+    only: str | None = None,
 ) -> CaptureResult:
     source = partial(_recorded_spark, spark_of, (replica, *publishers))
     if publishers or _has_staged(replica):
@@ -127,7 +133,8 @@ def _capture(
         with told_plainly(f"finishing the sessions of '{replica.root}' that were interrupted"):
             _recover(replica, publishers, source, progress)
     info = replica.info()
-    sources = _sources(replica, info)
+    refuse_older_bookkeeping(replica, info, replica.subscriptions())
+    sources = {pubid: row for pubid, row in _sources(replica, info).items() if only in (None, pubid)}
     windows = [
         feed_window(replica, article, info)
         for article in replica.articles

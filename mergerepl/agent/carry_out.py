@@ -204,6 +204,8 @@ def _write_all(
     def merge(work: ArticleWork) -> Commit:
         article = side.articles[work.nickname]
         facts = read_table_facts(side.replica.table(article))
+        # Whoever finishes an interrupted session may have another time zone.
+        engine.require_utc(spark, article.name, facts.path, facts.metadata.timestamp_partitions)
         return merge_article(
             spark,
             changeset,
@@ -241,11 +243,10 @@ def _log_conflicts(
 
     The session's own conflicts are logged by each side for itself; those of a late round by the side that has it.
     """
-    logging_at = _logging_sides(changeset)
-    if changeset.manifest.round == 0:
-        chosen = [name for name in logging_at if name == side.name]
-    else:
-        chosen = [name for name in logging_at if name in parties.held] or [PUBLISHER]
+    is_session = changeset.manifest.round == 0
+    chosen = [
+        n for n in _logging_sides(changeset) if n in parties.held and (n == side.name or not is_session)
+    ]
     _log_at(spark, changeset, chosen, parties)
 
 
@@ -266,10 +267,14 @@ def _has_conflicts(changeset: Changeset) -> bool:
 
 
 def log_given_up(spark_of: Callable[[], SparkSession], changeset: Changeset, publisher: Replica) -> None:
-    """Log at the publisher what only the subscriber would have kept, whose side of the session is given up."""
+    """Log at the publisher what the subscriber would have logged or kept, whose side of the session is given up.
+
+    The publisher has done its own side. A late round of the subscriber is logged by that side, also where the publisher
+    keeps the conflicts.
+    """
     parties = Parties(_works(changeset), {PUBLISHER: publisher})
-    rounds = [changeset, *_late_rounds(changeset)]
-    if PUBLISHER in _logging_sides(changeset) or not any(_has_conflicts(each) for each in rounds):
+    rounds = [*([] if PUBLISHER in _logging_sides(changeset) else [changeset]), *_late_rounds(changeset)]
+    if not any(_has_conflicts(each) for each in rounds):
         return
     spark = spark_of()
     record_jvm(publisher.root, engine.jvm_pid())

@@ -1,17 +1,20 @@
 """Refuse a changeset whose rows a destination table would not take, before anything is applied.
 
 A row that breaks a CHECK constraint, a NOT NULL or a length at its destination would make the MERGE fail for
-the whole article. It is told from the staged rows and the destination's log, so that the session ends with
-nothing changed and the row named.
+the whole article, and a partition column would hold some texts as others. It is told from the staged rows and the
+destination's log, so that the session ends with nothing changed and the row named.
 """
 
 import logging
-import re
+from collections.abc import Callable
+from functools import partial, reduce
+from operator import and_
 from pathlib import Path
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
 from mergerepl import changes
 from mergerepl.agent.stage import StagedArticle
@@ -19,8 +22,12 @@ from mergerepl.errors import ApplyError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.publish.check_article import write_problem
 from mergerepl.publish.column_types import padded_types
+from mergerepl.publish.partition_texts import text_rules
 from mergerepl.publish.table_facts import TableFacts, read_table_facts
-from mergerepl.store.deltalog import CHAR_VARCHAR
+from mergerepl.spark import require_utc
+from mergerepl.store.delta import read_version
+from mergerepl.store.deltalog import CHAR_VARCHAR, DEFAULT_EXPRESSION, GENERATION_EXPRESSION
+from mergerepl.store.images import identity_value
 from mergerepl.store.replica import Replica
 from mergerepl.store.sql import quote, unlike_any
 from mergerepl.store.staged_rows import read_staged
@@ -48,17 +55,43 @@ def rules_of(facts: TableFacts, article: PublishedArticle) -> dict[str, Column]:
             continue
         if not field["nullable"]:
             rules[f"NOT NULL of column '{name}'"] = F.col(quote(name)).isNotNull()
-        declared = re.match(r"(?:var)?char\((\d+)\)", str(field["metadata"].get(CHAR_VARCHAR, "")))
-        if declared:
-            rules[f"type {declared.group(0)} of column '{name}'"] = F.char_length(F.col(quote(name))) <= int(
-                declared.group(1)
-            )
-        if facts.keeps_empty_as_null(name):
-            empty = F.lit("").cast(field["type"])
-            rules[f"rule of partition column '{name}' that no value is empty (Delta stores NULL)"] = (
-                F.coalesce(F.col(quote(name)) != empty, F.lit(True))
-            )
-    return rules
+        declared = str(field["metadata"].get(CHAR_VARCHAR, ""))
+        fits = _fits(F.col(quote(name)), T.DataType.fromDDL(declared)) if declared else None
+        if fits is not None:
+            rules[f"type {declared} of column '{name}'"] = fits
+    return rules | text_rules(facts, article.columns)
+
+
+def _fits(value: Column, declared: T.DataType) -> Column | None:
+    """Return whether all texts in a value are as long as they may be, None if that holds for any."""
+    match declared:
+        case T.CharType() | T.VarcharType():
+            return F.char_length(value) <= declared.length
+        case T.ArrayType():
+            return _all_fit(value, declared.elementType)
+        case T.MapType():
+            parts = [
+                _all_fit(F.map_keys(value), declared.keyType),
+                _all_fit(F.map_values(value), declared.valueType),
+            ]
+        case T.StructType():
+            parts = [_fits(value.getField(field.name), field.dataType) for field in declared]
+        case _:
+            return None
+    told = [part for part in parts if part is not None]
+    return reduce(and_, told) if told else None
+
+
+def _all_fit(values: Column, declared: T.DataType) -> Column | None:
+    if _fits(F.lit(None), declared) is None:
+        return None
+
+    def fits(value: Column) -> Column:
+        told = _fits(value, declared)
+        assert told is not None
+        return told
+
+    return F.forall(values, fits)
 
 
 def refuse_violations(
@@ -72,7 +105,8 @@ def refuse_violations(
 ) -> None:
     """Check the staged rows of one article against both tables' rules.
 
-    Raises: ApplyError naming the rule, the table and up to three keys; nothing has been applied then.
+    Raises: ApplyError naming the rule, the table and up to three keys; EngineError if the session would read the table's
+        timestamp partition columns otherwise. Nothing has been applied then.
     """
     tables = (
         read_table_facts(publisher.table(at_publisher)),
@@ -96,10 +130,13 @@ def refuse_violations(
                 article=article.name,
                 table=str(table),
             )
+        require_utc(spark, article.name, table, facts.metadata.timestamp_partitions)
         rows = read_staged(spark, staged_rows).where(
             F.col(action).isin(changes.Action.INSERT.value, changes.Action.UPDATE.value)
         )
-        broken = broken_rules(rows, facts, article)
+        broken = broken_rules(
+            rows, facts, article, held=partial(read_version, spark, facts.path, facts.version)
+        )
         examples = broken.limit(3).collect() if broken is not None else []
         if examples:
             raise ApplyError(
@@ -132,8 +169,18 @@ def _refuse_other_padding(article: PublishedArticle, publisher: TableFacts, subs
         )
 
 
-def broken_rules(rows: DataFrame, facts: TableFacts, article: PublishedArticle) -> DataFrame | None:
-    """Return rowguid, rule and key of the rows (rowguid, row) that a table would not take; None if it takes any."""
+def broken_rules(
+    rows: DataFrame,
+    facts: TableFacts,
+    article: PublishedArticle,
+    *,
+    held: Callable[[], DataFrame] | None = None,
+) -> DataFrame | None:
+    """Return rowguid, rule and key of the rows (rowguid, row) that a table would not take; None if it takes any.
+
+    `held` reads the table, where a CHECK speaks of columns that are not published. Without it such a row fails the MERGE,
+    with Delta's own message and nothing of the article applied.
+    """
     rules = rules_of(facts, article)
     if not rules:
         return None
@@ -146,9 +193,13 @@ def broken_rules(rows: DataFrame, facts: TableFacts, article: PublishedArticle) 
             for name, field in zip(article.columns, article.fields, strict=True)
         ),
     )
-    rules = _computable(named, rules)
-    if not rules:
+    computable = _computable(named, rules)
+    if held is not None and len(computable) < len(rules):
+        named = _with_left_out(named, facts, article, held())
+        computable = rules
+    if not computable:
         return None
+    rules = computable
     broken = F.coalesce(*(F.when(~rule, F.lit(name)) for name, rule in rules.items()), F.lit(None))
     identity = F.to_json(F.struct(*(F.col(quote(name)) for name in article.identity)))
     found = named.select(F.col(guid).alias(changes.ROWGUID), broken.alias(RULE), identity.alias(KEY))
@@ -156,12 +207,7 @@ def broken_rules(rows: DataFrame, facts: TableFacts, article: PublishedArticle) 
 
 
 def _computable(rows: DataFrame, rules: dict[str, Column]) -> dict[str, Column]:
-    """Return the rules that speak of published columns only.
-
-    What a CHECK says of other columns is not in the changeset: an update leaves them as they are at the
-    destination, an insert leaves them NULL. A row that breaks such a CHECK fails the MERGE instead, with
-    Delta's own message and nothing of the article applied.
-    """
+    """Return the rules that speak of published columns only: what a CHECK says of others is not in the changeset."""
     computable = {}
     for name, rule in rules.items():
         try:
@@ -169,7 +215,44 @@ def _computable(rows: DataFrame, rules: dict[str, Column]) -> dict[str, Column]:
         except AnalysisException as error:
             if not (error.getCondition() or "").startswith("UNRESOLVED_COLUMN"):
                 raise
-            log.info("%s is left to the MERGE: it speaks of unpublished columns", name)
+            log.info("%s speaks of unpublished columns", name)
             continue
         computable[name] = rule
     return computable
+
+
+def _with_left_out(
+    named: DataFrame, facts: TableFacts, article: PublishedArticle, held: DataFrame
+) -> DataFrame:
+    """Return rows with the columns that the article leaves out, as the MERGE will write them: what the table's row of that
+    key has, else the default or NULL; what is generated is computed anew.
+    """
+    others = [field for field in facts.fields if field["name"] not in article.columns]
+    plain = [field for field in others if field["name"] not in facts.generated_columns]
+    taken = [*named.columns, *(field["name"] for field in others)]
+    is_guid = article.rowguid_column is not None
+    keys = {name: unlike_any(f"key_{i}", taken) for i, name in enumerate(article.identity)}
+    there = unlike_any("held", taken)
+    then = held.select(
+        *(identity_value(F.col(quote(name)), existing=is_guid).alias(key) for name, key in keys.items()),
+        F.struct(F.lit(1), *(F.col(quote(field["name"])) for field in plain)).alias(there),
+    )
+    same = reduce(
+        and_,
+        (identity_value(F.col(quote(name)), existing=is_guid) == F.col(key) for name, key in keys.items()),
+    )
+    joined = named.join(then, on=same, how="left")
+    values = []
+    for field in plain:
+        name, metadata = field["name"], field["metadata"]
+        type_ = held.schema[name].dataType
+        otherwise = F.expr(metadata[DEFAULT_EXPRESSION]) if DEFAULT_EXPRESSION in metadata else F.lit(None)
+        kept = F.when(F.col(there).isNotNull(), F.col(there).getField(name)).otherwise(otherwise.cast(type_))
+        values.append(kept.alias(name))
+    rows = joined.select(*(quote(name) for name in named.columns), *values)
+    generated = {
+        field["name"]: F.expr(field["metadata"][GENERATION_EXPRESSION])
+        for field in others
+        if field["name"] in facts.generated_columns
+    }
+    return rows.withColumns(generated) if generated else rows

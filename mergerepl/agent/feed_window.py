@@ -4,7 +4,7 @@ Everything a user can do to a table that a feed cannot tell is noticed here and 
 a gap that capture bridges by comparing versions (design section 3).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -26,7 +26,8 @@ from mergerepl.store.replica import Replica, ReplicaInfo
 class FeedWindow:
     """The versions of one article's table that are not captured yet.
 
-    `gap` says why the feed cannot be used, `generated_columns` which published columns Delta computes, and how.
+    `gap` says why the feed cannot be used, `generated_columns` which published columns Delta computes, and how,
+    `timestamp_partitions` what only a session in UTC may read.
     """
 
     article: PublishedArticle
@@ -38,6 +39,7 @@ class FeedWindow:
     gap: str | None
     is_late: bool = False
     generated_columns: Mapping[str, str] = field(default_factory=dict)
+    timestamp_partitions: tuple[str, ...] = ()
 
     @property
     def has_changes(self) -> bool:
@@ -70,19 +72,25 @@ def feed_window(
         return FeedWindow(article, table, captured, head, (), (), None)
     metadata = require_same_table(replica, article, info)
     generated = {name: text for name, text in metadata.generated_columns.items() if name in article.columns}
+    timestamps = metadata.timestamp_partitions
     try:
         found = list(commits(table, from_version_exclusive=captured, through_version_inclusive=head))
     except TruncatedLogError:
         gone = "versions are gone from its log"
-        return FeedWindow(article, table, captured, head, (), (), gone, is_late, generated)
+        return FeedWindow(article, table, captured, head, (), (), gone, is_late, generated, timestamps)
     has_metadata = any(commit.metadata is not None for commit in found)
     before = metadata_when_captured(replica, article, info) if has_metadata else None
     undone = _schema_gap(replica, article, found, before, at_head=None if is_late else metadata)
     undone = undone or _foreign_files_gap(replica, article, found, is_late=is_late)
-    user_commits = tuple(commit for commit in found if commit.is_user_change)
-    own_versions = tuple(commit.version for commit in found if commit.data_change and commit.mark is not None)
-    gap = undone or _feed_gap(found)
-    return FeedWindow(article, table, captured, head, user_commits, own_versions, gap, is_late, generated)
+    # A session that does its part moves the captured version beyond its MERGEs. What is left of one that was given up
+    # before that is in no metadata: it counts as if users had written it.
+    user_commits = tuple(each for each in found if each.is_user_change or (each.is_merge and not is_late))
+    written = {commit.version for commit in found if commit.data_change}
+    own_versions = tuple(sorted(written - {commit.version for commit in user_commits}))
+    gap = undone or _feed_gap(found, user_commits)
+    return FeedWindow(
+        article, table, captured, head, user_commits, own_versions, gap, is_late, generated, timestamps
+    )
 
 
 def move_versions(replica: Replica, info: ReplicaInfo, windows: Iterable[FeedWindow]) -> None:
@@ -176,6 +184,12 @@ def schema_problem(
         if metadata.generated_columns.get(name) != text:
             # Each replica computes these values; one that is told them would differ.
             return f"published column '{name}' is not generated as ({text}) any more"
+    known = dict(article.generated)
+    for name in article.columns:
+        if name in metadata.generated_columns and name not in known:
+            return f"published column '{name}' became generated as ({metadata.generated_columns[name]})"
+        if any(key.startswith("delta.identity.") for key in present[name]["metadata"]):
+            return f"published column '{name}' became an identity column"
     added = [name for name in present if name not in article.columns]
     if added and not article.vertical:
         return f"column '{added[0]}' was added"
@@ -208,12 +222,12 @@ def _told_by(article: PublishedArticle, present: Mapping[str, Field], before: Ta
     return None
 
 
-def _feed_gap(found: list[Commit]) -> str | None:
-    """Return at which of these commits the feed was off, or None."""
+def _feed_gap(found: list[Commit], user_commits: Container[Commit]) -> str | None:
+    """Return at which of the users' commits the feed was off, or None."""
     switched_off = False
     for commit in found:
         if commit.metadata is not None:
             switched_off = not commit.metadata.change_data_feed
-        if switched_off and commit.is_user_change:
+        if switched_off and commit in user_commits:
             return f"Change Data Feed was off at version {commit.version}"
     return None

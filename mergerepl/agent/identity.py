@@ -79,20 +79,41 @@ def require_same_articles(
         )
 
 
-def refuse_copies(*replicas: Replica) -> None:
-    """Refuse copies, before anything is finished: a copy has the identity to which a staged session belongs.
+def refuse_older_bookkeeping(replica: Replica, info: ReplicaInfo, rows: list[Row]) -> None:
+    """Check that MSmerge_replinfo was not put back alone: a session writes there before it notes its end anywhere else.
 
-    Raises: PublicationError.
+    What an older one does not know of, runs above all, would be taken for leftovers and removed.
+
+    Args:
+        replica: The replica.
+        info: Its row of MSmerge_replinfo.
+        rows: Its rows of sysmergesubscriptions.
+
+    Raises: EnumerationError.
     """
-    for replica in replicas:
-        refuse_copy(replica, replica.info())
+    completed = max((row["session_number"] or 0 for row in rows if row["replid"] != info.replid), default=0)
+    if info.session_number < completed:
+        raise EnumerationError(
+            f"'MSmerge_replinfo' of '{replica.root}' is older than its other system tables: it knows of "
+            f"{info.session_number} sessions, they of {completed}. Nothing was changed. Restore the whole "
+            f"'{FOLDER}' folder from a copy taken together with the tables, or RESTORE that table to the "
+            "version before it was put back.",
+            replica=str(replica.root),
+        )
 
 
-def refuse_copy(replica: Replica, info: ReplicaInfo) -> None:
-    """Check that the replica is where it always was, or was moved: the original is not there any more.
+def refuse_copies(*replicas: Replica) -> None:
+    """Check that each replica is where it always was, or was moved: the original is not there any more.
+
+    It comes before anything is finished: a copy has the identity to which a staged session belongs.
 
     Raises: PublicationError naming the original.
     """
+    for replica in replicas:
+        _refuse_copy(replica, replica.info())
+
+
+def _refuse_copy(replica: Replica, info: ReplicaInfo) -> None:
     former = Path(info.root)
     if not (former / FOLDER).is_dir() or former.samefile(replica.root):
         # Moved, or the same folder by another path.

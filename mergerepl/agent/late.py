@@ -207,6 +207,8 @@ def _late_rows(
         subscriber_generations={generation: generation},
         resolved_at_publisher=generation,
         resolved_at_subscriber=generation,
+        # At a subscriber, what is merged here keeps the priority of the late write until it is uploaded.
+        unpublished=None if side.name == PUBLISHER else PUBLISHER if wins_ties else SUBSCRIBER,
     )
     resolved = kept.keep(resolved_rows(at_publisher, at_subscriber, article, terms, kept))
     if article.generated and not _is_computable(resolved, article):

@@ -19,6 +19,7 @@ from mergerepl.changes import ROWGUID
 from mergerepl.errors import CaptureError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.store import delta
+from mergerepl.store.engine_errors import gone_reason
 from mergerepl.store.images import (
     identity_value,
     image_type,
@@ -72,7 +73,7 @@ def materialised_net(spark: SparkSession, window: FeedWindow) -> tuple[DataFrame
             )
             return _checked(spark, window, net_changes(feed, window.article))
         except (PySparkException, Py4JJavaError) as error:
-            reason = _feed_gap_reason(error)
+            reason = gone_reason(error)
             if reason is None:
                 raise
             window = replace(window, gap=reason)
@@ -87,7 +88,7 @@ def _compared(spark: SparkSession, window: FeedWindow) -> tuple[DataFrame, dict[
         after = delta.read_version(spark, window.table, window.through_version_inclusive)
         return _checked(spark, window, compared_versions(before, after, window.article))
     except (PySparkException, Py4JJavaError) as error:
-        if _feed_gap_reason(error) is None:
+        if gone_reason(error) is None:
             # A full disk or memory, say: the version is there, and the next run may read it.
             raise
         raise FeedGapError(
@@ -98,27 +99,6 @@ def _compared(spark: SparkSession, window: FeedWindow) -> tuple[DataFrame, dict[
             article=window.article.name,
             table=str(window.table),
         ) from error
-
-
-def _feed_gap_reason(error: Exception) -> str | None:
-    """Return what is missing if an error says that the feed (or a version) is gone, None for any other error."""
-    text = str(error)
-    if "blockmgr-" in text:
-        # Spark's own scratch files, not the table's: somebody cleaned /tmp, say.
-        return None
-    reasons = {
-        "DELTA_MISSING_CHANGE_DATA": "Change Data Feed was off for some of these versions",
-        "FILE_NOT_EXIST": "change files were removed by VACUUM",
-        "DELTA_TRUNCATED_TRANSACTION_LOG": "versions are gone from its log",
-        "DELTA_VERSION_NOT_CONTIGUOUS": "versions are gone from its log",
-        "DELTA_VERSIONS_NOT_CONTIGUOUS": "versions are gone from its log",
-        "DELTA_VERSION_NOT_FOUND": "versions are gone from its log",
-        "DELTA_LOG_FILE_NOT_FOUND": "versions are gone from its log",
-        "DELTA_REMOVE_FILE_CDC_MISSING_EXTENDED_METADATA": "files were removed by a writer that tells too little of them",
-        "DELTA_CHANGE_DATA_FEED_INCOMPATIBLE": "its schema changed in between",
-        "FileNotFoundException": "change files were removed by VACUUM",
-    }
-    return next((reason for code, reason in reasons.items() if code in text), None)
 
 
 def _checked(spark: SparkSession, window: FeedWindow, changed: DataFrame) -> tuple[DataFrame, dict[str, int]]:

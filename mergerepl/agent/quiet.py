@@ -180,7 +180,6 @@ def _has_nothing(publisher: Replica, subscriber: Replica, pubid: str, direction:
             make_generation(histories[source.root]),
             histories[destination.root],
             from_generation_exclusive=_start(source, infos[destination.root].replid, pubid),
-            destination_nickname=infos[destination.root].nickname,
             tablenicks=[article.nickname for article in source.articles_of(pubid)],
         )
         if any(row["changecount"] for row in sent):

@@ -12,10 +12,8 @@ from enumeration.generations import (
     received_generation,
     start_generation,
 )
-from mergerepl.agent.capture import (
-    last_number,
-    new_generation,
-)
+from mergerepl.agent.capture import new_generation
+from mergerepl.agent.identity import AFRESH
 from mergerepl.agent.sides import SideState
 from mergerepl.agent.stage import StagedArticle
 from mergerepl.apply.conflict_rows import log_app_id
@@ -28,6 +26,7 @@ from mergerepl.changeset import (
     Mark,
     SideWork,
 )
+from mergerepl.errors import EnumerationError
 from mergerepl.store import delta
 from mergerepl.store.control import Row
 from mergerepl.store.deltalog import is_delta_table
@@ -51,7 +50,8 @@ class SessionPlan:
 def plan_generations(sides: dict[str, SideState], *, upload: bool, download: bool) -> SessionPlan:
     """Return which closed generations each side has to tell the other.
 
-    Raises: UnknownGenerationError if the watermarks of the two sides do not fit together.
+    Raises: UnknownGenerationError if the watermarks of the two sides do not fit together; EnumerationError if the
+        subscriber holds generations that it can only have from the publisher, and which are not there.
     """
     publisher, subscriber = sides[PUBLISHER], sides[SUBSCRIBER]
     starts = {}
@@ -69,11 +69,18 @@ def plan_generations(sides: dict[str, SideState], *, upload: bool, download: boo
             make_generation(source.genhistory),
             destination.genhistory,
             from_generation_exclusive=starts[source.name],
-            destination_nickname=destination.info.nickname,
             tablenicks=source.articles,
         )
 
     up, down = to_send(subscriber, publisher), to_send(publisher, subscriber)
+    if any(row["genstatus"] == GenStatus.CLOSED_ELSEWHERE for row in up):
+        raise EnumerationError(
+            f"'{subscriber.replica.root}' received changes in a session that its publisher '{publisher.replica.root}' does "
+            "not know of: the publisher was put back to an older state, or that session's folder was removed before it "
+            f"was finished. Nothing was changed. {AFRESH}",
+            publisher=str(publisher.replica.root),
+            subscriber=str(subscriber.replica.root),
+        )
     return SessionPlan(upload, download, starts[SUBSCRIBER], starts[PUBLISHER], up, down)
 
 
@@ -103,7 +110,7 @@ def number_generations(sides: dict[str, SideState], plan: SessionPlan) -> Number
     def number(side: SideState, received: list[Row], *, used: bool) -> tuple[dict[int, int], dict[int, int]]:
         if not used:
             return {}, {}
-        first = last_number(side.genhistory, side.info) + 1
+        first = side.info.last_generation + 1
         numbers = {row["generation"]: first + i for i, row in enumerate(received)}
         resolved = {nickname: first + len(received) + i for i, nickname in enumerate(two_sided)}
         return numbers, resolved

@@ -1,15 +1,16 @@
-"""What is wrong with an article's table as it is now, for `status`: what the next capture refuses or must bridge."""
+"""What is wrong with an article's table as it is now, for `status`: what the next session refuses or must bridge."""
 
 from mergerepl.agent.feed_window import schema_problem
 from mergerepl.errors import StoreError
 from mergerepl.model.article import PublishedArticle
+from mergerepl.publish.check_article import write_problem
 from mergerepl.publish.table_facts import read_table_facts
 from mergerepl.store.captured_table import metadata_when_captured
 from mergerepl.store.replica import Replica
 
 
 def table_problems(replica: Replica, article: PublishedArticle) -> list[str]:
-    """Return sentences about changed columns and a feed that is switched off, told from the table's log."""
+    """Return sentences on changed columns, a feed that is off and what keeps rows out of the table, told from its log."""
     table = replica.table(article)
     try:
         facts = read_table_facts(table)
@@ -31,4 +32,8 @@ def table_problems(replica: Replica, article: PublishedArticle) -> list[str]:
             f"Article '{article.name}': Change Data Feed is switched off in '{table}'. Run `mergerepl apply` to "
             "switch it on again; what changes until then is found by comparing whole versions."
         )
+    refused = write_problem(facts, takes_away=True)
+    if refused is not None:
+        what, remedy = refused
+        found.append(f"Article '{article.name}': {what}. As it is, no session brings it changes. {remedy}")
     return found

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from mergerepl import changes
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
-from mergerepl.changeset import Changeset, SideWork
+from mergerepl.changeset import Changeset, Manifest, SideWork
 from mergerepl.failpoints import failpoint
 from mergerepl.model.article import PublishedArticle
 from mergerepl.store import appended
@@ -27,7 +27,6 @@ from mergerepl.systables import conflicts_info
 from mergerepl.systables.conflicts_info import REASONS
 
 Works = Mapping[str, SideWork]
-LOG_APP_ID = "mergerepl-conflicts"
 
 
 def log_app_id(subid: str, side: str = PUBLISHER, round_: int = 0) -> str:
@@ -35,7 +34,12 @@ def log_app_id(subid: str, side: str = PUBLISHER, round_: int = 0) -> str:
 
     One per subscription, side and round: sessions of several subscriptions share these tables.
     """
-    return f"{LOG_APP_ID}-{subid}-{side}-{round_}"
+    return f"mergerepl-conflicts-{subid}-{side}-{round_}"
+
+
+def _side_of(manifest: Manifest) -> str:
+    """Return whose changeset it is: a late round's is of its one side, a session's goes by the publisher."""
+    return PUBLISHER if manifest.publisher else SUBSCRIBER
 
 
 def log_conflicts(
@@ -57,10 +61,9 @@ def log_conflicts(
     chosen = [articles[nickname] for nickname, count in changeset.manifest.conflicts.items() if count]
     if not chosen:
         return
-    own = changeset.manifest.publisher or changeset.manifest.subscriber
-    if changeset.manifest.round > 1 and own is not None:
+    if changeset.manifest.round > 1:
         # From the second late round on both changes are this replica's: the places tell their order, not who held them.
-        works = dict.fromkeys((PUBLISHER, SUBSCRIBER), own)
+        works = dict.fromkeys((PUBLISHER, SUBSCRIBER), works[_side_of(changeset.manifest)])
     infos = [_info_rows(spark, changeset, article, works) for article in chosen]
     # The rows first: a conflict without its losing row says that the loser was a delete.
     for article in chosen:
@@ -79,7 +82,7 @@ def log_conflicts(
 
 def _transaction(changeset: Changeset, what: str) -> Transaction:
     manifest = changeset.manifest
-    side = "publisher" if manifest.publisher else "subscriber"
+    side = _side_of(manifest)
     app_id = log_app_id(manifest.subid, side, manifest.round)
     mark = CommitMark(manifest.session, f"conflicts:{what}:{side}:{manifest.round}")
     return Transaction(app_id, manifest.number, mark)
@@ -91,7 +94,7 @@ def _conflicting(spark: SparkSession, changeset: Changeset, article: PublishedAr
     identity = F.concat_ws(
         "|",
         F.lit(manifest.session),
-        F.lit("publisher" if manifest.publisher else "subscriber"),
+        F.lit(_side_of(manifest)),
         F.lit(str(manifest.round)),
         F.lit(str(article.nickname)),
         F.col(changes.ROWGUID),

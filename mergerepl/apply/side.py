@@ -17,7 +17,7 @@ from mergerepl.failpoints import failpoint
 from mergerepl.model.article import PublishedArticle
 from mergerepl.store import appended, delta
 from mergerepl.store.delta import Transaction
-from mergerepl.store.deltalog import Commit, CommitMark
+from mergerepl.store.deltalog import APPLY_STEP, Commit, CommitMark
 from mergerepl.store.replica import Replica
 from mergerepl.store.runs import contents_rows, tombstone_rows
 from mergerepl.store.staged_rows import read_staged
@@ -59,7 +59,9 @@ def data_app_id(subid: str) -> str:
 def data_transaction(changeset: Changeset, side: Side, nickname: int) -> Transaction:
     """Return the transaction of one article's MERGE."""
     manifest = changeset.manifest
-    mark = CommitMark(manifest.session, f"apply:{side.name}:{nickname}:{manifest.round}", side.work.replid)
+    mark = CommitMark(
+        manifest.session, f"{APPLY_STEP}{side.name}:{nickname}:{manifest.round}", side.work.replid
+    )
     return Transaction(data_app_id(manifest.subid), manifest.number * _ROUNDS + manifest.round, mark)
 
 
@@ -112,7 +114,9 @@ def recorded_rows(
     """Return the CHANGES rows one side records of one article: final states under its own generation numbers."""
     staged = read_staged(spark, changeset.rows(work.nickname)).where(F.col(side.action).isin(list(actions)))
     generation = F.col(side.generation)
-    born = F.when(F.col(changes.PARTCHANGEGEN) < 0, -generation).alias(changes.PARTCHANGEGEN)
+    # Of a row that was here before, those who come next may know as well: to them it is no insert.
+    is_born = (F.col(changes.PARTCHANGEGEN) < 0) & (F.col(side.action) == changes.Action.INSERT.value)
+    born = F.when(is_born, -generation).alias(changes.PARTCHANGEGEN)
     columns = {changes.GENERATION: generation.alias(changes.GENERATION), changes.PARTCHANGEGEN: born}
     return staged.select(*(columns.get(name, F.col(name)) for name in changes.CHANGE_COLUMNS))
 

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -17,7 +17,7 @@ import click
 
 from mergerepl.cli.main import FAILED
 from mergerepl.errors import MergeReplError, Transient
-from mergerepl.model.results import SyncResult
+from mergerepl.model.results import SessionResult, SyncResult
 from mergerepl.report.json import JsonOutput, dumps
 from mergerepl.report.output import Output
 from mergerepl.roots import is_absent
@@ -55,13 +55,13 @@ def repeat(once: Callable[[], SyncResult], output: Output, *, interval_s: float)
         while not stop.asked:
             try:
                 result = _result(worker.submit(once))
-                has_run = True
                 output.synced_round(result, time=_now())
                 # Those that can go on do: one subscriber out of reach, say, does not stop the others.
-                if all(session.is_failed and not session.is_transient for session in result.sessions):
+                if all(_is_final(session, has_run=has_run) for session in result.sessions):
                     return FAILED
+                has_run = True
             except MergeReplError as error:
-                if not (isinstance(error, Transient) or (has_run and _is_out_of_reach(error))):
+                if not (isinstance(error, Transient) or (has_run and _is_out_of_reach(error.facts))):
                     raise
                 _report(error, output)
             _sleep(interval_s, stop)
@@ -94,9 +94,15 @@ def _sleep(seconds: float, stop: Stop) -> None:
         time.sleep(min(left, _LOOK_S))
 
 
-def _is_out_of_reach(error: MergeReplError) -> bool:
-    """Return whether an error is about a replica of which nothing is there: not mounted any more, if it once was."""
-    root = error.facts.get("replica")
+def _is_final(session: SessionResult, *, has_run: bool) -> bool:
+    """Return whether a session failed for a reason that the next round would meet again."""
+    is_away = has_run and session.error is not None and _is_out_of_reach(session.error)
+    return session.is_failed and not session.is_transient and not is_away
+
+
+def _is_out_of_reach(facts: Mapping[str, object]) -> bool:
+    """Return whether an error's facts name a replica of which nothing is there: not mounted any more, if it once was."""
+    root = facts.get("replica")
     return root is not None and is_absent(Path(str(root)))
 
 

@@ -27,7 +27,8 @@ def validate(
 ) -> int:
     """Compare each subscriber with the publisher; differing keys are named.
 
-    Changes nothing. Exit code 1 if they differ: changes that have not been synchronized yet do that too.
+    Changes nothing. Exit code 1 if they differ: changes that have not been synchronized yet do that too. Of several
+    subscribers, one that cannot be compared is told beside the others.
 
     Example:
       mergerepl validate sales.yml --level checksum

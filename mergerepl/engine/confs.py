@@ -13,6 +13,9 @@ CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 CUTS_TIMESTAMPS = ("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MILLIS")
 """A conf and the value with which Spark writes times without their microseconds."""
 
+TIMESTAMP_TYPE = ("spark.sql.timestampType", "TIMESTAMP_LTZ")
+"""A conf and the value with which the word timestamp means an instant, as in Delta's logs."""
+
 PASSES_OVER_FILES = ("spark.sql.files.ignoreMissingFiles", "spark.sql.files.ignoreCorruptFiles")
 """Where one is true, a read tells fewer rows instead of failing: a gap in the feed would be no changes."""
 

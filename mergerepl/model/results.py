@@ -64,12 +64,13 @@ class ArticleValidation:
     examples: tuple[KeyDifference, ...] = ()
     missing_at: str | None = None
     publication: str = ""
+    error: dict[str, str] | None = None
 
     @property
     def ok(self) -> bool:
         """True when the two sides hold the same rows as far as the level looks."""
-        is_there = self.missing_at is None
-        return is_there and self.differing_rows == 0 and self.publisher_rows == self.subscriber_rows
+        is_compared = self.missing_at is None and self.error is None
+        return is_compared and self.differing_rows == 0 and self.publisher_rows == self.subscriber_rows
 
 
 @dataclass(frozen=True)

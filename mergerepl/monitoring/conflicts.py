@@ -250,19 +250,23 @@ def conflict_frame(
     A losing delete has NULL in the columns of the row. A column of MSmerge_conflicts_info that is named like
     one of the article's is called `info_<name>`.
 
-    Raises: ConfigurationError if the folder is no replica or has no such article.
+    Raises: ConfigurationError if the folder is no replica or has no such article; StoreError if one of the tables is gone
+        or damaged.
     """
     from pyspark.sql import functions as F
 
+    from mergerepl.store.engine_errors import told_plainly
     from mergerepl.store.sql import quote
 
     replica = Replica(root).require()
     chosen = article_named(replica, article, publication)
-    infos = spark.read.format("delta").load(str(replica.folder / conflicts_info.NAME))
+    with told_plainly(f"reading the conflicts of article '{article}' at '{root}'"):
+        infos = spark.read.format("delta").load(str(replica.folder / conflicts_info.NAME))
+        losers = spark.read.format("delta").load(str(replica.folder / chosen.conflict_table))
     infos = infos.where(F.col("tablenick") == chosen.nickname)
     taken = {name.lower() for name in chosen.columns}
     own = {column.name for column in CONFLICT_COLUMNS if column.name.lower() not in taken} - {CONFLICT_ID}
-    losers = spark.read.format("delta").load(str(replica.folder / chosen.conflict_table)).drop(*own)
+    losers = losers.drop(*own)
     told = [
         F.col(f"i.{quote(name)}").alias(f"info_{name}" if name.lower() in taken else name)
         for name in infos.columns

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mergerepl.changes import PUBLISHER
-from mergerepl.errors import ConfigurationError, MergeReplError
+from mergerepl.errors import ConfigurationError, MergeReplError, StoreError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.store.control import Row
 from mergerepl.store.replica import Replica, ReplicaInfo
@@ -56,7 +56,11 @@ def members(replica: Replica, pubid: str, *, asking: str | None = None) -> tuple
         return [replica, *found], missing
     if not found:
         return [replica], missing
-    all_, missing = members(found[0], pubid, asking=info.replid)
+    try:
+        all_, missing = members(found[0], pubid, asking=info.replid)
+    except StoreError:
+        # Who the others are is not to be read; what is wrong is told with the publisher.
+        return [found[0], replica], missing
     return all_ if any(each.root == replica.root for each in all_) else [*all_, replica], missing
 
 

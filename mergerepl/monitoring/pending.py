@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from mergerepl.changes import PUBLISHER
+from mergerepl.errors import StoreError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.results import PendingArticle, PendingSubscription
 from mergerepl.monitoring.parties import others, publication_name, reachable, subscriber_root
@@ -49,7 +50,8 @@ def _subscription(
     """Return the article counts of the asked replica's own direction, then of the other one."""
     other = reachable(row["subscriber_server"], row["replid"])
     away, back = (DOWNLOAD, UPLOAD) if info.role == PUBLISHER else (UPLOAD, DOWNLOAD)
-    articles = list(_direction(away, replica, info, row, other, table_problems))
+    theirs: list[PendingArticle] = []
+    held: Sequence[Row] | None = None
     problem = None
     if other is None:
         problem = (
@@ -57,10 +59,16 @@ def _subscription(
             "path, or ask again when it is back."
         )
     else:
-        their_info = other.info()
-        for theirs in others(other, their_info):
-            if (theirs["subid"], theirs["replid"]) == (row["subid"], info.replid):
-                articles += _direction(back, other, their_info, theirs, replica, table_problems)
+        own = replica.genhistory()
+        try:
+            held, their_info = other.genhistory(), other.info()
+            for each in others(other, their_info):
+                if (each["subid"], each["replid"]) == (row["subid"], info.replid):
+                    theirs += _direction(back, other, their_info, each, own, table_problems)
+        except StoreError as error:
+            # What is wrong there says nothing against the other subscriptions.
+            problem = error.message
+    articles = [*_direction(away, replica, info, row, held, table_problems), *theirs]
     return PendingSubscription(
         publication_name(replica, row["pubid"]),
         subscriber_root(replica, info, row),
@@ -74,12 +82,12 @@ def _direction(
     source: Replica,
     info: ReplicaInfo,
     row: Row,
-    destination: Replica | None,
+    held: Sequence[Row] | None,
     table_problems: TableProblems,
 ) -> Iterator[PendingArticle]:
-    held = destination.genhistory() if destination is not None else ()
+    """Yield what waits at a source; `held` is the destination's genhistory, if it can be asked."""
     articles = source.articles_of(row["pubid"])
-    waiting = unsent_generations(source, info, row, articles, held=held)
+    waiting = unsent_generations(source, row, articles, held=held)
     for article in articles:
         generations = [each for each in waiting if each["art_nick"] == article.nickname]
         found = uncaptured(source, article, info)

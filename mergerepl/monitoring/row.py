@@ -10,7 +10,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from mergerepl.errors import ConfigurationError, MergeReplError
+from mergerepl.errors import ConfigurationError, MergeReplError, SchemaMismatchError, StoreError
 from mergerepl.lineage.value import covers, merge
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.results import ColumnVersion, RowInfo, RowReplicaInfo
@@ -18,7 +18,8 @@ from mergerepl.model.rowguid import KeyValue, base_type, key_value, rowguid_of
 from mergerepl.monitoring.parties import article_named, members
 from mergerepl.monitoring.waiting import head_or_problem
 from mergerepl.store.arrow_values import python_values
-from mergerepl.store.control import Row, quoted, read_rows
+from mergerepl.store.captured_table import require_columns
+from mergerepl.store.control import Row, column_names, quoted, read_rows
 from mergerepl.store.deltalog import CHAR_VARCHAR, head_version
 from mergerepl.store.replica import Replica, ReplicaInfo
 from mergerepl.systables import contents
@@ -47,13 +48,25 @@ def row_info(root: Path, *, article: str, key: Mapping[str, str], publication: s
     chosen = article_named(asked, article, publication)
     typed = _key_values(chosen, key)
     reached, out_of_reach = members(asked, chosen.pubid)
-    alike = [
-        (replica, same) for replica in reached for same in replica.articles if same.artid == chosen.artid
-    ]
+    alike: list[tuple[Replica, PublishedArticle]] = []
+    damaged: list[RowReplicaInfo] = []
+    for replica in reached:
+        try:
+            alike += [(replica, same) for same in replica.articles if same.artid == chosen.artid]
+        except StoreError as error:
+            damaged.append(_unknown(replica, error))
     stored = (_as_stored(replica.table(same), same, typed) for replica, same in alike)
     values = next((told for told in stored if told is not None), typed)
     rowguid = _rowguid(chosen, values)
-    found = [_at_replica(replica, same, values, rowguid) for replica, same in alike]
+    found: list[RowReplicaInfo] = []
+    for replica, same in alike:
+        try:
+            found.append(_at_replica(replica, same, values, rowguid))
+        except StoreError as error:
+            if replica.root == asked.root:
+                raise
+            damaged.append(_unknown(replica, error))
+    found += damaged
     newest: dict[int, int] = {}
     for each in found:
         newest = merge(newest, each.lineage)
@@ -112,6 +125,14 @@ def _rowguid(article: PublishedArticle, values: Sequence[KeyValue]) -> str:
     return rowguid_of(values, _identity_types(article))
 
 
+def _unknown(replica: Replica, error: StoreError) -> RowReplicaInfo:
+    """Return what is told of a replica whose system tables cannot be read: why; the others are told beside it."""
+    nickname = replica.info().nickname
+    return RowReplicaInfo(
+        str(replica.root), nickname, NONE, None, {}, (), None, current=False, problem=error.message
+    )
+
+
 def _at_replica(
     replica: Replica, article: PublishedArticle, values: Sequence[KeyValue], rowguid: str
 ) -> RowReplicaInfo:
@@ -157,7 +178,10 @@ def _row(
     """Return the published columns of the row as text, None if the table has no such row; or why nobody knows."""
     table = replica.table(article)
     try:
+        require_columns(article, table, column_names(table))
         found = _row_by_delta_rs(table, article, values)
+    except SchemaMismatchError as error:
+        return None, error.message
     except MergeReplError:
         # One replica that lost its table is told beside the others, and no engine is started for it.
         _, problem = head_or_problem(article, table)
@@ -166,8 +190,11 @@ def _row(
         # What delta-rs cannot read (deletion vectors, column mapping, newer types), Spark can.
         from mergerepl.store.engine_errors import told_plainly
 
-        with told_plainly(f"reading a row of '{table}'"):
-            found = _row_by_spark(table, article, values)
+        try:
+            with told_plainly(f"reading a row of '{table}'"):
+                found = _row_by_spark(table, article, values)
+        except SchemaMismatchError as error:
+            return None, error.message
     return {name: text_of(value) for name, value in found.items()} if found is not None else None, None
 
 
@@ -204,6 +231,7 @@ def _literal(value: KeyValue, type_: str) -> str:
 
 
 def _row_by_spark(table: Path, article: PublishedArticle, values: Sequence[KeyValue]) -> Row | None:
+    """Raises: SchemaMismatchError if the table lacks a published column."""
     from pyspark.sql import functions as F
 
     from mergerepl import spark
@@ -212,6 +240,7 @@ def _row_by_spark(table: Path, article: PublishedArticle, values: Sequence[KeyVa
     from mergerepl.store.sql import quote
 
     rows = read_version(spark.session(), table, head_version(table))
+    require_columns(article, table, rows.columns)
     types = {field.name: field.dataType for field in rows.schema}
     for name, value in zip(article.identity, values, strict=True):
         column = F.col(quote(name))

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from enum import IntEnum
 from pathlib import Path
 
+from mergerepl.changes import PUBLISHER
 from mergerepl.changeset import MANIFEST
 from mergerepl.errors import MergeReplError
 from mergerepl.model.article import PublishedArticle
@@ -30,14 +31,18 @@ def replica_status(
     """
     replica = Replica(root).require()
     info = replica.info()
-    looks = [(article, uncaptured(replica, article, info)) for article in replica.articles]
+    rows = others(replica, info)
+    # The tables of a subscription that has ended are the user's own again, and may be gone.
+    subscribed = {row["pubid"] for row in rows}
+    articles = [each for each in replica.articles if info.role == PUBLISHER or each.pubid in subscribed]
+    looks = [(article, uncaptured(replica, article, info)) for article in articles]
     problems: list[str] = []
     for article, look in looks:
         problems += [look.problem] if look.problem else table_problems(replica, article)
     subscriptions = []
-    for row in others(replica, info):
+    for row in rows:
         try:
-            unsent = len(unsent_generations(replica, info, row, replica.articles_of(row["pubid"])))
+            unsent = len(unsent_generations(replica, row, replica.articles_of(row["pubid"]), held=None))
         except MergeReplError as error:
             unsent = 0
             problems.append(error.message)

@@ -74,27 +74,24 @@ def _recreated(article: PublishedArticle, info: ReplicaInfo, found: Iterable[Com
 
 def unsent_generations(
     replica: Replica,
-    info: ReplicaInfo,
     other: Row,
     articles: Iterable[PublishedArticle],
     *,
-    held: Sequence[Row] = (),
+    held: Sequence[Row] | None,
 ) -> list[Row]:
     """Return the generations with changes, open ones too, that a replica has yet to send to another.
 
     Args:
         replica: The source.
-        info: Its bookkeeping.
         other: Its row of sysmergesubscriptions about the destination.
         articles: The articles in question.
-        held: The destination's genhistory, if it can be asked.
+        held: The destination's genhistory; None if it is not asked.
     """
     waiting = generations_to_send(
         make_generation(replica.genhistory()),
-        held,
+        held or (),
         from_generation_exclusive=other["sentgen"] or 0,
-        destination_nickname=other["replnickname"],
+        destination_nickname=other["replnickname"] if held is None else None,
         tablenicks=[article.nickname for article in articles],
     )
-    # A generation beyond the last one given out is what a capture left that was cut short.
-    return [row for row in waiting if row["changecount"] and row["generation"] <= info.last_generation]
+    return [row for row in waiting if row["changecount"]]

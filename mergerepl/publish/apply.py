@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from mergerepl.errors import EngineLostError, PublicationError, StoreError
+from mergerepl.errors import EngineLostError, LeaseError, PublicationError, StoreError
 from mergerepl.failpoints import failpoint
 from mergerepl.model.progress import NoProgress, Progress
 from mergerepl.model.publication import Publication
@@ -32,7 +32,7 @@ def apply_publication(
     *,
     dry_run: bool = False,
     progress: Progress | None = None,
-    capture: Callable[[Path], None] | None = None,
+    capture: Callable[[Path, str], None] | None = None,
     finish: Callable[[Path, Path | None, str], None] | None = None,
 ) -> ApplyResult:
     """Make the replicas match the publication and return what was done (or, dry, would be done).
@@ -41,8 +41,8 @@ def apply_publication(
         publication: As the file states it.
         dry_run: Check everything and change nothing.
         progress: Told of each step as it begins.
-        capture: Captures the changes of the publisher at a root, whose lease is held (the agent's part).
-            Without it, a publication that is in use already can get no new subscribers.
+        capture: Captures the changes of the publisher at a root, whose lease is held, in the publication of a pubid
+            (the agent's part). Without it, a publication that is in use already can get no new subscribers.
         finish: Finishes a session that was interrupted (the agent's part): root of the publisher, root of the
             subscriber (None: out of reach), name of the session. Both are leased. Without it, a subscription
             with such a session cannot end.
@@ -81,7 +81,14 @@ def _carry_out(publication: Publication, plan: Plan, progress: Progress, agent: 
         for root in plan.roots:
             leases.enter_context(_leased(root))
         if look(publication) != plan.seen:
+            held = plan.roots
             plan = make_plan(publication, agent, progress)
+            if other := next((root for root in plan.roots if root not in held), None):
+                raise LeaseError(
+                    f"Another `apply` changed the subscriptions meanwhile: '{other}' is one of them now. Nothing was "
+                    "changed. Run `mergerepl apply` again.",
+                    replica=str(other),
+                )
         plan.work.hold(plan.roots)
         for step in plan.steps:
             action = step.plan.action
@@ -141,7 +148,7 @@ def _make_folder(root: Path) -> None:
         ) from error
 
 
-def _refuse_capture(root: Path) -> None:
+def _refuse_capture(root: Path, pubid: str) -> None:
     raise PublicationError(
         f"Publisher '{root}' has changes to capture first. Run `mergerepl sync`, then `mergerepl apply` "
         "again.",

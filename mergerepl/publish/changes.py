@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mergerepl.errors import PublicationError
+from mergerepl.errors import PublicationError, StoreError
 from mergerepl.failpoints import failpoint
 from mergerepl.model.publication import Article, Subscription
 from mergerepl.model.results import PlanStep
@@ -182,7 +182,11 @@ def unsubscribe_step(
     if subscriber is None:
         detail += " (the replica cannot be reached: it is not told, and may have changes never uploaded)"
     elif not is_unfinished:
-        unsent = unsent_changes(work.publisher, subscriber.root, work.pubid, staged=staged)
+        try:
+            unsent = unsent_changes(work.publisher, subscriber.root, work.pubid, staged=staged)
+        except StoreError as error:
+            # It is about to leave; what is damaged there keeps it no longer.
+            unsent = f"what cannot be told ({error.message})"
         if unsent:
             detail += (
                 f"; never uploaded: {unsent}. To send them first, run `mergerepl sync {work.publisher} "
@@ -331,8 +335,11 @@ def skip_to_head(work: Work, articles: Sequence[Row], checked: Mapping[int, Tabl
 def _check_columns(article: Row, table: TableFacts) -> None:
     types = {field["name"]: ddl_of(field["type"]) for field in table.fields}
     published = dict(zip(article["published_columns"], article["published_types"], strict=True))
-    if any(types.get(name) != type_ for name, type_ in published.items()) or (
-        not article["vertical_partition"] and len(types) != len(published)
+    generated = {name: text for name, text in table.generated_columns.items() if name in published}
+    if (
+        any(types.get(name) != type_ for name, type_ in published.items())
+        or (not article["vertical_partition"] and len(types) != len(published))
+        or generated != dict(article["generated_columns"] or {})
     ):
         raise PublicationError(
             f"Article '{article['name']}': the columns of table '{table.path}' changed since it was "
@@ -341,9 +348,26 @@ def _check_columns(article: Row, table: TableFacts) -> None:
         )
 
 
+def check_copied(work: Work, articles: Sequence[Row]) -> None:
+    """Check that copies of published tables would keep their texts: what was written since they were published, too.
+
+    Raises: PublicationError naming the column and up to three keys.
+    """
+    for article in articles:
+        table = read_table_facts(work.publisher / article["source_table"])
+        if any(table.keeps_empty_as_null(name) for name in article["published_columns"]):
+            from mergerepl.publish.check_rows import check_texts
+
+            work.progress.step("check", article=article["name"])
+            check_texts(work.spark, _stated(work, article), table)
+
+
 def _check_keys(work: Work, row: Row, table: TableFacts) -> None:
     from mergerepl.publish.check_rows import check_rows
 
     work.progress.step("check", article=row["name"])
-    stated = next(article for article in work.publication.articles if article.name == row["name"])
-    check_rows(work.spark, stated, table)
+    check_rows(work.spark, _stated(work, row), table)
+
+
+def _stated(work: Work, row: Row) -> Article:
+    return next(article for article in work.publication.articles if article.name == row["name"])

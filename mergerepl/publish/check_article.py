@@ -5,9 +5,9 @@ from pathlib import Path
 
 from mergerepl.errors import PublicationError, StoreError
 from mergerepl.model.publication import Article
-from mergerepl.publish.column_types import Field, ddl_of, leaf_types
+from mergerepl.publish.column_types import USER_DEFINED, Field, ddl_of, leaf_types, nested_names
 from mergerepl.publish.table_facts import TableFacts, read_table_facts
-from mergerepl.store.deltalog import GENERATION_EXPRESSION, LOG_FOLDER, is_delta_table
+from mergerepl.store.deltalog import DEFAULT_EXPRESSION, GENERATION_EXPRESSION, LOG_FOLDER, is_delta_table
 from mergerepl.systables.conflicts_info import CONFLICT_COLUMNS
 
 Problem = tuple[str, str]
@@ -143,7 +143,10 @@ def _names(table: TableFacts, most: int = 12) -> str:
 def table_problem(table: TableFacts) -> Problem | None:
     """Return why a table as such cannot take part, at whichever replica, and what to do; None if it can."""
     return (
-        _protocol_problem(table, KNOWN_FEATURES) or _isolation_problem(table) or _append_only_problem(table)
+        _protocol_problem(table, KNOWN_FEATURES)
+        or _isolation_problem(table)
+        or _append_only_problem(table)
+        or _type_problem(table)
     )
 
 
@@ -197,6 +200,18 @@ def _append_only_problem(table: TableFacts) -> Problem | None:
     )
 
 
+def _type_problem(table: TableFacts) -> Problem | None:
+    """Return that a column keeps delta-rs from opening the table at all, and what to do; None if none does."""
+    for field in table.fields:
+        if USER_DEFINED in leaf_types(field["type"]):
+            return (
+                f"table '{table.path}' has column '{field['name']}' of a user-defined type, such as a vector of Spark ML: "
+                "delta-rs cannot open the table, whether the column is published or not",
+                "Store it as an array or a struct of plain types (`vector_to_array`, say), and drop that column.",
+            )
+    return None
+
+
 def _check_column_names(article: Article, table: TableFacts) -> None:
     seen: dict[str, str] = {}
     conflict_columns = {column.name.casefold() for column in CONFLICT_COLUMNS}
@@ -214,7 +229,8 @@ def _check_column_names(article: Article, table: TableFacts) -> None:
                 "Rename the column.",
             )
         seen[folded] = name
-    for name in (field["name"] for field in published_fields(article, table)):
+    for field in published_fields(article, table):
+        name = field["name"]
         folded = name.casefold()
         is_identity = folded == "rowguid" and name == article.rowguid
         if folded.startswith(_RESERVED_PREFIX) or (folded in conflict_columns and not is_identity):
@@ -231,6 +247,14 @@ def _check_column_names(article: Article, table: TableFacts) -> None:
                 "do not share",
                 "Rename the column, or leave it out with `columns:`.",
             )
+        for part in nested_names(field["type"]):
+            if any(character in _MAPPING_CHARACTERS for character in part):
+                raise _refusal(
+                    article,
+                    f"its column '{name}' has a part with the name {part!r}, which Delta allows only with column mapping; "
+                    "replicas do not share that",
+                    "Rename the part, or leave the column out with `columns:`.",
+                )
 
 
 def column_problem(columns: Sequence[Field]) -> Problem | None:
@@ -283,8 +307,15 @@ def _check_identity(article: Article, table: TableFacts) -> None:
 
 
 def _check_left_out(article: Article, table: TableFacts, published: set[str]) -> None:
+    if published <= set(table.metadata.partition_columns):
+        raise _refusal(
+            article,
+            "`columns:` leaves out all columns but those that the table is partitioned by, and Delta has no table of such "
+            "columns alone: there could be no copy",
+            "Publish another column, too.",
+        )
     for field in table.fields:
-        has_value = {"CURRENT_DEFAULT", GENERATION_EXPRESSION} & set(field["metadata"])
+        has_value = {DEFAULT_EXPRESSION, GENERATION_EXPRESSION} & set(field["metadata"])
         if field["name"] not in published and not field["nullable"] and not has_value:
             raise _refusal(
                 article,

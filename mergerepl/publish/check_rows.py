@@ -1,6 +1,7 @@
 """Whether a table's rows can be replicated: no NULL or duplicate keys, GUIDs where GUIDs are promised.
 
-Their files must be the table's own, and their generated columns what a copy would compute.
+Their files must be the table's own, their generated columns what a copy would compute, and their texts what a copy would
+keep.
 """
 
 from collections.abc import Mapping
@@ -14,25 +15,31 @@ from pyspark.sql import functions as F
 from mergerepl.errors import PublicationError
 from mergerepl.model.publication import Article, Tracking
 from mergerepl.publish.check_article import published_fields
+from mergerepl.publish.partition_texts import text_rules
 from mergerepl.publish.table_facts import TableFacts
 from mergerepl.snapshot.replica_table import is_computable
+from mergerepl.spark import require_utc
 from mergerepl.store.delta import read_version
 from mergerepl.store.images import unlike_generated, with_readable
 from mergerepl.store.plain_files import foreign_file, read_columns
 from mergerepl.store.sql import quote
 
 MOST_NAMED = 5
+MOST_TEXTS_NAMED = 3
 GUID_PATTERN = "^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
 
 _ROWS = "__mr_rows"
+_RULE = "__mr_rule"
 _UNLIKE = "__mr_unlike"
 
 
 def check_rows(spark: SparkSession, article: Article, table: TableFacts) -> None:
     """Check the identities and the generated columns of a table's rows, in one job.
 
-    Raises: PublicationError naming up to five of the offending keys, or a generated column; or a file elsewhere.
+    Raises: PublicationError naming up to five of the offending keys, or a generated column; or a file elsewhere;
+        EngineError if the session would read timestamp partition columns otherwise.
     """
+    require_utc(spark, article.name, table.path, table.metadata.timestamp_partitions)
     foreign = foreign_file(spark, table.path, table.version)
     if foreign is not None:
         raise PublicationError(
@@ -43,6 +50,7 @@ def check_rows(spark: SparkSession, article: Article, table: TableFacts) -> None
             table=str(table.path),
         )
     _check_computable(spark, article, table)
+    check_texts(spark, article, table)
     published = {field["name"] for field in published_fields(article, table)}
     generated = {
         name: expression for name, expression in table.generated_columns.items() if name in published
@@ -67,6 +75,39 @@ def check_rows(spark: SparkSession, article: Article, table: TableFacts) -> None
         "Correct these rows, or choose another key.",
         article=article.name,
         keys="; ".join(named),
+    )
+
+
+def check_texts(spark: SparkSession, article: Article, table: TableFacts) -> None:
+    """Check that a copy of a table would keep the texts of its partition columns. Other engines write any text there.
+
+    Raises: PublicationError naming the column and up to three keys.
+    """
+    names = [field["name"] for field in published_fields(article, table)]
+    rules = text_rules(table, names, of_copy=True)
+    if not rules:
+        return
+    rule = F.coalesce(*(F.when(~is_kept, F.lit(name)) for name, is_kept in rules.items()))
+    rows = read_version(spark, table.path, table.version)
+    # Of the log alone, as long as there is none: these are partition columns.
+    told = rows.select(*(quote(name) for name in article.identity), rule.alias(_RULE)).where(
+        F.col(_RULE).isNotNull()
+    )
+    first = told.select(_RULE).first()
+    if first is None:
+        return
+    alike = with_readable(told.where(F.col(_RULE) == first[_RULE]), article.identity).take(
+        MOST_TEXTS_NAMED + 1
+    )
+    keys = [", ".join(f"{name}={_text(row[name])}" for name in article.identity) for row in alike]
+    named = "; ".join(keys[:MOST_TEXTS_NAMED])
+    raise PublicationError(
+        f"Article '{article.name}' cannot be published: table '{table.path}' breaks the {first[_RULE]}, so that a copy "
+        f"would hold something else, or nothing: {named}{' and more' if len(keys) > MOST_TEXTS_NAMED else ''}. Give these "
+        "rows another value (or NULL), or leave the column out with `columns:`.",
+        article=article.name,
+        table=str(table.path),
+        keys=named,
     )
 
 

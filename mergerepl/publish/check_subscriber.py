@@ -6,7 +6,7 @@ from pathlib import Path
 from mergerepl.errors import PublicationError, StoreError
 from mergerepl.model.publication import Subscription, SyncType
 from mergerepl.publish.check_article import column_problem, table_problem
-from mergerepl.publish.column_types import Field, ddl_of
+from mergerepl.publish.column_types import Field, bare, ddl_of
 from mergerepl.publish.replica_state import ReplicaState
 from mergerepl.publish.table_facts import TableFacts, read_table_facts
 from mergerepl.publish.unfinished import article_table, check_unwritten, is_unfinished, is_vacant
@@ -155,9 +155,11 @@ def _check_schema(article: Row, source: TableFacts, table: TableFacts) -> None:
         assert ours is not None
         if theirs is None:
             _differ(article, table.path, f"it has no column '{name}'")
-        elif theirs["type"] != ours["type"] or _declared(theirs) != _declared(ours):
-            how = f"its column '{name}' is {_declared(theirs)} instead of {_declared(ours)}"
-            _differ(article, table.path, how)
+        elif bare(theirs["type"]) != bare(ours["type"]) or _declared(theirs) != _declared(ours):
+            how = f"is {_declared(theirs)} instead of {_declared(ours)}"
+            if _declared(theirs) == _declared(ours):
+                how = "has parts that may be NULL, and the publisher's may not, or the other way round"
+            _differ(article, table.path, f"its column '{name}' {how}")
         elif ours["nullable"] and not theirs["nullable"]:
             _differ(article, table.path, f"its column '{name}' allows no NULL, while the publisher's does")
         elif _generated(ours) != _generated(theirs):

@@ -1,16 +1,20 @@
 """Column types as a Delta log states them (JSON) and as Spark DDL, translated without a session."""
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from mergerepl.store.deltalog import CHAR_VARCHAR
 from mergerepl.store.sql import quote
 
 Json = Any
-"""A type of a Delta schema: a name, or an object for struct, array and map."""
+"""A type of a Delta schema: a name, or an object for struct, array, map and Spark's user-defined types."""
 
 Field = dict[str, Any]
 """A field of a Delta schema: name, type, nullable, metadata."""
+
+USER_DEFINED = "udt"
+"""The name of all user-defined types, such as the vectors of Spark ML."""
 
 _PADDED = re.compile(r"(?<!var)char\(\d+\)")
 _DDL_NAMES = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"}
@@ -26,6 +30,8 @@ def ddl_of(data_type: Json) -> str:
         return f"array<{ddl_of(data_type['elementType'])}>"
     if data_type["type"] == "map":
         return f"map<{ddl_of(data_type['keyType'])},{ddl_of(data_type['valueType'])}>"
+    if data_type["type"] == USER_DEFINED:
+        return USER_DEFINED
     fields = (f"{_ddl_name(field['name'])}:{ddl_of(field['type'])}" for field in data_type["fields"])
     return f"struct<{','.join(fields)}>"
 
@@ -91,12 +97,24 @@ def padded_types(column: Field) -> list[str]:
     return _PADDED.findall(str(column["metadata"].get(CHAR_VARCHAR, "")))
 
 
+def nested_names(data_type: Json) -> Iterator[str]:
+    """Yield the names of all fields inside of a type."""
+    if isinstance(data_type, dict):
+        for field in data_type.get("fields", ()):
+            yield field["name"]
+            yield from nested_names(field["type"])
+        for part in ("elementType", "keyType", "valueType"):
+            yield from nested_names(data_type.get(part))
+
+
 def leaf_types(data_type: Json) -> set[str]:
-    """Return the names of all the primitive types a type is made of."""
+    """Return the names of all the primitive types a type is made of; a user-defined one is not taken apart."""
     if isinstance(data_type, str):
         return {data_type}
     if data_type["type"] == "array":
         return leaf_types(data_type["elementType"])
     if data_type["type"] == "map":
         return leaf_types(data_type["keyType"]) | leaf_types(data_type["valueType"])
+    if data_type["type"] == USER_DEFINED:
+        return {USER_DEFINED}
     return set().union(*(leaf_types(f["type"]) for f in data_type["fields"]))

@@ -34,6 +34,7 @@ from mergerepl.publish.work import Work
 from mergerepl.snapshot.copy_rows import copy_rows
 from mergerepl.snapshot.new_table import create_table
 from mergerepl.snapshot.replica_table import is_computable, replica_table
+from mergerepl.spark import require_utc
 from mergerepl.store.control import ControlPlane, Row
 from mergerepl.store.delta import Transaction
 from mergerepl.store.deltalog import CDF_PROPERTY, CommitMark
@@ -66,7 +67,9 @@ def initialise(
     give_metadata(work, publisher, nicknames, root, row["replnickname"], _step(mark, "metadata"))
     note_captured(root, tables)
     failpoint("initialise.after_captured")
-    _enter_articles(work, articles, root)
+    if artids is None:
+        _enter_publication(work, root)
+    _enter_articles(articles, root)
     failpoint("initialise.after_articles")
     if artids is None:
         _enter_subscription(work, publisher, row, root)
@@ -147,6 +150,7 @@ def _article(
 ) -> tuple[int, str]:
     """Make or check one article's table; return its captured version and its id."""
     source = _publisher_table(publisher, article)
+    require_utc(work.spark, article["name"], source.path, source.metadata.timestamp_partitions)
     captured = publisher.captured[article["nickname"]]
     if subscription.sync_type is SyncType.NONE:
         return adopt(work, article, source.path, captured, root)
@@ -175,13 +179,20 @@ def _step(mark: CommitMark, step: str) -> CommitMark:
     return CommitMark(mark.session, step, mark.replid)
 
 
-def _enter_articles(work: Work, articles: Sequence[Row], root: Path) -> None:
+def _enter_publication(work: Work, root: Path) -> None:
+    """Write the publication's row at a new subscriber; a former one has it as it was then."""
     control = ControlPlane(root)
     publications = control.rows(catalog.PUBLICATIONS)
-    if all(row["pubid"] != work.pubid for row in publications):
-        row = publication_row(work.publication, work.pubid, len(publications) + 1)
-        row |= {"status": 1, "definition": definition(work.publication, with_subscriptions=False)}
-        control.replace(catalog.PUBLICATIONS, [*publications, row])
+    former = next((row for row in publications if row["pubid"] == work.pubid), None)
+    number = len(publications) + 1 if former is None else former["publication_number"]
+    row = publication_row(work.publication, work.pubid, number)
+    row |= {"status": 1, "definition": definition(work.publication, with_subscriptions=False)}
+    if row != former:
+        control.replace(catalog.PUBLICATIONS, [*(each for each in publications if each is not former), row])
+
+
+def _enter_articles(articles: Sequence[Row], root: Path) -> None:
+    control = ControlPlane(root)
     entered = [{**article, "source_table": subscriber_path(article)} for article in articles]
     known = {article["artid"] for article in entered}
     others = [row for row in control.rows(catalog.ARTICLES) if row["artid"] not in known]

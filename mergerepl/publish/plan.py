@@ -226,7 +226,7 @@ def _capture_step(situation: Situation) -> Step:
         if situation.uncaptured is not None:
             changes.skip_to_head(work, situation.articles, situation.uncaptured)
         else:
-            work.agent.capture(publisher.root)
+            work.agent.capture(publisher.root, work.pubid)
 
     return Step(PlanStep("capture", str(publisher.root), "bring the publisher's metadata up to date"), run)
 

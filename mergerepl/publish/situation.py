@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mergerepl.errors import PublicationError
+from mergerepl.errors import PublicationError, StoreError
 from mergerepl.model.article import published_article
 from mergerepl.model.progress import Progress
 from mergerepl.model.publication import Article, Publication, Subscription, SyncType
@@ -111,7 +111,8 @@ def look(publication: Publication) -> list[ReplicaState]:
 def _if_readable(root: Path) -> ReplicaState:
     try:
         return read_replica(root)
-    except PublicationError:
+    except (PublicationError, StoreError, OSError):
+        # Not there, damaged, or on a mount that does not answer: nobody can tell it anything.
         return ReplicaState(root)
 
 
@@ -327,8 +328,15 @@ def _is_idle(situation: Situation) -> bool:
     )
 
 
+def _copied(situation: Situation) -> list[Row]:
+    """Return the articles, published already, of which a subscriber is to get a copy."""
+    pairs = [pair for pair in situation.pairs if pair.subscription.sync_type is SyncType.AUTOMATIC]
+    work, articles = situation.work, situation.articles
+    return [row for row in articles if any(missing_articles(work, pair, [row]) for pair in pairs)]
+
+
 def _check_rows(situation: Situation) -> None:
-    """Check rows through Spark: of new articles, and of tables that `sync_type: none` says are equal."""
+    """Check rows through Spark: of new articles, of what is copied, and of tables that `sync_type: none` says are equal."""
     work = situation.work
     if is_waited_for(situation) and _is_idle(situation):
         situation.uncaptured = changes.check_uncaptured(work, situation.articles)
@@ -338,6 +346,8 @@ def _check_rows(situation: Situation) -> None:
         for new in situation.new:
             work.progress.step("check", article=new.article.name)
             check_rows(work.spark, new.article, new.table)
+    if situation.uncaptured is None:
+        changes.check_copied(work, _copied(situation))
     for pair in situation.pairs:
         if pair.subscription.sync_type is SyncType.NONE:
             from mergerepl.publish.check_subscriber import check_same_rows_now

@@ -21,6 +21,8 @@ from mergerepl.store.deltalog import (
 _ACTIONS = ("metaData", "protocol", "domainMetadata")
 _CLUSTERING = "delta.clustering"
 _PHYSICAL_NAME = "delta.columnMapping.physicalName"
+_MAPPING_MODE = "delta.columnMapping.mode"
+_RANDOM_PREFIXES = "delta.randomizeFilePrefixes"
 _EMPTY_IS_NULL = ("string", "binary")
 """Types of partition columns in which Delta stores an empty value as NULL."""
 
@@ -71,6 +73,17 @@ class TableFacts:
         partitions = {column.casefold() for column in self.metadata.partition_columns}
         field = self.field(name)
         return field is not None and field["type"] in _EMPTY_IS_NULL and name.casefold() in partitions
+
+    @property
+    def has_random_folders(self) -> bool:
+        """Return whether new files lie in folders of random names."""
+        return self.properties.get(_RANDOM_PREFIXES, "false").lower() == "true"
+
+    @property
+    def names_folders_after_values(self) -> bool:
+        """Return whether Delta names the folders of new files after the values of partition columns."""
+        is_mapped = self.properties.get(_MAPPING_MODE, "none").lower() != "none"
+        return not is_mapped and not self.has_random_folders
 
 
 def read_table_facts(table: Path) -> TableFacts:

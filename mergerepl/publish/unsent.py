@@ -28,7 +28,7 @@ def unsent_changes(publisher: Path, subscriber: Path, pubid: str, *, staged: Col
         return ""
     articles = replica.articles_of(pubid)
     held = [*Replica(publisher).genhistory(), *({"guidsrc": guid} for guid in staged)]
-    generations = unsent_generations(replica, info, about_publisher[0], articles, held=held)
+    generations = unsent_generations(replica, about_publisher[0], articles, held=held)
     looks = [uncaptured(replica, article, info) for article in articles]
     changes, commits = sum(row["changecount"] for row in generations), sum(look.commits for look in looks)
     told = [f"{_count(changes, 'change')}"] if changes else []

@@ -30,11 +30,11 @@ class Step:
 class Agent:
     """What the agent does for `apply`, at replicas that are leased.
 
-    `capture` captures the changes of the publisher at a root. `finish` finishes a staged session: root of the
-    publisher, root of the subscriber (None: out of reach), name of the session.
+    `capture` captures the changes of the publisher at a root in the publication of a pubid. `finish` finishes a staged
+    session: root of the publisher, root of the subscriber (None: out of reach), name of the session.
     """
 
-    capture: Callable[[Path], None]
+    capture: Callable[[Path, str], None]
     finish: Callable[[Path, Path | None, str], None]
 
 

@@ -347,6 +347,9 @@ class TextOutput(Output):
         several = len({article.publication for article in articles}) > 1
         names = [f"{each.publication}.{each.article}" if several else each.article for each in articles]
         for name, article in zip(names, articles, strict=True):
+            if article.error is not None:
+                table.add(name, article.level, None, None, None, "NOT COMPARED")
+                continue
             table.add(
                 name,
                 article.level,
@@ -356,6 +359,8 @@ class TextOutput(Output):
                 "equal" if article.ok else "DIFFERENT",
             )
         self._table(table)
+        for problem in dict.fromkeys(each.error["message"] for each in articles if each.error is not None):
+            self._say(f"Problem: {problem}")
         for name, article in zip(names, articles, strict=True):
             if article.missing_at is not None:
                 self._say(

@@ -18,7 +18,7 @@ from typing import Any
 
 from mergerepl.errors import StoreError
 from mergerepl.publish.column_types import Field, leaf_types
-from mergerepl.store.deltalog import CDF_PROPERTY, CommitMark, log_path
+from mergerepl.store.deltalog import CDF_PROPERTY, DEFAULT_EXPRESSION, CommitMark, log_path
 
 _READER_FEATURES = frozenset({"timestampNtz", "deletionVectors", "variantType"})
 
@@ -126,7 +126,7 @@ def features_of(table: NewTable) -> Iterable[str]:
         yield "variantType"
     if "delta.generationExpression" in metadata:
         yield "generatedColumns"
-    if "CURRENT_DEFAULT" in metadata:
+    if DEFAULT_EXPRESSION in metadata:
         yield "allowColumnDefaults"
     if table.clustering:
         yield from ("clustering", "domainMetadata")

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 from mergerepl.publish.column_types import Field
 from mergerepl.publish.table_facts import TableFacts, clustering_columns
 from mergerepl.snapshot.new_table import NewTable
-from mergerepl.store.deltalog import GENERATION_EXPRESSION
 from mergerepl.store.sql import quote
 
 if TYPE_CHECKING:
@@ -45,8 +44,8 @@ def replica_table(
         table: The publisher's table.
         columns: The published columns.
         properties: What replication adds to the table's own properties.
-        is_computable: Whether an expression (a CHECK constraint, a generated column) needs published columns
-            only; others cannot hold where their columns are missing.
+        is_computable: Whether the expression of a CHECK constraint needs published columns only; others cannot hold
+            where their columns are missing.
     """
     fields = [_without_own(field) for field in table.fields if field["name"] in columns]
     own = {name: value for name, value in table.properties.items() if not name.startswith(_OWN_PROPERTIES)}
@@ -59,7 +58,7 @@ def replica_table(
         if not name.startswith(CONSTRAINT_PREFIX) or is_computable(value)
     }
     return NewTable(
-        [_if_computable(field, is_computable) for field in fields],
+        fields,
         [name for name in table.metadata.partition_columns if name in columns],
         {**kept, **properties},
         table.description,
@@ -91,14 +90,6 @@ def is_computable(
     except AnalysisException:
         return False
     return True
-
-
-def _if_computable(field: Field, is_computable: Callable[[str], bool]) -> Field:
-    expression = field["metadata"].get(GENERATION_EXPRESSION)
-    if expression is None or is_computable(expression):
-        return field
-    metadata = {name: value for name, value in field["metadata"].items() if name != GENERATION_EXPRESSION}
-    return {**field, "metadata": metadata}
 
 
 def _without_own(field: Field) -> Field:

@@ -1,9 +1,10 @@
 """Is an article's table still the one that was captured? Told from its log, for sync, capture and apply alike."""
 
+from collections.abc import Collection
 from pathlib import Path
 
 from mergerepl.changes import PUBLISHER
-from mergerepl.errors import CaptureError, StoreError
+from mergerepl.errors import CaptureError, SchemaMismatchError, StoreError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.store.control import reason_of
 from mergerepl.store.deltalog import TableMetadata, head_version, is_delta_table
@@ -100,6 +101,21 @@ def _older_copy(replica: Replica, article: PublishedArticle, what: str) -> Captu
         replica=str(replica.root),
         article=article.name,
     )
+
+
+def require_columns(article: PublishedArticle, table: Path, present: Collection[str]) -> None:
+    """Check that a table has the published columns, for commands that would read them.
+
+    Raises: SchemaMismatchError naming one that it lacks.
+    """
+    lost = next((name for name in article.columns if name not in present), None)
+    if lost is not None:
+        raise SchemaMismatchError(
+            f"Article '{article.name}': published column '{lost}' was dropped or renamed in '{table}'. Schema changes do "
+            "not travel in this version; until it is undone, no session captures this table.",
+            article=article.name,
+            table=str(table),
+        )
 
 
 def metadata_when_captured(

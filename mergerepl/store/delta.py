@@ -6,6 +6,7 @@ outlive the write, for a later write they still applied to would be skipped sile
 """
 
 import logging
+import re
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -29,7 +30,7 @@ from mergerepl.errors import CommitConflictError, StoreError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.spark import new_session
 from mergerepl.store.deltalog import Commit, CommitMark, find_own_commit, head_version
-from mergerepl.store.engine_errors import COMMIT_CONFLICTS
+from mergerepl.store.engine_errors import COMMIT_CONFLICTS, gone_reason
 from mergerepl.store.images import all_true, identity_value, same_value
 from mergerepl.store.in_memory import keep_in_memory, let_go
 from mergerepl.store.sql import quote
@@ -40,6 +41,10 @@ log = logging.getLogger(__name__)
 _ONLY_RETAINED = "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration"
 _loading = Lock()
 """Held while that conf is off: another thread would take "false" for what to put back."""
+
+_BELOW_SPACE = re.compile(r"[\x00-\x1f]")
+_LAST_BEFORE_SURROGATES, _LAST_SURROGATE = 0xD7FF, 0xDFFF
+"""Between these, there are no letters."""
 
 COMMIT_ATTEMPTS = 8
 RETRY_WAIT_S = 0.2
@@ -92,14 +97,12 @@ def read_feed(
 def _feed_as_stored(
     spark: SparkSession, table: Path, from_version_inclusive: int, through_version_inclusive: int
 ) -> DataFrame | None:
-    """Return the feed without Delta's reader in between, None where Delta is another one (Databricks, Spark Connect).
+    """Return the feed without Delta's reader in between, None where Delta is another one (Databricks).
 
     That reader turns every row into Java objects and back, which takes longer than reading it, and bytes of a string
     that are no UTF-8 do not come back as they were.
     """
-    jvm: Any = getattr(spark, "_jvm", None)
-    if jvm is None:
-        return None
+    jvm: Any = spark._jvm
     session = spark._jsparkSession
     try:
         reader = getattr(jvm, "org.apache.spark.sql.delta.commands.cdc.CDCReader")
@@ -277,6 +280,9 @@ def _with_left_out(
             if left_out:
                 held = keep_in_memory(_held_then(before, source, article, bounds, left_out), now=True)
         except (PySparkException, Py4JJavaError) as error:
+            if gone_reason(error) is None:
+                # A full disk or memory, say: the version is there, and the next run may read it.
+                raise
             log.warning(
                 "%s: rows come back from a delete without the columns %s: version %s cannot be read: %s",
                 *(table, ", ".join(wanted), version, error),
@@ -316,9 +322,31 @@ def _same_key(article: PublishedArticle, bounds: Mapping[str, tuple[str, str]]) 
         condition = condition & (target == source)
         # A GUID's text in another case lies outside of the bounds (and GUIDs are everywhere: they prune nothing).
         if field in bounds and not is_guid:
-            lowest, highest = (F.lit(text).cast(types[name]) for text in bounds[field])
-            condition = condition & F.col(f"t.{quote(name)}").between(lowest, highest)
+            condition = condition & _within(F.col(f"t.{quote(name)}"), *bounds[field], types[name])
     return condition
+
+
+def _within(key: Column, lowest: str, highest: str, type_: str) -> Column:
+    """Return a condition that keys from `lowest` to `highest` meet, and by the bounds of their files, too."""
+    condition = key <= F.lit(highest).cast(type_)
+    if type_ != "string":
+        return condition & (key >= F.lit(lowest).cast(type_))
+    lower = below_unpadded(lowest)
+    return condition & (key >= F.lit(lower)) if lower else condition
+
+
+def below_unpadded(lowest: str) -> str:
+    """Return a text that sorts before every key from `lowest` on, with or without padding; '' if there is none.
+
+    Other engines write a char(n) as it is given, and so are the bounds of their files: 'ab' lies before 'ab   '. What
+    sorts before a space ends the text, too: 'a' and 'a', tab, 'b' change places where they are padded. And as Spark pads
+    what such a column is compared with, the last letter is the one before it.
+    """
+    kept = _BELOW_SPACE.split(lowest, maxsplit=1)[0].rstrip(" ")
+    if not kept:
+        return ""
+    before = ord(kept[-1]) - 1
+    return kept[:-1] + chr(_LAST_BEFORE_SURROGATES if before == _LAST_SURROGATE else before)
 
 
 def marked_session(spark: SparkSession, transaction: Transaction) -> SparkSession:

@@ -64,6 +64,9 @@ class CommitMark:
 GENERATION_EXPRESSION = "delta.generationExpression"
 """The property of a column that says what Delta computes it from."""
 
+DEFAULT_EXPRESSION = "CURRENT_DEFAULT"
+"""The property of a column that says what a row gets where none is given."""
+
 
 @dataclass(frozen=True)
 class TableMetadata:
@@ -87,9 +90,20 @@ class TableMetadata:
         return {name: str(expression) for name, expression in found if expression is not None}
 
     @property
+    def timestamp_partitions(self) -> tuple[str, ...]:
+        """The partition columns that are instants; their values in the log may have no time zone."""
+        return tuple(
+            f["name"] for f in self.fields if f["name"] in self.partition_columns and f["type"] == "timestamp"
+        )
+
+    @property
     def change_data_feed(self) -> bool:
         """True when commits under this metadata record their row changes."""
         return self.configuration.get(CDF_PROPERTY, "false").lower() == "true"
+
+
+APPLY_STEP = "apply:"
+"""How the steps of a session's MERGEs begin."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +125,11 @@ class Commit:
     def is_user_change(self) -> bool:
         """True when a user's writer changed rows in this commit."""
         return self.data_change and self.mark is None
+
+    @property
+    def is_merge(self) -> bool:
+        """True when a session's MERGE changed rows in this commit."""
+        return self.data_change and self.mark is not None and self.mark.step.startswith(APPLY_STEP)
 
 
 def log_path(table: Path, version: int) -> Path:
@@ -205,7 +224,7 @@ def actions_of(text: str) -> list[dict[str, Any]]:
 def read_commit(table: Path, version: int) -> Commit:
     """Return one commit.
 
-    Raises: TruncatedLogError if its log file is gone; StoreError if it is empty or not JSON.
+    Raises: TruncatedLogError if its log file is gone; StoreError if it cannot be read, or is empty or not JSON.
     """
     path = log_path(table, version)
     try:
@@ -216,7 +235,14 @@ def read_commit(table: Path, version: int) -> Commit:
             table=str(table),
             version=version,
         ) from error
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise StoreError(
+            f"Version {version} of '{table}' cannot be read: {path.name}: {error.strerror}. Check its permissions and the "
+            "disk, then run again.",
+            table=str(table),
+            version=version,
+        ) from error
+    except ValueError as error:
         raise StoreError(
             f"Version {version} of '{table}' cannot be read: {path.name} is damaged ({error}). "
             "Restore the file, or the table, from a copy.",

@@ -1,5 +1,6 @@
 """What Spark, py4j, delta-rs and the file system raise, as our errors: at the edge of the work that uses them."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -31,6 +32,11 @@ _DEEP = (
     "spark.driver.extraJavaOptions=-Xss16m, or let mergerepl start its own; or publish fewer columns (`columns:`)."
 )
 
+_NOT_OPENED = re.compile(
+    r"FileNotFoundException: (/.*) \((?!No such file or directory\)$)([^()]+)\)$", re.MULTILINE
+)
+"""How Java tells of a file that is there."""
+
 
 @contextmanager
 def told_plainly(doing: str) -> Iterator[None]:
@@ -51,6 +57,12 @@ def told_plainly(doing: str) -> Iterator[None]:
         cause = error.java_exception if isinstance(error, Py4JJavaError) else error
         if "StackOverflowError" in str(cause):
             raise StoreError(f"Spark failed while {doing}: {_DEEP} {_AGAIN}") from error
+        if (found := unopened_file(error)) is not None:
+            path, why = found
+            raise StoreError(
+                f"'{path}' could not be opened while {doing}: {why}. Check its permissions, the disk and the limit of open "
+                "files, then run again: a session that was staged is finished first; else nothing was changed."
+            ) from error
         raise StoreError(f"Spark failed while {doing}: {_first_line(cause)}. {_AGAIN}") from error
     except (DeltaError, OSError) as error:
         raise StoreError(
@@ -58,8 +70,38 @@ def told_plainly(doing: str) -> Iterator[None]:
         ) from error
 
 
+def unopened_file(error: Exception) -> tuple[str, str] | None:
+    """Return a file that Java could not open though it is there, and why; None if an error tells of none.
+
+    Java has one exception for this and for files that are gone, and Spark says of both that the file does not exist.
+    """
+    found = _NOT_OPENED.search(str(error))
+    return (found[1], found[2]) if found else None
+
+
+def gone_reason(error: Exception) -> str | None:
+    """Return what is missing if an error says that a change feed (or a version) is gone, None for any other error."""
+    text = str(error)
+    if "blockmgr-" in text or unopened_file(error) is not None:
+        # Spark's own scratch files, not the table's: somebody cleaned /tmp, say. Or a file that may be opened later.
+        return None
+    reasons = {
+        "DELTA_MISSING_CHANGE_DATA": "Change Data Feed was off for some of these versions",
+        "FILE_NOT_EXIST": "change files were removed by VACUUM",
+        "DELTA_TRUNCATED_TRANSACTION_LOG": "versions are gone from its log",
+        "DELTA_VERSION_NOT_CONTIGUOUS": "versions are gone from its log",
+        "DELTA_VERSIONS_NOT_CONTIGUOUS": "versions are gone from its log",
+        "DELTA_VERSION_NOT_FOUND": "versions are gone from its log",
+        "DELTA_LOG_FILE_NOT_FOUND": "versions are gone from its log",
+        "DELTA_REMOVE_FILE_CDC_MISSING_EXTENDED_METADATA": "files were removed by a writer that tells too little of them",
+        "DELTA_CHANGE_DATA_FEED_INCOMPATIBLE": "its schema changed in between",
+        "FileNotFoundException": "change files were removed by VACUUM",
+    }
+    return next((reason for code, reason in reasons.items() if code in text), None)
+
+
 def engine_answers() -> bool:
-    """Ask Spark's JVM for anything; a session without a JVM of its own (Spark Connect) counts as answering."""
+    """Ask Spark's JVM for anything; one that was never started counts as answering."""
     gateway = SparkContext._gateway
     if gateway is None:
         return True

@@ -45,7 +45,7 @@ def lease(root: Path, *, purpose: str, wait_s: float = 0.0) -> Iterator[None]:
 
     Raises: LeaseError naming the holder if it is still held; StoreError if the folder cannot be written.
     """
-    descriptor = _acquired(root, wait_s)
+    descriptor, owner = _acquired(root, wait_s), os.getpid()
     try:
         _wait_for_previous_jvm(descriptor, root)
         _write_holder(descriptor, purpose)
@@ -58,10 +58,12 @@ def lease(root: Path, *, purpose: str, wait_s: float = 0.0) -> Iterator[None]:
             is_done = not isinstance(error, EngineLostError)
             raise
         finally:
-            _end(descriptor, root, is_done=is_done)
+            if os.getpid() == owner:
+                _end(descriptor, root, is_done=is_done)
     finally:
-        # A child that was forked meanwhile has the descriptor, too.
-        fcntl.flock(descriptor, fcntl.LOCK_UN)
+        # A child that was forked meanwhile has the descriptor, too; and where it leaves this block, its parent still holds.
+        if os.getpid() == owner:
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)
 
 
@@ -145,7 +147,8 @@ def _acquired(root: Path, wait_s: float) -> int:
 
 def _opened(root: Path) -> int:
     try:
-        return os.open(root / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        # Whoever may write to the folder may lock it: as the umask has it for all files.
+        return os.open(root / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     except OSError as error:
         raise StoreError(
             f"Replica '{root}' cannot be locked: {error.strerror}. Check that the folder exists and is "

@@ -256,8 +256,13 @@ class Replica:
         return rows
 
     def genhistory(self) -> list[Row]:
-        """Return the rows of MSmerge_genhistory as they are now."""
-        return self.control.rows(genhistory.TABLE)
+        """Return the rows of MSmerge_genhistory as they are now.
+
+        One beyond the last generation given out does not count: the capture or the session that entered it never came
+        to its commit point, and its changes are told anew.
+        """
+        last = self.info().last_generation
+        return [row for row in self.control.rows(genhistory.TABLE) if row["generation"] <= last]
 
     def save_genhistory(self, rows: Iterable[Row]) -> None:
         """Store MSmerge_genhistory."""

@@ -77,6 +77,10 @@ CONFLICT_COLUMNS: Final = columns(
 CONFLICT_TABLE_PREFIX = "MSmerge_conflict_"
 
 
+LONGEST_NAME: Final = 200
+"""Bytes of the name of a folder that is made here: file systems take 255, and what is written beside it has a suffix."""
+
+
 def conflict_table_name(publication: str, article: str) -> str:
     """Return the name of an article's conflict table."""
     return f"{CONFLICT_TABLE_PREFIX}{publication}_{article}"

@@ -28,7 +28,7 @@ TABLE: Final = SystemTable(
         pubid | string not null | publication
         generation | bigint not null | local number; differs from replica to replica
         art_nick | int not null | the one article the generation belongs to
-        nicknames | array<int> not null | replicas known to hold it; it is never sent to them
+        nicknames | array<int> not null | replicas that hold it, or will when the session that notes it is finished
         coldate | timestamp | when it came to be here
         genstatus | int not null | 0 open, 1 closed, 2 closed and from elsewhere
         changecount | bigint not null | changes in it when it was last added to

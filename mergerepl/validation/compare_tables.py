@@ -10,6 +10,7 @@ from pyspark.sql import types as T
 
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.results import ArticleValidation, KeyDifference
+from mergerepl.store.captured_table import require_columns
 from mergerepl.store.delta import read_version
 from mergerepl.store.deltalog import head_version
 from mergerepl.store.images import comparable, readable
@@ -48,7 +49,7 @@ def compare_tables(
 ) -> ArticleValidation:
     """Return whether two tables hold the same rows, and which ones do not.
 
-    Raises: StoreError if one is no Delta table.
+    Raises: StoreError if one is no Delta table; SchemaMismatchError if one lacks a published column.
     """
     compared = Compared(
         publisher,
@@ -56,6 +57,11 @@ def compare_tables(
         read_version(spark, publisher_table, head_version(publisher_table)),
         read_version(spark, subscriber_table, head_version(subscriber_table)),
     )
+    for article, table, read in (
+        (publisher, publisher_table, compared.publisher_rows),
+        (subscriber, subscriber_table, compared.subscriber_rows),
+    ):
+        require_columns(article, table, read.columns)
     hashed = _hashed(compared.publisher_rows, publisher, at_publisher=True).unionByName(
         _hashed(compared.subscriber_rows, subscriber, at_publisher=False)
     )

@@ -60,6 +60,21 @@ def validate_subscription(
         return tuple(replace(compared, publication=publication) for compared in pool.map(compare, pairs))
 
 
+def not_compared(
+    publisher: Path, publication: str, level: str, error: dict[str, str]
+) -> tuple[ArticleValidation, ...]:
+    """Return the result for a subscriber that could not be compared: the error at each article of the publication.
+
+    Raises: As `validate_subscription`, if it is the publisher that cannot be read.
+    """
+    articles = Replica(publisher).require().articles
+    return tuple(
+        ArticleValidation(article.name, level, 0, 0, 0, publication=publication, error=error)
+        for article in articles
+        if article.publication == publication
+    )
+
+
 def _articles(publisher: Replica, subscriber: Replica, publication: str) -> list[Pair]:
     """Return the articles of the subscription, as each side has them; None where a side lacks one."""
     replid, role = subscriber.info().replid, publisher.info().role

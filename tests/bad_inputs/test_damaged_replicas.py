@@ -237,6 +237,68 @@ def test_a_row_is_told_beside_a_replica_that_lost_its_table(
     assert f"(asked: {network.root('hq')}, {network.root('south')})" in unknown
 
 
+@pytest.mark.parametrize("table", ["sysmergearticles", "MSmerge_contents"])
+def test_a_row_is_told_beside_a_replica_with_a_damaged_system_table(network: Network, table: str) -> None:
+    damaged = network.system_table("north", table)
+    last_commit(damaged).write_text("{")
+    replicas = {
+        Path(each["replica"]).name: each for each in json.loads(run(*ROW, "--json").stdout)["replicas"]
+    }
+    assert replicas["hq"]["row"] == replicas["south"]["row"] == {"id": "1", "region": "N", "amount": "1.0"}
+    assert (replicas["hq"]["problem"], replicas["north"]["row"], replicas["south"]["problem"]) == (
+        None,
+        None,
+        None,
+    )
+    assert f"'{damaged}" in replicas["north"]["problem"]
+
+
+def test_a_row_is_told_by_a_subscriber_whose_publisher_is_damaged(network: Network) -> None:
+    damaged = network.system_table("hq", "sysmergesubscriptions")
+    last_commit(damaged).write_text("{")
+    shown = run("row", "north", *ROW[2:], "--json")
+    told = {Path(each["replica"]).name: each["row"] for each in json.loads(shown.stdout)["replicas"]}
+    assert told["north"] == {"id": "1", "region": "N", "amount": "1.0"}, shown.output
+
+
+@pytest.mark.parametrize("table", ["MSmerge_genhistory", "sysmergearticles"])
+def test_pending_tells_of_the_others_beside_a_damaged_subscriber(network: Network, table: str) -> None:
+    damaged = network.system_table("north", table)
+    last_commit(damaged).write_text("{")
+    network.add_rows("south", 9)
+    told = json.loads(run("pending", "hq", "--json").stdout)["subscriptions"]
+    north, south = sorted(told, key=lambda each: str(each["subscriber"]))
+    assert f"'{damaged}" in north["problem"]
+    assert [each["direction"] for each in north["articles"]] == ["download"]
+    assert south["problem"] is None
+    assert {each["direction"]: each["uncaptured_commits"] for each in south["articles"]} == {
+        "download": 0,
+        "upload": 1,
+    }
+
+
+def test_validate_compares_the_others_beside_a_subscriber_out_of_reach(network: Network) -> None:
+    shutil.rmtree(network.root("south"))
+    network.add_rows("north", 9)
+    options = ("validate", FILE, "--level", "rowcount")
+    shown = run(*options)
+    assert shown.exit_code == 1
+    assert "DIFFERENT" in shown.stdout
+    assert f"Problem: Replica '{network.root('south')}' is out of reach" in shown.stdout
+    north, south = json.loads(run(*options, "--json").stdout)["subscribers"]
+    assert (north["articles"][0]["error"], north["articles"][0]["differing_rows"]) == (None, 1)
+    assert (south["ok"], south["articles"][0]["error"]["error"]) == (False, "OutOfReachError")
+
+
+def test_validate_compares_nothing_for_a_publication_that_is_not_there(
+    network: Network, refused: Refused
+) -> None:
+    network.write_file("other.yml", publication="other")
+    refused(
+        "validate", "other.yml", "--level", "rowcount", code=2, says=("no active subscription", "'other'")
+    )
+
+
 def test_a_damaged_pointer_to_an_unfinished_session(network: Network, refused: Refused) -> None:
     """A capture has to know whose session it was; a sync finds unfinished ones at the publisher itself."""
     pointer = network.system_table("north", "staging") / "s1.json"

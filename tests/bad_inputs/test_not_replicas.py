@@ -1,5 +1,6 @@
 """Folders that are no replica, given to the commands that want one."""
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -109,6 +110,9 @@ def test_an_end_that_is_gone_and_known_to_nobody(network: Network, refused: Refu
         )
     network.root("hq").rename(network.root("elsewhere"))
     refused("sync", FILE, code=2, says=("/hq", "check the path", "mounted"))
+    # An agent that had it there once waits for it to return.
+    (error,) = json.loads(run("sync", FILE, "--json").stdout).values()
+    assert error["replica"] == str(network.root("hq"))
 
 
 def test_a_subscriber_that_is_gone_is_not_made_anew(network: Network, refused: Refused) -> None:

@@ -12,7 +12,7 @@ from mergerepl import spark as engine
 from mergerepl.engine import jars, java
 from mergerepl.store.control import ControlPlane
 from mergerepl.store.lease import lease
-from mergerepl.systables import catalog, replinfo
+from mergerepl.systables import catalog, genhistory, replinfo
 from tests.bad_inputs.conftest import Refused, message_of, run
 from tests.bad_inputs.network import FILE, Network, commit, write_table
 
@@ -221,12 +221,25 @@ def test_49_a_subscriber_with_a_replaced_table_can_be_taken_out(network: Network
 
 
 @pytest.mark.usefixtures("no_engine")
+@pytest.mark.parametrize("table", [replinfo.NAME, genhistory.NAME, catalog.ARTICLES.name])
+def test_50_a_damaged_subscriber_can_be_taken_out(network: Network, table: str) -> None:
+    (*_, last) = sorted((network.system_table("north", table) / "_delta_log").glob("*.json"))
+    last.write_text("{")
+    network.write_file(subscriptions=[{"subscriber": "./south"}])
+    shown = run("apply", FILE)
+    assert shown.exit_code == 0, shown.output
+    assert run("sync", "hq").exit_code == 0
+
+
+@pytest.mark.usefixtures("no_engine")
 def test_25_a_capture_needs_no_table_of_a_subscription_that_has_ended(network: Network) -> None:
     network.write_file(subscriptions=[{"subscriber": "./south"}])
     assert run("apply", FILE).exit_code == 0
     gone(network.root("north") / "orders")
     shown = run("capture", "north")
     assert (shown.exit_code, shown.stderr) == (0, ""), shown.output
+    told = json.loads(run("status", "north", "--json").stdout)
+    assert (told["problems"], told["articles"]) == ([], [])
 
 
 def with_lines(network: Network) -> None:

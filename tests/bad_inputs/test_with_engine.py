@@ -1,5 +1,6 @@
 """Rows and files that only the engine can look at: what cannot be published, captured, applied or compared."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from mergerepl.store.deltalog import head_version
-from tests.bad_inputs.conftest import Refused, run
+from tests.bad_inputs.conftest import Refused, run, state_of
 from tests.bad_inputs.network import Network, commit, write_table
 from tests.bad_inputs.test_sessions import Schema, altered
 
@@ -115,17 +116,31 @@ DAMAGED = [
     pytest.param(unknown_feature, id="45 unknown feature"),
 ]
 VALIDATE = ("validate", "hq", "--subscriber", "north")
-ROW = ("row", "hq", "--article", "orders", "--key", "id=1")
 
 
 @pytest.mark.parametrize("damage", DAMAGED)
-@pytest.mark.parametrize("words", [SYNC, CAPTURE, VALIDATE, ROW], ids=["sync", "capture", "validate", "row"])
+@pytest.mark.parametrize("words", [SYNC, CAPTURE, VALIDATE], ids=["sync", "capture", "validate"])
 def test_a_table_that_cannot_be_read(
     network: Network, refused: Refused, words: tuple[str, ...], damage: Callable[[Path], None]
 ) -> None:
     network.add_rows("north", 9)
     damage(network.root("north") / "orders")
     refused(*words, code=1, says=("/north",))
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_a_row_is_told_beside_a_table_that_cannot_be_read(
+    network: Network, damage: Callable[[Path], None]
+) -> None:
+    damage(network.root("north") / "orders")
+    before = state_of(network.folder)
+    shown = run("row", "hq", "--article", "orders", "--key", "id=1", "--json")
+    assert shown.exit_code == 0, shown.output
+    told = {Path(each["replica"]).name: each for each in json.loads(shown.stdout)["replicas"]}
+    assert told["hq"]["row"] == told["south"]["row"] == {"id": "1", "region": "N", "amount": "1.0"}
+    assert told["north"]["row"] is None
+    assert "/north/orders'" in told["north"]["problem"]
+    assert state_of(network.folder) == before
 
 
 def positive(spark: SparkSession, table: Path) -> None:

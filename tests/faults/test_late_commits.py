@@ -197,6 +197,7 @@ def test_inv_25_a_table_overwritten_at_any_moment_of_a_session_loses_nothing(
     assert engine.sync("north").status == "nothing_to_do"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_inv_31_44_late_halves_that_a_constraint_does_not_take_together(
     spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
@@ -361,6 +362,7 @@ def losers(engine: EngineNetwork) -> list[str]:
     return sorted(str(values and values[0]) for *_, values in engine.conflicts())
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_inv_31_a_session_that_users_outrun_stays_staged_and_the_next_run_finishes_it(
     spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch

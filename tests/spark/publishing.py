@@ -35,7 +35,7 @@ class Hub:
         self.publisher = folder / "hq"
         self.publisher.mkdir()
         self.publication = Publication("sales", str(self.publisher), ())
-        self.captures: list[Path] = []
+        self.captures: list[tuple[Path, str]] = []
 
     def root(self, name: str) -> Path:
         return self.folder / name
@@ -72,8 +72,11 @@ class Hub:
         if logging is not None:
             self.publication = replace(self.publication, conflict_logging=logging)
 
-    def apply(self, *, dry_run: bool = False, capture: Callable[[Path], None] | None = None) -> ApplyResult:
-        return apply_publication(self.publication, dry_run=dry_run, capture=capture or self.captures.append)
+    def apply(
+        self, *, dry_run: bool = False, capture: Callable[[Path, str], None] | None = None
+    ) -> ApplyResult:
+        noted = capture or (lambda *told: self.captures.append(told))
+        return apply_publication(self.publication, dry_run=dry_run, capture=noted)
 
     def rows(self, name: str, table: SystemTable) -> list[Row]:
         return ControlPlane(self.root(name)).rows(table)

@@ -9,7 +9,7 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
 import mergerepl
-from mergerepl.errors import ApplyError, CaptureError, SchemaMismatchError
+from mergerepl.errors import ApplyError, CaptureError, EngineError, SchemaMismatchError
 from mergerepl.publish.replica_state import note_captured
 from mergerepl.publish.table_facts import read_table_facts
 from mergerepl.store.deltalog import CHAR_VARCHAR, head_version
@@ -48,11 +48,24 @@ def test_a_check_is_told_from_published_columns_and_must_be_true(
     pair.sync()
     rows = pair.rows("hq", "orders")
     assert {(1, "changed", 1.0, 1), (10, "new", 10.0, None)} < set(rows)
+    # What only the table knows of a row is asked of it: here nothing, and 1.
+    for change, key in (
+        ("insert into north.orders values (12, 'big', 200.0)", 12),
+        ("update north.orders set b = 200 where id = 1", 1),
+    ):
+        pair.sql(change)
+        pair.sync_refused(ApplyError, rf"CHECK constraint 'mixed'.*\"id\":{key}\b.*Nothing was applied")
+        pair.sql(f"delete from north.orders where id = {key}")
+    pair.sql("insert into hq.orders values (7, 'seven', 7, 7)")
+    pair.sync()
+    pair.sql("update north.orders set b = 200 where id = 7")
+    pair.sync()
+    assert (7, "seven", 200.0, 7) in pair.rows("hq", "orders")
     # Delta refuses a NULL, which SQL's CHECK would take.
     with pytest.raises(Exception, match="DELTA_VIOLATE_CONSTRAINT_WITH_VALUES"):
         pair.sql("insert into hq.orders values (11, 'null', null, 0)")
     pair.sql("insert into north.orders values (11, 'null', null)")
-    pair.sync_refused(ApplyError, r"CHECK constraint 'positive'.*\"id\":11.*Nothing was applied")
+    pair.sync_refused(ApplyError, r"CHECK constraint '(mixed|positive)'.*\"id\":11.*Nothing was applied")
 
 
 @pytest.mark.timeout(900)
@@ -76,9 +89,26 @@ def test_what_a_table_was_made_not_to_take_later_is_told_before_anything_is_appl
     pair.sync_refused(
         ApplyError, r"partition column 'region' that no value is empty.*\"id\":1.*Nothing was applied"
     )
+    for value, says in (
+        ("'__HIVE_DEFAULT_PARTITION__'", "that no value is '__HIVE_DEFAULT_PARTITION__'"),
+        (r"'x\u0000y'", "that no value has the character U\\+0000"),
+        # With `region=`, and %2F in the place of each slash.
+        ("repeat('/', 83)", "that no value makes a folder's name of more than 255 bytes"),
+        ("cast(X'61FF' as string)", "that every value is UTF-8"),
+    ):
+        pair.sql(f"update north.orders set region = {value} where id = 1")
+        pair.sync_refused(ApplyError, rf"partition column 'region' {says}.*\"id\":1.*Nothing was applied")
+    pair.sql("update north.orders set region = repeat('é', 124) where id = 0")
     pair.sql("update north.orders set region = null where id = 1")
     pair.sync()
-    assert (1, None, None) in pair.rows("hq", "orders")
+    assert {(0, "é" * 124, None), (1, None, None)} < set(pair.rows("hq", "orders"))
+    pair.sql("alter table hq.orders set tblproperties ('delta.randomizeFilePrefixes' = 'true')")
+    pair.sql("update north.orders set region = 'a b' where id = 0")
+    pair.sync()
+    pair.sql(r"update north.orders set region = 'x\u0000y' where id = 1")
+    pair.sql("update north.orders set region = repeat('/', 300) where id = 0")
+    pair.sync()
+    assert {(0, "/" * 300, None), (1, "x\0y", None)} < set(pair.rows("hq", "orders"))
     pair.sql("alter table hq.orders set tblproperties ('delta.appendOnly' = 'true')")
     pair.sql("delete from north.orders where id = 2")
     pair.sync_refused(ApplyError, r"is append-only .*Nothing was applied. Unset the property")
@@ -219,3 +249,46 @@ def test_delta_computes_generated_columns_of_merged_rows(spark: SparkSession, re
     pair.sql("insert into hq.orders (id, x, y, a, ts) values (1, 1, 7, 'a', timestamp '2023-12-31 23:30:00')")
     pair.sync()
     assert {str(row[6]) for row in pair.same_rows("orders") if row[0] == 1} == {"2023-12-31"}
+
+
+def test_a_table_partitioned_by_time_is_read_in_utc_only(spark: SparkSession, replica_dir: Path) -> None:
+    """Its values in the log have no time zone where delta-rs wrote them."""
+
+    def rows(*ids: int) -> pa.Table:
+        times = pa.array([1_704_067_200_000_000 + number for number in ids], pa.timestamp("us", tz="UTC"))
+        return pa.table({"id": list(ids), "at": times, "a": ["x"] * len(ids)})
+
+    table = replica_dir / "hq" / "orders"
+    write_deltalake(str(table), rows(1, 2), partition_by=["at"])
+    pair = Pair(spark, replica_dir, {"orders": (None, {"key": ["id"]})})
+    write_deltalake(str(table), rows(3), mode="append")
+    spark.conf.set("spark.sql.session.timeZone", "Europe/Rome")
+    try:
+        pair.sync_refused(
+            EngineError, "partitioned by the timestamp column 'at'.* Europe/Rome .*Set it to UTC"
+        )
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+    pair.sync()
+    assert [row[1] for row in pair.same_rows("orders")] == rows(1, 2, 3)["at"].to_pylist()
+
+
+def test_texts_inside_of_columns_have_their_lengths_too(spark: SparkSession, replica_dir: Path) -> None:
+    """delta-rs writes longer ones."""
+    table = replica_dir / "hq" / "orders"
+    nested = "s struct<c:varchar(3),n:int>, l array<varchar(2)>, m map<varchar(1),struct<x:char(1)>>"
+    spark.sql(f"create table delta.`{table}` (id bigint, {nested}) using delta")
+    pair = Pair(spark, replica_dir, {"orders": (None, {"key": ["id"]})})
+    fits = {"s": {"c": "abc", "n": 1}, "l": ["ab", None], "m": [("a", {"x": "b"})]}
+    schema = DeltaTable(str(table)).to_pyarrow_table().schema
+    too_long = {"s": {"c": "abcd", "n": 1}, "l": ["ab", "abc"], "m": [("a", {"x": "bc"})]}
+    for name, value in too_long.items():
+        rows = pa.Table.from_pylist([{"id": 1, **fits}, {"id": 2, **fits, name: value}], schema=schema)
+        write_deltalake(str(replica_dir / "north" / "orders"), rows, mode="append")
+        pair.sync_refused(
+            ApplyError, rf"break the type .*char.* of column '{name}' .*\{{\"id\":2\}}\. Nothing was applied"
+        )
+        pair.sql("delete from north.orders where true")
+    pair.sql("insert into north.orders select 3, struct('abc', 1), array('ab', null), map('a', struct('b'))")
+    pair.sync()
+    assert len(pair.same_rows("orders")) == 1

@@ -139,6 +139,25 @@ def test_a_session_that_cuts_times_off_is_refused() -> None:
     engine.require_all_files(SessionStub({name: "INT96"}))  # type: ignore[arg-type]
 
 
+def test_a_session_whose_timestamps_have_no_zone_is_refused() -> None:
+    name, zoned = confs.TIMESTAMP_TYPE
+    with pytest.raises(EngineError, match=rf'{name}=TIMESTAMP_NTZ.*spark\.conf\.set\("{name}", "{zoned}"\)'):
+        engine.require_all_files(SessionStub({name: "timestamp_ntz"}))  # type: ignore[arg-type]
+    engine.require_all_files(SessionStub({name: zoned.lower()}))  # type: ignore[arg-type]
+
+
+def test_a_forked_child_leaves_its_parents_engine_alone(spark: SparkSession) -> None:
+    if (child := os.fork()) == 0:
+        try:
+            # As at its end.
+            engine.stop()
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    assert spark.range(3).count() == 3
+    assert engine.session() is spark
+
+
 def test_the_embedded_session_is_refused_while_a_caller_lets_it_pass_over_files(spark: SparkSession) -> None:
     name = confs.PASSES_OVER_FILES[0]
     SparkSession.builder.config(name, "true").getOrCreate()

@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 import yaml
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
 import mergerepl
@@ -320,3 +321,30 @@ def test_a_row_is_found_by_the_text_of_a_padded_key(spark: SparkSession, replica
     assert [(each.source, each.row) for each in found.replicas] == [
         ("contents", {"code": "ab   ", 'size"in': "2"})
     ] * 2
+
+
+@pytest.mark.timeout(900)
+def test_padded_keys_that_another_engine_wrote_without_padding_are_found(
+    spark: SparkSession, replica_dir: Path
+) -> None:
+    """Delta-rs writes a char(n) as it is given, and so do its bounds of the file say: 'ab' lies before 'ab   '."""
+    path = replica_dir / "hq" / "codes"
+    spark.sql(f"create table delta.`{path}` (code char(5), n int) using delta")
+    spark.sql(f"insert into delta.`{path}` values ('zz', 0)")
+    pair = Pair(spark, replica_dir, {"codes": (None, {"key": ["code"]})})
+    # One file each: 'a' stands before what is below a space, as 'a    ' does not.
+    for code in ("ab", "cd", "a", "a\tb"):
+        rows = {"code": pa.array([code], pa.string()), "n": pa.array([1], pa.int32())}
+        write_deltalake(str(path), pa.table(rows), mode="append")
+    pair.sync()
+    # The bounds are of all keys of the session, so one session each.
+    pair.sql("update north.codes set n = 2 where code = 'ab'")
+    pair.sync()
+    pair.sql("delete from north.codes where code = 'cd'")
+    pair.sync()
+    pair.sql(r"update north.codes set n = 3 where code in ('a', 'a\tb')")
+    pair.sync()
+    expected = [("a    ", 3), ("a\tb  ", 3), ("ab   ", 2), ("zz   ", 0)]
+    for replica in ("hq", "north"):
+        rows = spark.read.format("delta").load(str(replica_dir / replica / "codes")).collect()
+        assert sorted(tuple(row) for row in rows) == sorted(expected)

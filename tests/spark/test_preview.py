@@ -25,3 +25,24 @@ def test_the_first_conflicts_by_key_are_shown(spark: SparkSession, replica_dir: 
     (session,) = api.sync(hub.publisher, dry_run=True).sessions
     assert [conflict.key for conflict in session.conflicts] == [{"id": str(i)} for i in range(SHOWN)]
     assert session.upload.conflicts == len(ids)
+
+
+def test_a_change_of_a_row_that_everybody_has_is_an_update_wherever_it_comes_by(
+    spark: SparkSession, replica_dir: Path
+) -> None:
+    hub = Hub(replica_dir)
+    hub.table("orders", {"id": [1], "note": ["a"]})
+    hub.articles(orders())
+    for name in ("north", "south"):
+        hub.subscribe(name)
+    hub.apply()
+    hub.table("orders", {"id": [2], "note": ["b"]}, mode="append")
+    api.sync(hub.publisher)
+    LogTable(str(hub.root("north") / "orders")).update(predicate="id = 2", updates={"note": "'north'"})
+    api.sync(hub.publisher, subscriber=hub.root("north"))
+    planned, done = (
+        api.sync(hub.publisher, subscriber=hub.root("south"), dry_run=dry_run).sessions[0]
+        for dry_run in (True, False)
+    )
+    assert planned.download == done.download
+    assert (done.download.inserts, done.download.updates) == (0, 1)

@@ -113,6 +113,7 @@ def publish_anew(hub: Hub, stops: Callable[[], None] = lambda: None) -> None:
     apply(hub)
 
 
+@pytest.mark.slow
 def test_a_subscriber_initialised_anew_forgets_articles_that_are_gone(
     spark: SparkSession, hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,6 +196,7 @@ def test_an_added_article_may_have_types_that_need_a_table_feature(spark: SparkS
     assert values(hub, "hq", "visits") == {1: datetime(2026, 1, 2), 2: datetime(2026, 1, 3)}
 
 
+@pytest.mark.slow
 def test_a_generation_keeps_its_number_when_an_article_is_initialised_again(
     spark: SparkSession, hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -222,6 +224,7 @@ def test_a_generation_keeps_its_number_when_an_article_is_initialised_again(
 # ---- a publication that comes to a subscriber while another one is unfinished there
 
 
+@pytest.mark.slow
 def test_an_unfinished_initialisation_drops_nothing_of_another_publication(
     spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -255,6 +258,7 @@ def test_an_unfinished_initialisation_drops_nothing_of_another_publication(
     assert apply(hub).steps == ()
 
 
+@pytest.mark.slow
 def test_a_subscription_that_never_got_a_replica_goes_on_with_the_one_of_another_publication(
     spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

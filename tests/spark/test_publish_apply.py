@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from deltalake import DeltaTable
@@ -357,6 +358,23 @@ def test_sync_type_none_refuses_a_table_that_differs(spark: SparkSession, hub: H
     assert hub.snapshot_of_files() == before
 
 
+def test_sync_type_none_does_not_ask_for_the_comments_of_nested_fields(spark: SparkSession, hub: Hub) -> None:
+    def fields(**metadata: str) -> list[dict[str, Any]]:
+        part = {"name": "x", "type": "integer", "nullable": True, "metadata": metadata}
+        parts = {"type": "struct", "fields": [part]}
+        id_ = {"name": "id", "type": "long", "nullable": True, "metadata": {}}
+        return [id_, {"name": "s", "type": parts, "nullable": True, "metadata": {}}]
+
+    hub.root("north").mkdir()
+    hub.empty_table("nested", fields(comment="told here"))
+    hub.empty_table("nested", fields(), at="north")
+    hub.articles(Article("nested", "nested", ("id",)))
+    hub.unsubscribe("south")
+    hub.subscribe("north", sync_type=SyncType.NONE)
+    hub.apply()
+    assert hub.apply().steps == ()
+
+
 def test_a_table_in_the_way_is_refused(spark: SparkSession, hub: Hub) -> None:
     hub.table("orders", {"id": [9]}, at="north")
     before = hub.snapshot_of_files()
@@ -372,7 +390,7 @@ def test_what_comes_after_the_last_capture_is_captured_before_a_new_subscriber(
     hub.apply()
     hub.subscribe("south")
     assert [step.action for step in hub.apply().steps] == ["capture", "subscribe", "record"]
-    assert hub.captures == [hub.publisher]
+    assert [root for root, _ in hub.captures] == [hub.publisher]
     assert read_replica(hub.root("south")).info is not None
     assert hub.rows("south", genhistory.TABLE) == []
     assert len(log_actions(hub.root("south") / "orders")) > 3

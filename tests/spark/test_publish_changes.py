@@ -11,7 +11,7 @@ from deltalake import DeltaTable as LogTable
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from mergerepl.agent.capture_replica import capture_held
+from mergerepl.agent.capture_replica import capture_held, capture_replica
 from mergerepl.config import load
 from mergerepl.errors import PublicationError
 from mergerepl.model.progress import NoProgress
@@ -35,8 +35,12 @@ from tests.spark.publishing import Hub, orders
 pytestmark = pytest.mark.spark
 
 
-def capture(root: Path) -> None:
-    capture_held(Replica(root), progress=NoProgress())
+def capture(root: Path, pubid: str) -> None:
+    capture_held(Replica(root), pubid, progress=NoProgress())
+
+
+def capture_all(hub: Hub) -> None:
+    capture_replica(hub.publisher, progress=NoProgress())
 
 
 @pytest.fixture
@@ -79,7 +83,7 @@ def test_a_new_subscriber_gets_rows_and_metadata_of_a_running_publication(
     spark: SparkSession, hub: Hub
 ) -> None:
     change_rows(hub)
-    capture(hub.publisher)
+    capture_all(hub)
     LogTable(str(hub.publisher / "orders")).update(predicate="id = 3", updates={"note": "'late'"})
     hub.subscribe("south", type=SubscriberType.CLIENT)
     hub.apply(capture=capture)
@@ -96,7 +100,7 @@ def test_a_new_subscribers_watermarks_are_at_the_publishers_last_generation(
     spark: SparkSession, hub: Hub
 ) -> None:
     change_rows(hub)
-    capture(hub.publisher)
+    capture_all(hub)
     hub.subscribe("south")
     hub.apply(capture=capture)
     (at_hq,) = hub.rows("hq", genhistory.TABLE)
@@ -119,11 +123,11 @@ def test_a_new_subscribers_watermarks_are_at_the_publishers_last_generation(
 
 def test_later_changes_never_join_a_generation_that_counts_as_sent(spark: SparkSession, hub: Hub) -> None:
     change_rows(hub)
-    capture(hub.publisher)
+    capture_all(hub)
     hub.subscribe("south")
     hub.apply(capture=capture)
     LogTable(str(hub.publisher / "orders")).update(predicate="id = 4", updates={"note": "'after'"})
-    capture(hub.publisher)
+    capture_all(hub)
     generations = hub.rows("hq", genhistory.TABLE)
     assert [(row["generation"], row["genstatus"]) for row in generations] == [(1, 1), (2, 0)]
     contents = spark.read.format("delta").load(str(hub.publisher / "_mergerepl" / "MSmerge_contents"))
@@ -183,7 +187,7 @@ def test_an_unreachable_subscriber_can_be_removed(spark: SparkSession, hub: Hub)
 
 def test_a_former_subscriber_comes_back_with_its_tables(spark: SparkSession, hub: Hub) -> None:
     change_rows(hub)
-    capture(hub.publisher)
+    capture_all(hub)
     hub.unsubscribe("north")
     hub.apply()
     hub.subscribe("north")
@@ -195,6 +199,34 @@ def test_a_former_subscriber_comes_back_with_its_tables(spark: SparkSession, hub
     (info,) = hub.rows("north", replinfo.TABLE)
     assert info["replnickname"] == 2
     assert len(metadata(spark, hub, "north", "MSmerge_contents")) == 2
+
+
+def test_a_former_subscriber_comes_back_to_the_publication_as_it_is_now(
+    spark: SparkSession, hub: Hub
+) -> None:
+    hub.unsubscribe("north")
+    hub.apply()
+    hub.change(logging=ConflictLogging.BOTH)
+    hub.apply()
+    hub.subscribe("north", sync_type=SyncType.NONE)
+    hub.apply()
+    (row,) = hub.rows("north", catalog.PUBLICATIONS)
+    assert (row["centralized_conflicts"], row["decentralized_conflicts"]) == (1, 1)
+    assert hub.apply().steps == ()
+
+
+def test_a_broken_table_of_another_publication_keeps_no_subscriber_away(
+    spark: SparkSession, hub: Hub
+) -> None:
+    sales = hub.publication
+    hub.publication = replace(sales, name="stock", articles=(LINES,), subscriptions=())
+    hub.apply()
+    shutil.rmtree(hub.publisher / "lines")
+    hub.publication = sales
+    change_rows(hub)
+    hub.subscribe("south")
+    hub.apply(capture=capture)
+    assert notes(hub, "south") == {1: "changed", 3: "c", 4: "d"}
 
 
 def test_an_ended_subscription_comes_back_with_the_same_rows(spark: SparkSession, hub: Hub) -> None:
@@ -240,7 +272,7 @@ def test_a_feed_that_was_switched_off_is_switched_on_again(
     path = hub.root("north") / "orders"
     LogTable(str(path)).alter.set_table_properties({"delta.enableChangeDataFeed": "false"})
     if is_passed_over:
-        capture(hub.root("north"))
+        capture_replica(hub.root("north"), progress=NoProgress())
     (step,) = hub.apply().steps
     assert "turn Change Data Feed on" in step.detail
     assert read_table_facts(path).metadata.change_data_feed

@@ -62,6 +62,12 @@ def edited_protocol(old: str, new: str) -> Callable[[Hub], None]:
     return prepare
 
 
+VECTOR = {
+    "type": "udt",
+    "class": "org.apache.spark.ml.linalg.VectorUDT",
+    "pyClass": "pyspark.ml.linalg.VectorUDT",
+    "sqlType": {"type": "struct", "fields": [column("type", "byte")]},
+}
 PROTOCOL = '"minReaderVersion":1,"minWriterVersion":2'
 
 TABLES: dict[str, tuple[Callable[[Hub], None], Article, str]] = {
@@ -107,6 +113,16 @@ TABLES: dict[str, tuple[Callable[[Hub], None], Article, str]] = {
         orders(),
         "'s' is VARIANT",
     ),
+    "a user-defined type": (
+        with_fields(ID, column("features", VECTOR)),
+        orders(),
+        r"orders' has column 'features' of a user-defined type.*published or not\. Store it as",
+    ),
+    "a user-defined type in an array that is left out": (
+        with_fields(ID, column("features", {"type": "array", "elementType": VECTOR, "containsNull": True})),
+        orders(columns=("id",)),
+        "column 'features' of a user-defined type",
+    ),
     "names equal but for case": (
         with_fields(ID, column("ID", "string")),
         orders(),
@@ -133,10 +149,20 @@ TABLES: dict[str, tuple[Callable[[Hub], None], Article, str]] = {
         "'rowguid'.*`rowguid: rowguid`",
     ),
     "a name of ours": (with_fields(ID, column("__mr_x", "string")), orders(), "'__mr_x'"),
+    "a part with a name that needs column mapping": (
+        with_fields(ID, column("s", {"type": "struct", "fields": [column("unit price", "integer")]})),
+        orders(),
+        "'s' has a part with the name 'unit price'.*column mapping",
+    ),
     "a name that needs column mapping": (
         with_fields(ID, column("a b", "string")),
         orders(),
         "'a b'.*column mapping",
+    ),
+    "partition columns alone": (
+        lambda hub: hub.table("orders", {"id": [1], "a": [2]}, partition_by=["id"]),
+        orders(columns=("id",)),
+        "all columns but those that the table is partitioned by",
     ),
     "no key": (with_fields(ID), orders(key=()), "has no key"),
     "a missing key column": (
@@ -236,6 +262,12 @@ OWN_TABLES: dict[str, tuple[dict[str, object], dict[str, object], dict[str, str]
         char_inside(7),
         {},
         r"'s' is struct<c:char\(7\)> instead of struct<c:char\(5\)>",
+    ),
+    "a user-defined type": (
+        column("n", {"type": "array", "elementType": "double", "containsNull": True}),
+        column("n", VECTOR),
+        {},
+        r"'n' is udt instead of array<double>",
     ),
     "append-only": (
         PLAIN,
@@ -411,6 +443,62 @@ def test_rows_without_an_identity_are_refused(spark: SparkSession, replica_dir: 
     refused(hub, message)
 
 
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "that no value is empty"),
+        ("__HIVE_DEFAULT_PARTITION__", "that no value is '__HIVE_DEFAULT_PARTITION__'"),
+        ("x\0y", "that no value has the character U\\+0000"),
+    ],
+)
+def test_a_text_that_spark_cannot_write_to_a_partition_is_refused(
+    spark: SparkSession, replica_dir: Path, text: str, says: str
+) -> None:
+    hub = Hub(replica_dir)
+    rows = {"id": list(range(6)), "r": ["fine", "fine", text, text, text, text]}
+    hub.table("orders", rows, partition_by=["r"])
+    hub.articles(orders())
+    refused(
+        hub,
+        rf"orders' breaks the rule of partition column 'r' {says}.*: id=\d; id=\d; id=\d and more\. Give",
+    )
+    hub.articles(orders(columns=("id",)))
+    hub.apply()
+
+
+def test_a_text_too_long_for_the_folders_of_a_copy_is_refused(spark: SparkSession, replica_dir: Path) -> None:
+    """Column mapping gives the publisher's files other names, and a copy has none."""
+    hub = Hub(replica_dir)
+    table = f"delta.`{hub.publisher / 'orders'}`"
+    spark.sql(
+        f"create table {table} (id int, r string) using delta partitioned by (r) "
+        "tblproperties ('delta.columnMapping.mode' = 'name')"
+    )
+    spark.sql(f"insert into {table} values (1, repeat('x', 254)), (2, repeat('x', 253))")
+    hub.articles(orders())
+    hub.subscribe("north")
+    refused(hub, r"partition column 'r' that no value makes a folder's name of more than 255 bytes.*: id=1\.")
+    spark.sql(f"delete from {table} where id = 1")
+    hub.apply()
+    assert spark.read.format("delta").load(str(hub.root("north") / "orders")).count() == 1
+
+
+def test_a_text_that_spark_cannot_write_is_refused_before_a_later_subscriber_gets_it(
+    spark: SparkSession, replica_dir: Path
+) -> None:
+    hub = Hub(replica_dir)
+    hub.table("orders", {"id": [1], "r": ["fine"]}, partition_by=["r"])
+    hub.articles(orders())
+    hub.subscribe("north")
+    hub.apply()
+    hub.table("orders", {"id": [2], "r": [""]}, mode="append")
+    hub.subscribe("south")
+    before = hub.snapshot_of_files()
+    with pytest.raises(PublicationError, match=r"'r' that no value is empty.*: id=2\."):
+        hub.apply()
+    assert hub.snapshot_of_files() == before
+
+
 def test_a_column_generated_from_one_left_out_is_refused(spark: SparkSession, replica_dir: Path) -> None:
     hub = Hub(replica_dir)
     path = hub.publisher / "orders"
@@ -460,7 +548,7 @@ def test_generated_values_of_another_time_zone_are_refused(spark: SparkSession, 
     hub.articles(orders())
     says = r"in 1 row of table '.*orders', generated column 'day' is not .*\(CAST\(ts AS DATE\)\).*time zone is UTC"
     refused(hub, says)
-    work = Work(hub.publication, "p", hub.publisher, Agent(hub.captures.append, print), NoProgress())
+    work = Work(hub.publication, "p", hub.publisher, Agent(print, print), NoProgress())
     article = {"name": "orders", "published_columns": ["id", "ts", "day", "x"], "key_columns": ["id"]}
     with pytest.raises(PublicationError, match=says):
         check_same_rows(work, article, path, 1, path, 1)

@@ -77,6 +77,7 @@ def test_inv_24_an_older_copy_that_was_written_to_since_is_refused(
     refused(site, CaptureError, "orders.*another commit as version.*older copy")
     shutil.rmtree(path)
     shutil.move(newest, path)
+    spark.catalog.clearCache()
     spark.sql(f"update {table} set a = 'newest' where id = 4")
     site.sync()
     assert {(1, "captured", 1.0), (2, "applied", 2.0), (4, "newest", 4.0)} < site.rows("north", "orders")

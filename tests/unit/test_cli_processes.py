@@ -13,7 +13,7 @@ import pytest
 FAKE = """
 import sys, time, types
 import mergerepl
-from mergerepl.errors import ApplyError, LeaseError, StoreError
+from mergerepl.errors import ApplyError, ConfigurationError, LeaseError, StoreError
 from mergerepl.model.results import SessionResult, SyncResult
 
 rounds = []
@@ -24,6 +24,9 @@ def sync(target, *, progress, **options):
     time.sleep(SESSION_S)
     if len(rounds) == GONE:
         raise StoreError("Replica '/nowhere' does not exist.", replica="/nowhere")
+    if len(rounds) in AWAY:
+        error = ConfigurationError("'/nowhere' is no replica.", replica="/nowhere").details()
+        return SyncResult("sales", tuple(SessionResult("sales", name, "failed", error=error) for name in "ab"))
     if len(rounds) == 2:
         raise LeaseError("The replica is held by process 42.")
     if len(rounds) == LAST and BROKEN:
@@ -42,8 +45,11 @@ from mergerepl.cli.main import main
 """
 
 
-def start(*arguments, session_s=0.05, last=99, broken=(), gone=None, after="main()", stdout=subprocess.PIPE):
-    text = f"SESSION_S, LAST, BROKEN, GONE = {session_s}, {last}, {broken}, {gone}\n{FAKE}\n{textwrap.dedent(after)}"
+def start(
+    *arguments, session_s=0.05, last=99, broken=(), away=(), gone=None, after="main()", stdout=subprocess.PIPE
+):
+    given = f"SESSION_S, LAST, BROKEN, AWAY, GONE = {session_s}, {last}, {broken}, {away}, {gone}"
+    text = f"{given}\n{FAKE}\n{textwrap.dedent(after)}"
     return subprocess.Popen(
         [sys.executable, "-c", text, *map(str, arguments)],
         stdout=stdout,
@@ -70,6 +76,14 @@ def test_rounds_wait_for_a_replica_that_was_there_once(hq, gone, rounds):
     complaints = process.communicate(timeout=60)[1]
     assert complaints.count("began") == rounds
     assert ("'/nowhere' does not exist. Trying again." in complaints) == (rounds > 1)
+    assert process.returncode == 1
+
+
+@pytest.mark.parametrize(("away", "rounds"), [((1,), 1), ((3, 4), 5)])
+def test_rounds_wait_while_all_of_several_sessions_miss_a_replica_that_was_there_once(hq, away, rounds):
+    process = start("sync", "hq", "--interval", "1s", away=away, last=5)
+    complaints = process.communicate(timeout=60)[1]
+    assert complaints.count("began") == rounds
     assert process.returncode == 1
 
 

@@ -1,11 +1,14 @@
-"""What a commit tells of files outside the table's folder."""
+"""What a commit tells of files outside the table's folder, and what is told of one that cannot be read."""
 
+import errno
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mergerepl.errors import StoreError
 from mergerepl.store.deltalog import Commit, log_path, read_commit
 
 
@@ -48,3 +51,26 @@ def test_a_deletion_vector_elsewhere_is_foreign(tmp_path: Path) -> None:
     vector = {"storageType": "p", "pathOrInlineDv": "file:///elsewhere/dv.bin"}
     found = commit_of(tmp_path / "t", {"add": {"path": "p.parquet", "deletionVector": vector}})
     assert found.foreign_added == ("file:///elsewhere/dv.bin",)
+
+
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EMFILE, errno.EIO])
+def test_a_commit_that_cannot_be_opened_is_not_called_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    def fail(*args: object, **options: object) -> str:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(Path, "read_text", fail)
+    with pytest.raises(StoreError) as refused:
+        read_commit(tmp_path, 0)
+    assert refused.value.message == (
+        f"Version 0 of '{tmp_path}' cannot be read: 00000000000000000000.json: {os.strerror(code)}. Check its permissions "
+        "and the disk, then run again."
+    )
+
+
+def test_a_commit_that_is_no_json_is_damaged(tmp_path: Path) -> None:
+    log_path(tmp_path, 0).parent.mkdir()
+    log_path(tmp_path, 0).write_bytes(b'{"add":\xff')
+    with pytest.raises(StoreError, match=r"00000000000000000000\.json is damaged .* from a copy"):
+        read_commit(tmp_path, 0)

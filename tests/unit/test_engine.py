@@ -6,9 +6,11 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
+from mergerepl import spark as engine
 from mergerepl.engine import archive, cache, confs, jars, java, jvm, network
 from mergerepl.errors import EngineError
 
@@ -274,3 +276,34 @@ def test_trust_store_is_as_java_writes_it() -> None:
     assert store[:12] == bytes.fromhex("feedfeed 00000002 00000002")
     assert b"\x00\x09trusted-0" in store
     assert b"\x00\x05X.509\x00\x00\x00\x06second" in store
+
+
+@pytest.fixture
+def no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no session of another test be found, and none be made."""
+    monkeypatch.setattr(engine, "_embedded", None)
+    monkeypatch.setattr(engine.SparkContext, "_active_spark_context", None)
+    monkeypatch.setattr(engine.SparkSession.Builder, "getOrCreate", lambda self: pytest.fail("was made"))
+
+
+class ConnectSession:
+    """As much of a session of Spark Connect as is asked: a client's, without a JVM."""
+
+    conf: ClassVar[dict[str, str]] = {"spark.sql.extensions": confs.EXTENSION}
+
+
+@pytest.mark.parametrize("variable", ["SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"])
+@pytest.mark.usefixtures("no_engine")
+def test_spark_connect_is_refused_before_anything_connects(
+    monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    monkeypatch.setenv(variable, "sc://localhost")
+    with pytest.raises(EngineError, match=rf"Spark Connect .* not supported.*classic .*without .*{variable}"):
+        engine.session()
+
+
+@pytest.mark.usefixtures("no_engine")
+def test_an_active_session_of_spark_connect_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine.SparkSession, "getActiveSession", ConnectSession)
+    with pytest.raises(EngineError, match=r"Spark Connect .* not supported"):
+        engine.session()

@@ -83,3 +83,14 @@ def test_62_a_stack_that_is_too_small_for_a_wide_table_says_how_to_get_a_larger_
     monkeypatch.setattr(SparkContext, "_gateway", None)
     with pytest.raises(StoreError, match=r"very many columns .*-Xss16m"), told_plainly("testing"):
         raise PySparkException("An error occurred: java.lang.StackOverflowError")
+
+
+def test_a_file_that_java_cannot_open_is_not_called_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SparkContext, "_gateway", None)
+    file = "/lake/orders/part-1.parquet"
+    says = rf"'{file}' could not be opened while testing: Too many open files\. Check"
+    with pytest.raises(StoreError, match=says), told_plainly("testing"):
+        raise PySparkException(
+            "[FAILED_READ_FILE.FILE_NOT_EXIST] File does not exist.\n"
+            f"Caused by: java.io.FileNotFoundException: {file} (Too many open files)\n\t... 1 more"
+        )

@@ -10,10 +10,10 @@ import pytest
 from deltalake import DeltaTable
 
 from mergerepl.agent.feed_window import FeedWindow, feed_window, schema_problem
-from mergerepl.agent.net_rows import _feed_gap_reason
 from mergerepl.errors import SchemaMismatchError, StoreError
 from mergerepl.publish.table_facts import read_table_facts
 from mergerepl.store.deltalog import CommitMark, TableMetadata, log_path
+from mergerepl.store.engine_errors import gone_reason
 from mergerepl.store.replica import Replica
 from tests.bad_inputs.network import Network, commit
 
@@ -49,6 +49,18 @@ def no_null(body: dict[str, Any]) -> None:
     body["schemaString"] = json.dumps(schema)
 
 
+def computed(body: dict[str, Any]) -> None:
+    schema = json.loads(body["schemaString"])
+    schema["fields"][2]["metadata"] = {"delta.generationExpression": "id * 2"}
+    body["schemaString"] = json.dumps(schema)
+
+
+def counted(body: dict[str, Any]) -> None:
+    schema = json.loads(body["schemaString"])
+    schema["fields"][2]["metadata"] = {"delta.identity.start": 1, "delta.identity.step": 1}
+    body["schemaString"] = json.dumps(schema)
+
+
 def by_region(body: dict[str, Any]) -> None:
     body["partitionColumns"] = ["region"]
 
@@ -70,13 +82,28 @@ def test_not_null_is_refused_and_a_gap_once_undone(orders: Path) -> None:
     assert window(orders).gap == "its columns were changed in between"
 
 
-def test_what_a_session_of_ours_committed_is_no_change(orders: Path) -> None:
-    mark = CommitMark("5b1d", "apply:subscriber:1:0", "9c4e")
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [(computed, r"became generated as \(id \* 2\)"), (counted, "became an identity column")],
+)
+def test_a_column_that_delta_fills_by_now_is_refused(orders: Path, change: Change, told: str) -> None:
+    """The MERGE would not write it: this replica would hold other values than those that told them."""
+    alter(orders, change)
+    with pytest.raises(SchemaMismatchError, match=f"published column 'amount' {told}"):
+        window(orders)
+
+
+@pytest.mark.parametrize(("step", "is_change"), [("rows", False), ("apply:subscriber:1:0", True)])
+def test_what_we_committed_is_no_change_but_for_merges_that_no_bookkeeping_knows(
+    orders: Path, step: str, *, is_change: bool
+) -> None:
+    mark = CommitMark("5b1d", step, "9c4e")
     info = {"operation": "MERGE", "userMetadata": mark.to_user_metadata()}
     removed = {"path": "gone.parquet", "dataChange": True}
     commit(orders, {"commitInfo": info}, {"remove": removed})
     found = window(orders)
-    assert ([each.version for each in found.user_commits], found.own_versions) == ([], (1,))
+    told = [each.version for each in found.user_commits], found.own_versions
+    assert told == (([1], ()) if is_change else ([], (1,)))
 
 
 def nested(*, may_be_null: bool) -> Change:
@@ -194,9 +221,22 @@ def test_a_log_that_lost_a_version_is_a_gap_and_a_damaged_one_is_refused(tmp_pat
 def test_spark_without_its_own_files_is_no_gap() -> None:
     lost = "java.io.FileNotFoundException: {}: No such file or directory"
     feed = "/lake/orders/_change_data/cdc-00000-1.c000.snappy.parquet"
-    assert _feed_gap_reason(RuntimeError(lost.format(feed))) == "change files were removed by VACUUM"
+    assert gone_reason(RuntimeError(lost.format(feed))) == "change files were removed by VACUUM"
     scratch = "/tmp/mergerepl-1/blockmgr-2/0c/temp_shuffle_3"
-    assert _feed_gap_reason(RuntimeError(lost.format(scratch))) is None
+    assert gone_reason(RuntimeError(lost.format(scratch))) is None
+
+
+def test_only_a_file_that_is_gone_is_a_gap() -> None:
+    """Spark says of every file that it cannot open that it does not exist, and Java of most; the reason stands behind."""
+    feed = "/lake/orders/r=a (b)/_change_data/cdc-00000-1.c000.snappy.parquet"
+    told = (
+        f"[FAILED_READ_FILE.FILE_NOT_EXIST] Encountered error while reading file file:{feed}. File does not exist. It is\n"
+        "\tat org.apache.spark.Reader.read(Reader.scala:1)\nCaused by: java.io.FileNotFoundException: {}\n\t... 3 more"
+    )
+    for gone in (f"File file:{feed} does not exist", f"{feed} (No such file or directory)"):
+        assert gone_reason(RuntimeError(told.format(gone))) == "change files were removed by VACUUM"
+    for why in ("Permission denied", "Too many open files", "Input/output error"):
+        assert gone_reason(RuntimeError(told.format(f"{feed} ({why})"))) is None
 
 
 def test_files_elsewhere_that_left_the_table_again_are_a_gap(orders: Path) -> None:

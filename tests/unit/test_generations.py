@@ -69,9 +69,7 @@ def test_a_watermark_that_the_source_does_not_know_is_refused(
         pytest.param(generation(2), False, id="the start itself"),
         pytest.param(generation(3, genstatus=int(GenStatus.OPEN)), False, id="open"),
         pytest.param(generation(3, genstatus=int(GenStatus.CLOSED_ELSEWHERE)), True, id="from elsewhere"),
-        pytest.param(
-            generation(3, nicknames=[HERE, THERE]), False, id="the destination is among its holders"
-        ),
+        pytest.param(generation(3, nicknames=[HERE, THERE]), True, id="the destination is said to hold it"),
         pytest.param(generation(3, guidsrc="held"), False, id="the destination holds it"),
         pytest.param(generation(3, art_nick=T2), False, id="of an article that is not synchronized"),
         pytest.param(generation(3, nicknames=None), True, id="nobody noted as holder"),
@@ -82,10 +80,20 @@ def test_a_generation_is_sent_once(row: dict[str, Any], is_sent: bool) -> None:
         [row],
         [generation(1, guidsrc="held")],
         from_generation_exclusive=2,
-        destination_nickname=THERE,
         tablenicks=[T1],
     )
     assert found == ([row] if is_sent else [])
+
+
+def test_a_destination_that_cannot_be_asked_has_what_it_is_said_to_hold() -> None:
+    found = generations_to_send(
+        [generation(3, nicknames=[HERE, THERE]), generation(4, nicknames=[HERE])],
+        [],
+        from_generation_exclusive=2,
+        destination_nickname=THERE,
+        tablenicks=[T1],
+    )
+    assert [row["generation"] for row in found] == [4]
 
 
 def test_generations_are_sent_in_the_order_of_their_numbers() -> None:

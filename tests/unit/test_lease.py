@@ -168,3 +168,27 @@ def test_a_child_that_was_forked_meanwhile_does_not_keep_the_lock(hq: Path) -> N
     finally:
         os.write(writing, b"x")
         os.waitpid(child, 0)
+
+
+def test_a_child_that_leaves_the_block_does_not_give_its_parents_lock_back(hq: Path) -> None:
+    parent = os.getpid()
+    try:
+        with mergerepl.lock(hq):
+            if (child := os.fork()) == 0:
+                raise SystemExit
+            assert os.waitpid(child, 0)[1] == 0
+            script = f"import mergerepl\nwith mergerepl.lock({str(hq)!r}, wait_s=0): print('held')"
+            done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+            assert "LeaseError" in done.stderr
+    finally:
+        if os.getpid() != parent:
+            os._exit(0)
+
+
+def test_whoever_may_write_to_the_folder_may_lock_it(hq: Path) -> None:
+    before = os.umask(0o002)
+    try:
+        with mergerepl.lock(hq):
+            assert (hq / LOCK_FILE).stat().st_mode & 0o777 == 0o664
+    finally:
+        os.umask(before)

@@ -287,12 +287,10 @@ def test_another_session_after_the_full_check_is_not_noted_as_seen(pair, side, s
 
 
 def test_generations_without_changes_or_already_held_are_no_work(pair):
-    pair[0].save_genhistory(
-        [
-            generation(1, nickname=1, status=GenStatus.OPEN, changes=0),
-            {**generation(2, nickname=1, status=GenStatus.CLOSED, changes=5), "nicknames": [1, 2]},
-        ]
-    )
+    held = {**generation(2, nickname=1, status=GenStatus.CLOSED, changes=5), "nicknames": [1, 2]}
+    pair[0].save_genhistory([generation(1, nickname=1, status=GenStatus.OPEN, changes=0), held])
+    assert not remembered(pair), "its nickname may have been entered before it had done its part"
+    pair[1].save_genhistory([{**held, "generation": 1, "genstatus": int(GenStatus.CLOSED_ELSEWHERE)}])
     assert remembered(pair)
 
 

@@ -1,5 +1,6 @@
 """What `status` says is wrong with the tables of a replica, told without an engine."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -92,6 +93,34 @@ def test_a_feed_that_is_off_is_a_problem(hq: Replica) -> None:
     assert "Change Data Feed is switched off" in problem
     note_captured(hq)
     assert problems(hq) == [problem]
+
+
+@pytest.mark.parametrize(
+    ("properties", "told"),
+    [
+        ({"delta.isolationLevel": "WriteSerializable"}, "isolationLevel = WriteSerializable"),
+        ({"delta.appendOnly": "true"}, "is append-only"),
+    ],
+)
+def test_a_table_that_a_session_would_not_write_to_is_a_problem(
+    hq: Replica, properties: dict[str, str], told: str
+) -> None:
+    # Not by `deltalake`, which knows neither property as one to be set.
+    log = hq.root / "orders" / "_delta_log"
+    metadata = DeltaTable(str(hq.root / "orders")).metadata()
+    action = {
+        "metaData": {
+            "id": str(metadata.id),
+            "format": {"provider": "parquet", "options": {}},
+            "schemaString": DeltaTable(str(hq.root / "orders")).schema().to_json(),
+            "partitionColumns": [],
+            "configuration": {**metadata.configuration, **properties},
+        }
+    }
+    (log / f"{head_version(hq.root / 'orders') + 1:020}.json").write_text(json.dumps(action))
+    (problem,) = problems(hq)
+    assert told in problem
+    assert "no session brings it changes" in problem
 
 
 def test_a_table_that_is_gone_is_a_problem(hq: Replica) -> None:
