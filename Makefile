@@ -14,7 +14,7 @@ format: setup ## format the code and apply safe lint fixes
 check: setup ## lint, types and the tests that need no Spark: seconds
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
-	.venv/bin/mypy
+	.venv/bin/python -m mypy
 	.venv/bin/python -m pytest tests/unit
 
 test: ## everything

@@ -438,6 +438,8 @@ def validate(
             if len(targets) == 1 or isinstance(error, ConfigurationError | EngineError):
                 raise
             found = not_compared(item.publisher, item.publication, level, _as_texts(error))
+            if not found:
+                raise
         # A subscriber of several publications is told once, with the articles of them all.
         compared[str(item.subscriber)] = (*compared.get(str(item.subscriber), ()), *found)
     return compared

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mergerepl.agent.feed_window import FeedWindow, feed_window, move_versions
-from mergerepl.agent.identity import refuse_copies, refuse_older_bookkeeping
+from mergerepl.agent.identity import refuse_copies
 from mergerepl.agent.subscription import own_priority
 from mergerepl.changes import PUBLISHER
 from mergerepl.changeset import MANIFEST
@@ -23,7 +23,7 @@ from mergerepl.model.progress import Progress
 from mergerepl.model.results import ArticleCapture, CaptureResult
 from mergerepl.store.control import Row
 from mergerepl.store.lease import lease, record_jvm
-from mergerepl.store.replica import Replica, ReplicaInfo
+from mergerepl.store.replica import Replica, ReplicaInfo, refuse_older_bookkeeping
 from mergerepl.systables.catalog import SubscriptionState
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def _capture(
         with told_plainly(f"finishing the sessions of '{replica.root}' that were interrupted"):
             _recover(replica, publishers, source, progress)
     info = replica.info()
-    refuse_older_bookkeeping(replica, info, replica.subscriptions())
+    refuse_older_bookkeeping(replica.root, info, replica.subscriptions())
     sources = {pubid: row for pubid, row in _sources(replica, info).items() if only in (None, pubid)}
     windows = [
         feed_window(replica, article, info)

@@ -14,7 +14,6 @@ from pathlib import Path
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql import types as T
 
 from mergerepl import changes
 from mergerepl.agent.stage import StagedArticle
@@ -24,9 +23,10 @@ from mergerepl.publish.check_article import write_problem
 from mergerepl.publish.column_types import padded_types
 from mergerepl.publish.partition_texts import text_rules
 from mergerepl.publish.table_facts import TableFacts, read_table_facts
+from mergerepl.publish.text_lengths import length_rules
 from mergerepl.spark import require_utc
 from mergerepl.store.delta import read_version
-from mergerepl.store.deltalog import CHAR_VARCHAR, DEFAULT_EXPRESSION, GENERATION_EXPRESSION
+from mergerepl.store.deltalog import DEFAULT_EXPRESSION, GENERATION_EXPRESSION
 from mergerepl.store.images import identity_value
 from mergerepl.store.replica import Replica
 from mergerepl.store.sql import quote, unlike_any
@@ -51,47 +51,9 @@ def rules_of(facts: TableFacts, article: PublishedArticle) -> dict[str, Column]:
     }
     for name in article.columns:
         field = facts.field(name)
-        if field is None:
-            continue
-        if not field["nullable"]:
+        if field is not None and not field["nullable"]:
             rules[f"NOT NULL of column '{name}'"] = F.col(quote(name)).isNotNull()
-        declared = str(field["metadata"].get(CHAR_VARCHAR, ""))
-        fits = _fits(F.col(quote(name)), T.DataType.fromDDL(declared)) if declared else None
-        if fits is not None:
-            rules[f"type {declared} of column '{name}'"] = fits
-    return rules | text_rules(facts, article.columns)
-
-
-def _fits(value: Column, declared: T.DataType) -> Column | None:
-    """Return whether all texts in a value are as long as they may be, None if that holds for any."""
-    match declared:
-        case T.CharType() | T.VarcharType():
-            return F.char_length(value) <= declared.length
-        case T.ArrayType():
-            return _all_fit(value, declared.elementType)
-        case T.MapType():
-            parts = [
-                _all_fit(F.map_keys(value), declared.keyType),
-                _all_fit(F.map_values(value), declared.valueType),
-            ]
-        case T.StructType():
-            parts = [_fits(value.getField(field.name), field.dataType) for field in declared]
-        case _:
-            return None
-    told = [part for part in parts if part is not None]
-    return reduce(and_, told) if told else None
-
-
-def _all_fit(values: Column, declared: T.DataType) -> Column | None:
-    if _fits(F.lit(None), declared) is None:
-        return None
-
-    def fits(value: Column) -> Column:
-        told = _fits(value, declared)
-        assert told is not None
-        return told
-
-    return F.forall(values, fits)
+    return rules | length_rules(facts, article.columns) | text_rules(facts, article.columns)
 
 
 def refuse_violations(

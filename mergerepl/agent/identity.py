@@ -79,29 +79,6 @@ def require_same_articles(
         )
 
 
-def refuse_older_bookkeeping(replica: Replica, info: ReplicaInfo, rows: list[Row]) -> None:
-    """Check that MSmerge_replinfo was not put back alone: a session writes there before it notes its end anywhere else.
-
-    What an older one does not know of, runs above all, would be taken for leftovers and removed.
-
-    Args:
-        replica: The replica.
-        info: Its row of MSmerge_replinfo.
-        rows: Its rows of sysmergesubscriptions.
-
-    Raises: EnumerationError.
-    """
-    completed = max((row["session_number"] or 0 for row in rows if row["replid"] != info.replid), default=0)
-    if info.session_number < completed:
-        raise EnumerationError(
-            f"'MSmerge_replinfo' of '{replica.root}' is older than its other system tables: it knows of "
-            f"{info.session_number} sessions, they of {completed}. Nothing was changed. Restore the whole "
-            f"'{FOLDER}' folder from a copy taken together with the tables, or RESTORE that table to the "
-            "version before it was put back.",
-            replica=str(replica.root),
-        )
-
-
 def refuse_copies(*replicas: Replica) -> None:
     """Check that each replica is where it always was, or was moved: the original is not there any more.
 

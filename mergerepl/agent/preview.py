@@ -4,11 +4,13 @@ from pathlib import Path
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
 from mergerepl import changes
 from mergerepl.agent.stage import StagedArticle
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.results import ConflictPreview
+from mergerepl.store.images import readable
 from mergerepl.store.staged_rows import read_staged
 
 SHOWN = 100
@@ -28,11 +30,10 @@ def conflict_previews(
 
 
 def row_texts(image: Column, article: PublishedArticle) -> Column:
-    """Return a row image as a map of column name to text."""
-    pairs = zip(article.columns, article.fields, strict=True)
-    return F.map_from_entries(
-        F.array(*(F.struct(F.lit(name), image[field].cast("string")) for name, field in pairs))
-    )
+    """Return a row image as a map of column name to readable text."""
+    columns = zip(article.columns, article.fields, article.types, strict=True)
+    texts = {name: readable(image[field], T.DataType.fromDDL(type_)) for name, field, type_ in columns}
+    return F.map_from_entries(F.array(*(F.struct(F.lit(name), text) for name, text in texts.items())))
 
 
 def _of_article(conflicts: DataFrame, article: PublishedArticle) -> list[ConflictPreview]:

@@ -18,13 +18,13 @@ from mergerepl.agent.capture import (
     upserted,
 )
 from mergerepl.agent.feed_window import FeedWindow, feed_window
-from mergerepl.agent.identity import refuse_older_bookkeeping, require_same_articles, require_same_session
+from mergerepl.agent.identity import require_same_articles, require_same_session
 from mergerepl.agent.subscription import own_priority, row_about
 from mergerepl.changes import OTHER_SIDE, PUBLISHER, SUBSCRIBER
 from mergerepl.failpoints import failpoint
 from mergerepl.model.article import PublishedArticle
 from mergerepl.store.control import Row
-from mergerepl.store.replica import Replica, ReplicaInfo
+from mergerepl.store.replica import Replica, ReplicaInfo, refuse_older_bookkeeping
 from mergerepl.systables.genhistory import GenStatus
 
 AT_ONCE = 2
@@ -64,7 +64,7 @@ def open_sides(publisher: Replica, subscriber: Replica, subscription: Row) -> di
     found = {name: row_about(rows[name], subid, infos[OTHER_SIDE[name]].replid) for name in replicas}
     row_of = require_same_session(publisher, subscriber, found)
     for name, replica in replicas.items():
-        refuse_older_bookkeeping(replica, infos[name], rows[name])
+        refuse_older_bookkeeping(replica.root, infos[name], rows[name])
     articles = {
         name: {article.nickname: article for article in replica.articles_of(pubid)}
         for name, replica in replicas.items()

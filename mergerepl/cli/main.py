@@ -114,6 +114,8 @@ def log_to_stderr(level: str) -> None:
     handler = logging.StreamHandler()
     handler.addFilter(_is_no_echo)
     logging.basicConfig(level=level, format="%(levelname)s %(name)s: %(message)s", handlers=[handler])
+    # At DEBUG it logs all that it sends to the JVM, the secret too that lets anybody run code there.
+    logging.getLogger("py4j").setLevel(max(logging.INFO, logging.getLogger().level))
 
 
 def _is_no_echo(record: logging.LogRecord) -> bool:

@@ -15,7 +15,7 @@ from mergerepl.demo.edits import Cast, choose_cast, edits
 from mergerepl.demo.flights_data import TABLES, read_sample
 from mergerepl.demo.shown import Shown
 from mergerepl.demo.sites import HQ, NORTH, SITES, SOUTH, Row, Sites
-from mergerepl.errors import ConfigurationError
+from mergerepl.errors import ConfigurationError, MergeReplError
 from mergerepl.lineage.value import replica_nickname
 from mergerepl.model.results import ConflictRecord, SyncResult
 from mergerepl.systables import conflicts_info
@@ -137,9 +137,11 @@ def _sync(project: api.Project, emit: Emit) -> SyncResult:
         f"{Path(session.subscriber).name} {session.status.replace('_', ' ')}" for session in result.sessions
     )
     emit(f"mergerepl sync {FILE}: {outcome}, in {took:.1f} s.")
-    for session in result.sessions:
-        if session.error is not None:
-            emit(f"{Path(session.subscriber).name}: {session.error['message']}")
+    failed = next((session for session in result.sessions if session.is_failed), None)
+    if failed is not None:
+        raise MergeReplError(
+            f"The story ends here: the session of '{failed.subscriber}' failed. {failed.reason}"
+        )
     return result
 
 
@@ -217,7 +219,8 @@ def _flight_name(flight: Row) -> str:
 def _validate(sites: Sites, emit: Emit) -> None:
     """Compare both subscribers with the publisher."""
     shown = Shown(("subscriber", "article", ">rows at hq", ">rows there", ">different", "checksum"))
-    for subscriber, articles in api.validate(sites.root(HQ), level="checksum").items():
+    compared = api.validate(sites.root(HQ), level="checksum")
+    for subscriber, articles in compared.items():
         for article in articles:
             shown.add(
                 Path(subscriber).name,
@@ -228,6 +231,10 @@ def _validate(sites: Sites, emit: Emit) -> None:
                 "ok" if article.ok else "DIFFERENT",
             )
     emit(shown)
+    if not all(article.ok for articles in compared.values() for article in articles):
+        raise MergeReplError(
+            "The story ends here: the replicas differ, which they never should after a session."
+        )
 
 
 def _look_next(directory: Path, sites: Sites, emit: Emit) -> None:

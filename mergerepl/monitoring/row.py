@@ -66,12 +66,14 @@ def row_info(root: Path, *, article: str, key: Mapping[str, str], publication: s
             if replica.root == asked.root:
                 raise
             damaged.append(_unknown(replica, error))
-    found += damaged
     newest: dict[int, int] = {}
     for each in found:
         newest = merge(newest, each.lineage)
     floor = chosen.maxversion_at_cleanup
-    replicas = tuple(replace(each, current=covers(each.lineage, newest, floor)) for each in found)
+    # Of a damaged one nobody knows whether it is up to date.
+    told = [*(replace(each, current=covers(each.lineage, newest, floor)) for each in found), *damaged]
+    order = [str(replica.root) for replica in reached]
+    replicas = tuple(sorted(told, key=lambda each: order.index(each.replica)))
     return RowInfo(chosen.publication, chosen.name, dict(key), rowguid, replicas, tuple(out_of_reach))
 
 

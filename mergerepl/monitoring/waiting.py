@@ -48,13 +48,13 @@ def uncaptured(replica: Replica, article: PublishedArticle, info: ReplicaInfo) -
 
 def head_or_problem(article: PublishedArticle, table: Path) -> tuple[int, str | None]:
     """Return a table's version; or NO_VERSION and why nobody could read one: it is gone, or its log damaged."""
-    if not is_delta_table(table):
-        problem = (
-            f"Article '{article.name}': its table '{table}' is gone or no Delta table any more. Restore it, or "
-            "initialise this replica anew."
-        )
-        return NO_VERSION, problem
     try:
+        if not is_delta_table(table):
+            problem = (
+                f"Article '{article.name}': its table '{table}' is gone or no Delta table any more. Restore it, or "
+                "initialise this replica anew."
+            )
+            return NO_VERSION, problem
         return head_version(table), None
     except MergeReplError as error:
         return NO_VERSION, error.message

@@ -82,7 +82,8 @@ def _carry_out(publication: Publication, plan: Plan, progress: Progress, agent: 
             leases.enter_context(_leased(root))
         if look(publication) != plan.seen:
             held = plan.roots
-            plan = make_plan(publication, agent, progress)
+            with _engine_errors("Checking the publication"):
+                plan = make_plan(publication, agent, progress)
             if other := next((root for root in plan.roots if root not in held), None):
                 raise LeaseError(
                     f"Another `apply` changed the subscriptions meanwhile: '{other}' is one of them now. Nothing was "
@@ -109,16 +110,15 @@ def _engine_errors(doing: str) -> Iterator[None]:
         library = type(error).__module__.partition(".")[0]
         if library not in _LIBRARIES and not isinstance(error, OSError):
             raise
-        from mergerepl.store.engine_errors import engine_answers
+        from mergerepl.store.engine_errors import cause_of, engine_answers
 
         if not engine_answers():
             raise EngineLostError(
                 f"{doing} was cut short: the Spark engine ended, for lack of memory, perhaps ($MERGEREPL_MEMORY gives the "
                 "embedded one more). What was done before stays done; run `mergerepl apply` again."
             ) from error
-        cause = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise StoreError(
-            f"{doing} failed: {cause} What was done before stays done; see to the cause and run `mergerepl "
+            f"{doing} failed: {cause_of(error)}. What was done before stays done; see to the cause and run `mergerepl "
             "apply` again."
         ) from error
 

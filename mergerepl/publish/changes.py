@@ -349,13 +349,14 @@ def _check_columns(article: Row, table: TableFacts) -> None:
 
 
 def check_copied(work: Work, articles: Sequence[Row]) -> None:
-    """Check that copies of published tables would keep their texts: what was written since they were published, too.
+    """Check that copies of published tables would take and keep their texts, also those written since they were published.
 
     Raises: PublicationError naming the column and up to three keys.
     """
     for article in articles:
         table = read_table_facts(work.publisher / article["source_table"])
-        if any(table.keeps_empty_as_null(name) for name in article["published_columns"]):
+        names = article["published_columns"]
+        if any(table.keeps_empty_as_null(name) or table.declared_lengths(name) for name in names):
             from mergerepl.publish.check_rows import check_texts
 
             work.progress.step("check", article=article["name"])

@@ -17,6 +17,7 @@ from mergerepl.model.publication import Article, Tracking
 from mergerepl.publish.check_article import published_fields
 from mergerepl.publish.partition_texts import text_rules
 from mergerepl.publish.table_facts import TableFacts
+from mergerepl.publish.text_lengths import length_rules
 from mergerepl.snapshot.replica_table import is_computable
 from mergerepl.spark import require_utc
 from mergerepl.store.delta import read_version
@@ -79,17 +80,17 @@ def check_rows(spark: SparkSession, article: Article, table: TableFacts) -> None
 
 
 def check_texts(spark: SparkSession, article: Article, table: TableFacts) -> None:
-    """Check that a copy of a table would keep the texts of its partition columns. Other engines write any text there.
+    """Check that a copy of a table would take its texts and keep them. Other engines write any text, also of any length.
 
     Raises: PublicationError naming the column and up to three keys.
     """
     names = [field["name"] for field in published_fields(article, table)]
-    rules = text_rules(table, names, of_copy=True)
+    rules = text_rules(table, names, of_copy=True) | length_rules(table, names)
     if not rules:
         return
     rule = F.coalesce(*(F.when(~is_kept, F.lit(name)) for name, is_kept in rules.items()))
     rows = read_version(spark, table.path, table.version)
-    # Of the log alone, as long as there is none: these are partition columns.
+    # Partition columns are told from the log alone.
     told = rows.select(*(quote(name) for name in article.identity), rule.alias(_RULE)).where(
         F.col(_RULE).isNotNull()
     )
@@ -103,8 +104,9 @@ def check_texts(spark: SparkSession, article: Article, table: TableFacts) -> Non
     named = "; ".join(keys[:MOST_TEXTS_NAMED])
     raise PublicationError(
         f"Article '{article.name}' cannot be published: table '{table.path}' breaks the {first[_RULE]}, so that a copy "
-        f"would hold something else, or nothing: {named}{' and more' if len(keys) > MOST_TEXTS_NAMED else ''}. Give these "
-        "rows another value (or NULL), or leave the column out with `columns:`.",
+        "would hold something else, or nothing, or not take the row: "
+        f"{named}{' and more' if len(keys) > MOST_TEXTS_NAMED else ''}. Give these rows another value "
+        "(or NULL), or leave the column out with `columns:`.",
         article=article.name,
         table=str(table.path),
         keys=named,

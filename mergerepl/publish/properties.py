@@ -78,7 +78,7 @@ def set_properties(
     if not properties:
         return head_version(table.path)
     from mergerepl.spark import new_session
-    from mergerepl.store.engine_errors import engine_answers
+    from mergerepl.store.engine_errors import cause_of, engine_answers
 
     marked = new_session(spark)
     marked.conf.set("spark.databricks.delta.commitInfo.userMetadata", mark.to_user_metadata())
@@ -90,7 +90,8 @@ def set_properties(
             # What ended the engine says nothing about the table.
             raise
         raise PublicationError(
-            f"Table '{table.path}' cannot be given the properties {', '.join(properties)}: {error}",
+            f"Table '{table.path}' cannot be given the properties {', '.join(properties)}: {cause_of(error)}. See to the "
+            "cause and run `mergerepl apply` again.",
             table=str(table.path),
         ) from error
     commit = find_own_commit(table.path, mark, from_version_exclusive=table.version)

@@ -29,7 +29,7 @@ from mergerepl.publish.unfinished import article_table, check_unwritten, is_unfi
 from mergerepl.publish.work import Agent, Work
 from mergerepl.store.captured_table import check_captured_table
 from mergerepl.store.control import Row
-from mergerepl.store.replica import Replica, ReplicaInfo, no_subscriptions
+from mergerepl.store.replica import Replica, ReplicaInfo, no_subscriptions, refuse_older_bookkeeping
 from mergerepl.systables import genhistory
 from mergerepl.systables.catalog import ArticleState, SubscriptionState
 from mergerepl.systables.conflicts_info import conflict_table_name
@@ -260,8 +260,13 @@ def _check_subscriptions(situation: Situation) -> None:
 def _check_in_step(situation: Situation) -> None:
     """Check that replicas in step have their subscription, and still the tables that were captured, as a session does.
 
+    Whoever is initialised again has bookkeeping, too: what is beyond it is removed.
+
     Without a subscriber that has rows nobody relies on it: the publisher's tables are then taken as they are.
     """
+    for state in (situation.publisher, *(pair.replica for pair in situation.pairs)):
+        if state.info is not None:
+            refuse_older_bookkeeping(state.root, ReplicaInfo.of(state.info), state.subscriptions)
     relies = situation.active or (is_waited_for(situation) and _is_left_behind(situation))
     for state in (situation.publisher, *situation.active) if relies else ():
         assert state.info is not None

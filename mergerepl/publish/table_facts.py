@@ -9,6 +9,7 @@ from typing import Any
 from mergerepl.errors import StoreError
 from mergerepl.publish.column_types import Field
 from mergerepl.store.deltalog import (
+    CHAR_VARCHAR,
     CHECKPOINT,
     LOG_FOLDER,
     TableMetadata,
@@ -73,6 +74,11 @@ class TableFacts:
         partitions = {column.casefold() for column in self.metadata.partition_columns}
         field = self.field(name)
         return field is not None and field["type"] in _EMPTY_IS_NULL and name.casefold() in partitions
+
+    def declared_lengths(self, name: str) -> str:
+        """Return a column's type as it was declared, in DDL, if char(n) or varchar(n) are part of it; else nothing."""
+        field = self.field(name)
+        return str(field["metadata"].get(CHAR_VARCHAR, "")) if field is not None else ""
 
     @property
     def has_random_folders(self) -> bool:

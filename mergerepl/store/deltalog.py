@@ -138,9 +138,19 @@ def log_path(table: Path, version: int) -> Path:
 
 
 def is_delta_table(table: Path) -> bool:
-    """Return whether there is a Delta log with at least one commit."""
+    """Return whether there is a Delta log with at least one commit.
+
+    Raises: StoreError if nobody can look: no permission, or a mount that does not answer.
+    """
     folder = table / LOG_FOLDER
-    return folder.is_dir() and any(name.name.endswith((".json", ".parquet")) for name in folder.iterdir())
+    try:
+        return folder.is_dir() and any(each.name.endswith((".json", ".parquet")) for each in folder.iterdir())
+    except OSError as error:
+        raise StoreError(
+            f"The log of table '{table}' cannot be read: {error.strerror}. Nothing was changed. Check its permissions and "
+            "its mount, then run again.",
+            table=str(table),
+        ) from error
 
 
 def head_version(table: Path) -> int:

@@ -52,10 +52,9 @@ def told_plainly(doing: str) -> Iterator[None]:
             raise EngineLostError(f"The Spark engine ended while {doing}. {_AGAIN}") from error
         if isinstance(error, COMMIT_CONFLICTS):
             raise CommitConflictError(
-                f"Another writer won a commit while {doing}: {_first_line(error)}. {_AGAIN}"
+                f"Another writer won a commit while {doing}: {cause_of(error)}. {_AGAIN}"
             ) from error
-        cause = error.java_exception if isinstance(error, Py4JJavaError) else error
-        if "StackOverflowError" in str(cause):
+        if "StackOverflowError" in str(_java_cause(error)):
             raise StoreError(f"Spark failed while {doing}: {_DEEP} {_AGAIN}") from error
         if (found := unopened_file(error)) is not None:
             path, why = found
@@ -63,10 +62,10 @@ def told_plainly(doing: str) -> Iterator[None]:
                 f"'{path}' could not be opened while {doing}: {why}. Check its permissions, the disk and the limit of open "
                 "files, then run again: a session that was staged is finished first; else nothing was changed."
             ) from error
-        raise StoreError(f"Spark failed while {doing}: {_first_line(cause)}. {_AGAIN}") from error
+        raise StoreError(f"Spark failed while {doing}: {cause_of(error)}. {_AGAIN}") from error
     except (DeltaError, OSError) as error:
         raise StoreError(
-            f"A file could not be read or written while {doing}: {_first_line(error)}. {_AGAIN}"
+            f"A file could not be read or written while {doing}: {cause_of(error)}. {_AGAIN}"
         ) from error
 
 
@@ -112,6 +111,12 @@ def engine_answers() -> bool:
     return True
 
 
-def _first_line(error: object) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+def cause_of(error: Exception) -> str:
+    """Return the first line of what an engine says went wrong, without a full stop."""
+    lines = [line.strip() for line in str(_java_cause(error)).splitlines() if line.strip()]
     return lines[0].rstrip(".")[:500] if lines else type(error).__name__
+
+
+def _java_cause(error: Exception) -> object:
+    """Return what py4j wraps: its own text begins with the call that failed."""
+    return error.java_exception if isinstance(error, Py4JJavaError) else error

@@ -142,9 +142,9 @@ def key_text(value: Column, data_type: T.DataType) -> Column:
 
 
 def readable(value: Column, data_type: T.DataType) -> Column:
-    """Return a key value as text for people: also what Python has no value for, and bytes that are no UTF-8."""
+    """Return a value as text for people: also what Python has no value for, and bytes that are no UTF-8."""
     if isinstance(data_type, T.BinaryType):
-        return F.hex(value)
+        return F.lower(F.hex(value))
     text = value.cast("string")
     return F.make_valid_utf8(text) if isinstance(data_type, T.StringType) else text
 

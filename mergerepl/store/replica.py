@@ -7,7 +7,13 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from mergerepl.errors import ConfigurationError, OutOfReachError, PublicationError, StoreError
+from mergerepl.errors import (
+    ConfigurationError,
+    EnumerationError,
+    OutOfReachError,
+    PublicationError,
+    StoreError,
+)
 from mergerepl.model.article import PublishedArticle, published_article
 from mergerepl.roots import is_absent
 from mergerepl.store.control import ControlPlane, Row, edited_table
@@ -111,6 +117,29 @@ def require_schema_version(root: Path, version: int) -> None:
         )
 
 
+def refuse_older_bookkeeping(root: Path, info: ReplicaInfo, rows: Iterable[Row]) -> None:
+    """Check that MSmerge_replinfo was not put back alone: a session writes there before it notes its end anywhere else.
+
+    What an older one does not know of, runs above all, would be taken for leftovers and removed.
+
+    Args:
+        root: The replica.
+        info: Its row of MSmerge_replinfo.
+        rows: Its rows of sysmergesubscriptions.
+
+    Raises: EnumerationError.
+    """
+    completed = max((row["session_number"] or 0 for row in rows if row["replid"] != info.replid), default=0)
+    if info.session_number < completed:
+        raise EnumerationError(
+            f"'MSmerge_replinfo' of '{root}' is older than its other system tables: it knows of "
+            f"{info.session_number} sessions, they of {completed}. Nothing was changed. Restore the whole "
+            f"'{FOLDER}' folder from a copy taken together with the tables, or RESTORE that table to the "
+            "version before it was put back.",
+            replica=str(root),
+        )
+
+
 class Replica:
     """A replica root with its system tables."""
 
@@ -132,9 +161,22 @@ class Replica:
     def require(self) -> "Replica":
         """Return the replica itself.
 
-        Raises: StoreError if there is no folder at the root; ConfigurationError if there are no system tables below
-            it; PublicationError if they are of another version.
+        Raises: StoreError if there is no folder at the root, or nobody can read it; ConfigurationError if there are no
+            system tables below it; PublicationError if they are of another version.
         """
+        try:
+            self._require_folders()
+        except OSError as error:
+            raise StoreError(
+                f"Replica '{self.root}' cannot be read: {error.strerror}. Nothing was changed. Check its permissions and "
+                "its mount, then run again.",
+                replica=str(self.root),
+            ) from error
+        info = self.info()
+        require_schema_version(self.root, info.schema_version)
+        return self
+
+    def _require_folders(self) -> None:
         if not self.root.is_dir():
             raise StoreError(
                 f"Replica '{self.root}' does not exist. If it is not mounted, mount it. If it was moved, or never "
@@ -153,9 +195,6 @@ class Replica:
                 "Name a publisher or subscriber root, or run `mergerepl apply FILE` first.",
                 replica=str(self.root),
             )
-        info = self.info()
-        require_schema_version(self.root, info.schema_version)
-        return self
 
     def appended_tables(self) -> dict[Path, Plane]:
         """Return the system tables that every session may append to, with who writes them."""

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
-from mergerepl.errors import ConfigurationError
+from mergerepl.errors import ConfigurationError, MergeReplError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.results import ArticleValidation
 from mergerepl.store.replica import Replica, require_ends
@@ -65,9 +65,12 @@ def not_compared(
 ) -> tuple[ArticleValidation, ...]:
     """Return the result for a subscriber that could not be compared: the error at each article of the publication.
 
-    Raises: As `validate_subscription`, if it is the publisher that cannot be read.
+    Without any if nobody knows its articles: the publisher cannot be read, or publishes nothing by that name.
     """
-    articles = Replica(publisher).require().articles
+    try:
+        articles = Replica(publisher).require().articles
+    except MergeReplError:
+        return ()
     return tuple(
         ArticleValidation(article.name, level, 0, 0, 0, publication=publication, error=error)
         for article in articles

@@ -251,6 +251,11 @@ def test_a_row_is_told_beside_a_replica_with_a_damaged_system_table(network: Net
         None,
     )
     assert f"'{damaged}" in replicas["north"]["problem"]
+    assert {name: told["current"] for name, told in replicas.items()} == {
+        "hq": True,
+        "north": False,
+        "south": True,
+    }
 
 
 def test_a_row_is_told_by_a_subscriber_whose_publisher_is_damaged(network: Network) -> None:
@@ -294,9 +299,17 @@ def test_validate_compares_nothing_for_a_publication_that_is_not_there(
     network: Network, refused: Refused
 ) -> None:
     network.write_file("other.yml", publication="other")
-    refused(
-        "validate", "other.yml", "--level", "rowcount", code=2, says=("no active subscription", "'other'")
-    )
+    command = ("validate", "other.yml", "--level", "rowcount")
+    refused(*command, code=2, says=("no active subscription", "'other'"))
+    for name in ("north", "south"):
+        shutil.rmtree(network.root(name))
+    refused(*command, code=3, says=("/north' is out of reach",))
+
+
+def test_validate_tells_of_a_publisher_that_is_not_mounted(network: Network, refused: Refused) -> None:
+    shutil.rmtree(network.root("hq"))
+    network.root("hq").mkdir()
+    refused("validate", FILE, "--level", "rowcount", code=3, says=("/hq' is out of reach",))
 
 
 def test_a_damaged_pointer_to_an_unfinished_session(network: Network, refused: Refused) -> None:

@@ -1,5 +1,6 @@
 """Folders that are no replica, given to the commands that want one."""
 
+import errno
 import json
 import shutil
 from collections.abc import Callable
@@ -7,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bad_inputs.conftest import Refused, run
+from tests.bad_inputs.conftest import Refused, message_of, run, state_of
 from tests.bad_inputs.network import FILE, Network, write_table
 
 pytestmark = pytest.mark.usefixtures("no_engine")
@@ -77,6 +78,48 @@ def test_a_path_that_leads_nowhere(
     (network.folder / "loop").symlink_to(network.folder / "loop")
     message = refused(*command, place, code=2, says=(place,))
     assert "Check the path" in message or "give the folder" in message
+
+
+def deny(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Answer as the file system does to who may not look into a folder; root may look into any."""
+    is_dir = Path.is_dir
+
+    def is_dir_if_allowed(path: Path) -> bool:
+        if folder in path.parents:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return is_dir(path)
+
+    monkeypatch.setattr(Path, "is_dir", is_dir_if_allowed)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_replica_that_nobody_may_look_into(
+    network: Network, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    before = state_of(network.folder)
+    with monkeypatch.context() as context:
+        deny(context, network.root("hq") / "_mergerepl")
+        message = message_of(run(*command, "hq"), 1)
+    assert "/hq' cannot be read: Permission denied. Nothing was changed. Check its permissions" in message
+    assert state_of(network.folder) == before
+
+
+def test_a_subscriber_that_nobody_may_look_into_keeps_no_other_away(
+    network: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deny(monkeypatch, network.root("north") / "_mergerepl")
+    told = json.loads(run("sync", FILE, "--json").stdout)
+    status = {Path(each["subscriber"]).name: each["status"] for each in told["sessions"]}
+    assert status == {"north": "failed", "south": "nothing_to_do"}
+
+
+def test_a_table_that_nobody_may_look_into_is_a_problem(
+    network: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deny(monkeypatch, network.root("hq") / "orders")
+    for command in ("status", "pending"):
+        shown = run(command, "hq", "--json")
+        assert (shown.exit_code, "orders' cannot be read: Permission denied" in shown.stdout) == (0, True)
 
 
 @pytest.mark.parametrize(

@@ -207,15 +207,26 @@ def test_inv_06_a_late_loser_of_a_subscriber_that_left_is_logged(
 
 
 def test_inv_21_older_bookkeeping_beside_newer_tables_is_refused(engine: EngineNetwork) -> None:
-    bookkeeping = engine.path("hub") / "_mergerepl" / "MSmerge_replinfo"
-    version = head_version(bookkeeping)
+    tables = {name: engine.path(name) / "_mergerepl" / "MSmerge_replinfo" for name in ("hub", "north")}
+    before = {name: head_version(table) for name, table in tables.items()}
     edit(engine)
     engine.sync("north")
-    DeltaTable(str(bookkeeping)).restore(version)
-    engine.write("hub", {"k5": row("later", "b")})
-    for command in (lambda: engine.sync("north"), lambda: mergerepl.capture(engine.path("hub"))):
-        with pytest.raises(EnumerationError, match=r"'MSmerge_replinfo' of '.*hub' is older than its other"):
-            command()
+    for name, table in tables.items():
+        head = head_version(table)
+        DeltaTable(str(table)).restore(before[name])
+        engine.write(name, {"k5": row("later", "b")})
+        for command in (
+            lambda: engine.sync("north"),
+            lambda replica=name: mergerepl.capture(engine.path(replica)),
+            lambda: mergerepl.load(engine.folder / "network.yml").apply(),
+        ):
+            with pytest.raises(
+                EnumerationError, match=rf"'MSmerge_replinfo' of '.*{name}' is older than its other"
+            ):
+                command()
+        DeltaTable(str(table)).restore(head)
+    engine.sync("north")
+    assert engine.rows("hub") == engine.rows("north")
 
 
 def test_inv_09_what_was_merged_late_at_a_subscriber_has_its_priority(

@@ -556,3 +556,21 @@ def test_generated_values_of_another_time_zone_are_refused(spark: SparkSession, 
     hub.subscribe("north")
     hub.apply()
     assert spark.read.format("delta").load(str(hub.root("north") / "orders")).count() == 3
+
+
+def test_a_text_longer_than_it_is_declared_is_refused_before_it_is_copied(
+    spark: SparkSession, replica_dir: Path
+) -> None:
+    """Spark measures what it writes, so that the copy would fail; delta-rs does not."""
+    hub = Hub(replica_dir)
+    table = f"delta.`{hub.publisher / 'orders'}`"
+    spark.sql(f"create table {table} (id bigint, r varchar(3)) using delta")
+    hub.table("orders", {"id": [1], "r": ["North"]}, mode="append")
+    hub.articles(orders())
+    hub.subscribe("north")
+    refused(hub, r"breaks the type varchar\(3\) of column 'r'.*: id=1\. Give")
+    spark.sql(f"delete from {table} where id = 1")
+    hub.apply()
+    hub.table("orders", {"id": [2], "r": ["South"]}, mode="append")
+    hub.subscribe("south")
+    refused(hub, r"breaks the type varchar\(3\) of column 'r'.*: id=2\. Give")

@@ -269,6 +269,21 @@ except Py4JError:
 """
 
 
+def test_what_is_sent_to_the_engine_is_never_logged():
+    """Its secret is: whoever reads it could run code in the JVM."""
+    code = "\n".join(
+        (
+            "import logging",
+            "from mergerepl.cli.main import log_to_stderr",
+            "log_to_stderr('DEBUG')",
+            "logging.getLogger('py4j.clientserver').debug('the secret')",
+            "logging.getLogger('mergerepl').debug('the rest')",
+        )
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert ("the secret" in run.stderr, "the rest" in run.stderr) == (False, True)
+
+
 @pytest.mark.parametrize(("level", "is_shown"), [("WARNING", False), ("INFO", True)])
 def test_an_engine_that_ends_is_not_told_twice(level, is_shown):
     """py4j logs a traceback of what it raises: with --verbose only."""

@@ -25,6 +25,7 @@ from mergerepl.store.replica import Replica
 from mergerepl.systables import catalog, genhistory, registry, replinfo
 from mergerepl.systables.genhistory import GenStatus
 
+LAST_GENERATION = 2
 PUBID = "pub-1"
 
 
@@ -86,7 +87,7 @@ def make_replica(root: Path, role: str, nickname: int, other: dict[str, Any]) ->
         "role": role,
         "schema_version": 1,
         "last_seq": 0,
-        "last_generation": 0,
+        "last_generation": LAST_GENERATION,
         "captured": {1: 0},
         "table_ids": {1: "x"},
         "session_number": 0,
@@ -291,6 +292,13 @@ def test_generations_without_changes_or_already_held_are_no_work(pair):
     pair[0].save_genhistory([generation(1, nickname=1, status=GenStatus.OPEN, changes=0), held])
     assert not remembered(pair), "its nickname may have been entered before it had done its part"
     pair[1].save_genhistory([{**held, "generation": 1, "genstatus": int(GenStatus.CLOSED_ELSEWHERE)}])
+    assert remembered(pair)
+
+
+def test_a_generation_that_was_never_given_out_is_no_work(pair):
+    """A capture entered it and died before its commit point."""
+    left = generation(LAST_GENERATION + 1, nickname=1, status=GenStatus.OPEN, changes=3)
+    pair[0].save_genhistory([left])
     assert remembered(pair)
 
 

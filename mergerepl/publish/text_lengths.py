@@ -1,0 +1,55 @@
+"""Texts longer than char(n) and varchar(n) say: Spark measures what it writes, other engines do not."""
+
+from collections.abc import Collection
+from functools import reduce
+from operator import and_
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from mergerepl.publish.table_facts import TableFacts
+from mergerepl.store.sql import quote
+
+
+def length_rules(table: TableFacts, columns: Collection[str]) -> dict[str, Column]:
+    """Return name -> condition of how long a table's columns let their texts be, on columns by their own names."""
+    rules: dict[str, Column] = {}
+    for name in columns:
+        declared = table.declared_lengths(name)
+        fits = _fits(F.col(quote(name)), T.DataType.fromDDL(declared)) if declared else None
+        if fits is not None:
+            rules[f"type {declared} of column '{name}'"] = F.coalesce(fits, F.lit(True))
+    return rules
+
+
+def _fits(value: Column, declared: T.DataType) -> Column | None:
+    """Return whether all texts in a value are as long as they may be, None if that holds for any."""
+    match declared:
+        case T.CharType() | T.VarcharType():
+            return F.char_length(value) <= declared.length
+        case T.ArrayType():
+            return _all_fit(value, declared.elementType)
+        case T.MapType():
+            parts = [
+                _all_fit(F.map_keys(value), declared.keyType),
+                _all_fit(F.map_values(value), declared.valueType),
+            ]
+        case T.StructType():
+            parts = [_fits(value.getField(field.name), field.dataType) for field in declared]
+        case _:
+            return None
+    told = [part for part in parts if part is not None]
+    return reduce(and_, told) if told else None
+
+
+def _all_fit(values: Column, declared: T.DataType) -> Column | None:
+    if _fits(F.lit(None), declared) is None:
+        return None
+
+    def fits(value: Column) -> Column:
+        told = _fits(value, declared)
+        assert told is not None
+        return told
+
+    return F.forall(values, fits)
