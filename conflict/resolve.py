@@ -66,10 +66,14 @@ class SessionTerms:
 
     @property
     def uploaded_priority(self) -> Column:
-        """Priority of the subscriber's change once the publisher holds it: a client's is the publisher's then."""
+        """Priority of the subscriber's change once the publisher holds it: a client's own, 0.0, is the publisher's then.
+
+        What a client holds of somebody else's change keeps the priority that it came with.
+        """
+        told = F.col(f"{SUBSCRIBER}.{PRIORITY}")
         if self.client_subscription and self.upload:
-            return F.lit(PUBLISHER_PRIORITY)
-        return F.col(f"{SUBSCRIBER}.{PRIORITY}")
+            return F.when(told > 0, told).otherwise(F.lit(PUBLISHER_PRIORITY))
+        return told
 
 
 def one_sided(pairs: DataFrame, terms: SessionTerms) -> DataFrame:

@@ -42,6 +42,11 @@ class FeedWindow:
     timestamp_partitions: tuple[str, ...] = ()
 
     @property
+    def is_told_by_files(self) -> bool:
+        """True when the feed need not tell what a user wrote: only the files that came and went do."""
+        return any(commit.retells_rows for commit in self.user_commits)
+
+    @property
     def has_changes(self) -> bool:
         """True when a user changed rows in these versions."""
         return bool(self.user_commits) or self.gap is not None
@@ -70,7 +75,7 @@ def feed_window(
         head = min(head, through_version_inclusive)
     if head == captured and (is_late or is_as_captured(replica, article, info)):
         return FeedWindow(article, table, captured, head, (), (), None)
-    metadata = require_same_table(replica, article, info)
+    metadata = require_same_table(replica, article, info, is_late=is_late)
     generated = {name: text for name, text in metadata.generated_columns.items() if name in article.columns}
     timestamps = metadata.timestamp_partitions
     try:
@@ -223,9 +228,13 @@ def _told_by(article: PublishedArticle, present: Mapping[str, Field], before: Ta
 
 
 def _feed_gap(found: list[Commit], user_commits: Container[Commit]) -> str | None:
-    """Return at which of the users' commits the feed was off, or None."""
-    switched_off = False
+    """Return at which of the users' commits the feed was off, or what else keeps it from being told; or None."""
+    switched_off = has_vectors = False
     for commit in found:
+        if has_vectors and commit.drops_vectors:
+            # Delta reads the feed under the protocol of its end, and would take every row of a file for deleted.
+            return f"deletion vectors were dropped from it at version {commit.version}"
+        has_vectors = has_vectors or (commit.has_vectors and commit in user_commits)
         if commit.metadata is not None:
             switched_off = not commit.metadata.change_data_feed
         if switched_off and commit in user_commits:

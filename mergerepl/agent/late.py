@@ -8,6 +8,7 @@ that only this side carries out.
 
 import logging
 from datetime import UTC, datetime
+from functools import partial
 from uuid import uuid4
 
 from py4j.protocol import Py4JJavaError
@@ -28,6 +29,8 @@ from mergerepl.failpoints import failpoint
 from mergerepl.lineage.value import agent_nickname, late_nickname
 from mergerepl.model.article import PublishedArticle
 from mergerepl.publish.table_facts import read_table_facts
+from mergerepl.store.delta import read_version
+from mergerepl.store.engine_errors import cause_of
 from mergerepl.store.images import image_type, same_image
 from mergerepl.store.in_memory import Kept
 from mergerepl.store.replica import ReplicaInfo
@@ -210,23 +213,23 @@ def _late_rows(
         # At a subscriber, what is merged here keeps the priority of the late write until it is uploaded.
         unpublished=None if side.name == PUBLISHER else PUBLISHER if wins_ties else SUBSCRIBER,
     )
+    in_table = _in_table(spark, changeset, side, captured.rows, article)
+
     resolved = kept.keep(resolved_rows(at_publisher, at_subscriber, article, terms, kept))
     if article.generated and not _is_computable(resolved, article):
         whole = resolved_rows(at_publisher, at_subscriber, article, terms, kept, whole_rows=True)
         resolved = kept.keep(whole)
-    refused = broken_rules(
-        resolved.where(~F.col(changes.DELETED)), read_table_facts(side.replica.table(article)), article
+    acted = _acted_on(resolved, in_table, side, generation)
+    broken = _not_taken(spark, acted, side, article, kept)
+    if broken is None:
+        return acted
+    # Both halves stood in this table, but not together: each row is one side's as a whole, and the other's is logged.
+    publishers, subscribers = (
+        told.join(broken, on=changes.ROWGUID, how="left_semi") for told in (at_publisher, at_subscriber)
     )
-    if refused is not None and not refused.isEmpty():
-        # Both halves stood in this table, but not together: each row is one side's as a whole, and the other's is logged.
-        broken = kept.keep(refused.select(changes.ROWGUID))
-        publishers, subscribers = (
-            told.join(broken, on=changes.ROWGUID, how="left_semi") for told in (at_publisher, at_subscriber)
-        )
-        as_wholes = resolved_rows(publishers, subscribers, article, terms, kept, whole_rows=True)
-        resolved = resolved.join(broken, on=changes.ROWGUID, how="left_anti").unionByName(as_wholes)
-    in_table = _in_table(spark, changeset, side, captured.rows, article)
-    return _acted_on(resolved, in_table, side, generation)
+    as_wholes = resolved_rows(publishers, subscribers, article, terms, kept, whole_rows=True)
+    others = acted.join(broken, on=changes.ROWGUID, how="left_anti")
+    return others.unionByName(_acted_on(as_wholes, in_table, side, generation))
 
 
 def _is_computable(resolved: DataFrame, article: PublishedArticle) -> bool:
@@ -237,11 +240,31 @@ def _is_computable(resolved: DataFrame, article: PublishedArticle) -> bool:
     try:
         resolved.count()
     except (PySparkException, Py4JJavaError) as error:
-        log.warning(
-            "%s: late changes are not merged by columns: %s", article.name, str(error).splitlines()[0]
-        )
+        log.warning("%s: late changes are not merged by columns: %s", article.name, cause_of(error))
         return False
     return True
+
+
+def _not_taken(
+    spark: SparkSession, acted: DataFrame, side: Side, article: PublishedArticle, kept: Kept
+) -> DataFrame | None:
+    """Return the rowguids of rows to be written that the table would not take; None if it takes all.
+
+    All of them where a rule cannot be computed, as for an overflow in a CHECK: nobody can say of which row.
+    """
+    facts = read_table_facts(side.replica.table(article))
+    written = acted.where(F.col(side.action).isin(Action.INSERT.value, Action.UPDATE.value))
+    held = partial(read_version, spark, facts.path, facts.version)
+    refused = broken_rules(written, facts, article, held=held)
+    if refused is None:
+        return None
+    try:
+        found = kept.keep(refused.select(changes.ROWGUID))
+        # Of every row: what comes after the first might not be computable.
+        return found if found.count() else None
+    except (PySparkException, Py4JJavaError) as error:
+        log.warning("%s: late changes are not merged by columns: %s", article.name, cause_of(error))
+        return kept.keep(written.select(changes.ROWGUID))
 
 
 def _in_table(

@@ -70,6 +70,7 @@ def materialised_net(spark: SparkSession, window: FeedWindow) -> tuple[DataFrame
                 from_version_exclusive=first - 1,
                 through_version_inclusive=last,
                 own_versions=[version for version in window.own_versions if first < version < last],
+                by_files=window.is_told_by_files,
             )
             return _checked(spark, window, net_changes(feed, window.article))
         except (PySparkException, Py4JJavaError) as error:

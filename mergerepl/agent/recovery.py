@@ -20,7 +20,7 @@ from mergerepl.changeset import (
     staged_folders,
 )
 from mergerepl.errors import EnumerationError
-from mergerepl.store.deltalog import head_version, is_delta_table
+from mergerepl.store.deltalog import TruncatedLogError, head_version, is_delta_table
 from mergerepl.store.replica import Replica, is_another_commit
 from mergerepl.systables.catalog import SubscriptionState
 
@@ -114,7 +114,15 @@ def _roll_forward(
         unlike = {PUBLISHER: f"the subscriber has completed session {later} since, which is not known there"}
     if PUBLISHER not in unlike:
         held = {name: replica for name, replica in sides.items() if name not in unlike}
-        carry_out(spark, changeset, held, record=record)
+        try:
+            carry_out(spark, changeset, held, record=record)
+        except TruncatedLogError as error:
+            raise EnumerationError(
+                f"A session of '{publisher.root}' with '{subscriber.root}' was interrupted, and since then its tables have "
+                f"lost versions that it needs: {error.message} It cannot be finished any more. Give it up by removing the "
+                f"folder '{changeset.folder}'. {AFRESH}",
+                replica=str(publisher.root),
+            ) from error
     for name, told in unlike.items():
         raise EnumerationError(
             f"A session of '{publisher.root}' with '{subscriber.root}' was interrupted, and since then the "

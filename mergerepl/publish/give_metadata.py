@@ -50,7 +50,7 @@ def give_metadata(
         transaction=Transaction(RUN_APP_ID, seq, mark),
     )
     failpoint("initialise.after_metadata")
-    _enter_generations(publisher, theirs, numbers, root, nickname)
+    _enter_generations(publisher, theirs, numbers, root, nickname, last_generation=info["last_generation"])
     failpoint("initialise.after_genhistory")
     change_info(root, last_seq=seq, last_generation=max(info["last_generation"], *numbers.values()))
 
@@ -91,9 +91,19 @@ def _closed_generations(publisher: ReplicaState, nicknames: Sequence[int]) -> li
 
 
 def _enter_generations(
-    publisher: ReplicaState, theirs: Sequence[Row], numbers: Mapping[int, int], root: Path, nickname: int
+    publisher: ReplicaState,
+    theirs: Sequence[Row],
+    numbers: Mapping[int, int],
+    root: Path,
+    nickname: int,
+    *,
+    last_generation: int,
 ) -> None:
-    """Enter the generations at the subscriber, and the subscriber among their holders at the publisher."""
+    """Enter the generations at the subscriber, and the subscriber among their holders at the publisher.
+
+    What a session or a capture entered there that never came to its commit point lies beyond the subscriber's last
+    generation. It goes, as these will move that.
+    """
     control = ControlPlane(root)
     now = datetime.now(UTC)
     received = [
@@ -101,7 +111,11 @@ def _enter_generations(
         for row in theirs
     ]
     replaced = {row["guidsrc"] for row in received}
-    others = [row for row in control.rows(genhistory.TABLE) if row["guidsrc"] not in replaced]
+    others = [
+        row
+        for row in control.rows(genhistory.TABLE)
+        if row["guidsrc"] not in replaced and row["generation"] <= last_generation
+    ]
     control.replace(genhistory.TABLE, [*others, *received])
     failpoint("initialise.between_genhistories")
     rows = publisher.control.rows(genhistory.TABLE)

@@ -62,18 +62,21 @@ def is_as_captured(replica: Replica, article: PublishedArticle, info: ReplicaInf
     return is_known and not replica.is_another_copy(article, info)
 
 
-def require_same_table(replica: Replica, article: PublishedArticle, info: ReplicaInfo) -> TableMetadata:
-    """Return what the article's table is at its head.
+def require_same_table(
+    replica: Replica, article: PublishedArticle, info: ReplicaInfo, *, is_late: bool = False
+) -> TableMetadata:
+    """Return what the article's table is at its head; `is_late`: after a session's MERGE, whatever its id is by then.
 
     Raises: StoreError if its log cannot be read; CaptureError if it is another table by now, or another copy.
     """
     table = replica.table(article)
     metadata = _metadata(article, table)
-    if metadata.table_id != info.table_ids.get(article.nickname):
+    if metadata.table_id != info.table_ids.get(article.nickname) and not is_late:
         raise CaptureError(
-            f"Article '{article.name}': table '{table}' was dropped and created again (its table id "
-            "changed), so what happened to its rows is not recorded. Nothing was changed. Restore the former "
-            "table, or initialise this replica anew; to replace all rows, use INSERT OVERWRITE instead.",
+            f"Article '{article.name}': table '{table}' was dropped and created again, or replaced, or given columns by a "
+            "MERGE of deltalake (its table id changed), so what happened to its rows is not recorded. Nothing was changed. "
+            "Restore the former table (RESTORE TABLE, if its versions go on), or initialise this replica anew; to replace "
+            "all rows, use INSERT OVERWRITE instead.",
             replica=str(replica.root),
             article=article.name,
         )

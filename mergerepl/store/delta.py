@@ -84,10 +84,15 @@ def read_feed(
     from_version_exclusive: int,
     through_version_inclusive: int,
     own_versions: Sequence[int] = (),
+    by_files: bool = False,
 ) -> DataFrame:
-    """Return the change feed of a version range without the agent's own commits."""
+    """Return the change feed of a version range without the agent's own commits.
+
+    `by_files`: the rows of the files that each commit took away and brought, whatever changes its writer tells of. Where
+    Delta is another one (Databricks), the feed as it is told.
+    """
     bounds = from_version_exclusive + 1, through_version_inclusive
-    feed = _feed_as_stored(spark, table, *bounds)
+    feed = _feed_as_stored(spark, table, *bounds, by_files=by_files)
     if feed is None:
         reader = spark.read.format("delta").option("readChangeFeed", "true")
         feed = reader.options(startingVersion=bounds[0], endingVersion=bounds[1]).load(str(table))
@@ -95,7 +100,12 @@ def read_feed(
 
 
 def _feed_as_stored(
-    spark: SparkSession, table: Path, from_version_inclusive: int, through_version_inclusive: int
+    spark: SparkSession,
+    table: Path,
+    from_version_inclusive: int,
+    through_version_inclusive: int,
+    *,
+    by_files: bool,
 ) -> DataFrame | None:
     """Return the feed without Delta's reader in between, None where Delta is another one (Databricks).
 
@@ -113,13 +123,31 @@ def _feed_as_stored(
         at_end = delta_log.getSnapshotAt(through_version_inclusive, nothing, nothing, False)
         snapshot = getattr(jvm, "scala.Option").apply(at_end)
         versions = from_version_inclusive, through_version_inclusive
-        feed = reader.changesToBatchDF(delta_log, *versions, session, nothing, snapshot, False, nothing)
+        with _active(jvm, session):
+            feed = reader.changesToBatchDF(
+                delta_log, *versions, session, nothing, snapshot, by_files, nothing
+            )
     except Py4JJavaError:
         raise
     except Py4JError as error:
         log.info("%s: the feed is read by Delta's own reader: %s", table, error)
         return None
     return DataFrame(feed, spark)
+
+
+@contextmanager
+def _active(jvm: Any, session: Any) -> Iterator[None]:
+    """Make a session the active one of this thread: Delta's own readers do, and tables mapped by id want it."""
+    sessions = getattr(jvm, "org.apache.spark.sql.classic.SparkSession")
+    before = sessions.getActiveSession()
+    sessions.setActiveSession(session)
+    try:
+        yield
+    finally:
+        if before.isDefined():
+            sessions.setActiveSession(before.get())
+        else:
+            sessions.clearActiveSession()
 
 
 def append(rows: DataFrame, table: Path, transaction: Transaction) -> None:

@@ -27,6 +27,7 @@ CHAR_VARCHAR = "__CHAR_VARCHAR_TYPE_STRING"
 
 _COMMIT = re.compile(r"\d{20}\.json\Z")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
+_VECTORS = "deletionVectors"
 _ABSOLUTE_PATH = "p"
 """storageType of a deletion vector that is named by its whole path."""
 CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.[^.]+)*\.(?:parquet|json)\Z")
@@ -120,6 +121,19 @@ class Commit:
     foreign_added: tuple[str, ...] = ()
     """Files outside the table's folder that became part of it (a shallow clone, or a forged log)."""
     foreign_removed: tuple[str, ...] = ()
+    has_vectors: bool = False
+    """It names deletion vectors."""
+    drops_vectors: bool = False
+    """It states a protocol without them."""
+    engine: str = ""
+
+    @property
+    def retells_rows(self) -> bool:
+        """True when its change feed need not be what it wrote: for it, delta-rs computes an UPDATE a second time.
+
+        `random()` and `uuid()` come to another value then, and a zero that only changed its sign is left out.
+        """
+        return self.operation == "UPDATE" and self.engine.startswith("delta-rs")
 
     @property
     def is_user_change(self) -> bool:
@@ -276,9 +290,12 @@ def _commit_of(table: Path, version: int, actions: list[dict[str, Any]]) -> Comm
     txns: dict[str, int] = {}
     foreign_added: list[str] = []
     foreign_removed: list[str] = []
+    has_vectors = drops_vectors = False
     for action in actions:
         if "commitInfo" in action:
             info = action["commitInfo"]
+        elif "protocol" in action:
+            drops_vectors = _VECTORS not in (action["protocol"].get("readerFeatures") or ())
         elif "metaData" in action:
             body = action["metaData"]
             metadata = TableMetadata(
@@ -292,6 +309,7 @@ def _commit_of(table: Path, version: int, actions: list[dict[str, Any]]) -> Comm
         else:
             file = action.get("add") or action.get("remove")
             data_change = data_change or "cdc" in action or bool(file and file.get("dataChange"))
+            has_vectors = has_vectors or bool(file and file.get("deletionVector"))
             for name in _files_of(action):
                 if is_foreign(table, name):
                     (foreign_removed if "remove" in action else foreign_added).append(name)
@@ -305,6 +323,9 @@ def _commit_of(table: Path, version: int, actions: list[dict[str, Any]]) -> Comm
         {str(name): str(value) for name, value in (info.get("operationMetrics") or {}).items()},
         tuple(foreign_added),
         tuple(foreign_removed),
+        has_vectors,
+        drops_vectors,
+        str(info.get("engineInfo") or ""),
     )
 
 

@@ -250,12 +250,24 @@ def test_inv_31_44_late_halves_that_a_constraint_does_not_take_together(
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_inv_31_44_late_halves_of_which_a_generated_column_cannot_be_computed(
-    spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("column", "constraint"),
+    [(", product int generated always as (x * y)", None), ("", "check (x * y < 1000000)")],
+    ids=["generated", "CHECK"],
+)
+def test_inv_31_44_late_halves_of_which_something_cannot_be_computed(
+    spark: SparkSession,
+    replica_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    column: str,
+    constraint: str | None,
 ) -> None:
-    columns = "id int, x int, y int, product int generated always as (x * y)"
-    spark.sql(f"create table delta.`{replica_dir / 'hq' / 'lines'}` ({columns}) using delta")
-    spark.sql(f"insert into delta.`{replica_dir / 'hq' / 'lines'}` (id, x, y) values (1, 1, 1), (2, 1, 1)")
+    """Their product is no integer."""
+    table = f"delta.`{replica_dir / 'hq' / 'lines'}`"
+    spark.sql(f"create table {table} (id int, x int, y int{column}) using delta")
+    spark.sql(f"insert into {table} (id, x, y) values (1, 1, 1), (2, 1, 1)")
+    if constraint is not None:
+        spark.sql(f"alter table {table} add constraint small {constraint}")
     pair = Pair(spark, replica_dir, {"lines": (None, {"key": ["id"], "tracking": "column"})})
     pair.sql("update north.lines set x = 50000 where id in (1, 2)")
     thread, outcome = paused_sync(pair.sync, "publisher.before_merge", replica_dir / "gate", monkeypatch)
@@ -266,10 +278,34 @@ def test_inv_31_44_late_halves_of_which_a_generated_column_cannot_be_computed(
     assert isinstance(outcome[0], mergerepl.SessionResult), outcome
     pair.sync()
     # The publisher's late change wins as a whole; the other is logged.
-    assert pair.same_rows("lines") == [(1, 1, 50000, 50000), (2, 50000, 1, 50000)]
+    assert [row[:3] for row in pair.same_rows("lines")] == [(1, 1, 50000), (2, 50000, 1)]
     (lost,) = mergerepl.conflict_records(replica_dir / "hq", with_rows=True)
-    assert lost.losing_row == {"id": 1, "x": 50000, "y": 1, "product": 50000}
+    assert lost.losing_row == {"id": 1, "x": 50000, "y": 1, **({"product": 50000} if column else {})}
     assert pair.sync().status == "nothing_to_do"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_inv_31_44_late_halves_that_a_constraint_with_a_left_out_column_does_not_take(
+    spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = f"delta.`{replica_dir / 'hq' / 'lines'}`"
+    spark.sql(f"create table {table} (id int, a int, b int, c int) using delta")
+    spark.sql(f"insert into {table} values (1, 1, 1, 90)")
+    spark.sql(f"alter table {table} add constraint little check (a + b + c <= 100)")
+    settings = {"key": ["id"], "tracking": "column", "columns": ["id", "a", "b"]}
+    pair = Pair(spark, replica_dir, {"lines": (None, settings)})
+    pair.sql("update north.lines set a = 8")
+    thread, outcome = paused_sync(pair.sync, "publisher.before_merge", replica_dir / "gate", monkeypatch)
+    pair.sql("update hq.lines set b = 9")
+    (replica_dir / "gate").touch()
+    thread.join(600)
+    monkeypatch.delenv("MERGEREPL_FAILPOINT")
+    assert isinstance(outcome[0], mergerepl.SessionResult), outcome
+    pair.sync()
+    assert (pair.rows("hq", "lines"), pair.rows("north", "lines")) == ([(1, 1, 9, 90)], [(1, 1, 9)])
+    (lost,) = mergerepl.conflict_records(replica_dir / "hq", with_rows=True)
+    assert lost.losing_row == {"id": 1, "a": 8, "b": 1}
 
 
 @pytest.mark.timeout(900)

@@ -234,7 +234,7 @@ class Network:
         if hub_knows:
             down = hub.generations[self._gen(hub, key)].guid
             return Step(key, down, None, theirs) if direction != "upload" else None
-        if sub.kind == "client" and direction != "download":
+        if sub.kind == "client" and direction != "download" and mine.priority == 0:
             merged = replace(mine, priority=PUBLISHER_PRIORITY)
         else:
             merged = mine

@@ -142,6 +142,24 @@ def delta_rs_writer(site: Site, table: str, path: Path) -> int:
     return 3
 
 
+def delta_rs_computes_anew(site: Site, table: str, path: Path) -> int:
+    """For its change feed `deltalake` computes an UPDATE again, and takes zeros of either sign for the same."""
+    DeltaTable(str(path)).update(updates={"a": "concat('r', random())"}, predicate="id in (1, 2)")
+    signs = "case when id = 0 then -0.0 else 40.0 end"
+    DeltaTable(str(path)).update(updates={"b": signs}, predicate="id in (0, 4)")
+    return 4
+
+
+def vectors_dropped(site: Site, table: str, path: Path) -> int:
+    """Delta reads a feed under the protocol of its end, which then knows of no deletion vectors."""
+    site.spark.sql(f"alter table {table} set tblproperties ('delta.enableDeletionVectors' = 'true')")
+    for n in (1, 2):
+        site.spark.sql(f"delete from {table} where id = {n}")
+    site.spark.sql(f"alter table {table} drop feature deletionVectors")
+    site.spark.sql(f"insert into {table} values (70, 'new', 7.0)")
+    return 3
+
+
 def no_pre_images(site: Site, table: str, path: Path) -> int:
     """An engine that tells of an update what the row is, not what it was: its rows are no new ones."""
     site.spark.sql(f"update {table} set a = 'after' where id in (1, 2)")
@@ -214,6 +232,8 @@ TRAPS: tuple[Trap, ...] = (
     feed_off_and_on,
     vacuumed_feed,
     delta_rs_writer,
+    delta_rs_computes_anew,
+    vectors_dropped,
     no_pre_images,
     removed_in_few_words,
     stream,

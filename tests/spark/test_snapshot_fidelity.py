@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
+from pyspark.sql.functions import expr
 
+from mergerepl import api
 from mergerepl.publish.table_facts import clustering_columns, read_table_facts
 from tests.spark.publishing import Hub, orders
 
@@ -113,11 +115,13 @@ MAPPED = ("column mapping by name", "column mapping by id")
 @pytest.mark.parametrize(
     "feature",
     [
-        pytest.param(each, marks=() if each in ("deletion vectors", MAPPED[0]) else pytest.mark.slow)
+        pytest.param(each, marks=() if each in ("deletion vectors", MAPPED[1]) else pytest.mark.slow)
         for each in FEATURES
     ],
 )
-def test_a_table_with_a_feature_is_published(spark: SparkSession, replica_dir: Path, feature: str) -> None:
+def test_a_table_with_a_feature_is_published_and_synchronized(
+    spark: SparkSession, replica_dir: Path, feature: str
+) -> None:
     hub = Hub(replica_dir)
     path = hub.publisher / "orders"
     spark.sql(
@@ -145,6 +149,12 @@ def test_a_table_with_a_feature_is_published(spark: SparkSession, replica_dir: P
         feed = spark.read.format("delta").option("readChangeFeed", "true").option("startingVersion", captured)
         assert feed.load(str(at)).count() == 5, name
         assert table.toDF().count() == 8
+        table.update("id = 9", {"s": expr("named_struct('x', 9)")})
+    assert api.sync(hub.publisher).ok
+    at_hq, at_north = (
+        spark.read.format("delta").load(str(hub.root(name) / "orders")) for name in ("hq", "north")
+    )
+    assert sorted(at_hq.collect()) == sorted(at_north.collect())
     assert "columnMapping" not in read_table_facts(hub.root("north") / "orders").features
 
 
