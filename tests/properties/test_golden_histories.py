@@ -38,6 +38,20 @@ def test_inv_14_priorities_travel_with_the_change(first: str, second: str, kept:
     assert [c.type for c in net.conflicts] == [1]
 
 
+def test_inv_14_a_client_hands_on_the_priority_of_what_it_holds_of_others() -> None:
+    """What won over its own change is not the publisher's for having been there."""
+    net = pair()
+    net.write("east", "k0", "update", {"a": "east"})
+    net.sync("east")
+    net.write("north", "k0", "update", {"a": "north"})
+    net.write("south", "k0", "update", {"a": "south"})
+    net.sync("south", "download")
+    assert net.rows("south")["k0"]["a"] == "east"
+    for name in ("south", "north", "east", "south"):
+        net.sync(name)
+    assert values(net, "k0", "a") == {"north"}
+
+
 @pytest.mark.parametrize("names", [("north", "west"), ("west", "north")])
 def test_inv_14_equal_priorities_keep_what_reached_the_publisher_first(names: tuple[str, str]) -> None:
     net = Network(
