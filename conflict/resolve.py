@@ -68,7 +68,7 @@ class SessionTerms:
     def uploaded_priority(self) -> Column:
         """Priority of the subscriber's change once the publisher holds it: a client's own, 0.0, is the publisher's then.
 
-        What a client holds of somebody else's change keeps the priority that it came with.
+        What a client holds of somebody else's change keeps the priority that it came with, if that is above 0.
         """
         told = F.col(f"{SUBSCRIBER}.{PRIORITY}")
         if self.client_subscription and self.upload:

@@ -6,7 +6,7 @@ destination's log, so that the session ends with nothing changed and the row nam
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial, reduce
 from operator import and_
 from pathlib import Path
@@ -136,12 +136,11 @@ def broken_rules(
     facts: TableFacts,
     article: PublishedArticle,
     *,
-    held: Callable[[], DataFrame] | None = None,
+    held: Callable[[], DataFrame],
 ) -> DataFrame | None:
     """Return rowguid, rule and key of the rows (rowguid, row) that a table would not take; None if it takes any.
 
-    `held` reads the table, where a CHECK speaks of columns that are not published. Without it such a row fails the MERGE,
-    with Delta's own message and nothing of the article applied.
+    `held` reads the table, where a CHECK speaks of columns that are not published.
     """
     rules = rules_of(facts, article)
     if not rules:
@@ -155,32 +154,23 @@ def broken_rules(
             for name, field in zip(article.columns, article.fields, strict=True)
         ),
     )
-    computable = _computable(named, rules)
-    if held is not None and len(computable) < len(rules):
+    if _speak_of_others(named, rules):
         named = _with_left_out(named, facts, article, held())
-        computable = rules
-    if not computable:
-        return None
-    rules = computable
     broken = F.coalesce(*(F.when(~rule, F.lit(name)) for name, rule in rules.items()), F.lit(None))
     identity = F.to_json(F.struct(*(F.col(quote(name)) for name in article.identity)))
     found = named.select(F.col(guid).alias(changes.ROWGUID), broken.alias(RULE), identity.alias(KEY))
     return found.where(F.col(RULE).isNotNull())
 
 
-def _computable(rows: DataFrame, rules: dict[str, Column]) -> dict[str, Column]:
-    """Return the rules that speak of published columns only: what a CHECK says of others is not in the changeset."""
-    computable = {}
-    for name, rule in rules.items():
-        try:
-            rows.select(rule)
-        except AnalysisException as error:
-            if not (error.getCondition() or "").startswith("UNRESOLVED_COLUMN"):
-                raise
-            log.info("%s speaks of unpublished columns", name)
-            continue
-        computable[name] = rule
-    return computable
+def _speak_of_others(rows: DataFrame, rules: Mapping[str, Column]) -> bool:
+    """Return whether rules speak of columns that rows do not have: what a CHECK says of unpublished ones."""
+    try:
+        rows.select(*rules.values())
+    except AnalysisException as error:
+        if (error.getCondition() or "").startswith("UNRESOLVED_COLUMN"):
+            return True
+        raise
+    return False
 
 
 def _with_left_out(

@@ -43,7 +43,7 @@ class FeedWindow:
 
     @property
     def is_told_by_files(self) -> bool:
-        """True when the feed need not tell what a user wrote: only the files that came and went do."""
+        """True when the feed may tell something else than a user wrote; the files that came and went do not."""
         return any(commit.retells_rows for commit in self.user_commits)
 
     @property
@@ -230,11 +230,15 @@ def _told_by(article: PublishedArticle, present: Mapping[str, Field], before: Ta
 def _feed_gap(found: list[Commit], user_commits: Container[Commit]) -> str | None:
     """Return at which of the users' commits the feed was off, or what else keeps it from being told; or None."""
     switched_off = has_vectors = False
+    dropped: int | None = None
     for commit in found:
-        if has_vectors and commit.drops_vectors:
-            # Delta reads the feed under the protocol of its end, and would take every row of a file for deleted.
-            return f"deletion vectors were dropped from it at version {commit.version}"
+        if dropped is not None and commit in user_commits:
+            # Delta reads the feed under the protocol of its last commit, and then tells every row of a file as deleted, or
+            # as deleted and inserted.
+            return f"deletion vectors were dropped from it at version {dropped}"
         has_vectors = has_vectors or (commit.has_vectors and commit in user_commits)
+        if has_vectors and commit.drops_vectors:
+            dropped = commit.version
         if commit.metadata is not None:
             switched_off = not commit.metadata.change_data_feed
         if switched_off and commit in user_commits:

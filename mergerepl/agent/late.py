@@ -95,9 +95,8 @@ def stage_late_round(
     conflicts = {}
     for window in windows:
         article = window.article
-        last_generation += 1
         generation = new_generation(
-            article, number=last_generation, nicknames=[side.work.nickname], status=GenStatus.CLOSED
+            article, number=last_generation + 1, nicknames=[side.work.nickname], status=GenStatus.CLOSED
         )
         captured = read_changes(
             spark,
@@ -112,6 +111,7 @@ def stage_late_round(
         )
         if captured.rows is None:
             continue
+        last_generation += 1
         kept = Kept()
         try:
             result = stage_article(

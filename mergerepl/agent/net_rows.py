@@ -72,7 +72,9 @@ def materialised_net(spark: SparkSession, window: FeedWindow) -> tuple[DataFrame
                 own_versions=[version for version in window.own_versions if first < version < last],
                 by_files=window.is_told_by_files,
             )
-            return _checked(spark, window, net_changes(feed, window.article))
+            if feed is not None:
+                return _checked(spark, window, net_changes(feed, window.article))
+            window = replace(window, gap="its feed may tell something else than delta-rs wrote")
         except (PySparkException, Py4JJavaError) as error:
             reason = gone_reason(error)
             if reason is None:

@@ -101,6 +101,8 @@ def _roll_forward(
     spark: SparkSession, changeset: Changeset, publisher: Replica, subscriber: Replica, *, is_ours: bool
 ) -> None:
     manifest = changeset.manifest
+    # Another subscriber may be at hand than the session's.
+    subscriber_root = manifest.subscriber.root if manifest.subscriber is not None else str(subscriber.root)
     sides = {PUBLISHER: publisher, **({SUBSCRIBER: subscriber} if is_ours else {})}
 
     def record(outcome: Outcome) -> None:
@@ -118,14 +120,14 @@ def _roll_forward(
             carry_out(spark, changeset, held, record=record)
         except TruncatedLogError as error:
             raise EnumerationError(
-                f"A session of '{publisher.root}' with '{subscriber.root}' was interrupted, and since then its tables have "
-                f"lost versions that it needs: {error.message} It cannot be finished any more. Give it up by removing the "
-                f"folder '{changeset.folder}'. {AFRESH}",
+                f"A session of '{publisher.root}' with '{subscriber_root}' was interrupted and needs a version that is "
+                f"gone since then: {error.message} It cannot be finished any more. Give it up by removing the folder "
+                f"'{changeset.folder}', and initialise '{subscriber_root}' again. {AFRESH}",
                 replica=str(publisher.root),
             ) from error
     for name, told in unlike.items():
         raise EnumerationError(
-            f"A session of '{publisher.root}' with '{subscriber.root}' was interrupted, and since then the "
+            f"A session of '{publisher.root}' with '{subscriber_root}' was interrupted, and since then the "
             f"{name} '{sides[name].root}' was put back to an older state: {told}. The session cannot be finished "
             f"there. {_way_out(changeset, name)}",
             replica=str(sides[name].root),

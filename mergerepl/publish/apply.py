@@ -47,7 +47,7 @@ def apply_publication(
             subscriber (None: out of reach), name of the session. Both are leased. Without it, a subscription
             with such a session cannot end.
 
-    Raises: ConfigurationError, PublicationError, CaptureError: refused, nothing was changed. LeaseError:
+    Raises: ConfigurationError, PublicationError, CaptureError, EnumerationError: refused, nothing was changed. LeaseError:
         somebody works on one of the replicas. EngineLostError; StoreError: a table cannot be read or written; run again,
         what is done stays done.
     """

@@ -66,10 +66,12 @@ def read_article_table(article: Article, path: Path) -> TableFacts:
 
     Raises: PublicationError saying what is there instead of a readable Delta table.
     """
-    what = _what_is_there(path)
-    if what:
-        raise _refusal(article, f"its table '{path}' {what}", "Check `table:`, or create the table first.")
     try:
+        what = _what_is_there(path)
+        if what:
+            raise _refusal(
+                article, f"its table '{path}' {what}", "Check `table:`, or create the table first."
+            )
         return read_table_facts(path)
     except StoreError as error:
         raise PublicationError(f"Article '{article.name}': {error.message}", article=article.name) from error

@@ -124,7 +124,8 @@ def checked_situation(
 ) -> Situation:
     """Check everything, rows last, and return what `apply` finds.
 
-    Raises: ConfigurationError, PublicationError, CaptureError, StoreError: one message, nothing was changed.
+    Raises: ConfigurationError, PublicationError, CaptureError, EnumerationError, StoreError: one message, nothing was
+        changed.
     """
     situation = _situation(publication, seen, agent, progress)
     _check_articles(situation)
@@ -260,7 +261,10 @@ def _check_subscriptions(situation: Situation) -> None:
 def _check_in_step(situation: Situation) -> None:
     """Check that replicas in step have their subscription, and still the tables that were captured, as a session does.
 
-    Whoever is initialised again has bookkeeping, too: what is beyond it is removed.
+    Also of a subscriber that is to be initialised again: what older bookkeeping does not know of would be removed with
+    leftovers.
+
+    Raises: EnumerationError, StoreError, CaptureError.
 
     Without a subscriber that has rows nobody relies on it: the publisher's tables are then taken as they are.
     """

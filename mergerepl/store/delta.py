@@ -85,14 +85,16 @@ def read_feed(
     through_version_inclusive: int,
     own_versions: Sequence[int] = (),
     by_files: bool = False,
-) -> DataFrame:
+) -> DataFrame | None:
     """Return the change feed of a version range without the agent's own commits.
 
-    `by_files`: the rows of the files that each commit took away and brought, whatever changes its writer tells of. Where
-    Delta is another one (Databricks), the feed as it is told.
+    `by_files`: the rows of the files that each commit took away and brought, whatever changes its writer tells of; None
+    where Delta is another one (Databricks), which does not tell these.
     """
     bounds = from_version_exclusive + 1, through_version_inclusive
     feed = _feed_as_stored(spark, table, *bounds, by_files=by_files)
+    if feed is None and by_files:
+        return None
     if feed is None:
         reader = spark.read.format("delta").option("readChangeFeed", "true")
         feed = reader.options(startingVersion=bounds[0], endingVersion=bounds[1]).load(str(table))

@@ -7,6 +7,7 @@ leave it out even when the process died between the commit and its bookkeeping (
 import json
 import os
 import re
+import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -129,11 +130,13 @@ class Commit:
 
     @property
     def retells_rows(self) -> bool:
-        """True when its change feed need not be what it wrote: for it, delta-rs computes an UPDATE a second time.
+        """True when its change feed may tell something else than it wrote: delta-rs computes an UPDATE anew for it.
 
-        `random()` and `uuid()` come to another value then, and a zero that only changed its sign is left out.
+        `random()` and `uuid()` come to another value then, and a zero that only changed its sign is left out. Before
+        its version 1.0, which was named `delta-rs.…`, it did so for a MERGE, too.
         """
-        return self.operation == "UPDATE" and self.engine.startswith("delta-rs")
+        is_update = self.operation == "UPDATE" and self.engine.startswith("delta-rs")
+        return is_update or (self.operation == "MERGE" and self.engine.startswith("delta-rs."))
 
     @property
     def is_user_change(self) -> bool:
@@ -151,6 +154,17 @@ def log_path(table: Path, version: int) -> Path:
     return table / LOG_FOLDER / f"{version:020d}.json"
 
 
+def is_folder(path: Path) -> bool:
+    """Return whether there is a folder. `Path.is_dir` says no as well where nobody may look, from Python 3.14 on.
+
+    Raises: OSError if nobody can look.
+    """
+    try:
+        return stat.S_ISDIR(path.stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
 def is_delta_table(table: Path) -> bool:
     """Return whether there is a Delta log with at least one commit.
 
@@ -158,7 +172,9 @@ def is_delta_table(table: Path) -> bool:
     """
     folder = table / LOG_FOLDER
     try:
-        return folder.is_dir() and any(each.name.endswith((".json", ".parquet")) for each in folder.iterdir())
+        return is_folder(folder) and any(
+            each.name.endswith((".json", ".parquet")) for each in folder.iterdir()
+        )
     except OSError as error:
         raise StoreError(
             f"The log of table '{table}' cannot be read: {error.strerror}. Nothing was changed. Check its permissions and "
@@ -325,7 +341,7 @@ def _commit_of(table: Path, version: int, actions: list[dict[str, Any]]) -> Comm
         tuple(foreign_removed),
         has_vectors,
         drops_vectors,
-        str(info.get("engineInfo") or ""),
+        str(info.get("engineInfo") or info.get("clientVersion") or ""),
     )
 
 

@@ -17,7 +17,7 @@ from mergerepl.errors import (
 from mergerepl.model.article import PublishedArticle, published_article
 from mergerepl.roots import is_absent
 from mergerepl.store.control import ControlPlane, Row, edited_table
-from mergerepl.store.deltalog import is_delta_table, log_path
+from mergerepl.store.deltalog import is_delta_table, is_folder, log_path
 from mergerepl.systables import catalog, contents, genhistory, registry, replinfo, tombstone
 from mergerepl.systables.table import FOLDER, Plane
 
@@ -177,14 +177,14 @@ class Replica:
         return self
 
     def _require_folders(self) -> None:
-        if not self.root.is_dir():
+        if not is_folder(self.root):
             raise StoreError(
                 f"Replica '{self.root}' does not exist. If it is not mounted, mount it. If it was moved, or never "
                 "applied, correct its path in the file and run `mergerepl apply FILE`.",
                 replica=str(self.root),
             )
-        if not (self.folder / replinfo.NAME).is_dir():
-            if self.folder.is_dir():
+        if not is_folder(self.folder / replinfo.NAME):
+            if is_folder(self.folder):
                 raise ConfigurationError(
                     f"'{self.root}' is no complete replica: its '{FOLDER}' folder has no {replinfo.NAME}. Restore "
                     "the folder from a copy; or, if a first `mergerepl apply FILE` was cut short, run it again.",

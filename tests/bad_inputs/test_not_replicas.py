@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -82,14 +83,14 @@ def test_a_path_that_leads_nowhere(
 
 def deny(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     """Answer as the file system does to who may not look into a folder; root may look into any."""
-    is_dir = Path.is_dir
+    stat = Path.stat
 
-    def is_dir_if_allowed(path: Path) -> bool:
+    def stat_if_allowed(path: Path, *, follow_symlinks: bool = True) -> os.stat_result:
         if folder in path.parents:
             raise PermissionError(errno.EACCES, "Permission denied")
-        return is_dir(path)
+        return stat(path, follow_symlinks=follow_symlinks)
 
-    monkeypatch.setattr(Path, "is_dir", is_dir_if_allowed)
+    monkeypatch.setattr(Path, "stat", stat_if_allowed)
 
 
 @pytest.mark.parametrize("command", COMMANDS)

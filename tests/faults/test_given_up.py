@@ -105,8 +105,16 @@ def before_any_bookkeeping(engine: EngineNetwork, monkeypatch: pytest.MonkeyPatc
     "died",
     [
         pytest.param(at("subscriber.before_merge"), id="the publisher has done its part"),
-        pytest.param(without_replinfo("north"), id="the subscriber has entered its generations"),
-        pytest.param(without_replinfo("hub", "north"), id="both sides have entered their generations"),
+        pytest.param(
+            without_replinfo("north"),
+            id="the subscriber has entered its generations",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            without_replinfo("hub", "north"),
+            id="both sides have entered their generations",
+            marks=pytest.mark.slow,
+        ),
         pytest.param(before_any_bookkeeping, id="no side has recorded its part"),
     ],
 )
@@ -194,6 +202,24 @@ def test_inv_21_what_a_capture_entered_that_died_is_not_taken_for_a_generation(
     assert engine.sync("north").status == "nothing_to_do"
 
 
+@pytest.mark.slow
+def test_inv_20_a_staged_session_that_outlives_the_log_says_so(
+    engine: EngineNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edit(engine)
+    die(engine, monkeypatch, "stage.after_manifest")
+    for text in ("later", "last"):
+        engine.write("hub", {"k5": row(text, "b")})
+    table = engine.path("hub") / "t"
+    DeltaTable(str(table)).create_checkpoint()
+    for log in sorted((table / "_delta_log").glob("*.json"))[:-1]:
+        log.unlink()
+    before = engine.rows("hub")
+    with pytest.raises(EnumerationError, match=r"(?s)'.*north' was interrupted.*cannot be finished.*staging"):
+        engine.sync("north")
+    assert engine.rows("hub") == before
+
+
 def test_inv_06_a_late_loser_of_a_subscriber_that_left_is_logged(
     engine: EngineNetwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -229,6 +255,7 @@ def test_inv_21_older_bookkeeping_beside_newer_tables_is_refused(engine: EngineN
     assert engine.rows("hub") == engine.rows("north")
 
 
+@pytest.mark.slow
 def test_inv_09_what_was_merged_late_at_a_subscriber_has_its_priority(
     spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -280,7 +280,8 @@ def test_an_article_that_one_side_lacks_is_named(engine: EngineNetwork) -> None:
         engine.sync("north")
 
 
-@pytest.mark.parametrize("tracking", [pytest.param("row", marks=pytest.mark.slow), "column"])
+@pytest.mark.slow
+@pytest.mark.parametrize("tracking", ["row", "column"])
 def test_inv_09_a_late_write_to_a_row_that_only_its_metadata_concerned(
     spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch, tracking: str
 ) -> None:

@@ -421,8 +421,9 @@ def test_inv_31_a_session_that_users_outrun_stays_staged_and_the_next_run_finish
     assert engine.sync("north").status == "nothing_to_do"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("side", ["subscriber", pytest.param("publisher", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("side", ["subscriber", "publisher"])
 def test_inv_09_of_two_late_writes_of_one_replica_the_later_one_wins(
     spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch, side: str
 ) -> None:

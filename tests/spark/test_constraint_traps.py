@@ -34,6 +34,7 @@ def as_char(table: Path, name: str, declared: str) -> None:
     commit(table, {"commitInfo": {"operation": "REPLACE TABLE"}}, {"metaData": body})
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_check_is_told_from_published_columns_and_must_be_true(
     spark: SparkSession, replica_dir: Path
@@ -132,8 +133,9 @@ def test_what_a_table_was_made_not_to_take_later_is_told_before_anything_is_appl
     )
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("tracking", ["column", pytest.param("row", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("tracking", ["column", "row"])
 def test_generated_columns_neither_conflict_nor_hide_a_broken_rule(
     spark: SparkSession, replica_dir: Path, tracking: str
 ) -> None:
@@ -273,6 +275,7 @@ def test_a_table_partitioned_by_time_is_read_in_utc_only(spark: SparkSession, re
     assert [row[1] for row in pair.same_rows("orders")] == rows(1, 2, 3)["at"].to_pylist()
 
 
+@pytest.mark.slow
 def test_texts_inside_of_columns_have_their_lengths_too(spark: SparkSession, replica_dir: Path) -> None:
     """delta-rs writes longer ones."""
     table = replica_dir / "hq" / "orders"

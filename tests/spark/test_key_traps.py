@@ -149,6 +149,7 @@ def test_inv_24_a_key_that_had_two_rows_for_a_while_is_captured_as_it_ends(
     assert site.sync().status == "nothing_to_do"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_inv_24_a_key_that_a_known_row_took_and_lost_again_is_no_change(
     spark: SparkSession, replica_dir: Path
@@ -273,6 +274,7 @@ def test_guids_in_another_case_are_one_row(spark: SparkSession, replica_dir: Pat
     assert {(f"{GUID}1", "twice", 0), (f"{LOW}5", "x", 5)} < set(pair.same_rows("assets"))
 
 
+@pytest.mark.slow
 def test_keys_that_python_cannot_hold(spark: SparkSession, replica_dir: Path) -> None:
     """Bytes that are no UTF-8, dates after the year 9999: replicated as they are, told as text."""
     texts = "values (cast(X'FF' as string), 'x'), (cast(X'FE' as string), 'y'), ('z', 'z') t(k, v)"
@@ -323,6 +325,7 @@ def test_a_row_is_found_by_the_text_of_a_padded_key(spark: SparkSession, replica
     ] * 2
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_padded_keys_that_another_engine_wrote_without_padding_are_found(
     spark: SparkSession, replica_dir: Path

@@ -448,7 +448,7 @@ def interrupted_session(story: Story, point: str, monkeypatch: pytest.MonkeyPatc
     monkeypatch.delenv("MERGEREPL_FAILPOINT")
 
 
-@pytest.mark.parametrize("name", ["hq", "north"])
+@pytest.mark.parametrize("name", [pytest.param("hq", marks=pytest.mark.slow), "north"])
 def test_capture_first_finishes_a_session_that_died(fresh, monkeypatch, name):
     interrupted_session(fresh, "stage.after_manifest", monkeypatch)
     (session,) = api.status(fresh.path("hq")).open_sessions

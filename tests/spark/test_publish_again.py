@@ -138,6 +138,7 @@ def test_a_subscriber_initialised_anew_forgets_articles_that_are_gone(
     assert values(hub, "hq") == values(hub, "north") == expected
 
 
+@pytest.mark.slow
 def test_conflicts_of_an_article_published_again_with_a_new_column_are_logged(
     spark: SparkSession, hub: Hub
 ) -> None:

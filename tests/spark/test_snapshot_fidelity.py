@@ -114,10 +114,7 @@ MAPPED = ("column mapping by name", "column mapping by id")
 
 @pytest.mark.parametrize(
     "feature",
-    [
-        pytest.param(each, marks=() if each in ("deletion vectors", MAPPED[1]) else pytest.mark.slow)
-        for each in FEATURES
-    ],
+    [pytest.param(each, marks=() if each == MAPPED[1] else pytest.mark.slow) for each in FEATURES],
 )
 def test_a_table_with_a_feature_is_published_and_synchronized(
     spark: SparkSession, replica_dir: Path, feature: str

@@ -55,6 +55,7 @@ def test_inv_24_a_schema_change_that_is_undone_is_no_obstacle(spark: SparkSessio
     assert site.sync().status == "nothing_to_do"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_inv_24_an_older_copy_that_was_written_to_since_is_refused(
     spark: SparkSession, replica_dir: Path

@@ -74,3 +74,33 @@ def test_a_commit_that_is_no_json_is_damaged(tmp_path: Path) -> None:
     log_path(tmp_path, 0).write_bytes(b'{"add":\xff')
     with pytest.raises(StoreError, match=r"00000000000000000000\.json is damaged .* from a copy"):
         read_commit(tmp_path, 0)
+
+
+@pytest.mark.parametrize(
+    ("told", "operation", "is_told_anew"),
+    [
+        ({"engineInfo": "delta-rs:py-1.6.6", "clientVersion": "delta-rs.py-1.6.6"}, "UPDATE", True),
+        ({"engineInfo": "delta-rs:py-1.6.6", "clientVersion": "delta-rs.py-1.6.6"}, "MERGE", False),
+        ({"engineInfo": "delta-rs:py-1.6.6", "clientVersion": "delta-rs.py-1.6.6"}, "DELETE", False),
+        ({"clientVersion": "delta-rs.py-0.25.5"}, "UPDATE", True),
+        ({"clientVersion": "delta-rs.0.19.1"}, "MERGE", True),
+        ({"clientVersion": "delta-rs.0.19.1"}, "WRITE", False),
+        ({"engineInfo": "Apache-Spark/4.2.0 Delta-Lake/4.4.0"}, "UPDATE", False),
+        ({}, "UPDATE", False),
+    ],
+)
+def test_whose_change_files_may_tell_something_else(
+    tmp_path: Path, told: dict[str, Any], operation: str, is_told_anew: bool
+) -> None:
+    commit = commit_of(tmp_path / "t", {"commitInfo": {"operation": operation, **told}})
+    assert commit.retells_rows == is_told_anew
+
+
+def test_a_protocol_tells_of_deletion_vectors(tmp_path: Path) -> None:
+    vector = {"storageType": "u", "pathOrInlineDv": "x", "offset": 1, "sizeInBytes": 1, "cardinality": 1}
+    removed = {"remove": {"path": "p", "dataChange": True, "deletionVector": vector}}
+    for features, drops in (([], True), (["deletionVectors"], False)):
+        protocol = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": features}
+        found = commit_of(tmp_path / "t", {"protocol": protocol}, removed)
+        assert (found.has_vectors, found.drops_vectors) == (True, drops)
+    assert not commit_of(tmp_path / "t", removed).drops_vectors

@@ -200,6 +200,23 @@ def test_another_partitioning_is_a_gap_also_once_undone(orders: Path) -> None:
     assert window(orders).gap == "its partitioning was changed"
 
 
+def test_dropped_deletion_vectors_are_a_gap_for_what_is_written_after_them(orders: Path) -> None:
+    """The feed is read as of the last commit that users wrote."""
+    vector = {"storageType": "u", "pathOrInlineDv": "x", "offset": 1, "sizeInBytes": 1, "cardinality": 1}
+    protocol = {"minReaderVersion": 3, "minWriterVersion": 7, "writerFeatures": ["changeDataFeed"]}
+    deleted = {"remove": {"path": "p", "dataChange": True, "deletionVector": vector}}
+    removed = {"remove": {"path": "p", "dataChange": True}}
+    commit(orders, {"commitInfo": {"operation": "DELETE"}}, deleted)
+    commit(
+        orders,
+        {"commitInfo": {"operation": "DROP FEATURE"}},
+        {"protocol": {**protocol, "readerFeatures": []}},
+    )
+    assert window(orders).gap is None
+    commit(orders, {"commitInfo": {"operation": "DELETE"}}, removed)
+    assert window(orders).gap == "deletion vectors were dropped from it at version 2"
+
+
 def test_a_log_that_lost_a_version_is_a_gap_and_a_damaged_one_is_refused(tmp_path: Path) -> None:
     """Whatever the folder is called: the path is part of the message."""
     orders = Network(tmp_path / "truncated").root("north") / "orders"
