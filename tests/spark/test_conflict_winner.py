@@ -1,8 +1,14 @@
-"""The winning row that a conflict is shown with, where its session recorded nothing at the replica that won."""
+"""Who wins after a download alone; the winning row where its session recorded nothing at the replica that won."""
+
+from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from mergerepl import api
+from tests.faults.test_late_commits import row
+from tests.properties.engine_network import EngineNetwork, Setting
+from tests.properties.reference import Subscriber
 from tests.spark.publishing import Hub, orders
 
 pytestmark = pytest.mark.spark
@@ -40,3 +46,25 @@ def test_the_winner_of_a_download_alone_is_its_own_version_and_stays_it(spark, h
     spark.sql(f"insert into delta.`{hub.root('hq')}/orders` values (2, 'again')")
     api.sync(hub.root("hq"), **sync)
     assert winners(hub) == expected
+
+
+@pytest.mark.slow
+def test_a_client_hands_on_the_priority_of_what_it_holds_of_others(
+    spark: SparkSession, replica_dir: Path
+) -> None:
+    """What won over its own change is not the publisher's for having been there (as the model's history has it)."""
+    subscribers = (
+        Subscriber("north", "server", 75.0),
+        Subscriber("south", "client"),
+        Subscriber("east", "server", 25.0),
+    )
+    engine = EngineNetwork(spark, replica_dir, Setting(subscribers), {"k0": row("a", "b")})
+    engine.write("east", {"k0": row("east", "b")})
+    engine.sync("east")
+    engine.write("north", {"k0": row("north", "b")})
+    engine.write("south", {"k0": row("south", "b")})
+    engine.sync("south", "download")
+    assert engine.rows("south")["k0"] == ["east", "b", None]
+    for name in ("south", "north", "east", "south"):
+        engine.sync(name)
+    assert [engine.rows(name)["k0"][0] for name in engine.names] == ["north"] * 4
