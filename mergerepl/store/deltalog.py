@@ -177,8 +177,8 @@ def is_delta_table(table: Path) -> bool:
         )
     except OSError as error:
         raise StoreError(
-            f"The log of table '{table}' cannot be read: {error.strerror}. Nothing was changed. Check its permissions and "
-            "its mount, then run again.",
+            f"The log of table '{table}' cannot be read: {error.strerror}. Nothing was changed. Check where it leads, "
+            "its permissions and its mount, then run again.",
             table=str(table),
         ) from error
 

@@ -168,8 +168,8 @@ class Replica:
             self._require_folders()
         except OSError as error:
             raise StoreError(
-                f"Replica '{self.root}' cannot be read: {error.strerror}. Nothing was changed. Check its permissions and "
-                "its mount, then run again.",
+                f"Replica '{self.root}' cannot be read: {error.strerror}. Nothing was changed. Check where it leads, "
+                "its permissions and its mount, then run again.",
                 replica=str(self.root),
             ) from error
         info = self.info()
