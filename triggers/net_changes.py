@@ -45,8 +45,8 @@ def net_changes(feed: DataFrame, article: PublishedArticle) -> DataFrame:
     """
     events = feed.select(*_of_event(article))
     image = image_type(events, ROW)
-    spans = events.groupBy(*_aliased_keys(article)).agg(*_of_key(image)).select(*_of_span())
-    return differing(spans)
+    spans = events.groupBy(*_aliased_keys(article)).agg(*_of_key(image))
+    return differing(spans.select(*_of_span(image)))
 
 
 @made_once
@@ -73,18 +73,22 @@ def _of_key(image: StructType) -> tuple[Column, ...]:
 
 
 @made_once
-def _of_span() -> tuple[Column, ...]:
+def _of_span(image: StructType) -> tuple[Column, ...]:
     existed, exists = F.col("first.is_before"), F.col("last.col1")
-    # The life of one row adds what it ends as and takes what it began as. With another balance there were
-    # more rows; and a row that came and went takes back every image it brought, or another one went for it.
+    # The life of one row adds what it ends as and takes what it began as; what it was in between is brought and taken
+    # back. With another balance there were more rows; and with other images left over one went for another.
     is_odd = F.col("balance") != exists.cast("bigint") - existed.cast("bigint")
-    went_for_another = ~existed & ~exists & (F.col("left_over") != 0)
+    of_one_row = (
+        F.when(existed, image_hash(f"first.{ROW}", image))
+        .otherwise(0)
+        .bitwiseXOR(F.when(exists, image_hash(f"last.{ROW}", image)).otherwise(0))
+    )
     return (
         existed.alias(EXISTED),
         F.col(f"first.{ROW}").alias(BEFORE),
         exists.alias(EXISTS),
         F.col(f"last.{ROW}").alias(AFTER),
-        (is_odd | went_for_another).alias(DOUBTFUL),
+        (is_odd | (F.col("left_over") != of_one_row)).alias(DOUBTFUL),
         F.lit(False).alias(DUPLICATED),
         F.col(HALF_UPDATES),
     )
@@ -116,6 +120,26 @@ def decided(net: DataFrame, before: DataFrame, after: DataFrame, article: Publis
     )
     told = _compared(old, new, article)
     return net.where(~F.col(DOUBTFUL)).select(*told.columns).unionByName(told)
+
+
+def as_in_table(net: DataFrame, after: DataFrame, article: PublishedArticle) -> DataFrame:
+    """Return net changes whose rows are as the table has them, for feeds that tell other values than were written.
+
+    Reads: `net_changes`, the table after the feed's versions.
+    """
+    keys = [f"k{i}" for i, _ in enumerate(article.identity)]
+    changed = net.select("*", F.col(AFTER).alias(ROW)).select(*net.columns, *_aliased_keys(article))
+    has_key: Column = F.lit(True)
+    for key in keys:
+        has_key = has_key & F.col(key).eqNullSafe(F.col(f"t_{key}"))
+    there = _one_per_key(_images(after, article), "t", article)
+    found = changed.join(there, on=has_key, how="left").select(
+        *(
+            F.coalesce(F.when(F.col(EXISTS), F.col("t")), AFTER).alias(name) if name == AFTER else name
+            for name in net.columns
+        )
+    )
+    return differing(found)
 
 
 def _images(rows: DataFrame, article: PublishedArticle) -> DataFrame:

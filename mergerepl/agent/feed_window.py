@@ -42,9 +42,9 @@ class FeedWindow:
     timestamp_partitions: tuple[str, ...] = ()
 
     @property
-    def is_told_by_files(self) -> bool:
-        """True when the feed may tell something else than a user wrote; the files that came and went do not."""
-        return any(commit.retells_rows for commit in self.user_commits)
+    def retold_versions(self) -> tuple[int, ...]:
+        """Versions of which the feed may tell something else than a user wrote; the files that came and went do not."""
+        return tuple(commit.version for commit in self.user_commits if commit.retells_rows)
 
     @property
     def has_changes(self) -> bool:

@@ -28,6 +28,7 @@ from mergerepl.store.images import (
     with_readable,
 )
 from mergerepl.store.in_memory import broadcast_if_few, keep_in_memory, let_go
+from mergerepl.store.key_bounds import KeyBounds, bound_measures, bounds_found, within_bounds
 from mergerepl.store.made_once import made_once
 from mergerepl.store.plain_files import read_columns
 from mergerepl.store.sql import quote
@@ -40,6 +41,7 @@ from triggers.net_changes import (
     EXISTED,
     EXISTS,
     HALF_UPDATES,
+    as_in_table,
     compared_versions,
     decided,
     differing,
@@ -52,6 +54,8 @@ log = logging.getLogger(__name__)
 
 _NAMED_KEYS = 5
 
+_BOUND = "bound_"
+
 
 def materialised_net(spark: SparkSession, window: FeedWindow) -> tuple[DataFrame, dict[str, int]]:
     """Return the net changes, kept in memory, and their counts; compare versions where the feed has a gap.
@@ -61,26 +65,62 @@ def materialised_net(spark: SparkSession, window: FeedWindow) -> tuple[DataFrame
     Raises: NullKeyError, DuplicateKeyError naming keys; FeedGapError if neither the feed nor the old version is there;
         CaptureError if a generated column has values that this session computes otherwise.
     """
-    if window.gap is None:
-        first, last = window.user_commits[0].version, window.user_commits[-1].version
-        try:
-            feed = delta.read_feed(
-                spark,
-                window.table,
-                from_version_exclusive=first - 1,
-                through_version_inclusive=last,
-                own_versions=[version for version in window.own_versions if first < version < last],
-                by_files=window.is_told_by_files,
-            )
-            if feed is not None:
-                return _checked(spark, window, net_changes(feed, window.article))
-            window = replace(window, gap="its feed may tell something else than delta-rs wrote")
-        except (PySparkException, Py4JJavaError) as error:
-            reason = gone_reason(error)
-            if reason is None:
-                raise
-            window = replace(window, gap=reason)
-    return _compared(spark, window)
+    if window.gap is not None:
+        return _compared(spark, window)
+    try:
+        feed = _feed(spark, window, by_files=window.retold_versions)
+        if feed is not None:
+            return _checked(spark, window, net_changes(feed, window.article))
+        reason = "its feed may tell something else than delta-rs wrote"
+    except (PySparkException, Py4JJavaError) as error:
+        gone = gone_reason(error)
+        if gone is None:
+            raise
+        reason = gone
+    try:
+        return _compared(spark, replace(window, gap=reason))
+    except FeedGapError:
+        told = _as_in_table(spark, window) if window.retold_versions else None
+        if told is None:
+            raise
+        return told
+
+
+def _feed(spark: SparkSession, window: FeedWindow, *, by_files: Sequence[int]) -> DataFrame | None:
+    first, last = window.user_commits[0].version, window.user_commits[-1].version
+    return delta.read_feed(
+        spark,
+        window.table,
+        from_version_exclusive=first - 1,
+        through_version_inclusive=last,
+        own_versions=[version for version in window.own_versions if first < version < last],
+        by_files=by_files,
+    )
+
+
+def _as_in_table(spark: SparkSession, window: FeedWindow) -> tuple[DataFrame, dict[str, int]] | None:
+    """Return what `materialised_net` does where delta-rs took away the files that it updated.
+
+    Its VACUUM leaves change files. Those tell which rows changed and what they were; what they are, the table does. None
+    if they are gone, too.
+    """
+    article = window.article
+    try:
+        feed = _feed(spark, window, by_files=())
+        if feed is None:
+            return None
+        after = delta.read_version(spark, window.table, window.through_version_inclusive)
+        net = _checked(spark, window, as_in_table(net_changes(feed, article), after, article))
+    except (PySparkException, Py4JJavaError) as error:
+        if gone_reason(error) is None:
+            raise
+        return None
+    log.warning(
+        "%s: version %d was updated by delta-rs, and the files that it replaced are gone. Rows in which only the sign of a "
+        "zero changed are not told. Run `mergerepl validate` after the session.",
+        *(window.table, window.retold_versions[0]),
+    )
+    return net
 
 
 def _compared(spark: SparkSession, window: FeedWindow) -> tuple[DataFrame, dict[str, int]]:
@@ -114,7 +154,7 @@ def _checked(spark: SparkSession, window: FeedWindow, changed: DataFrame) -> tup
     net = keep_in_memory(changed)
     is_result = False
     try:
-        counts = _counts(net, article)
+        counts, bounds = _counts(net, article)
         if counts["half_updates"]:
             return _compared(spark, replace(window, gap="updates without what the rows were before"))
         if counts["idle"]:
@@ -128,7 +168,7 @@ def _checked(spark: SparkSession, window: FeedWindow, changed: DataFrame) -> tup
             # Half an update is missing then where a key became NULL.
             keyed = changed.where(~has_null_key(article)).withColumn(HALF_UPDATES, F.lit(0))
             return _checked(spark, window, keyed)
-        duplicates, still_there = _rows_in_table(spark, window, net, counts)
+        duplicates, still_there = _rows_in_table(spark, window, net, counts, bounds)
         if still_there:
             # One of several rows of a key went. Nobody does that often: all deletes may be looked up.
             in_doubt = net.withColumn(DOUBTFUL, ~F.col(EXISTS))
@@ -143,9 +183,11 @@ def _checked(spark: SparkSession, window: FeedWindow, changed: DataFrame) -> tup
             let_go(net)
 
 
-def _counts(net: DataFrame, article: PublishedArticle) -> dict[str, int]:
-    found = net.agg(*_counted(article, image_type(net, BEFORE))).collect()[0]
-    return {name: int(found[name] or 0) for name in found.asDict()}
+def _counts(net: DataFrame, article: PublishedArticle) -> tuple[dict[str, int], KeyBounds]:
+    """Return how many rows there are of what kind, and between which keys `_rows_in_table` is to look."""
+    found = net.agg(*_counted(article, image_type(net, BEFORE))).collect()[0].asDict()
+    counts = {name: int(value or 0) for name, value in found.items() if not name.startswith(_BOUND)}
+    return counts, bounds_found(article, found, prefix=_BOUND)
 
 
 @made_once
@@ -162,7 +204,16 @@ def _counted(article: PublishedArticle, image: StructType) -> tuple[Column, ...]
         count(has_null_key(article)).alias("nulls"),
         F.sum(HALF_UPDATES).alias("half_updates"),
         count((F.col(HALF_UPDATES) != 0) & ~is_change(image)).alias("idle"),
+        *(
+            measure.alias(name)
+            for name, measure in bound_measures(article, _looked_up, prefix=_BOUND).items()
+        ),
     )
+
+
+def _looked_up(field: str) -> Column:
+    """Return a field of the rows that `_rows_in_table` looks up, NULL for others."""
+    return F.when(_is_insert() | ~F.col(EXISTS), F.col(f"{AFTER}.{field}"))
 
 
 def _is_insert() -> Column:
@@ -209,7 +260,7 @@ def _decided(spark: SparkSession, window: FeedWindow, net: DataFrame) -> DataFra
 
 
 def _rows_in_table(
-    spark: SparkSession, window: FeedWindow, net: DataFrame, counts: dict[str, int]
+    spark: SparkSession, window: FeedWindow, net: DataFrame, counts: dict[str, int], bounds: KeyBounds
 ) -> tuple[list[str], bool]:
     """Return some keys that several rows have, and whether the table still has rows of keys told as deleted.
 
@@ -234,7 +285,9 @@ def _rows_in_table(
         *keyed([f"{AFTER}.{field}" for field in article.identity_fields]),
         F.col(EXISTS).cast("int").alias("most"),
     )
-    rows = read_columns(spark, window.table, window.through_version_inclusive, article.identity)
+    rows = read_columns(spark, window.table, window.through_version_inclusive, article.identity).where(
+        within_bounds(article, bounds)
+    )
     looked_up = broadcast_if_few(came_or_went, counts["inserts"] + counts["deletes"])
     there = rows.select(*keyed([quote(name) for name in article.identity])).join(looked_up, on=keys)
     by_key = there.groupBy(*keys, "most").agg(F.count(F.lit(1)).alias("rows"))

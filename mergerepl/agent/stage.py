@@ -20,14 +20,12 @@ from mergerepl.changeset import ArticleWork
 from mergerepl.errors import StoreError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.store.in_memory import Kept
+from mergerepl.store.key_bounds import bound_measures, bounds_found
 from mergerepl.store.made_once import made_once
 from mergerepl.store.passed import passed
 from mergerepl.store.replica import Replica
 from mergerepl.store.runs import SEQ, current_rows, read_runs
 from mergerepl.systables import genhistory
-
-_BOUNDED_TYPES = ("tinyint", "smallint", "int", "bigint", "date", "string")
-"""Key types whose literal text casts back exactly, so that a range of them may prune files."""
 
 
 @dataclass(frozen=True)
@@ -177,35 +175,19 @@ def _side_measures(side: str, article: PublishedArticle) -> dict[str, Column]:
     measures[f"{side}_unnumbered"] = count(acts & F.col(changes.GENERATION_OF[side]).isNull())
     measures[f"{side}_live"] = count(acts & ~F.col(changes.DELETED))
     measures[f"{side}_deleted"] = count(acts & F.col(changes.DELETED))
-    types = dict(zip(article.fields, article.types, strict=True))
-    for name in _bounded_fields(article):
-        key = F.when(changes_row, F.col(f"{changes.ROW}.{name}"))
-        measures[f"{side}_min_{name}"] = F.min(key).cast("string")
-        measures[f"{side}_max_{name}"] = F.max(key).cast("string")
-        if types[name] == "string":
-            measures[f"{side}_odd_{name}"] = count(~F.is_valid_utf8(key))
-    return measures
-
-
-def _bounded_fields(article: PublishedArticle) -> list[str]:
-    types = dict(zip(article.fields, article.types, strict=True))
-    return [field for field in article.identity_fields if types[field] in _BOUNDED_TYPES]
+    return measures | bound_measures(
+        article, lambda field: F.when(changes_row, F.col(f"{changes.ROW}.{field}")), prefix=f"{side}_"
+    )
 
 
 def _work(
     side: str, found: Mapping[str, object], article: PublishedArticle, from_version: int
 ) -> ArticleWork:
-    bounds = {
-        field: (str(found[f"{side}_min_{field}"]), str(found[f"{side}_max_{field}"]))
-        for field in _bounded_fields(article)
-        # Delta's bounds of a file are of other bytes than its keys that are no UTF-8.
-        if found[f"{side}_min_{field}"] is not None and not found.get(f"{side}_odd_{field}")
-    }
     return ArticleWork(
         nickname=article.nickname,
         from_version=from_version,
         actions={a.value: int(str(found[f"{side}_{a.value}"])) for a in changes.Action},
         live=int(str(found[f"{side}_live"])),
         deleted=int(str(found[f"{side}_deleted"])),
-        bounds=bounds,
+        bounds=bounds_found(article, found, prefix=f"{side}_"),
     )

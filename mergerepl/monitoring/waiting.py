@@ -65,10 +65,10 @@ def _by_users(found: Iterable[Commit]) -> int:
 
 
 def _recreated(article: PublishedArticle, info: ReplicaInfo, found: Iterable[Commit]) -> str | None:
-    known = info.table_ids.get(article.nickname)
-    for commit in found:
-        if commit.metadata is not None and commit.metadata.table_id != known:
-            return f"Article '{article.name}': its table was created anew at version {commit.version}."
+    # The last one counts: RESTORE brings the table's id back.
+    stated = [(commit.version, commit.metadata.table_id) for commit in found if commit.metadata is not None]
+    if stated and stated[-1][1] != info.table_ids.get(article.nickname):
+        return f"Article '{article.name}': its table was created anew at version {stated[-1][0]}."
     return None
 
 

@@ -6,7 +6,6 @@ outlive the write, for a later write they still applied to would be skipped sile
 """
 
 import logging
-import re
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -33,6 +32,7 @@ from mergerepl.store.deltalog import Commit, CommitMark, find_own_commit, head_v
 from mergerepl.store.engine_errors import COMMIT_CONFLICTS, gone_reason
 from mergerepl.store.images import all_true, identity_value, same_value
 from mergerepl.store.in_memory import keep_in_memory, let_go
+from mergerepl.store.key_bounds import KeyBounds, within_bounds
 from mergerepl.store.sql import quote
 from mergerepl.store.staged_rows import read_staged
 
@@ -42,8 +42,6 @@ _ONLY_RETAINED = "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFi
 _loading = Lock()
 """Held while that conf is off: another thread would take "false" for what to put back."""
 
-_BELOW_SPACE = re.compile(r"[\x00-\x1f]")
-_LAST_BEFORE_SURROGATES, _LAST_SURROGATE = 0xD7FF, 0xDFFF
 """Between these, there are no letters."""
 
 COMMIT_ATTEMPTS = 8
@@ -84,21 +82,28 @@ def read_feed(
     from_version_exclusive: int,
     through_version_inclusive: int,
     own_versions: Sequence[int] = (),
-    by_files: bool = False,
+    by_files: Sequence[int] = (),
 ) -> DataFrame | None:
     """Return the change feed of a version range without the agent's own commits.
 
-    `by_files`: the rows of the files that each commit took away and brought, whatever changes its writer tells of; None
-    where Delta is another one (Databricks), which does not tell these.
+    `by_files`: versions that are told by the rows of the files that came and went, whatever changes their writer tells of;
+    None where Delta is another one (Databricks), which does not tell these.
     """
     bounds = from_version_exclusive + 1, through_version_inclusive
-    feed = _feed_as_stored(spark, table, *bounds, by_files=by_files)
+    feed = _feed_as_stored(spark, table, *bounds)
     if feed is None and by_files:
         return None
     if feed is None:
         reader = spark.read.format("delta").option("readChangeFeed", "true")
         feed = reader.options(startingVersion=bounds[0], endingVersion=bounds[1]).load(str(table))
-    return feed.where(~F.col("_commit_version").isin(list(own_versions))) if own_versions else feed
+    version = F.col("_commit_version")
+    others = [*own_versions, *by_files]
+    told = feed.where(~version.isin(others)) if others else feed
+    if not by_files:
+        return told
+    # The version is a partition column of what Delta reads here: of the other versions no file is opened.
+    of_files = _feed_as_stored(spark, table, *bounds, by_files=True)
+    return None if of_files is None else told.unionByName(of_files.where(version.isin(list(by_files))))
 
 
 def _feed_as_stored(
@@ -107,7 +112,7 @@ def _feed_as_stored(
     from_version_inclusive: int,
     through_version_inclusive: int,
     *,
-    by_files: bool,
+    by_files: bool = False,
 ) -> DataFrame | None:
     """Return the feed without Delta's reader in between, None where Delta is another one (Databricks).
 
@@ -179,7 +184,7 @@ def merge_rows(
     *,
     action: str,
     actions: Mapping[str, int],
-    bounds: Mapping[str, tuple[str, str]],
+    bounds: KeyBounds,
     transaction: Transaction,
     from_version_exclusive: int,
     generated_columns: Collection[str] = (),
@@ -246,7 +251,7 @@ def _merge(
     table: Path,
     article: PublishedArticle,
     chosen: Collection[Action],
-    bounds: Mapping[str, tuple[str, str]],
+    bounds: KeyBounds,
     generated_columns: Collection[str],
     left_out: Mapping[str, str],
 ) -> None:
@@ -293,7 +298,7 @@ def _with_left_out(
     source: DataFrame,
     table: Path,
     article: PublishedArticle,
-    bounds: Mapping[str, tuple[str, str]],
+    bounds: KeyBounds,
     version: int,
     wanted: Sequence[str],
 ) -> Iterator[tuple[DataFrame, dict[str, str]]]:
@@ -330,7 +335,7 @@ def _held_then(
     before: DataFrame,
     source: DataFrame,
     article: PublishedArticle,
-    bounds: Mapping[str, tuple[str, str]],
+    bounds: KeyBounds,
     left_out: Mapping[str, str],
 ) -> DataFrame:
     """Return what the source's rows had in columns that the article leaves out: identity fields, fields of `left_out`."""
@@ -341,42 +346,15 @@ def _held_then(
     )
 
 
-def _same_key(article: PublishedArticle, bounds: Mapping[str, tuple[str, str]]) -> Column:
-    condition: Column = F.lit(True)
-    types = dict(zip(article.columns, article.types, strict=True))
+def _same_key(article: PublishedArticle, bounds: KeyBounds) -> Column:
+    condition = within_bounds(article, bounds, of="t.")
     is_guid = article.rowguid_column is not None
     for name, field in zip(article.identity, article.identity_fields, strict=True):
         target, source = (
             identity_value(F.col(name), existing=is_guid) for name in (f"t.{quote(name)}", f"s.{field}")
         )
         condition = condition & (target == source)
-        # A GUID's text in another case lies outside of the bounds (and GUIDs are everywhere: they prune nothing).
-        if field in bounds and not is_guid:
-            condition = condition & _within(F.col(f"t.{quote(name)}"), *bounds[field], types[name])
     return condition
-
-
-def _within(key: Column, lowest: str, highest: str, type_: str) -> Column:
-    """Return a condition that keys from `lowest` to `highest` meet, and by the bounds of their files, too."""
-    condition = key <= F.lit(highest).cast(type_)
-    if type_ != "string":
-        return condition & (key >= F.lit(lowest).cast(type_))
-    lower = below_unpadded(lowest)
-    return condition & (key >= F.lit(lower)) if lower else condition
-
-
-def below_unpadded(lowest: str) -> str:
-    """Return a text that sorts before every key from `lowest` on, with or without padding; '' if there is none.
-
-    Other engines write a char(n) as it is given, and so are the bounds of their files: 'ab' lies before 'ab   '. What
-    sorts before a space ends the text, too: 'a' and 'a', tab, 'b' change places where they are padded. And as Spark pads
-    what such a column is compared with, the last letter is the one before it.
-    """
-    kept = _BELOW_SPACE.split(lowest, maxsplit=1)[0].rstrip(" ")
-    if not kept:
-        return ""
-    before = ord(kept[-1]) - 1
-    return kept[:-1] + chr(_LAST_BEFORE_SURROGATES if before == _LAST_SURROGATE else before)
 
 
 def marked_session(spark: SparkSession, transaction: Transaction) -> SparkSession:

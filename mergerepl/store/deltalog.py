@@ -133,7 +133,7 @@ class Commit:
         """True when its change feed may tell something else than it wrote: delta-rs computes an UPDATE anew for it.
 
         `random()` and `uuid()` come to another value then, and a zero that only changed its sign is left out. Before
-        its version 1.0, which was named `delta-rs.…`, it did so for a MERGE, too.
+        its version 0.25 it did so for a MERGE, too; what is named `delta-rs.…` (until 1.0) may be as old as that.
         """
         is_update = self.operation == "UPDATE" and self.engine.startswith("delta-rs")
         return is_update or (self.operation == "MERGE" and self.engine.startswith("delta-rs."))

@@ -86,7 +86,7 @@ def gone_reason(error: Exception) -> str | None:
         return None
     reasons = {
         "DELTA_MISSING_CHANGE_DATA": "Change Data Feed was off for some of these versions",
-        "FILE_NOT_EXIST": "change files were removed by VACUUM",
+        "FILE_NOT_EXIST": "files of its changes were removed by VACUUM",
         "DELTA_TRUNCATED_TRANSACTION_LOG": "versions are gone from its log",
         "DELTA_VERSION_NOT_CONTIGUOUS": "versions are gone from its log",
         "DELTA_VERSIONS_NOT_CONTIGUOUS": "versions are gone from its log",
@@ -94,7 +94,7 @@ def gone_reason(error: Exception) -> str | None:
         "DELTA_LOG_FILE_NOT_FOUND": "versions are gone from its log",
         "DELTA_REMOVE_FILE_CDC_MISSING_EXTENDED_METADATA": "files were removed by a writer that tells too little of them",
         "DELTA_CHANGE_DATA_FEED_INCOMPATIBLE": "its schema changed in between",
-        "FileNotFoundException": "change files were removed by VACUUM",
+        "FileNotFoundException": "files of its changes were removed by VACUUM",
     }
     return next((reason for code, reason in reasons.items() if code in text), None)
 

@@ -101,7 +101,7 @@ def test_a_replica_that_nobody_may_look_into(
     with monkeypatch.context() as context:
         deny(context, network.root("hq") / "_mergerepl")
         message = message_of(run(*command, "hq"), 1)
-    assert "/hq' cannot be read: Permission denied. Nothing was changed. Check its permissions" in message
+    assert "/hq' cannot be read: Permission denied. Nothing was changed. Check where it leads" in message
     assert state_of(network.folder) == before
 
 

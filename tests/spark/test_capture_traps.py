@@ -144,10 +144,19 @@ def delta_rs_writer(site: Site, table: str, path: Path) -> int:
 
 def delta_rs_computes_anew(site: Site, table: str, path: Path) -> int:
     """For its change feed `deltalake` computes an UPDATE again, and takes zeros of either sign for the same."""
+    site.spark.sql(f"update {table} set b = 7.5 where id = 3")
     DeltaTable(str(path)).update(updates={"a": "concat('r', random())"}, predicate="id in (1, 2)")
     signs = "case when id = 0 then -0.0 else 40.0 end"
     DeltaTable(str(path)).update(updates={"b": signs}, predicate="id in (0, 4)")
-    return 4
+    return 5
+
+
+def delta_rs_vacuumed(site: Site, table: str, path: Path) -> int:
+    """The VACUUM of `deltalake` takes away the files that its UPDATE replaced, and leaves its change files."""
+    DeltaTable(str(path)).update(updates={"a": "concat('r', random())"}, predicate="id in (1, 2)")
+    DeltaTable(str(path)).delete("id = 4")
+    DeltaTable(str(path)).vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+    return 3
 
 
 def vectors_dropped(site: Site, table: str, path: Path) -> int:
@@ -238,6 +247,7 @@ TRAPS: tuple[Trap, ...] = (
     vacuumed_feed,
     delta_rs_writer,
     delta_rs_computes_anew,
+    delta_rs_vacuumed,
     vectors_dropped,
     no_pre_images,
     removed_in_few_words,

@@ -31,7 +31,9 @@ HISTORIES = {
     "two inserted": ([(1, "i", "x"), (1, "i", "y")], "doubtful"),
     "two deleted": ([(1, "d", "x"), (2, "d", "y")], "doubtful"),
     "one came, another one went": ([(1, "i", "x"), (2, "d", "y")], "doubtful"),
-    "one of two was updated, the other deleted": ([(1, "u", "x>y"), (2, "d", "z")], ("x", None)),
+    "one of two was updated, the other deleted": ([(1, "u", "x>y"), (2, "d", "z")], "doubtful"),
+    "one of two was updated": ([(1, "i", "z"), (2, "u", "x>y")], "doubtful"),
+    "two were updated, each in its commit": ([(1, "u", "x>y"), (2, "u", "z>x")], "doubtful"),
     "given the key": ([(1, "u", ">y")], (None, "y")),
     "the key was taken": ([(1, "u", "x>")], ("x", None)),
     "given the key, then deleted": ([(1, "u", ">y"), (2, "d", "y")], None),
@@ -73,6 +75,16 @@ def test_every_history_comes_to_what_its_row_was_and_is(spark: SparkSession) -> 
         "updated twice without pre-images": 2,
         "updated, then without a pre-image": 1,
     }
+
+
+def test_rows_of_one_key_that_are_told_again_are_no_change(spark: SparkSession) -> None:
+    events = [(value, what) for value in "xyz" for what in ("delete", "insert")]
+    orders = [events, events[::-1], sorted(events), sorted(events, reverse=True)]
+    rows = [(str(key), *event, 1) for key, order in enumerate(orders) for event in order]
+    feed = spark.createDataFrame(rows, f"{ROW}, _change_type string, _commit_version bigint")
+    assert [
+        row for row in net_changes(feed, article(feed.select("id", "a"))).collect() if not row["doubtful"]
+    ] == []
 
 
 def test_two_versions_tell_the_same_and_count_the_rows_of_a_key(spark: SparkSession) -> None:

@@ -238,7 +238,7 @@ def test_a_log_that_lost_a_version_is_a_gap_and_a_damaged_one_is_refused(tmp_pat
 def test_spark_without_its_own_files_is_no_gap() -> None:
     lost = "java.io.FileNotFoundException: {}: No such file or directory"
     feed = "/lake/orders/_change_data/cdc-00000-1.c000.snappy.parquet"
-    assert gone_reason(RuntimeError(lost.format(feed))) == "change files were removed by VACUUM"
+    assert gone_reason(RuntimeError(lost.format(feed))) == "files of its changes were removed by VACUUM"
     scratch = "/tmp/mergerepl-1/blockmgr-2/0c/temp_shuffle_3"
     assert gone_reason(RuntimeError(lost.format(scratch))) is None
 
@@ -251,7 +251,7 @@ def test_only_a_file_that_is_gone_is_a_gap() -> None:
         "\tat org.apache.spark.Reader.read(Reader.scala:1)\nCaused by: java.io.FileNotFoundException: {}\n\t... 3 more"
     )
     for gone in (f"File file:{feed} does not exist", f"{feed} (No such file or directory)"):
-        assert gone_reason(RuntimeError(told.format(gone))) == "change files were removed by VACUUM"
+        assert gone_reason(RuntimeError(told.format(gone))) == "files of its changes were removed by VACUUM"
     for why in ("Permission denied", "Too many open files", "Input/output error"):
         assert gone_reason(RuntimeError(told.format(f"{feed} ({why})"))) is None
 
