@@ -115,7 +115,7 @@ def before_any_bookkeeping(engine: EngineNetwork, monkeypatch: pytest.MonkeyPatc
             id="both sides have entered their generations",
             marks=pytest.mark.slow,
         ),
-        pytest.param(before_any_bookkeeping, id="no side has recorded its part"),
+        pytest.param(before_any_bookkeeping, id="no side has recorded its part", marks=pytest.mark.slow),
     ],
 )
 def test_inv_06_what_a_session_did_that_was_given_up_reaches_everybody(

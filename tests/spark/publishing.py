@@ -1,6 +1,7 @@
 """A publisher and its subscribers in a scratch folder, for the tests of `apply`."""
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -24,6 +25,7 @@ from mergerepl.publish.column_types import field
 from mergerepl.snapshot.new_table import NewTable, create_table
 from mergerepl.store.control import ControlPlane, Row
 from mergerepl.store.deltalog import CommitMark
+from mergerepl.systables import registry
 from mergerepl.systables.table import SystemTable
 
 
@@ -77,6 +79,28 @@ class Hub:
     ) -> ApplyResult:
         noted = capture or (lambda *told: self.captures.append(told))
         return apply_publication(self.publication, dry_run=dry_run, capture=noted)
+
+    def copied(self, folder: Path) -> "Hub":
+        """Return the same replicas below another folder, as if they had been published there."""
+
+        def moved(text: Any) -> Any:
+            return text.replace(str(self.folder), str(folder)) if isinstance(text, str) else text
+
+        hub = Hub(folder)
+        shutil.copytree(self.folder, folder, dirs_exist_ok=True)
+        for root in folder.iterdir():
+            control = ControlPlane(root)
+            for table in registry.CONTROL_PLANE:
+                rows = control.rows(table)
+                there = [{name: moved(value) for name, value in row.items()} for row in rows]
+                if there != rows:
+                    control.replace(table, there)
+        subscriptions = tuple(
+            replace(s, subscriber=moved(s.subscriber)) for s in self.publication.subscriptions
+        )
+        publication = replace(self.publication, publisher=moved(self.publication.publisher))
+        hub.publication = replace(publication, subscriptions=subscriptions)
+        return hub
 
     def rows(self, name: str, table: SystemTable) -> list[Row]:
         return ControlPlane(self.root(name)).rows(table)

@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,11 +61,23 @@ def begin(spark: SparkSession, folder: Path) -> Story:
 
 
 @pytest.fixture(scope="module")
-def story(spark: SparkSession, worker_folder: Path) -> Iterator[Story]:
+def begun(spark: SparkSession, worker_folder: Path) -> Story:
+    """The replicas before anything happened; its tests take copies."""
+    folder = worker_folder / uuid.uuid4().hex[:12]
+    folder.mkdir()
+    return begin(spark, folder)
+
+
+def copy_of(begun: Story, folder: Path) -> Story:
+    return Story(begun.spark, begun.hub.copied(folder))
+
+
+@pytest.fixture(scope="module")
+def story(begun: Story, worker_folder: Path) -> Story:
     """The story as far as it is told above. Its tests only look."""
     folder = worker_folder / uuid.uuid4().hex[:12]
     folder.mkdir()
-    told = begin(spark, folder)
+    told = copy_of(begun, folder)
     told.run("update TABLE set note = 'hq' where id = 1", "hq")
     told.run("delete from TABLE where id = 3", "hq")
     told.run("update TABLE set note = 'north' where id in (1, 3)", "north")
@@ -78,9 +89,9 @@ def story(spark: SparkSession, worker_folder: Path) -> Iterator[Story]:
 
 
 @pytest.fixture
-def fresh(spark: SparkSession, replica_dir: Path) -> Story:
+def fresh(begun: Story, replica_dir: Path) -> Story:
     """The replicas before anything happened."""
-    return begin(spark, replica_dir)
+    return copy_of(begun, replica_dir)
 
 
 # ---- status
