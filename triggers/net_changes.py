@@ -122,24 +122,20 @@ def decided(net: DataFrame, before: DataFrame, after: DataFrame, article: Publis
     return net.where(~F.col(DOUBTFUL)).select(*told.columns).unionByName(told)
 
 
-def as_in_table(net: DataFrame, after: DataFrame, article: PublishedArticle) -> DataFrame:
-    """Return net changes whose rows are as the table has them, for feeds that tell other values than were written.
+def unlike_table(net: DataFrame, after: DataFrame, article: PublishedArticle) -> DataFrame:
+    """Return the net changes that end as rows which the table does not have, for feeds that may tell other values.
 
     Reads: `net_changes`, the table after the feed's versions.
     """
-    keys = [f"k{i}" for i, _ in enumerate(article.identity)]
-    changed = net.select("*", F.col(AFTER).alias(ROW)).select(*net.columns, *_aliased_keys(article))
-    has_key: Column = F.lit(True)
-    for key in keys:
-        has_key = has_key & F.col(key).eqNullSafe(F.col(f"t_{key}"))
-    there = _one_per_key(_images(after, article), "t", article)
-    found = changed.join(there, on=has_key, how="left").select(
-        *(
-            F.coalesce(F.when(F.col(EXISTS), F.col("t")), AFTER).alias(name) if name == AFTER else name
-            for name in net.columns
-        )
+    image = image_type(net, AFTER)
+    told = (
+        net.where(EXISTS).select("*", F.col(AFTER).alias(ROW)).select(*net.columns, *_aliased_keys(article))
     )
-    return differing(found)
+    there = _images(after, article).select(F.col(ROW), *_aliased_keys(article, prefix="t_"))
+    is_there = same_image(AFTER, ROW, image)
+    for i, _ in enumerate(article.identity):
+        is_there = is_there & F.col(f"k{i}").eqNullSafe(F.col(f"t_k{i}"))
+    return told.join(there, on=is_there, how="left_anti").select(*net.columns)
 
 
 def _images(rows: DataFrame, article: PublishedArticle) -> DataFrame:

@@ -41,13 +41,13 @@ from triggers.net_changes import (
     EXISTED,
     EXISTS,
     HALF_UPDATES,
-    as_in_table,
     compared_versions,
     decided,
     differing,
     has_null_key,
     is_change,
     net_changes,
+    unlike_table,
 )
 
 log = logging.getLogger(__name__)
@@ -80,7 +80,7 @@ def materialised_net(spark: SparkSession, window: FeedWindow) -> tuple[DataFrame
     try:
         return _compared(spark, replace(window, gap=reason))
     except FeedGapError:
-        told = _as_in_table(spark, window) if window.retold_versions else None
+        told = _proved_true(spark, window) if window.retold_versions else None
         if told is None:
             raise
         return told
@@ -98,29 +98,38 @@ def _feed(spark: SparkSession, window: FeedWindow, *, by_files: Sequence[int]) -
     )
 
 
-def _as_in_table(spark: SparkSession, window: FeedWindow) -> tuple[DataFrame, dict[str, int]] | None:
+def _proved_true(spark: SparkSession, window: FeedWindow) -> tuple[DataFrame, dict[str, int]] | None:
     """Return what `materialised_net` does where delta-rs took away the files that it updated.
 
-    Its VACUUM leaves change files. Those tell which rows changed and what they were; what they are, the table does. None
-    if they are gone, too.
+    Its VACUUM leaves change files. They are believed if they tell of as many rows as were updated, and each row that they
+    come to is in the table. None otherwise, or if they are gone, too.
     """
     article = window.article
     try:
         feed = _feed(spark, window, by_files=())
         if feed is None:
             return None
+        is_post = F.col("_change_type") == "update_postimage"
+        versions = feed.where(is_post & F.col("_commit_version").isin(list(window.retold_versions)))
+        told = {row[0]: str(row[1]) for row in versions.groupBy("_commit_version").count().collect()}
+        if any(
+            commit.retells_rows and commit.metrics.get("num_updated_rows") != told.get(commit.version, "0")
+            for commit in window.user_commits
+        ):
+            return None
+        net, counts = _checked(spark, window, net_changes(feed, article))
         after = delta.read_version(spark, window.table, window.through_version_inclusive)
-        net = _checked(spark, window, as_in_table(net_changes(feed, article), after, article))
+        is_true = False
+        try:
+            is_true = unlike_table(net, after, article).isEmpty()
+        finally:
+            if not is_true:
+                let_go(net)
+        return (net, counts) if is_true else None
     except (PySparkException, Py4JJavaError) as error:
         if gone_reason(error) is None:
             raise
         return None
-    log.warning(
-        "%s: version %d was updated by delta-rs, and the files that it replaced are gone. Rows in which only the sign of a "
-        "zero changed are not told. Run `mergerepl validate` after the session.",
-        *(window.table, window.retold_versions[0]),
-    )
-    return net
 
 
 def _compared(spark: SparkSession, window: FeedWindow) -> tuple[DataFrame, dict[str, int]]:

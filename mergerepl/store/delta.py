@@ -42,8 +42,6 @@ _ONLY_RETAINED = "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFi
 _loading = Lock()
 """Held while that conf is off: another thread would take "false" for what to put back."""
 
-"""Between these, there are no letters."""
-
 COMMIT_ATTEMPTS = 8
 RETRY_WAIT_S = 0.2
 

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
+from functools import reduce
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
@@ -15,8 +16,8 @@ KeyBounds = Mapping[str, tuple[str, str]]
 _TYPES = ("tinyint", "smallint", "int", "bigint", "date", "string")
 """Types whose values sort alike in Spark, in the bounds of files and as text that is cast back."""
 
-_BELOW_SPACE = re.compile(r"[\x00-\x1f]")
-_LAST_BEFORE_SURROGATES, _LAST_SURROGATE = 0xD7FF, 0xDFFF
+_PRINTABLE = re.compile("[ -~]*")
+"""ASCII from the space on; the letter after each of these is ASCII, too."""
 
 
 def bound_measures(
@@ -66,11 +67,11 @@ def _bounded(article: PublishedArticle) -> dict[str, str]:
 
 
 def _within(key: Column, lowest: str, highest: str, type_: str) -> Column:
-    condition = key <= F.lit(highest).cast(type_)
     if type_ != "string":
-        return condition & (key >= F.lit(lowest).cast(type_))
-    lower = below_unpadded(lowest)
-    return condition & (key >= F.lit(lower)) if lower else condition
+        return (key >= F.lit(lowest).cast(type_)) & (key <= F.lit(highest).cast(type_))
+    lower, upper = below_unpadded(lowest), above_odd(highest)
+    ends = ([key >= F.lit(lower)] if lower else []) + ([key <= F.lit(upper)] if upper else [])
+    return reduce(Column.__and__, ends, F.lit(True))
 
 
 def below_unpadded(lowest: str) -> str:
@@ -78,10 +79,21 @@ def below_unpadded(lowest: str) -> str:
 
     Other engines write a char(n) as it is given, and so are the bounds of their files: 'ab' lies before 'ab   '. What
     sorts before a space ends the text, too: 'a' and 'a', tab, 'b' change places where they are padded. And as Spark pads
-    what such a column is compared with, the last letter is the one before it.
+    what such a column is compared with, the last letter is the one before it. What is no ASCII ends the text because in
+    Delta's bounds of a file each byte that is no UTF-8 is U+FFFD, which may lie on the other side of such a letter.
     """
-    kept = _BELOW_SPACE.split(lowest, maxsplit=1)[0].rstrip(" ")
-    if not kept:
-        return ""
-    before = ord(kept[-1]) - 1
-    return kept[:-1] + chr(_LAST_BEFORE_SURROGATES if before == _LAST_SURROGATE else before)
+    kept = _printable(lowest).rstrip(" ")
+    return kept[:-1] + chr(ord(kept[-1]) - 1) if kept else ""
+
+
+def above_odd(highest: str) -> str:
+    """Return a text that sorts after every key up to `highest`, of the same letters; '' if there is none."""
+    kept = _printable(highest)
+    if kept == highest or not kept:
+        return kept
+    return kept[:-1] + chr(ord(kept[-1]) + 1)
+
+
+def _printable(text: str) -> str:
+    found = _PRINTABLE.match(text)
+    return found.group() if found else ""

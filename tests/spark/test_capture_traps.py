@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 import mergerepl
 from mergerepl.errors import CaptureError, SchemaMismatchError
 from mergerepl.store.deltalog import head_version
-from triggers.errors import DuplicateKeyError, NullKeyError
+from triggers.errors import DuplicateKeyError, FeedGapError, NullKeyError
 
 
 class Site:
@@ -153,8 +153,8 @@ def delta_rs_computes_anew(site: Site, table: str, path: Path) -> int:
 
 def delta_rs_vacuumed(site: Site, table: str, path: Path) -> int:
     """The VACUUM of `deltalake` takes away the files that its UPDATE replaced, and leaves its change files."""
-    DeltaTable(str(path)).update(updates={"a": "concat('r', random())"}, predicate="id in (1, 2)")
-    DeltaTable(str(path)).delete("id = 4")
+    DeltaTable(str(path)).update(updates={"a": "'by rs'"}, predicate="id in (1, 2)")
+    DeltaTable(str(path)).delete("id in (2, 4)")
     DeltaTable(str(path)).vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
     return 3
 
@@ -348,6 +348,28 @@ def test_inv_24_what_cannot_be_captured_is_refused_by_name(spark: SparkSession, 
         else:
             spark.sql(f"restore table {site.table('hq', 'orders')} to version as of {version}")
     assert site.rows("north", "orders") == site.rows("hq", "orders")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        pytest.param("concat('r', random())", id="a value that comes out otherwise"),
+        pytest.param(
+            "case when id = 1 then a else 'x' end", id="a row left as it was", marks=pytest.mark.slow
+        ),
+    ],
+)
+def test_inv_24_an_update_of_delta_rs_that_nothing_proves_any_more_is_refused(
+    spark: SparkSession, replica_dir: Path, value: str
+) -> None:
+    site = Site(spark, replica_dir, ["orders"])
+    table = DeltaTable(str(site.path("hq", "orders")))
+    table.update(updates={"a": value}, predicate="id in (1, 2)")
+    table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+    before = versions(replica_dir)
+    with pytest.raises(FeedGapError, match="cannot be told any more: files of its changes were removed"):
+        site.sync()
+    assert versions(replica_dir) == before
 
 
 def versions(folder: Path) -> dict[str, int]:

@@ -274,6 +274,22 @@ def test_guids_in_another_case_are_one_row(spark: SparkSession, replica_dir: Pat
     assert {(f"{GUID}1", "twice", 0), (f"{LOW}5", "x", 5)} < set(pair.same_rows("assets"))
 
 
+def test_no_file_is_passed_over_for_a_key_in_it_that_is_no_utf8(
+    spark: SparkSession, replica_dir: Path
+) -> None:
+    """In Delta's bounds of a file it begins with U+FFFD, which sorts after the letters that the key sorts before."""
+    texts = "values (cast(X'80' as string), 'x'), ('я', 'y') t(k, v)"
+    pair = Pair(spark, replica_dir, {"texts": (f"select /*+ coalesce(1) */ * from {texts}", {"key": ["k"]})})
+    pair.sql("update north.texts set v = 'north' where v = 'y'")
+    assert pair.sync().upload.updates == 1
+    for replica in ("hq", "north"):
+        rows = spark.read.format("delta").load(str(replica_dir / replica / "texts"))
+        assert {tuple(row) for row in rows.selectExpr("hex(k)", "v").collect()} == {
+            ("80", "x"),
+            ("D18F", "north"),
+        }
+
+
 @pytest.mark.slow
 def test_keys_that_python_cannot_hold(spark: SparkSession, replica_dir: Path) -> None:
     """Bytes that are no UTF-8, dates after the year 9999: replicated as they are, told as text."""

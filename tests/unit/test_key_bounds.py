@@ -1,9 +1,9 @@
-"""The lower bound that prunes files of a MERGE, for texts that some engines pad and others do not."""
+"""The bounds that prune files, for texts that some engines pad and others do not, beside texts that are no UTF-8."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mergerepl.store.key_bounds import below_unpadded
+from mergerepl.store.key_bounds import above_odd, below_unpadded
 
 # Few letters, so that texts are alike: below a space, a space, the next one, after the surrogates.
 TEXTS = st.text("\x00\t !ab~\ue000", max_size=4)
@@ -23,3 +23,38 @@ def test_a_key_from_the_lowest_on_is_within_the_bound_padded_or_not(lowest: str,
 def test_a_key_from_the_lowest_on_is_within_the_bound_of_a_plain_string(lowest: str, key: str) -> None:
     assert lowest > key or below_unpadded(lowest) <= key
     below_unpadded(lowest).encode()
+
+
+@given(key=TEXTS, highest=TEXTS)
+def test_a_key_up_to_the_highest_is_within_the_bound(key: str, highest: str) -> None:
+    upper = above_odd(highest)
+    assert key > highest or not upper or key <= upper
+
+
+PIECES = st.sampled_from([b"a", b"b", b"\x80", b"\xff", "я".encode(), "\ufffe".encode(), "😀".encode()])
+KEYS = st.lists(PIECES, min_size=1, max_size=3).map(b"".join)
+
+
+def is_text(key: bytes) -> bool:
+    return key.decode(errors="ignore").encode() == key
+
+
+def as_in_the_log(key: bytes) -> bytes:
+    """Delta keeps the bounds of a file as JSON."""
+    return key.decode(errors="replace").encode()
+
+
+@given(changed=st.lists(KEYS.filter(is_text), min_size=1, max_size=3), others=st.lists(KEYS, max_size=3))
+def test_a_file_with_a_changed_key_is_read_whatever_other_keys_it_has(
+    changed: list[bytes], others: list[bytes]
+) -> None:
+    lower, upper = below_unpadded(min(changed).decode()), above_odd(max(changed).decode())
+    for key in changed:
+        lowest, highest = as_in_the_log(min([key, *others])), as_in_the_log(max([key, *others]))
+        assert not lower or highest >= lower.encode()
+        assert not upper or lowest <= upper.encode()
+
+
+def test_ascii_keys_have_narrow_bounds() -> None:
+    assert (below_unpadded("order-1"), above_odd("order-7")) == ("order-0", "order-7")
+    assert (below_unpadded("orderé"), above_odd("orderé")) == ("ordeq", "ordes")
