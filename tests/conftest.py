@@ -42,7 +42,7 @@ def worker_spark() -> Iterator[SparkSession]:
     """The worker's session, in a JVM with the quick compiler alone.
 
     Tests run thousands of different queries, each a few times: the full compiler takes a third of two cores for them,
-    and the suite then takes 1.4 times as long (measured).
+    and the first two fifths of the tests then took 1.4 times as long (measured).
     """
     from mergerepl import spark as engine
 

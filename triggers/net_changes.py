@@ -4,13 +4,15 @@ Merge session step: capture, before lineages are bumped. Reads the feed of one a
 Whatever a user did to a row since the last capture (also within one commit) becomes one before and one after.
 """
 
+from collections.abc import Iterable
+
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from mergerepl.changes import ROW
 from mergerepl.model.article import PublishedArticle
-from mergerepl.store.images import identity_value, image_hash, image_type, row_image, same_image
+from mergerepl.store.images import all_true, identity_value, image_hash, image_type, row_image, same_image
 from mergerepl.store.made_once import made_once
 
 BEFORE = "before"
@@ -112,9 +114,7 @@ def decided(net: DataFrame, before: DataFrame, after: DataFrame, article: Publis
     Reads: `net_changes`, the table before the feed's versions and after them.
     """
     doubtful = net.where(DOUBTFUL).select(F.col(AFTER).alias(ROW)).select(*_aliased_keys(article))
-    has_key: Column = F.lit(True)
-    for i, key in enumerate(_keys(article)):
-        has_key = has_key & key.eqNullSafe(F.col(f"k{i}"))
+    has_key = _same_keys(_keys(article))
     old, new = (
         _images(rows, article).join(doubtful, on=has_key, how="left_semi") for rows in (before, after)
     )
@@ -127,15 +127,19 @@ def unlike_table(net: DataFrame, after: DataFrame, article: PublishedArticle) ->
 
     Reads: `net_changes`, the table after the feed's versions.
     """
-    image = image_type(net, AFTER)
-    told = (
-        net.where(EXISTS).select("*", F.col(AFTER).alias(ROW)).select(*net.columns, *_aliased_keys(article))
+    keyed = (
+        net.where(EXISTS).select("*", F.col(AFTER).alias(ROW)).select("*", *_aliased_keys(article)).drop(ROW)
     )
-    there = _images(after, article).select(F.col(ROW), *_aliased_keys(article, prefix="t_"))
-    is_there = same_image(AFTER, ROW, image)
-    for i, _ in enumerate(article.identity):
-        is_there = is_there & F.col(f"k{i}").eqNullSafe(F.col(f"t_k{i}"))
-    return told.join(there, on=is_there, how="left_anti").select(*net.columns)
+    # The images hold the keys, too; those that are told apart are what Spark can join on.
+    is_there = _same_keys(_keys(article)) & same_image(AFTER, ROW, image_type(net, AFTER))
+    return keyed.join(_images(after, article), on=is_there, how="left_anti").select(*net.columns)
+
+
+def updated_rows(feed: DataFrame, versions: Iterable[int]) -> DataFrame:
+    """Return of how many updated rows a feed tells in each of some versions: version, rows. A row is missing for none."""
+    is_asked = F.col(_COMMIT_VERSION).isin(list(versions))
+    updated = feed.where(is_asked & (F.col(_CHANGE_TYPE) == "update_postimage"))
+    return updated.groupBy(F.col(_COMMIT_VERSION).alias("version")).agg(F.count(F.lit(1)).alias("rows"))
 
 
 def _images(rows: DataFrame, article: PublishedArticle) -> DataFrame:
@@ -145,10 +149,8 @@ def _images(rows: DataFrame, article: PublishedArticle) -> DataFrame:
 def _compared(before: DataFrame, after: DataFrame, article: PublishedArticle) -> DataFrame:
     """Return the net changes between two sets of images (column row)."""
     old, new = _one_per_key(before, BEFORE, article), _one_per_key(after, AFTER, article)
-    same_key: Column = F.lit(True)
-    for i, _ in enumerate(article.identity):
-        same_key = same_key & F.col(f"{BEFORE}_k{i}").eqNullSafe(F.col(f"{AFTER}_k{i}"))
-    spans = old.join(new, on=same_key, how="full_outer").select(
+    keys = [F.col(f"{BEFORE}_k{i}") for i, _ in enumerate(article.identity)]
+    spans = old.join(new, on=_same_keys(keys, prefix=f"{AFTER}_"), how="full_outer").select(
         (F.col(BEFORE).isNotNull() & (F.col(AFTER).isNull() | (F.col(f"{BEFORE}_rows") == 1))).alias(EXISTED),
         F.coalesce(BEFORE, AFTER).alias(BEFORE),
         F.col(AFTER).isNotNull().alias(EXISTS),
@@ -196,3 +198,8 @@ def _keys(article: PublishedArticle) -> list[Column]:
 
 def _aliased_keys(article: PublishedArticle, *, prefix: str = "") -> list[Column]:
     return [key.alias(f"{prefix}k{i}") for i, key in enumerate(_keys(article))]
+
+
+def _same_keys(keys: Iterable[Column], *, prefix: str = "") -> Column:
+    """Return whether keys are those of a frame's columns `<prefix>k0`, …; NULL is the same as NULL."""
+    return all_true([key.eqNullSafe(F.col(f"{prefix}k{i}")) for i, key in enumerate(keys)])

@@ -48,6 +48,7 @@ from triggers.net_changes import (
     is_change,
     net_changes,
     unlike_table,
+    updated_rows,
 )
 
 log = logging.getLogger(__name__)
@@ -67,16 +68,15 @@ def materialised_net(spark: SparkSession, window: FeedWindow) -> tuple[DataFrame
     """
     if window.gap is not None:
         return _compared(spark, window)
+    reason: str | None = "its feed may tell something else than delta-rs wrote"
     try:
         feed = _feed(spark, window, by_files=window.retold_versions)
         if feed is not None:
             return _checked(spark, window, net_changes(feed, window.article))
-        reason = "its feed may tell something else than delta-rs wrote"
     except (PySparkException, Py4JJavaError) as error:
-        gone = gone_reason(error)
-        if gone is None:
+        reason = gone_reason(error)
+        if reason is None:
             raise
-        reason = gone
     try:
         return _compared(spark, replace(window, gap=reason))
     except FeedGapError:
@@ -109,9 +109,8 @@ def _proved_true(spark: SparkSession, window: FeedWindow) -> tuple[DataFrame, di
         feed = _feed(spark, window, by_files=())
         if feed is None:
             return None
-        is_post = F.col("_change_type") == "update_postimage"
-        versions = feed.where(is_post & F.col("_commit_version").isin(list(window.retold_versions)))
-        told = {row[0]: str(row[1]) for row in versions.groupBy("_commit_version").count().collect()}
+        updated = updated_rows(feed, window.retold_versions).collect()
+        told = {row["version"]: str(row["rows"]) for row in updated}
         if any(
             commit.retells_rows and commit.metrics.get("num_updated_rows") != told.get(commit.version, "0")
             for commit in window.user_commits

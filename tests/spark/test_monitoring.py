@@ -49,7 +49,11 @@ class Story:
         return capture_replica(self.path(name), progress=NoProgress())
 
 
-def begin(spark: SparkSession, folder: Path) -> Story:
+@pytest.fixture(scope="module")
+def begun(spark: SparkSession, worker_folder: Path) -> Story:
+    """The replicas before anything happened; its tests take copies."""
+    folder = worker_folder / uuid.uuid4().hex[:12]
+    folder.mkdir()
     hub = Hub(folder)
     hub.table("orders", {"id": [1, 2, 3], "note": ["a", None, "c"], "amount": [1.5, 2.5, 3.5]})
     hub.table("lines", {"order_id": [1, 1], "n": [1, 2], "item": ["x", "y"]})
@@ -58,14 +62,6 @@ def begin(spark: SparkSession, folder: Path) -> Story:
     hub.subscribe("south", type=SubscriberType.CLIENT)
     hub.apply()
     return Story(spark, hub)
-
-
-@pytest.fixture(scope="module")
-def begun(spark: SparkSession, worker_folder: Path) -> Story:
-    """The replicas before anything happened; its tests take copies."""
-    folder = worker_folder / uuid.uuid4().hex[:12]
-    folder.mkdir()
-    return begin(spark, folder)
 
 
 def copy_of(begun: Story, folder: Path) -> Story:
