@@ -17,10 +17,10 @@ check: setup ## lint, types and the tests that need no Spark: seconds
 	.venv/bin/python -m mypy
 	.venv/bin/python -m pytest tests/unit
 
-test: ## everything
+test: ## lint, types, the tests but for the slow ones
 	scripts/test
 
-long: ## everything, with many more drawn examples
+long: ## all tests, with many more drawn examples
 	scripts/test --long
 
 demo: ## the whole story on sample data

@@ -234,6 +234,7 @@ def _start(*, long_running: bool) -> SparkSession:
         ).items():
             builder = builder.config(key, value)
         _embedded, _owner = (own_jvm, builder.getOrCreate()), os.getpid()
+        _write_no_checksum_files()
     except BaseException as error:
         _forget_gateway()
         jvm.stop(own_jvm)
@@ -288,6 +289,18 @@ def _remember_functions() -> None:
         found = _LookedUpOnce(name, java._gateway_client)
         setattr(java, name, found)
         setattr(java, imported, found)
+
+
+def _write_no_checksum_files() -> None:
+    """Keep Hadoop from writing a file `.<name>.crc` beside each file on a local path.
+
+    Each costs a process (`chmod`, 3 ms). Parquet's pages hold checksums themselves; writers without Hadoop neither write
+    nor read such files, and leave stale ones behind.
+    """
+    java: Any = SparkContext._jvm
+    files = getattr(java, "org.apache.hadoop.fs.FileSystem")
+    configuration = getattr(java, "org.apache.hadoop.conf.Configuration")
+    files.getLocal(configuration()).setWriteChecksum(False)
 
 
 def _forget_gateway(*, is_ours: bool = True) -> None:

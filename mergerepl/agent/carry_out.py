@@ -121,6 +121,7 @@ def carry_out(
     record(outcome)
     failpoint("session.before_drop")
     drop(changeset.folder)
+    failpoint("session.before_unlink")
     pointer(replicas[SUBSCRIBER], manifest.session).unlink(missing_ok=True)
     failpoint("session.after_drop")
     return outcome

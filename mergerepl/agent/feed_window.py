@@ -40,6 +40,8 @@ class FeedWindow:
     is_late: bool = False
     generated_columns: Mapping[str, str] = field(default_factory=dict)
     timestamp_partitions: tuple[str, ...] = ()
+    metadata_versions: tuple[int, ...] = ()
+    """Those that state the table's metadata."""
 
     @property
     def retold_versions(self) -> tuple[int, ...]:
@@ -81,6 +83,7 @@ def feed_window(
     try:
         found = list(commits(table, from_version_exclusive=captured, through_version_inclusive=head))
     except TruncatedLogError:
+        _schema_gap(replica, article, [], None, at_head=None if is_late else metadata)
         gone = "versions are gone from its log"
         return FeedWindow(article, table, captured, head, (), (), gone, is_late, generated, timestamps)
     has_metadata = any(commit.metadata is not None for commit in found)
@@ -93,8 +96,19 @@ def feed_window(
     written = {commit.version for commit in found if commit.data_change}
     own_versions = tuple(sorted(written - {commit.version for commit in user_commits}))
     gap = undone or _feed_gap(found, user_commits)
+    stated = tuple(commit.version for commit in found if commit.metadata is not None)
     return FeedWindow(
-        article, table, captured, head, user_commits, own_versions, gap, is_late, generated, timestamps
+        article,
+        table,
+        captured,
+        head,
+        user_commits,
+        own_versions,
+        gap,
+        is_late,
+        generated,
+        timestamps,
+        stated,
     )
 
 

@@ -31,7 +31,9 @@ def record(
     for name, replica in ((PUBLISHER, publisher), (SUBSCRIBER, subscriber)):
         failpoint(f"history.before_{name}")
         replica.control.append(sessions.SESSIONS, [session])
+        failpoint(f"history.before_articles_of_{name}")
         replica.control.append(sessions.ARTICLEHISTORY, articles)
+        failpoint(f"history.before_message_of_{name}")
         replica.control.append(sessions.HISTORY, [comment])
 
 

@@ -95,6 +95,7 @@ def _feed(spark: SparkSession, window: FeedWindow, *, by_files: Sequence[int]) -
         through_version_inclusive=last,
         own_versions=[version for version in window.own_versions if first < version < last],
         by_files=by_files,
+        is_one_metadata=not any(first < version <= last for version in window.metadata_versions),
     )
 
 

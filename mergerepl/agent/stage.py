@@ -23,6 +23,7 @@ from mergerepl.store.in_memory import Kept
 from mergerepl.store.key_bounds import bound_measures, bounds_found
 from mergerepl.store.made_once import made_once
 from mergerepl.store.passed import passed
+from mergerepl.store.plain_files import write_files
 from mergerepl.store.replica import Replica
 from mergerepl.store.runs import SEQ, current_rows, read_runs
 from mergerepl.systables import genhistory
@@ -128,7 +129,7 @@ def stage_article(
     """
     observation = Observation()
     observed = rows.observe(observation, *_measures(article))
-    observed.write.mode("overwrite").parquet(str(folder))
+    write_files(observed, folder)
     found = observation.get
     for side, sender in changes.OTHER_SIDE.items():
         if found[f"{side}_unnumbered"]:

@@ -163,6 +163,7 @@ def staged_changeset(
     changeset = Changeset(folder, manifest)
     publisher = sides[PUBLISHER]
     told = json.dumps({"publisher": str(publisher.replica.root), "replid": publisher.info.replid})
+    failpoint("stage.before_pointer")
     write_durably(pointer(sides[SUBSCRIBER].replica, session), told)
     failpoint("stage.before_manifest")
     changeset.commit()

@@ -54,6 +54,8 @@ def session_confs(*, scratch: Path, cores: int, long_running: bool) -> dict[str,
         "spark.sql.codegen.maxFields": "200",
         # A file that cannot be read is an error, whatever a spark-defaults.conf says.
         **dict.fromkeys(PASSES_OVER_FILES, "false"),
+        # Each page of a file has a checksum of its own, whoever wrote it; the embedded session makes no `.crc` files.
+        "spark.hadoop.parquet.page.verify-checksum.enabled": "true",
         # Times in system tables and filters mean the same on every machine.
         "spark.sql.session.timeZone": "UTC",
         # No column appears in a user's table because a source had it: schema changes are a step of their own.

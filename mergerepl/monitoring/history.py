@@ -67,14 +67,18 @@ def _require_known(replica: Replica, subscriber: str) -> None:
 def _last_sessions(replica: Replica, limit: int, subscriber: str | None) -> list[Row]:
     table = replica.control.path(sessions.SESSIONS.name)
     where = None if subscriber is None else _ran_for(replica, subscriber)
-    # A session is recorded at most twice: by the run that died, and by the one that rolled it forward.
-    order = f"order by start_time desc, end_time desc limit {2 * limit}"
     known = sessions.SESSIONS
-    rows = read_rows(table, known.names, where=where, order_limit=order, required=known.required)
-    unique: dict[str, Row] = {}
-    for row in rows:
-        unique.setdefault(row["session_id"], row)
-    return list(unique.values())[:limit]
+    # A session is recorded by the run that carried it out, and again by each that finished it after another had died.
+    most = 2 * limit
+    while True:
+        order = f"order by start_time desc, end_time desc limit {most}"
+        rows = read_rows(table, known.names, where=where, order_limit=order, required=known.required)
+        unique: dict[str, Row] = {}
+        for row in rows:
+            unique.setdefault(row["session_id"], row)
+        if len(unique) >= limit or len(rows) < most:
+            return list(unique.values())[:limit]
+        most *= 2
 
 
 def _ran_for(replica: Replica, subscriber: str) -> str:

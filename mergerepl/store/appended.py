@@ -27,7 +27,7 @@ from mergerepl.spark import new_session
 from mergerepl.store.control import reason_of, refuse_empty_commit
 from mergerepl.store.delta import Transaction, read_back
 from mergerepl.store.deltalog import STATS_PROPERTY, head_version
-from mergerepl.store.plain_files import plain_files, read_files, schema_of
+from mergerepl.store.plain_files import plain_files, read_files, schema_of, write_files
 from mergerepl.store.sql import quote
 from mergerepl.systables.contents import SEQ
 
@@ -101,7 +101,7 @@ def _written(rows: DataFrame, table: Path, schema: StructType) -> list[Path]:
     for left in set(table.glob("run-*")) - _being_written:
         shutil.rmtree(left, ignore_errors=True)
     try:
-        rows.write.parquet(str(folder))
+        write_files(rows, folder)
         # Spark's names hold a UUID of each write.
         files = [file.rename(table / file.name) for file in sorted(folder.glob("*.parquet"))]
     finally:

@@ -81,14 +81,22 @@ def read_feed(
     through_version_inclusive: int,
     own_versions: Sequence[int] = (),
     by_files: Sequence[int] = (),
+    is_one_metadata: bool = False,
 ) -> DataFrame | None:
     """Return the change feed of a version range without the agent's own commits.
 
-    `by_files`: versions that are told by the rows of the files that came and went, whatever changes their writer tells of;
-    None where Delta is another one (Databricks), which does not tell these.
+    Args:
+        spark: Session that reads.
+        table: The user's table.
+        from_version_exclusive: The version before the first.
+        through_version_inclusive: The last version.
+        own_versions: Versions that are left out.
+        by_files: Versions that are told by the rows of the files that came and went, whatever changes their writer tells
+            of; None where Delta is another one (Databricks), which does not tell these.
+        is_one_metadata: The table's metadata is the same from the first version to the last.
     """
     bounds = from_version_exclusive + 1, through_version_inclusive
-    feed = _feed_as_stored(spark, table, *bounds)
+    feed = _feed_as_stored(spark, table, *bounds, is_one_metadata=is_one_metadata)
     if feed is None and by_files:
         return None
     if feed is None:
@@ -100,7 +108,7 @@ def read_feed(
     if not by_files:
         return told
     # The version is a partition column of what Delta reads here: of the other versions no file is opened.
-    of_files = _feed_as_stored(spark, table, *bounds, by_files=True)
+    of_files = _feed_as_stored(spark, table, *bounds, by_files=True, is_one_metadata=is_one_metadata)
     return None if of_files is None else told.unionByName(of_files.where(version.isin(list(by_files))))
 
 
@@ -111,6 +119,7 @@ def _feed_as_stored(
     through_version_inclusive: int,
     *,
     by_files: bool = False,
+    is_one_metadata: bool,
 ) -> DataFrame | None:
     """Return the feed without Delta's reader in between, None where Delta is another one (Databricks).
 
@@ -127,10 +136,13 @@ def _feed_as_stored(
         delta_log = getattr(jvm, "org.apache.spark.sql.delta.DeltaLog").forTable(session, str(table))
         at_end = delta_log.getSnapshotAt(through_version_inclusive, nothing, nothing, False)
         snapshot = getattr(jvm, "scala.Option").apply(at_end)
+        # Of the first version Delta wants the metadata alone. Its whole state may be gone from the log, whose cleanup by
+        # older writers leaves versions that no checkpoint lies before.
+        at_start = snapshot if is_one_metadata else nothing
         versions = from_version_inclusive, through_version_inclusive
         with _active(jvm, session):
             feed = reader.changesToBatchDF(
-                delta_log, *versions, session, nothing, snapshot, by_files, nothing
+                delta_log, *versions, session, nothing, snapshot, by_files, at_start
             )
     except Py4JJavaError:
         raise

@@ -52,9 +52,9 @@ class CommitMark:
         return json.dumps({"mergerepl": asdict(self)}, separators=(",", ":"), sort_keys=True)
 
     @staticmethod
-    def of_user_metadata(text: str | None) -> "CommitMark | None":
-        """Return the mark of a commit, or None if the commit is not ours."""
-        if not text or not text.startswith('{"mergerepl":'):
+    def of_user_metadata(text: object) -> "CommitMark | None":
+        """Return the mark of a commit, or None if the commit is not ours; other writers may state any JSON."""
+        if not isinstance(text, str) or not text.startswith('{"mergerepl":'):
             return None
         try:
             mark = json.loads(text)["mergerepl"]
@@ -104,6 +104,8 @@ class TableMetadata:
         return self.configuration.get(CDF_PROPERTY, "false").lower() == "true"
 
 
+_DELTA_RS = "delta-rs"
+
 APPLY_STEP = "apply:"
 """How the steps of a session's MERGEs begin."""
 
@@ -135,7 +137,7 @@ class Commit:
         `random()` and `uuid()` come to another value then, and a zero that only changed its sign is left out. Before
         its version 0.25 it did so for a MERGE, too; what is named `delta-rs.…` (until 1.0) may be as old as that.
         """
-        is_update = self.operation == "UPDATE" and self.engine.startswith("delta-rs")
+        is_update = self.operation == "UPDATE" and self.engine.startswith(_DELTA_RS)
         return is_update or (self.operation == "MERGE" and self.engine.startswith("delta-rs."))
 
     @property
@@ -258,7 +260,15 @@ def actions_of(text: str) -> list[dict[str, Any]]:
 
     Raises: ValueError if it is not JSON.
     """
-    return [json.loads(line) for line in text.split("\n") if line.strip()]
+    return [json.loads(line, object_pairs_hook=_first_named) for line in text.split("\n") if line.strip()]
+
+
+def _first_named(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of JSON. delta-rs before 1.6 writes what its caller calls `operation`, say, after its own."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        found.update(reversed(pairs))
+    return found
 
 
 def read_commit(table: Path, version: int) -> Commit:
@@ -341,8 +351,15 @@ def _commit_of(table: Path, version: int, actions: list[dict[str, Any]]) -> Comm
         tuple(foreign_removed),
         has_vectors,
         drops_vectors,
-        str(info.get("engineInfo") or info.get("clientVersion") or ""),
+        _engine(info),
     )
+
+
+def _engine(info: Mapping[str, Any]) -> str:
+    """Return who wrote a commit. What a caller of delta-rs calls `engineInfo` is no engine beside its `clientVersion`."""
+    client = str(info.get("clientVersion") or "")
+    stated = str(info.get("engineInfo") or client)
+    return client if client.startswith(_DELTA_RS) and not stated.startswith(_DELTA_RS) else stated
 
 
 def _files_of(action: Mapping[str, Any]) -> Iterator[str]:

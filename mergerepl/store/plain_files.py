@@ -6,6 +6,7 @@ Rebuilding takes Delta on Spark 0.4 s for the smallest table, in jobs of its own
 import json
 import logging
 import re
+import shutil
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,8 +28,8 @@ _READER_FEATURES = frozenset({"timestampNtz"})
 _FILES_AT_MOST = 1000
 """Spark is told every file by its name; of more, Delta on Spark knows them quicker."""
 
-_RELATIVE_NAME = re.compile(r"[^/%:*?\[{\\][^%:*?\[{\\]*")
-"""A path below the table that is written in the log as it is, and that Spark does not take for a pattern."""
+_RELATIVE_NAME = re.compile(r"(?!(.*/)?[._])[^/%:*?\[{\\][^%:*?\[{\\]*")
+"""A path below the table that is written in the log as it is, and that Spark takes neither for a pattern nor for hidden."""
 
 
 def plain_files(log: DeltaTable, *, bounded: Collection[str] = ()) -> list[dict[str, Any]] | None:
@@ -65,6 +66,19 @@ def read_files(
 ) -> DataFrame:
     """Return some columns of some files (at least one)."""
     return spark.read.schema(schema).parquet(*(str(table / each["path"]) for each in files))
+
+
+def write_files(rows: DataFrame, folder: Path) -> None:
+    """Write rows as Parquet files of a folder, in place of what it holds.
+
+    On a local path Spark starts a process (`chmod`, 3 ms) for each file and each folder that it makes. So there is no
+    marker file, and what Hadoop's FileOutputCommitter would make before the first row is there already.
+    """
+    if folder.exists():
+        shutil.rmtree(folder)
+    (folder / "_temporary" / "0" / "_temporary").mkdir(parents=True)
+    writer = rows.write.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
+    writer.mode("append").parquet(str(folder))
 
 
 def foreign_file(spark: SparkSession, table: Path, version: int) -> str | None:

@@ -31,7 +31,9 @@ WORDS = [
 
 
 @pytest.mark.parametrize(("arguments", "says"), WORDS)
-def test_words_that_are_wrong(refused: Refused, arguments: tuple[str, ...], says: tuple[str, ...]) -> None:
+def test_inv_43_words_that_are_wrong(
+    refused: Refused, arguments: tuple[str, ...], says: tuple[str, ...]
+) -> None:
     refused(*arguments, code=2, says=says)
 
 
@@ -117,7 +119,8 @@ def test_places_that_are_no_folder(
 
 
 @pytest.mark.parametrize("name", [name for names in COMMANDS.values() for name in names])
-def test_40_no_command_tells_credentials(network: Network, name: str) -> None:
+def test_inv_46_no_command_tells_credentials(network: Network, name: str) -> None:
+    """Case 40 of the bad inputs."""
     subcommand = ("list",) if name == "conflicts" else ()
     options = ("--article", "orders", "--key", "id=1") if name == "row" else ()
     for extra in ((), ("--json",), ("--verbose",)):

@@ -22,7 +22,7 @@ COMMANDS = [
 
 @pytest.mark.parametrize("case", BAD_TEXTS)
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_bad_text_is_refused_by_every_command(
+def test_inv_43_a_bad_text_is_refused_by_every_command(
     folder: Path, refused: Refused, command: tuple[str, ...], case: str
 ) -> None:
     """`test_config` says what each message holds; here it is the only one, and the command's exit code."""

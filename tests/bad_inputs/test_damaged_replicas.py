@@ -177,7 +177,7 @@ EDITED: list[Any] = [
 
 
 @pytest.mark.parametrize(("edit", "commands", "code", "says"), EDITED)
-def test_a_system_table_edited_by_hand(
+def test_inv_39_43_a_system_table_edited_by_hand(
     network: Network,
     refused: Refused,
     edit: Callable[[Network], None],

@@ -144,7 +144,7 @@ def test_71_what_is_too_long_is_refused_where_it_is_written(odd: Odd) -> None:
     assert head_version(odd.path("north", "ruled")) == before
 
 
-def test_100_values_that_python_cannot_hold_travel_as_they_are(odd: Odd) -> None:
+def test_inv_42_values_that_python_cannot_hold_travel_as_they_are(odd: Odd) -> None:
     columns = ("id", *(f"cast({name} as string)" for name in TYPES))
     rows = odd.rows("hq", "extremes", *columns)
     assert rows == odd.rows("north", "extremes", *columns) == [(1, *LATE), (2, *LATE), (3, *EARLY)]

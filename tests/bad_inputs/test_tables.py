@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("no_engine")
 
 
 @pytest.mark.parametrize("case", TABLES)
-def test_a_table_that_cannot_be_published(folder: Path, refused: Refused, case: str) -> None:
+def test_inv_43_a_table_that_cannot_be_published(folder: Path, refused: Refused, case: str) -> None:
     """`test_publish_refusals` says what each message holds; here it is the only one, and the exit code."""
     prepare, article, _ = TABLES[case]
     if not article.identity:

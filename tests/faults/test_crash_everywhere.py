@@ -34,9 +34,8 @@ def _names_of(argument: ast.expr) -> set[str]:
     if isinstance(argument, ast.Constant):
         return {str(argument.value)}
     assert isinstance(argument, ast.JoinedStr)
-    constant = next(part.value for part in argument.values if isinstance(part, ast.Constant))
-    prefix_is_side = isinstance(argument.values[0], ast.FormattedValue)
-    return {f"{side}{constant}" if prefix_is_side else f"{constant}{side}" for side in SIDES}
+    parts = [part.value if isinstance(part, ast.Constant) else None for part in argument.values]
+    return {"".join(side if part is None else str(part) for part in parts) for side in SIDES}
 
 
 POINTS = [point for point in named_points() if not point.startswith("late.")]

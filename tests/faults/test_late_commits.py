@@ -21,7 +21,10 @@ from mergerepl import failpoints
 from mergerepl.agent import carry_out
 from mergerepl.apply.side import Side
 from mergerepl.changeset import Changeset
-from mergerepl.errors import ApplyError
+from mergerepl.errors import ApplyError, CommitConflictError
+from mergerepl.store import delta
+from mergerepl.store.engine_errors import COMMIT_CONFLICTS
+from mergerepl.store.replica import Replica
 from tests.properties.engine_network import EngineNetwork, Setting
 from tests.properties.reference import Subscriber
 from tests.spark.test_capture_traps import Site
@@ -306,6 +309,31 @@ def test_inv_31_44_late_halves_that_a_constraint_with_a_left_out_column_does_not
     assert (pair.rows("hq", "lines"), pair.rows("north", "lines")) == ([(1, 1, 9, 90)], [(1, 1, 9)])
     (lost,) = mergerepl.conflict_records(replica_dir / "hq", with_rows=True)
     assert lost.losing_row == {"id": 1, "a": 8, "b": 1}
+
+
+def test_inv_31_a_merge_that_loses_every_commit_ends_with_its_session_staged(
+    spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = EngineNetwork(spark, replica_dir, Setting((Subscriber("north"),)), {"k0": row("a", "b")})
+    engine.write("north", {"k0": row("north", "b")})
+    hub = Replica(engine.path("hub"))
+    before = hub.subscriptions()
+    tried: list[object] = []
+
+    def lost(*arguments: object) -> None:
+        tried.append(arguments)
+        raise COMMIT_CONFLICTS[0]("another writer was first")
+
+    with monkeypatch.context() as context:
+        context.setattr(delta, "_merge", lost)
+        context.setattr(delta, "RETRY_WAIT_S", 0)
+        with pytest.raises(CommitConflictError, match=r"lost 8 commits in a row.*stays staged; run again"):
+            engine.sync("north")
+    assert len(tried) == delta.COMMIT_ATTEMPTS
+    assert hub.subscriptions() == before
+    assert engine.rows("hub")["k0"][0] == "a"
+    assert engine.sync("north").recovered == 1
+    assert engine.rows("hub") == engine.rows("north") == {"k0": ["north", "b", None]}
 
 
 @pytest.mark.timeout(900)

@@ -1,6 +1,7 @@
 """Users write at three replicas while two agents synchronise them; every write is followed to its end (I1, I2, I6, I7).
 
-`MERGEREPL_SOAK_SECONDS` says for how long they write.
+They write between the sessions, as jobs that hold `mergerepl.lock` do; `test_late_commits.py` has those that write in the
+middle of one. `MERGEREPL_SOAK_SECONDS` says for how long they write.
 """
 
 import json

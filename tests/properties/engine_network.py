@@ -6,7 +6,7 @@ few syncs; the cost is commits, not histories.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ from deltalake import DeltaTable as LogTable
 from pyspark.sql import SparkSession
 
 import mergerepl
-from mergerepl.lineage.value import replica_nickname
+from mergerepl.lineage.value import covers, replica_nickname
 from tests.properties.reference import Conflict, Network, Subscriber
 
 COLUMNS = ("a", "b", "c")
@@ -33,6 +33,24 @@ class Setting:
     subscribers: tuple[Subscriber, ...]
     tracking: str = "row"
     resolution: str = "row"
+
+
+@dataclass(frozen=True)
+class Tracked:
+    """Lineage of a row (writer -> version), and who last changed each column that ever changed."""
+
+    lineage: Mapping[int, int]
+    changed_by: Mapping[str, int]
+
+    @property
+    def nicknames(self) -> frozenset[int]:
+        """The replicas whose changes the row includes."""
+        return frozenset(replica_nickname(writer) for writer in self.lineage)
+
+    @property
+    def columns(self) -> dict[str, int]:
+        """The replica that last changed each column."""
+        return {name: replica_nickname(writer) for name, writer in self.changed_by.items()}
 
 
 class EngineNetwork:
@@ -113,6 +131,8 @@ class EngineNetwork:
     def rows(self, replica: str) -> Rows:
         """Return key -> values of one replica's table."""
         table = LogTable(str(self.path(replica) / "t")).to_pyarrow_table().to_pydict()
+        twice = [key for key, count in Counter(table["id"]).items() if count > 1]
+        assert twice == [], f"{replica} holds rows twice"
         return {key: values for key, *values in zip(table["id"], *(table[c] for c in COLUMNS), strict=True)}
 
     def conflicts(self) -> list[tuple[str, int, str, str, tuple[str | None, ...] | None]]:
@@ -135,15 +155,23 @@ class EngineNetwork:
 
     def lineages(self, replica: str) -> dict[str, frozenset[int]]:
         """Return key -> nicknames of the replicas whose changes a row (or its tombstone) includes."""
+        return {key: tracked.nicknames for key, tracked in self.tracked(replica).items()}
+
+    def tracked(self, replica: str) -> dict[str, Tracked]:
+        """Return key -> what is known of a row's (or its tombstone's) past."""
         from mergerepl.store.replica import Replica
         from mergerepl.store.runs import current_rows, read_runs
 
         there = Replica(self.path(replica))
         seq = there.info().last_seq
         runs = read_runs(self.spark, there.folder, there.articles[0], through_seq_inclusive=seq)
-        told = current_rows(runs).selectExpr("row.c0 as key", "map_keys(lineage) as nicknames").toArrow()
-        pairs = zip(*told.to_pydict().values(), strict=True)
-        return {key: frozenset(replica_nickname(n) for n in nicknames) for key, nicknames in pairs}
+        told = current_rows(runs).selectExpr("row.c0 as key", "lineage", "colv1").toArrow().to_pylist()
+        return {
+            row["key"]: Tracked(
+                dict(row["lineage"]), {name: by["nickname"] for name, by in row["colv1"] or ()}
+            )
+            for row in told
+        }
 
 
 def _rows(table: Path) -> list[dict[str, Any]]:
@@ -164,27 +192,52 @@ def model_conflict(conflict: Conflict) -> tuple[str, int, str, str, tuple[str | 
 
 
 def differing_keys(engine: EngineNetwork, model: Network) -> dict[str, list[str]]:
-    """Return key -> what differs between engine and model: rows, conflicts, lineages."""
-    found: dict[str, list[str]] = {}
-
-    def note(key: str, text: str) -> None:
-        found.setdefault(key, []).append(text)
-
+    """Return key -> what differs between engine and model: rows, conflicts, what is known of their past."""
+    found: defaultdict[str, list[str]] = defaultdict(list)
     for name in engine.names:
         rows = engine.rows(name)
         expected = {key: [row[c] for c in COLUMNS] for key, row in model.rows(name).items()}
         for key in {*rows, *expected}:
             if rows.get(key) != expected.get(key):
-                note(key, f"row at {name}: engine {rows.get(key)}, model {expected.get(key)}")
-        lineages = engine.lineages(name)
-        replica = model.replicas[name]
-        for key in {*lineages, *replica.contents, *replica.tombstones}:
-            meta = replica.meta(key)
-            nicknames = frozenset(meta.lineage) if meta else None
-            if lineages.get(key) != nicknames:
-                note(key, f"lineage at {name}: engine {lineages.get(key)}, model {nicknames}")
+                found[key].append(f"row at {name}: engine {rows.get(key)}, model {expected.get(key)}")
     logged, expected_log = Counter(engine.conflicts()), Counter(model_conflict(c) for c in model.conflicts)
     for item in {*logged, *expected_log}:
         if logged[item] != expected_log[item]:
-            note(item[0], f"conflict {item}: engine {logged[item]}, model {expected_log[item]}")
-    return found
+            found[item[0]].append(f"conflict {item}: engine {logged[item]}, model {expected_log[item]}")
+    for key, texts in _differing_pasts(engine, model).items():
+        found[key] += texts
+    return dict(found)
+
+
+_UNTRACKED = Tracked({}, {})
+
+
+def _differing_pasts(engine: EngineNetwork, model: Network) -> dict[str, list[str]]:
+    """Return key -> what engine and model know differently of a row's past.
+
+    Whose changes a row includes, who changed its columns last, and whether a subscriber's row includes all that the hub's
+    does, and the other way round. The numbers themselves differ: the engine's agents have entries of their own. A change
+    that no session needed yet the model has captured and the engine has not: all is to have been synchronized.
+    """
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    tracked = {name: engine.tracked(name) for name in engine.names}
+    for name, there in tracked.items():
+        replica = model.replicas[name]
+        for key in {*there, *replica.contents, *replica.tombstones}:
+            ours, meta = there.get(key, _UNTRACKED), replica.meta(key)
+            told = (ours.nicknames, ours.columns)
+            lineage, colv = (meta.lineage, meta.colv) if meta else ({}, {})
+            expected = (frozenset(lineage), {column: nickname for column, (nickname, _) in colv.items()})
+            if told != expected:
+                found[key].append(f"past at {name}: engine {told}, model {expected}")
+    hub, *subscribers = engine.names
+    for pair in [pair for name in subscribers for pair in ((hub, name), (name, hub))]:
+        knowing, known = (model.replicas[name].seen for name in pair)
+        for key in {*tracked[pair[0]], *tracked[pair[1]]}:
+            ours, other = (tracked[name].get(key, _UNTRACKED).lineage for name in pair)
+            includes = known.get(key, frozenset()) <= knowing.get(key, frozenset())
+            if covers(ours, other) != includes:
+                found[key].append(
+                    f"{pair[0]} knows what {pair[1]} does: engine {not includes}, model {includes}"
+                )
+    return dict(found)

@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from tests.properties.engine_network import COLUMNS, Setting, differing_keys
+from mergerepl.model.results import PhaseCounts, SessionResult
+from tests.properties.engine_network import COLUMNS, Setting, Tracked, differing_keys
 from tests.properties.reference import Direction, Network, Row
 
 OPERATIONS = ("none", "set a", "set b", "set a+b", "delete or insert")
@@ -55,7 +56,7 @@ class Engine(Protocol):
     def write(self, replica: str, changed: Mapping[str, Mapping[str, str | None] | None]) -> None:
         """Commit a user's changes: key -> the row as it becomes (None: deleted)."""
 
-    def sync(self, subscriber: str, direction: Direction = "both") -> Any:
+    def sync(self, subscriber: str, direction: Direction = "both") -> SessionResult:
         """Run one session."""
 
     def rows(self, replica: str) -> Mapping[str, Any]:
@@ -64,8 +65,8 @@ class Engine(Protocol):
     def conflicts(self) -> list[Any]:
         """Return every logged conflict."""
 
-    def lineages(self, replica: str) -> Mapping[str, frozenset[int]]:
-        """Return key -> nicknames of the replicas whose changes a row (or its tombstone) includes."""
+    def tracked(self, replica: str) -> Mapping[str, Tracked]:
+        """Return key -> what is known of a row's (or its tombstone's) past."""
 
 
 NewEngine = Callable[[Setting, Mapping[str, Row]], Engine]
@@ -88,6 +89,8 @@ class Together:
 
     def __init__(self, model: Network, engine: Engine) -> None:
         self.model, self.engine = model, engine
+        self.miscounted: list[str] = []
+        """Sessions that reported other counts than the differences they made (I10)."""
 
     def slot(self, slot: Slot, operations: Mapping[str, str]) -> None:
         """Let one replica's user do one operation per key, in one commit."""
@@ -100,13 +103,34 @@ class Together:
         )
 
     def sync(self, subscriber: str, direction: Direction = "both") -> None:
-        """Run one session of both."""
-        self.model.sync(subscriber, direction)
-        self.engine.sync(subscriber, direction)
+        """Run one session of both, and compare what it says that it did with the differences it made."""
+        sides = (self.model.hub.name, subscriber)
+        before = [dict(self.model.rows(name)) for name in sides]
+        conflicts = self.model.sync(subscriber, direction).conflicts
+        session = self.engine.sync(subscriber, direction)
+        told = (_told(session.upload), _told(session.download), (session.upload + session.download).conflicts)
+        expected = (
+            *(moved(rows, self.model.rows(name)) for rows, name in zip(before, sides, strict=True)),
+            conflicts,
+        )
+        # One that died before has reported what it came to itself.
+        if told != expected and not session.recovered:
+            self.miscounted.append(f"{subscriber}, {direction}: told {told}, made {expected}")
 
     def differing(self) -> dict[str, list[str]]:
         """Return key -> what differs between engine and model."""
         return differing_keys(self.engine, self.model)  # type: ignore[arg-type]
+
+
+def _told(counts: PhaseCounts) -> tuple[int, int, int]:
+    return (counts.inserts, counts.updates, counts.deletes)
+
+
+def moved(before: Mapping[str, Row], after: Mapping[str, Row]) -> tuple[int, int, int]:
+    """Return how many rows of a table came, changed and went."""
+    both = before.keys() & after.keys()
+    changed = sum(before[key] != after[key] for key in both)
+    return (len(after) - len(both), changed, len(before) - len(both))
 
 
 def _play(model: Network, slot: Slot, key: str, operation: str) -> None:

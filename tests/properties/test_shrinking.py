@@ -8,10 +8,21 @@ from typing import Any
 
 import pytest
 
-from tests.properties.engine_network import COLUMNS, Setting, model_conflict
+from mergerepl.model.results import PhaseCounts, SessionResult
+from tests.properties.engine_network import COLUMNS, Setting, Tracked, model_conflict
 from tests.properties.reference import Direction, Row, Subscriber
 from tests.properties.shrinking import MOST_RUNS, Case, assert_equal, read_case, save_case, shrink
-from tests.properties.side_by_side import OPERATIONS, START, History, Schedule, Session, Slot, new_model, play
+from tests.properties.side_by_side import (
+    OPERATIONS,
+    START,
+    History,
+    Schedule,
+    Session,
+    Slot,
+    moved,
+    new_model,
+    play,
+)
 
 SETTING = Setting((Subscriber("north", "server", 75.0), Subscriber("south", "client")), "row")
 SLOTS = [Slot(replica, number) for number in range(3) for replica in ("hub", "north")]
@@ -30,8 +41,13 @@ class Exact:
         for key, row in changed.items():
             self.model.replicas[replica].put_row(self.model.rows(replica), key, dict(row) if row else None)
 
-    def sync(self, subscriber: str, direction: Direction = "both") -> None:
-        self.model.sync(subscriber, direction)
+    def sync(self, subscriber: str, direction: Direction = "both") -> SessionResult:
+        sides = (self.model.hub.name, subscriber)
+        before = [dict(self.model.rows(name)) for name in sides]
+        conflicts = self.model.sync(subscriber, direction).conflicts
+        up, down = (moved(rows, self.model.rows(name)) for rows, name in zip(before, sides, strict=True))
+        upload, download = PhaseCounts(*up, conflicts), PhaseCounts(*down)
+        return SessionResult("net", subscriber, "succeeded", upload, download)
 
     def rows(self, replica: str) -> dict[str, list[str | None]]:
         return {key: [row[c] for c in COLUMNS] for key, row in self.model.rows(replica).items()}
@@ -39,9 +55,12 @@ class Exact:
     def conflicts(self) -> list[Any]:
         return [model_conflict(conflict) for conflict in self.model.conflicts]
 
-    def lineages(self, replica: str) -> dict[str, frozenset[int]]:
+    def tracked(self, replica: str) -> dict[str, Tracked]:
         there = self.model.replicas[replica]
-        return {key: frozenset(meta.lineage) for key, meta in (there.tombstones | there.contents).items()}
+        return {
+            key: Tracked(meta.lineage, {name: nickname for name, (nickname, _) in meta.colv.items()})
+            for key, meta in (there.tombstones | there.contents).items()
+        }
 
 
 class Forgetful(Exact):

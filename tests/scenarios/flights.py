@@ -51,31 +51,35 @@ DRAWS = {
 }
 
 
-def rows_by_key(table: pa.Table, key: tuple[str, ...]) -> dict[Key, Row]:
-    return {tuple(row[name] for name in key): row for row in table.to_pylist()}
-
-
 def draw_edits(
-    sample: SampleTable, base: Mapping[Key, Row], sites: tuple[str, ...], seed: int
-) -> dict[str, Edits]:
-    """Return each site's edits: updates, one in seven a delete, and inserts that sites may share a key of."""
+    sample: SampleTable, table: pa.Table, sites: tuple[str, ...], seed: int
+) -> tuple[dict[Key, Row], dict[str, Edits]]:
+    """Return the rows of the table that are in play, and each site's edits.
+
+    Those are updates, one in seven a delete, and inserts that sites may share a key of.
+    """
     chance = random.Random(f"{seed} {sample.name}")
     how = DRAWS[sample.name]
-    pool = chance.sample(sorted(base), how.pool)
-    templates = chance.sample(sorted(base), how.inserts)
+    ordered = by_key(table, sample.key)
+
+    def drawn(count: int) -> dict[Key, Row]:
+        rows = ordered.take(chance.sample(range(ordered.num_rows), count)).to_pylist()
+        return {tuple(row[name] for name in sample.key): row for row in rows}
+
+    base, templates = drawn(how.pool), drawn(how.inserts)
     edits: dict[str, Edits] = {}
     for site in sites:
         chosen: Edits = {}
-        for key in chance.sample(pool, how.each):
+        for key in chance.sample(list(base), how.each):
             changed = chance.sample(sorted(how.columns), chance.randint(1, 2))
             new = {**base[key], **{name: chance.choice(how.columns[name]) for name in changed}}
             chosen[key] = None if chance.random() < 1 / 7 else new
-        for template in chance.sample(templates, how.inserts // 2):
-            row = {**base[template], **_new_key(sample, base[template])}
+        for template in chance.sample(list(templates.values()), how.inserts // 2):
+            row = {**template, **_new_key(sample, template)}
             row |= {name: chance.choice(values) for name, values in how.columns.items()}
             chosen[tuple(row[name] for name in sample.key)] = row
         edits[site] = chosen
-    return edits
+    return base, edits
 
 
 def _new_key(sample: SampleTable, row: Row) -> Row:
@@ -88,11 +92,19 @@ def _new_key(sample: SampleTable, row: Row) -> Row:
 
 @dataclass
 class Expected:
-    """Where all replicas must end, and which conflicts must be logged on the way."""
+    """What must become of the rows that were edited, and which conflicts must be logged on the way."""
 
-    rows: dict[Key, Row]
+    rows: dict[Key, Row | None]
     conflicts: Counter[int] = field(default_factory=Counter)
     losers: list[tuple[int, Key, Row | None]] = field(default_factory=list)
+
+    def table(self, base: pa.Table, key: tuple[str, ...]) -> pa.Table:
+        """Return the table that all replicas must hold, by its key."""
+        edited = pa.Table.from_pylist([dict(zip(key, values, strict=True)) for values in self.rows])
+        edited = edited.cast(pa.schema([base.schema.field(name) for name in key]))
+        written = [row for row in self.rows.values() if row is not None]
+        untouched = base.join(edited, keys=list(key), join_type="left anti")
+        return by_key(pa.concat_tables([untouched, pa.Table.from_pylist(written, schema=base.schema)]), key)
 
 
 @dataclass(frozen=True)
@@ -123,11 +135,12 @@ def expected(sample: SampleTable, base: Mapping[Key, Row], edits: Mapping[str, E
                 continue
             ours = news.get(key)
             news[key] = theirs if ours is None else _met(ours, theirs, key, result, by_column=by_column)
-    result.rows = {**base, **{key: told.row for key, told in news.items() if told.row is not None}}
-    for key, told in news.items():
-        if told.row is None:
-            result.rows.pop(key, None)
+    result.rows = {key: told.row for key, told in news.items()}
     return result
+
+
+def by_key(table: pa.Table, key: tuple[str, ...]) -> pa.Table:
+    return table.sort_by([(name, "ascending") for name in key])
 
 
 def _told(before: Row | None, after: Row | None, sample: SampleTable) -> Told | None:

@@ -5,8 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from uuid import uuid4
 
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql import functions as F
 
@@ -202,6 +203,20 @@ def test_bounds_that_python_does_not_know_and_foreign_file_names_are_no_obstacle
     name = next(path.glob("*.parquet")).name
     first.write_text(first.read_text().replace(f'"path":"{name}"', f'"path":"{(path / name).as_uri()}"'))
     assert plain_files(DeltaTable(str(path))) is None
+
+
+@pytest.mark.parametrize("folder", ["_files/", "files/_", ".", "files/."])
+def test_files_that_spark_takes_for_hidden_are_read_through_delta(
+    spark: SparkSession, replica_dir: Path, folder: str
+) -> None:
+    path = replica_dir / "t"
+    write_deltalake(str(path), pa.table({"id": [0, 1, 2]}))
+    first = path / "_delta_log" / f"{0:020d}.json"
+    for file in path.glob("*.parquet"):
+        (path / f"{folder}x").parent.mkdir(exist_ok=True)
+        file.rename(path / f"{folder}{file.name}")
+        first.write_text(first.read_text().replace(f'"path":"{file.name}"', f'"path":"{folder}{file.name}"'))
+    assert sorted(row["id"] for row in read_columns(spark, path, 0, ["id"]).collect()) == [0, 1, 2]
 
 
 @pytest.mark.parametrize(

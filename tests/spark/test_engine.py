@@ -40,6 +40,18 @@ def test_a_worker_session_is_not_taken_for_the_main_one(spark: SparkSession) -> 
     assert engine.session() is spark
 
 
+def test_a_damaged_page_is_an_error_without_checksum_files(spark: SparkSession, replica_dir: Path) -> None:
+    path = replica_dir / "t"
+    rows = spark.range(100, 1000).selectExpr("cast(id as string) as a").coalesce(1)
+    rows.write.option("compression", "uncompressed").parquet(str(path))
+    assert list(path.glob(".*.crc")) == []
+    (file,) = path.glob("*.parquet")
+    assert spark.read.parquet(str(path)).where("a = '555'").count() == 1
+    file.write_bytes(file.read_bytes().replace(b"555", b"556", 1))
+    with pytest.raises(Exception, match="FAILED_READ_FILE"):
+        spark.read.parquet(str(path)).where("a = '556'").count()
+
+
 def test_merges_in_two_threads_keep_their_own_marks(spark: SparkSession, replica_dir: Path) -> None:
     tables = {name: str(replica_dir / name) for name in ("orders", "lines")}
     for path in tables.values():

@@ -49,7 +49,9 @@ def rich_table(spark: SparkSession, path: Path) -> None:
     spark.sql(ROW).write.format("delta").mode("append").save(str(path))
 
 
-def test_schema_constraints_and_rows_are_the_publishers(spark: SparkSession, replica_dir: Path) -> None:
+def test_inv_42_schema_constraints_and_rows_are_the_publishers(
+    spark: SparkSession, replica_dir: Path
+) -> None:
     hub = Hub(replica_dir)
     rich_table(spark, hub.publisher / "orders")
     hub.articles(orders())

@@ -6,7 +6,9 @@ import time
 from datetime import timedelta
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable, write_deltalake
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
@@ -14,7 +16,7 @@ import mergerepl
 from mergerepl import spark as engine
 from mergerepl.engine.confs import PASSES_OVER_FILES
 from mergerepl.errors import CaptureError, EngineError, SchemaMismatchError
-from mergerepl.store.deltalog import head_version
+from mergerepl.store.deltalog import head_version, log_path
 from tests.spark.test_capture_traps import Site, versions
 
 
@@ -53,6 +55,25 @@ def test_inv_24_a_schema_change_that_is_undone_is_no_obstacle(spark: SparkSessio
     site.sync()
     assert (4, "after", 4.0) in site.rows("north", "altered")
     assert site.sync().status == "nothing_to_do"
+
+
+@pytest.mark.timeout(900)
+def test_inv_24_commits_that_no_checkpoint_lies_before_are_captured(
+    spark: SparkSession, replica_dir: Path
+) -> None:
+    """Older writers clean up a log so: the captured version is gone, what came after it is there, and no state of it."""
+    site = Site(spark, replica_dir, ["orders"])
+    path = site.path("hq", "orders")
+    captured = head_version(path)
+    for number in range(3):
+        write_deltalake(str(path), pa.table({"id": [70 + number], "a": ["late"], "b": [1.0]}), mode="append")
+    DeltaTable(str(path)).update(predicate="id = 1", updates={"a": "'changed'"})
+    DeltaTable(str(path)).create_checkpoint()
+    for version in range(captured + 1):
+        log_path(path, version).unlink()
+    site.sync()
+    assert site.rows("north", "orders") == site.rows("hq", "orders")
+    assert (70, "late", 1.0) in site.rows("north", "orders")
 
 
 @pytest.mark.slow

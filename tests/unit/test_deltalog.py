@@ -85,6 +85,8 @@ def test_a_commit_that_is_no_json_is_damaged(tmp_path: Path) -> None:
         ({"clientVersion": "delta-rs.py-0.25.5"}, "UPDATE", True),
         ({"clientVersion": "delta-rs.0.19.1"}, "MERGE", True),
         ({"clientVersion": "delta-rs.0.19.1"}, "WRITE", False),
+        # What its caller called so.
+        ({"clientVersion": "delta-rs.py-0.25.5", "engineInfo": "airflow"}, "UPDATE", True),
         ({"engineInfo": "Apache-Spark/4.2.0 Delta-Lake/4.4.0"}, "UPDATE", False),
         ({}, "UPDATE", False),
     ],
@@ -94,6 +96,20 @@ def test_whose_change_files_may_tell_something_else(
 ) -> None:
     commit = commit_of(tmp_path / "t", {"commitInfo": {"operation": operation, **told}})
     assert commit.retells_rows == is_told_anew
+
+
+def test_what_a_caller_of_delta_rs_names_as_delta_rs_does_is_not_taken_for_it(tmp_path: Path) -> None:
+    """Before 1.6 both stand in the log, and the caller's come last."""
+    log_path(tmp_path, 0).parent.mkdir()
+    own = '"operation":"UPDATE","engineInfo":"delta-rs:py-1.4.2","clientVersion":"delta-rs.py-1.4.2"'
+    text = f'{{"commitInfo":{{{own},"operation":"nightly","engineInfo":"airflow"}}}}'
+    log_path(tmp_path, 0).write_text(text)
+    commit = read_commit(tmp_path, 0)
+    assert (commit.operation, commit.engine, commit.retells_rows) == ("UPDATE", "delta-rs:py-1.4.2", True)
+
+
+def test_metadata_of_a_user_may_be_any_json(tmp_path: Path) -> None:
+    assert commit_of(tmp_path / "t", {"commitInfo": {"userMetadata": {"mergerepl": 1}}}).mark is None
 
 
 def test_a_protocol_tells_of_deletion_vectors(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def test_a_column_that_delta_fills_by_now_is_refused(orders: Path, change: Chang
 
 
 @pytest.mark.parametrize(("step", "is_change"), [("rows", False), ("apply:subscriber:1:0", True)])
-def test_what_we_committed_is_no_change_but_for_merges_that_no_bookkeeping_knows(
+def test_inv_23_what_we_committed_is_no_change_but_for_merges_that_no_bookkeeping_knows(
     orders: Path, step: str, *, is_change: bool
 ) -> None:
     mark = CommitMark("5b1d", step, "9c4e")
@@ -228,6 +228,9 @@ def test_a_log_that_lost_a_version_is_a_gap_and_a_damaged_one_is_refused(tmp_pat
         window(orders)
     log_path(orders, 1).unlink()
     assert window(orders).gap == "versions are gone from its log"
+    alter(orders, computed)
+    with pytest.raises(SchemaMismatchError, match="'amount' became generated"):
+        window(orders)
     log_path(orders, 0).unlink()
     (checkpoint,) = (orders / "_delta_log").glob("*.checkpoint.parquet")
     checkpoint.write_bytes(b"PAR1")

@@ -230,6 +230,20 @@ def test_only_settings_and_the_engine_read_the_environment():
     assert readers <= {"mergerepl.settings", "mergerepl.engine", "mergerepl.spark", "mergerepl.failpoints"}
 
 
+def test_inv_40_no_phase_reads_a_clock():
+    # What is captured, told and decided hangs on generations and versions alone.
+    functions = ("now", "today", "current_date", "current_timestamp", "localtimestamp", "unix_timestamp")
+    readers = {
+        f"{module}: {name}"
+        for module, tree in modules().items()
+        if module.partition(".")[0] in ("triggers", "enumeration", "conflict")
+        for node in ast.walk(tree)
+        for name in [getattr(node, "attr", getattr(node, "module", None))]
+        if name in (*functions, "datetime", "time")
+    }
+    assert readers == set()
+
+
 def test_only_spark_makes_a_session():
     # One made elsewhere would have a default of the JVM that passes over files it cannot read.
     makers = {

@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -143,6 +144,26 @@ def test_a_killed_holder_holds_nothing(hq: Path) -> None:
     subprocess.run([sys.executable, "-c", script], check=False)
     assert (hq / LOCK_FILE).read_text()
     assert holder(hq) is None
+
+
+def test_inv_30_a_holder_that_is_paused_keeps_others_out_until_it_is_gone(hq: Path) -> None:
+    """The lock has no end in time that a paused holder could sleep through, and then commit beside another."""
+    script = (
+        "import time; from pathlib import Path; from mergerepl.store.lease import lease\n"
+        f"with lease(Path({str(hq)!r}), purpose='a test'): print('held', flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"held\n"
+            process.send_signal(signal.SIGSTOP)
+            with pytest.raises(LeaseError), lease(hq, purpose="another"):
+                pass
+            assert (holder(hq) or {})["pid"] == process.pid
+        finally:
+            process.kill()
+    with lease(hq, purpose="another"):
+        assert (holder(hq) or {})["pid"] == os.getpid()
 
 
 def test_asking_for_the_holder_locks_nothing(hq: Path, monkeypatch: pytest.MonkeyPatch) -> None:

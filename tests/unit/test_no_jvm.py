@@ -2,8 +2,11 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from tests.bad_inputs.network import Network
 
 HEAVY = ("pyspark", "delta", "pyarrow", "pandas", "numpy", "deltalake")
 
@@ -21,3 +24,33 @@ def test_help_loads_no_engine(arguments: list[str]) -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_session_with_nothing_to_do_and_what_looks_at_replicas_start_no_jvm(tmp_path: Path) -> None:
+    Network(tmp_path)
+    first = "'pyspark' not in sys.modules or sys.modules['pyspark'].SparkContext._gateway is None"
+    shown = run_all([("sync", "hq")], tmp_path, holds=first)
+    looks = [("status",), ("pending",), ("history",), ("conflicts", "list")]
+    commands = [
+        ("sync", "hq"),
+        ("sync", "hq", "--json"),
+        ("capture", "north"),
+        *((*words, "hq") for words in looks),
+    ]
+    shown += run_all(commands, tmp_path, holds="'pyspark' not in sys.modules")
+    assert shown.count("nothing to do") == 4, shown
+
+
+def run_all(commands: list[tuple[str, ...]], folder: Path, *, holds: str) -> str:
+    """Run commands in a process of its own; return what they print. After each an expression must hold."""
+    script = (
+        "import sys; from mergerepl.cli.main import main\n"
+        f"for words in {commands!r}:\n"
+        "    sys.argv = ['mergerepl', *words]\n"
+        "    try:\n        main()\n"
+        "    except SystemExit as done:\n        assert not done.code, words\n"
+        f"    assert {holds}, words\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
