@@ -86,8 +86,8 @@ def feed_window(
         _schema_gap(replica, article, [], None, at_head=None if is_late else metadata)
         gone = "versions are gone from its log"
         return FeedWindow(article, table, captured, head, (), (), gone, is_late, generated, timestamps)
-    has_metadata = any(commit.metadata is not None for commit in found)
-    before = metadata_when_captured(replica, article, info) if has_metadata else None
+    stated = tuple(commit.version for commit in found if commit.metadata is not None)
+    before = metadata_when_captured(replica, article, info) if stated else None
     undone = _schema_gap(replica, article, found, before, at_head=None if is_late else metadata)
     undone = undone or _foreign_files_gap(replica, article, found, is_late=is_late)
     # A session that does its part moves the captured version beyond its MERGEs. What is left of one that was given up
@@ -96,7 +96,6 @@ def feed_window(
     written = {commit.version for commit in found if commit.data_change}
     own_versions = tuple(sorted(written - {commit.version for commit in user_commits}))
     gap = undone or _feed_gap(found, user_commits)
-    stated = tuple(commit.version for commit in found if commit.metadata is not None)
     return FeedWindow(
         article,
         table,

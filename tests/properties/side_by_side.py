@@ -104,15 +104,9 @@ class Together:
 
     def sync(self, subscriber: str, direction: Direction = "both") -> None:
         """Run one session of both, and compare what it says that it did with the differences it made."""
-        sides = (self.model.hub.name, subscriber)
-        before = [dict(self.model.rows(name)) for name in sides]
-        conflicts = self.model.sync(subscriber, direction).conflicts
+        expected = counted(self.model, subscriber, direction)
         session = self.engine.sync(subscriber, direction)
         told = (_told(session.upload), _told(session.download), (session.upload + session.download).conflicts)
-        expected = (
-            *(moved(rows, self.model.rows(name)) for rows, name in zip(before, sides, strict=True)),
-            conflicts,
-        )
         # One that died before has reported what it came to itself.
         if told != expected and not session.recovered:
             self.miscounted.append(f"{subscriber}, {direction}: told {told}, made {expected}")
@@ -122,12 +116,22 @@ class Together:
         return differing_keys(self.engine, self.model)  # type: ignore[arg-type]
 
 
-def _told(counts: PhaseCounts) -> tuple[int, int, int]:
+def _told(counts: PhaseCounts) -> Moved:
     return (counts.inserts, counts.updates, counts.deletes)
 
 
-def moved(before: Mapping[str, Row], after: Mapping[str, Row]) -> tuple[int, int, int]:
-    """Return how many rows of a table came, changed and went."""
+Moved = tuple[int, int, int]
+"""Rows of a table that came, changed and went."""
+
+
+def counted(model: Network, subscriber: str, direction: Direction) -> tuple[Moved, Moved, int]:
+    """Run one session of the model; return the differences it made at the hub and the subscriber, and its conflicts."""
+    hub, theirs = (dict(model.rows(name)) for name in (model.hub.name, subscriber))
+    conflicts = model.sync(subscriber, direction).conflicts
+    return _moved(hub, model.rows(model.hub.name)), _moved(theirs, model.rows(subscriber)), conflicts
+
+
+def _moved(before: Mapping[str, Row], after: Mapping[str, Row]) -> Moved:
     both = before.keys() & after.keys()
     changed = sum(before[key] != after[key] for key in both)
     return (len(after) - len(both), changed, len(before) - len(both))

@@ -19,7 +19,7 @@ from tests.properties.side_by_side import (
     Schedule,
     Session,
     Slot,
-    moved,
+    counted,
     new_model,
     play,
 )
@@ -42,10 +42,7 @@ class Exact:
             self.model.replicas[replica].put_row(self.model.rows(replica), key, dict(row) if row else None)
 
     def sync(self, subscriber: str, direction: Direction = "both") -> SessionResult:
-        sides = (self.model.hub.name, subscriber)
-        before = [dict(self.model.rows(name)) for name in sides]
-        conflicts = self.model.sync(subscriber, direction).conflicts
-        up, down = (moved(rows, self.model.rows(name)) for rows, name in zip(before, sides, strict=True))
+        up, down, conflicts = counted(self.model, subscriber, direction)
         upload, download = PhaseCounts(*up, conflicts), PhaseCounts(*down)
         return SessionResult("net", subscriber, "succeeded", upload, download)
 
