@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from mergerepl import roots
-from mergerepl.errors import ConfigurationError, EngineError, MergeReplError, Transient
+from mergerepl.errors import ConfigurationError, EngineError, MergeReplError
 from mergerepl.model.progress import NoProgress, Progress
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def load(path: str | Path) -> Project:
 
 @dataclass(frozen=True)
 class _Target:
-    """One subscription to synchronise: both replica roots and the publication."""
+    """One subscription: both replica roots and the publication."""
 
     publisher: Path
     subscriber: Path
@@ -152,8 +152,7 @@ def sync(
                 raise
             done = _failed(item, done, error, time.monotonic() - started)
         sessions.append(done)
-    publication = sessions[0].publication if sessions else ""
-    return SyncResult(publication, tuple(sessions))
+    return SyncResult(sessions[0].publication, tuple(sessions))
 
 
 def _session(
@@ -171,7 +170,8 @@ def _session(
     from mergerepl.agent.merge_session import merge_session, preview_session
     from mergerepl.agent.subscription import find_subscription
 
-    publisher, subscriber, row, name = find_subscription(item.publisher, item.subscriber, item.publication)
+    publisher, subscriber, row = find_subscription(item.publisher, item.subscriber, item.publication)
+    name = item.publication
 
     def spark_of() -> SparkSession:
         from mergerepl import spark
@@ -212,21 +212,15 @@ def _failed(
     """Return the result of a session that raised, or of one that is `done` and could not be validated."""
     from mergerepl.model.results import SessionResult
 
-    details = _as_texts(error)
     if done is not None:
-        return replace(done, error=details)
+        return replace(done, error=error.details())
     return SessionResult(
         item.publication,
         str(item.subscriber),
         "failed",
         duration_s=round(duration_s, 3),
-        error=details,
+        error=error.details(),
     )
-
-
-def _as_texts(error: MergeReplError) -> dict[str, str]:
-    details = {name: str(value) for name, value in error.details().items()}
-    return {**details, "transient": str(isinstance(error, Transient)).lower()}
 
 
 def _targets(
@@ -249,8 +243,7 @@ def _targets(
         unique = chosen
     if not unique:
         raise ConfigurationError(
-            "There is no subscription to synchronise. Add `subscriptions:` to the file and run "
-            "`mergerepl apply FILE`."
+            "There is no subscription. Add `subscriptions:` to the file and run `mergerepl apply FILE`."
         )
     return unique
 
@@ -415,7 +408,10 @@ def row(
 
 
 def validate(
-    target: Project | str | Path, *, subscriber: str | Path | None = None, level: Level = "checksum"
+    target: Project | str | Path | Sequence[Project | str | Path],
+    *,
+    subscriber: str | Path | None = None,
+    level: Level = "checksum",
 ) -> dict[str, tuple[ArticleValidation, ...]]:
     """Compare subscribers with their publisher. Returns subscriber root -> one result per article, keys named.
 
@@ -437,7 +433,7 @@ def validate(
         except MergeReplError as error:
             if len(targets) == 1 or isinstance(error, ConfigurationError | EngineError):
                 raise
-            found = not_compared(item.publisher, item.publication, level, _as_texts(error))
+            found = not_compared(item.publisher, item.publication, level, error.details())
             if not found:
                 raise
         # A subscriber of several publications is told once, with the articles of them all.

@@ -27,7 +27,7 @@ from mergerepl.model.publication import (
     SyncType,
     Tracking,
 )
-from mergerepl.systables.conflicts_info import LONGEST_NAME, conflict_table_name
+from mergerepl.systables.conflicts_info import LONGEST_FOLDER_NAME, conflict_table_name
 
 LARGEST_FILE = 1_000_000
 
@@ -128,11 +128,11 @@ def _publication(stated: PublicationKeys, check: _Check, *, folder: Path) -> Pub
     _check_tables(articles, check)
     for index, article in enumerate(articles):
         conflict_table = conflict_table_name(stated.publication, article.name)
-        if len(conflict_table.encode()) > LONGEST_NAME:
+        if len(conflict_table.encode()) > LONGEST_FOLDER_NAME:
             raise check.refuse(
                 ("articles", index, "name"),
                 f"and the publication's name are too long together: {conflict_table[:40]}… names a folder "
-                f"(at most {LONGEST_NAME} bytes)",
+                f"(at most {LONGEST_FOLDER_NAME} bytes)",
             )
     subscriptions = tuple(
         _subscription(subscription, check, ("subscriptions", index), folder)

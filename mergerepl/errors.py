@@ -10,6 +10,7 @@
     ├── EnumerationError          watermarks and generations of two replicas do not fit together
     ├── ConflictError             a resolver is unknown or returned something unusable
     ├── ApplyError                a staged changeset could not be applied
+    ├── DemoError                 the story of `mergerepl demo` came out otherwise than told
     └── StoreError                a table or file of a replica cannot be read or written
         ├── CommitConflictError   another writer won the commit; run again         (transient)
         ├── LeaseError            another agent holds the replica; run again       (transient)
@@ -26,6 +27,7 @@ __all__ = [
     "CommitConflictError",
     "ConfigurationError",
     "ConflictError",
+    "DemoError",
     "EngineError",
     "EngineLostError",
     "EnumerationError",
@@ -118,6 +120,10 @@ class LeaseError(StoreError, Transient):
     """Another agent holds the replica. Wait for it to finish, then run again."""
 
     exit_code = 3
+
+
+class DemoError(MergeReplError):
+    """The story of `mergerepl demo` came out otherwise than told, and ends."""
 
 
 class OutOfReachError(StoreError, Transient):

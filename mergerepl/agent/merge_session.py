@@ -29,7 +29,7 @@ from mergerepl.agent.stage import StagedArticle
 from mergerepl.agent.stage_session import stage_articles, staged_changeset
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.model.progress import Progress
-from mergerepl.model.results import ArticleCounts, PhaseCounts, SessionResult
+from mergerepl.model.results import ArticleCounts, PhaseCounts, SessionResult, SessionStatus
 from mergerepl.store.control import Row
 from mergerepl.store.engine_errors import told_plainly
 from mergerepl.store.lease import lease, record_jvm
@@ -72,7 +72,7 @@ def merge_session(
         if not has_work(sides, upload=upload, download=download):
             for side in sides.values():
                 move_versions(side.replica, side.info, side.windows)
-            status = "succeeded" if recovered else "nothing_to_do"
+            status: SessionStatus = "succeeded" if recovered else "nothing_to_do"
             duration = time.monotonic() - started
             return SessionResult(
                 publication, str(subscriber.root), status, duration_s=round(duration, 3), recovered=recovered

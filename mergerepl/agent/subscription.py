@@ -15,10 +15,8 @@ from mergerepl.store.replica import Replica, require_ends
 from mergerepl.systables.catalog import SubscriberKind, SubscriptionState
 
 
-def find_subscription(
-    publisher: Path, subscriber: Path, publication: str | None = None
-) -> tuple[Replica, Replica, Row, str]:
-    """Return both replicas, the publisher's row about the subscriber and the publication's name.
+def find_subscription(publisher: Path, subscriber: Path, publication: str) -> tuple[Replica, Replica, Row]:
+    """Return both replicas and the publisher's row about the subscriber.
 
     A subscriber whose folder was moved is known by its replica id.
 
@@ -29,19 +27,18 @@ def find_subscription(
     info = at_publisher.info()
     names = {row["pubid"]: row["name"] for row in at_publisher.publications if info.role == PUBLISHER}
     rows = [row for row in at_publisher.subscriptions() if row["replid"] != info.replid]
-    rows = [row for row in rows if row["pubid"] in names and publication in (None, names[row["pubid"]])]
+    rows = [row for row in rows if names.get(row["pubid"]) == publication]
     chosen = _about(rows, at_subscriber)
     if not chosen:
-        of = f" to publication '{publication}'" if publication else ""
         raise ConfigurationError(
-            f"'{at_subscriber.root}' has no subscription{of} at publisher '{at_publisher.root}'. "
-            f"Subscribers known there: {_known(rows)}. Add the subscription to the file and run "
+            f"'{at_subscriber.root}' has no subscription to publication '{publication}' at publisher "
+            f"'{at_publisher.root}'. Subscribers known there: {_known(rows)}. Add the subscription to the file and run "
             "`mergerepl apply FILE`.",
             publisher=str(at_publisher.root),
             subscriber=str(at_subscriber.root),
         )
-    active = [row for row in chosen if row["status"] == SubscriptionState.ACTIVE]
-    if not active:
+    active = next((row for row in chosen if row["status"] == SubscriptionState.ACTIVE), None)
+    if active is None:
         was = (
             "was dropped"
             if all(row["status"] == SubscriptionState.DELETED for row in chosen)
@@ -53,15 +50,7 @@ def find_subscription(
             publisher=str(at_publisher.root),
             subscriber=str(at_subscriber.root),
         )
-    if len(active) > 1:
-        several = ", ".join(sorted(names[row["pubid"]] for row in active))
-        raise ConfigurationError(
-            f"'{at_subscriber.root}' subscribes to several publications of '{at_publisher.root}': {several}. "
-            "Name one, or give the publication's file.",
-            publisher=str(at_publisher.root),
-            subscriber=str(at_subscriber.root),
-        )
-    return at_publisher, at_subscriber, active[0], names[active[0]["pubid"]]
+    return at_publisher, at_subscriber, active
 
 
 def subscriptions_of_root(root: Path) -> list[tuple[Path, Path, str]]:

@@ -91,7 +91,7 @@ def show_conflicts(
         )
     is_whole = conflict_id is not None
     total = len(found) if is_whole else _total(root, publication, article, len(found), limit)
-    output.conflict_rows(found, total=total)
+    output.conflict_rows(root, found, total=total)
 
 
 def _not_found(

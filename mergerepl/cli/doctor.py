@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from mergerepl.cli.help import Command
+from mergerepl.cli.main import FAILED
 from mergerepl.cli.options import publication_roots, reporting
 from mergerepl.report.output import Output
 
@@ -28,4 +29,4 @@ def doctor(replicas: tuple[str, ...], engine: bool, output: Output) -> int:
         start_engine=engine,
     )
     output.checked(checks)
-    return 1 if any(check.status == "fail" for check in checks) else 0
+    return FAILED if any(check.status == "fail" for check in checks) else 0

@@ -35,11 +35,10 @@ def working(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.option("--quiet", is_flag=True, help="Show no progress.")
     @wraps(command)
     def with_progress(*args: Any, quiet: bool, **options: Any) -> Any:
-        from mergerepl.report.json import JsonOutput
         from mergerepl.report.progress import open_progress
 
-        is_for_a_program = isinstance(options["output"], JsonOutput)
-        return command(*args, progress=open_progress(sys.stderr, quiet=quiet or is_for_a_program), **options)
+        quiet = quiet or options["output"].is_for_programs
+        return command(*args, progress=open_progress(sys.stderr, quiet=quiet), **options)
 
     return reporting(with_progress)
 
@@ -91,7 +90,7 @@ def publication_roots(text: str) -> list[str]:
     return [stated.publisher, *(each.subscriber for each in stated.subscriptions)]
 
 
-def sync_target(texts: tuple[str, ...]) -> Any:
+def sync_target(texts: tuple[str, ...]) -> str | list[str]:
     """Return the argument or arguments as `api.sync` and `api.validate` take them."""
     targets = [text if roots.names_file(text) else roots.existing(text) for text in texts]
     return targets[0] if len(targets) == 1 else targets

@@ -1,10 +1,9 @@
-"""The rounds of `sync --interval`: one warm worker, and signals that wait for the current session."""
+"""The rounds of `sync --interval`: one warm worker, and signals that wait for the current round."""
 
 from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -13,12 +12,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 
-import click
-
 from mergerepl.cli.main import FAILED
 from mergerepl.errors import MergeReplError, Transient
 from mergerepl.model.results import SessionResult, SyncResult
-from mergerepl.report.json import JsonOutput, dumps
 from mergerepl.report.output import Output
 from mergerepl.roots import is_absent
 
@@ -63,7 +59,7 @@ def repeat(once: Callable[[], SyncResult], output: Output, *, interval_s: float)
             except MergeReplError as error:
                 if not (isinstance(error, Transient) or (has_run and _is_out_of_reach(error.facts))):
                     raise
-                _report(error, output)
+                output.round_failed(error, time=_now())
             _sleep(interval_s, stop)
     return 0
 
@@ -104,15 +100,6 @@ def _is_out_of_reach(facts: Mapping[str, object]) -> bool:
     """Return whether an error's facts name a replica of which nothing is there: not mounted any more, if it once was."""
     root = facts.get("replica")
     return root is not None and is_absent(Path(str(root)))
-
-
-def _report(error: MergeReplError, output: Output) -> None:
-    """Report a transient error on one line: as an object among the objects, or on standard error."""
-    if isinstance(output, JsonOutput):
-        click.echo(dumps({"time": _now(), "error": error.details()}, indent=None))
-    else:
-        click.echo(f"{_now()}  {error.message} Trying again.", err=True)
-    sys.stdout.flush()
 
 
 def _now() -> str:

@@ -8,6 +8,7 @@ import click
 
 from mergerepl.cli.failures import say_error
 from mergerepl.cli.help import Command
+from mergerepl.cli.main import FAILED, TRANSIENT
 from mergerepl.cli.options import (
     duration,
     subscriber_option,
@@ -64,7 +65,7 @@ def sync(
 
     With --interval one process stays warm and reports one line a round. It goes on after a transient error (such as
     a replica that is not mounted any more), and as long as one session of several goes well; it ends when all fail
-    for another reason. On SIGTERM or Ctrl-C it stops after the current session; a second signal ends it at once,
+    for another reason. On SIGTERM or Ctrl-C it stops after the current round; a second signal ends it at once,
     which is safe too.
 
     Example:
@@ -89,7 +90,7 @@ def sync(
         return repeat(once, output, interval_s=interval)
     result = once()
     output.synced(result)
-    if not output.holds_errors:
+    if not output.is_for_programs:
         for message in _errors(result):
             say_error(message)
     return exit_code(result)
@@ -108,4 +109,4 @@ def exit_code(result: SyncResult) -> int:
     failed = [session for session in result.sessions if session.is_failed]
     is_different = any(not article.ok for session in result.sessions for article in session.validation or ())
     is_transient = all(session.is_transient for session in failed)
-    return 3 if failed and not is_different and is_transient else 1
+    return TRANSIENT if failed and not is_different and is_transient else FAILED

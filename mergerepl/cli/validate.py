@@ -7,6 +7,7 @@ from typing import Literal
 import click
 
 from mergerepl.cli.help import Command
+from mergerepl.cli.main import FAILED, TRANSIENT
 from mergerepl.cli.options import reporting, subscriber_option, subscriber_root, sync_target, targets_argument
 from mergerepl.report.output import Output
 
@@ -28,7 +29,7 @@ def validate(
     """Compare each subscriber with the publisher; differing keys are named.
 
     Changes nothing. Exit code 1 if they differ: changes that have not been synchronized yet do that too. Of several
-    subscribers, one that cannot be compared is told beside the others.
+    subscribers, one that cannot be compared is told beside the others; 3 if that is all, and may be gone next time.
 
     Example:
       mergerepl validate sales.yml --level checksum
@@ -39,4 +40,7 @@ def validate(
         api.validate(sync_target(targets), subscriber=subscriber_root(subscriber), level=level)
     )
     output.validated(validations)
-    return 0 if all(article.ok for articles in validations.values() for article in articles) else 1
+    bad = [article for articles in validations.values() for article in articles if not article.ok]
+    if not bad:
+        return 0
+    return TRANSIENT if all(article.is_transient for article in bad) else FAILED

@@ -15,7 +15,7 @@ from mergerepl.demo.edits import Cast, choose_cast, edits
 from mergerepl.demo.flights_data import TABLES, read_sample
 from mergerepl.demo.shown import Shown
 from mergerepl.demo.sites import HQ, NORTH, SITES, SOUTH, Row, Sites
-from mergerepl.errors import ConfigurationError, MergeReplError
+from mergerepl.errors import ConfigurationError, DemoError
 from mergerepl.lineage.value import replica_nickname
 from mergerepl.model.results import ConflictRecord, SyncResult
 from mergerepl.systables import conflicts_info
@@ -139,9 +139,7 @@ def _sync(project: api.Project, emit: Emit) -> SyncResult:
     emit(f"mergerepl sync {FILE}: {outcome}, in {took:.1f} s.")
     failed = next((session for session in result.sessions if session.is_failed), None)
     if failed is not None:
-        raise MergeReplError(
-            f"The story ends here: the session of '{failed.subscriber}' failed. {failed.reason}"
-        )
+        raise DemoError(f"The story ends here: the session of '{failed.subscriber}' failed. {failed.reason}")
     return result
 
 
@@ -165,12 +163,11 @@ def _show_conflicts(sites: Sites, emit: Emit) -> None:
     info = DeltaTable(str(hq / FOLDER / conflicts_info.NAME)).to_pyarrow_table().to_pylist()
     logged = {row[conflicts_info.CONFLICT_ID]: row for row in info}
     names = {api.status(sites.root(site)).nickname: site for site in SITES}
-    listed = sorted(api.conflict_records(hq), key=lambda item: (item.created, item.article))
+    listed = sorted(api.conflict_records(hq, with_rows=True), key=lambda item: (item.created, item.article))
     for conflict in listed:
-        (full,) = api.conflict_records(hq, conflict_id=conflict.conflict_id)
         won, lost = (_change(logged[conflict.conflict_id], kind, names) for kind in ("winning", "losing"))
-        emit(_conflict_table(full))
-        emit(f"{full.reason_text} The change {won} won over the one {lost}.")
+        emit(_conflict_table(conflict))
+        emit(f"{conflict.reason_text} The change {won} won over the one {lost}.")
     emit(f"\n{len(listed)} conflicts. No losing row is gone: they are in the conflict tables at {HQ}.")
 
 
@@ -232,9 +229,7 @@ def _validate(sites: Sites, emit: Emit) -> None:
             )
     emit(shown)
     if not all(article.ok for articles in compared.values() for article in articles):
-        raise MergeReplError(
-            "The story ends here: the replicas differ, which they never should after a session."
-        )
+        raise DemoError("The story ends here: the replicas differ, which they never should after a session.")
 
 
 def _look_next(directory: Path, sites: Sites, emit: Emit) -> None:

@@ -1,6 +1,6 @@
 """The nouns of a configuration: publication, article, subscription. Values only, no storage, no Spark."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 
@@ -93,6 +93,6 @@ class Publication:
     name: str
     publisher: str
     articles: tuple[Article, ...]
-    subscriptions: tuple[Subscription, ...] = field(default_factory=tuple)
+    subscriptions: tuple[Subscription, ...] = ()
     retention: timedelta = DEFAULT_RETENTION
     conflict_logging: ConflictLogging = ConflictLogging.PUBLISHER

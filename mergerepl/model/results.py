@@ -1,7 +1,10 @@
 """What the public functions return: frozen, plain, JSON-able by `dataclasses.asdict`."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
+from typing import Any, Literal
+
+SessionStatus = Literal["succeeded", "nothing_to_do", "planned", "failed"]
 
 
 @dataclass(frozen=True)
@@ -64,13 +67,18 @@ class ArticleValidation:
     examples: tuple[KeyDifference, ...] = ()
     missing_at: str | None = None
     publication: str = ""
-    error: dict[str, str] | None = None
+    error: dict[str, Any] | None = None
 
     @property
     def ok(self) -> bool:
         """True when the two sides hold the same rows as far as the level looks."""
         is_compared = self.missing_at is None and self.error is None
         return is_compared and self.differing_rows == 0 and self.publisher_rows == self.subscriber_rows
+
+    @property
+    def is_transient(self) -> bool:
+        """True when it could not be compared, for a reason that is worth an unchanged second run."""
+        return bool((self.error or {}).get("transient", False))
 
 
 @dataclass(frozen=True)
@@ -87,14 +95,14 @@ class ConflictPreview:
 
 @dataclass(frozen=True)
 class SessionResult:
-    """One merge session (one subscription): `status` is succeeded, nothing_to_do, planned or failed.
+    """One merge session (one subscription).
 
     A session that went well and could not be validated keeps its status and counts, and has an `error`.
     """
 
     publication: str
     subscriber: str
-    status: str
+    status: SessionStatus
     upload: PhaseCounts = PhaseCounts()
     download: PhaseCounts = PhaseCounts()
     articles: tuple[ArticleCounts, ...] = ()
@@ -103,7 +111,7 @@ class SessionResult:
     late_changes: int = 0
     validation: tuple[ArticleValidation, ...] | None = None
     conflicts: tuple[ConflictPreview, ...] = ()
-    error: dict[str, str] | None = None
+    error: dict[str, Any] | None = None
 
     @property
     def is_failed(self) -> bool:
@@ -112,13 +120,13 @@ class SessionResult:
 
     @property
     def is_transient(self) -> bool:
-        """True when its error is worth an unchanged second run; the mark may have become text on its way."""
-        return str((self.error or {}).get("transient", False)).lower() == "true"
+        """True when its error is worth an unchanged second run."""
+        return bool((self.error or {}).get("transient", False))
 
     @property
     def reason(self) -> str:
         """Why a failed session failed."""
-        return (self.error or {}).get("message", "The session failed; the reason was not kept.")
+        return str((self.error or {}).get("message", "The session failed; the reason was not kept."))
 
 
 @dataclass(frozen=True)
@@ -335,7 +343,7 @@ class RowInfo:
     article: str
     key: dict[str, str]
     rowguid: str
-    replicas: tuple[RowReplicaInfo, ...] = field(default_factory=tuple)
+    replicas: tuple[RowReplicaInfo, ...] = ()
     out_of_reach: tuple[str, ...] = ()
 
     @property

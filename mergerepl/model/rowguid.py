@@ -4,6 +4,7 @@ A property test ties the two. The canonical text of a value depends on no settin
 """
 
 import hashlib
+import uuid
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal, localcontext
@@ -40,7 +41,7 @@ def rowguid_of(values: Sequence[KeyValue], types: Sequence[str]) -> str:
         text = key_text(value, type_).encode()
         parts.append(b"%s%d:%s;" % (_TAGS[base_type(type_)].encode(), len(text), text))
     digest = hashlib.sha256(b"".join(parts)).hexdigest()
-    return "-".join((digest[:8], digest[8:12], digest[12:16], digest[16:20], digest[20:32]))
+    return str(uuid.UUID(digest[:32]))
 
 
 def base_type(type_: str) -> str:

@@ -16,7 +16,7 @@ from mergerepl.lineage.value import covers
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.results import ConflictRecord
 from mergerepl.monitoring.parties import article_named, publication_name
-from mergerepl.store.control import Row, column_names, count_rows, read_rows
+from mergerepl.store.control import Row, column_names, count_rows, read_rows, text_literal
 from mergerepl.store.replica import Replica
 from mergerepl.systables import conflicts_info, contents
 from mergerepl.systables.conflicts_info import CONFLICT_COLUMNS, CONFLICT_ID, CONFLICT_TABLE_PREFIX
@@ -26,23 +26,6 @@ if TYPE_CHECKING:
 
 _ID = re.compile(r"[0-9a-f]+\Z")
 _SHOWN_IDS = 10
-_NAMES = (
-    "tablenick",
-    "rowguid",
-    "origin_datasource",
-    "conflict_type",
-    "reason_code",
-    "reason_text",
-    "pubid",
-    "MSrepl_create_time",
-    "conflict_id",
-    "winner_datasource",
-    "session_id",
-    "rowkey",
-    "losing_lineage",
-    "winning_lineage",
-    "columns",
-)
 
 
 def read_conflicts(
@@ -69,7 +52,7 @@ def read_conflicts(
         limit = _SHOWN_IDS + 1
     rows = read_rows(
         replica.folder / conflicts_info.NAME,
-        _NAMES,
+        conflicts_info.TABLE.names,
         where=" and ".join(conditions) or None,
         order_limit='order by "MSrepl_create_time" desc, conflict_id'
         + (f" limit {limit}" if limit is not None else ""),
@@ -239,7 +222,7 @@ def _versions(
 
 def _texts(values: Iterable[str]) -> str:
     """Return texts as a list of literals of delta-rs' SQL."""
-    return ", ".join("'" + value.replace("'", "''") + "'" for value in values)
+    return ", ".join(map(text_literal, values))
 
 
 def conflict_frame(

@@ -8,7 +8,7 @@ from pathlib import Path
 from mergerepl.errors import ConfigurationError
 from mergerepl.model.results import ArticleCounts, PhaseCounts, SessionRecord
 from mergerepl.monitoring.parties import subscriber_root
-from mergerepl.store.control import Row, read_rows
+from mergerepl.store.control import Row, read_rows, text_literal, timestamp_literal
 from mergerepl.store.replica import Replica
 from mergerepl.systables import sessions
 from mergerepl.systables.sessions import Phase, RunStatus
@@ -43,9 +43,11 @@ def session_history(
     ids = [row["session_id"] for row in chosen]
     since = min(row["start_time"] for row in chosen)
     articles = _by_session(
-        _rows_of(replica, sessions.ARTICLEHISTORY, ids, f"start_time >= {_literal(since)}")
+        _rows_of(replica, sessions.ARTICLEHISTORY, ids, f"start_time >= {timestamp_literal(since)}")
     )
-    messages = _by_session(_rows_of(replica, sessions.HISTORY, ids, f"timestamp >= {_literal(since)}"))
+    messages = _by_session(
+        _rows_of(replica, sessions.HISTORY, ids, f"timestamp >= {timestamp_literal(since)}")
+    )
     return tuple(_record(row, articles[row["session_id"]], messages[row["session_id"]]) for row in chosen)
 
 
@@ -90,14 +92,14 @@ def _ran_for(replica: Replica, subscriber: str) -> str:
         if row["replid"] != info.replid
         and os.path.realpath(subscriber_root(replica, info, row)) == subscriber
     }
-    conditions = [f"subscriber = {_text(subscriber)}"]
+    conditions = [f"subscriber = {text_literal(subscriber)}"]
     if subids:
-        conditions.append(f"agent_id in ({', '.join(_text(subid) for subid in sorted(subids))})")
+        conditions.append(f"agent_id in ({', '.join(text_literal(subid) for subid in sorted(subids))})")
     return " or ".join(conditions)
 
 
 def _rows_of(replica: Replica, table: SystemTable, ids: Sequence[str], since: str) -> list[Row]:
-    chosen = ", ".join(_text(session_id) for session_id in ids)
+    chosen = ", ".join(text_literal(session_id) for session_id in ids)
     return replica.control.rows(table, where=f"{since} and session_id in ({chosen})")
 
 
@@ -139,12 +141,3 @@ def _articles(rows: list[Row]) -> tuple[ArticleCounts, ...]:
 def _counts(row: Row, prefix: str) -> PhaseCounts:
     names = ("inserts", "updates", "deletes", "conflicts")
     return PhaseCounts(*(int(row[f"{prefix}{name}"] or 0) for name in names))
-
-
-def _text(value: str) -> str:
-    """Return a text as a literal of delta-rs' SQL."""
-    return "'" + value.replace("'", "''") + "'"
-
-
-def _literal(moment: object) -> str:
-    return f"arrow_cast({_text(str(moment))}, 'Timestamp(Microsecond, Some(\"UTC\"))')"

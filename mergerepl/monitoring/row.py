@@ -1,6 +1,5 @@
 """`mergerepl row`: one row's lineage, colv1 and values at every replica (sp_showrowreplicainfo)."""
 
-import json
 import logging
 import re
 from collections.abc import Mapping, Sequence
@@ -19,7 +18,7 @@ from mergerepl.monitoring.parties import article_named, members
 from mergerepl.monitoring.waiting import head_or_problem
 from mergerepl.store.arrow_values import python_values
 from mergerepl.store.captured_table import require_columns
-from mergerepl.store.control import Row, column_names, quoted, read_rows
+from mergerepl.store.control import Row, column_names, quoted, read_rows, text_literal, timestamp_literal
 from mergerepl.store.deltalog import CHAR_VARCHAR, head_version
 from mergerepl.store.replica import Replica, ReplicaInfo
 from mergerepl.systables import contents
@@ -102,14 +101,12 @@ def _as_stored(table: Path, article: PublishedArticle, values: Sequence[KeyValue
     from deltalake import DeltaTable
 
     try:
-        fields = json.loads(DeltaTable(str(table)).schema().to_json())["fields"]
+        fields = DeltaTable(str(table)).schema().fields
     except Exception as error:
         # Another replica's table may tell; what is wrong with this one is said with the row.
         log.info("%s: its declared types are not known: %s", table, error)
         return None
-    declared = {
-        field["name"]: _CHAR.fullmatch(str(field["metadata"].get(CHAR_VARCHAR, ""))) for field in fields
-    }
+    declared = {field.name: _CHAR.fullmatch(str(field.metadata.get(CHAR_VARCHAR, ""))) for field in fields}
     return [
         value.ljust(int(char[1])) if (char := declared.get(name)) and isinstance(value, str) else value
         for name, value in zip(article.identity, values, strict=True)
@@ -221,14 +218,12 @@ def _literal(value: KeyValue, type_: str) -> str:
             return str(value).lower()
         case "date", date():
             return f"cast('{value}' as date)"
-        case "timestamp", datetime():
-            return f"arrow_cast('{value}', 'Timestamp(Microsecond, Some(\"UTC\"))')"
-        case "timestamp_ntz", datetime():
-            return f"arrow_cast('{value}', 'Timestamp(Microsecond, None)')"
+        case "timestamp" | "timestamp_ntz", datetime():
+            return timestamp_literal(value)
         case "decimal", Decimal():
             return f"cast('{value:f}' as {type_})"
         case "string", str():
-            return "'" + value.replace("'", "''") + "'"
+            return text_literal(value)
     return str(value)
 
 

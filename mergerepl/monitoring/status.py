@@ -6,13 +6,13 @@ from pathlib import Path
 
 from mergerepl.changes import PUBLISHER
 from mergerepl.changeset import MANIFEST
-from mergerepl.errors import MergeReplError
+from mergerepl.errors import MergeReplError, StoreError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.publication import Tracking
 from mergerepl.model.results import ArticleStatus, ReplicaStatus, SubscriptionStatus
 from mergerepl.monitoring.parties import others, publication_name, subscriber_root
 from mergerepl.monitoring.waiting import NO_VERSION, Uncaptured, uncaptured, unsent_generations
-from mergerepl.store.control import Row
+from mergerepl.store.control import Row, count_rows
 from mergerepl.store.replica import Replica, ReplicaInfo
 from mergerepl.systables import conflicts_info
 from mergerepl.systables.catalog import SubscriberKind, SubscriptionState, SyncStatus
@@ -99,13 +99,10 @@ def _word(codes: type[IntEnum], code: int) -> str:
 
 def _conflicts(replica: Replica) -> tuple[int, list[str]]:
     """Return how many conflicts are logged, by the files' statistics, and what went wrong."""
-    from deltalake import DeltaTable
-    from deltalake.exceptions import DeltaError
-
     try:
-        return int(DeltaTable(str(replica.folder / conflicts_info.NAME)).count()), []
-    except (DeltaError, OSError) as error:
-        return 0, [f"The logged conflicts of '{replica.root}' cannot be counted: {error}"]
+        return count_rows(replica.folder / conflicts_info.NAME), []
+    except StoreError as error:
+        return 0, [error.message]
 
 
 def _open_sessions(replica: Replica) -> list[str]:

@@ -11,7 +11,7 @@ from mergerepl.errors import ConfigurationError, PublicationError
 from mergerepl.model.publication import Article, Publication
 from mergerepl.publish.unfinished import subscriber_path
 from mergerepl.roots import masked, require_openable
-from mergerepl.systables.conflicts_info import LONGEST_NAME, conflict_table_name
+from mergerepl.systables.conflicts_info import LONGEST_FOLDER_NAME, conflict_table_name
 from mergerepl.systables.table import FOLDER
 
 _UNUSABLE = re.compile(r"[/\\\x00-\x1f\x7f]")
@@ -50,10 +50,10 @@ def _check_name(kind: str, name: str) -> None:
             f"{name!r} cannot be the name of a {kind}: it becomes a folder's name, so it may not be empty or "
             "hold slashes or control characters. Choose another name.",
         )
-    if len(name.encode()) > LONGEST_NAME:
+    if len(name.encode()) > LONGEST_FOLDER_NAME:
         raise ConfigurationError(
             f"The {kind} name '{name[:40]}…' is {len(name.encode())} bytes long; file systems take "
-            f"{LONGEST_NAME}. Choose a shorter one."
+            f"{LONGEST_FOLDER_NAME}. Choose a shorter one."
         )
 
 

@@ -5,16 +5,6 @@ CONFLICT_NAMES = {
     2: "update against update, column",
     3: "update against delete, delete won",
     4: "update against delete, update won",
-    5: "insert failed at the publisher",
-    6: "insert failed at the subscriber",
-    7: "delete failed at the publisher",
-    8: "delete failed at the subscriber",
-    9: "update failed at the publisher",
-    10: "update failed at the subscriber",
-    11: "resolution",
-    12: "logical record, update won over delete",
-    13: "logical record, insert against update",
-    14: "logical record, delete won over update",
 }
 
 

@@ -10,6 +10,7 @@ from datetime import date, datetime, timedelta
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
+from mergerepl.errors import MergeReplError
 from mergerepl.model.results import (
     ApplyResult,
     ArticleValidation,
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 class JsonOutput(Output):
     """Writes JSON; a round of `sync --interval` on one line, everything else indented."""
 
-    holds_errors = True
+    is_for_programs = True
 
     def applied(self, result: ApplyResult) -> None:
         """Write publication, dry_run, steps, duration_s."""
@@ -45,6 +46,10 @@ class JsonOutput(Output):
     def synced_round(self, result: SyncResult, *, time: str) -> None:
         """Write the object of `synced` with its time, on one line."""
         self._write({"time": time, **sync_object(result)}, indent=None)
+
+    def round_failed(self, error: MergeReplError, *, time: str) -> None:
+        """Write the error with its time, on one line."""
+        self._write({"time": time, "error": error.details()}, indent=None)
 
     def captured(self, result: CaptureResult) -> None:
         """Write replica, articles."""
@@ -68,9 +73,9 @@ class JsonOutput(Output):
         """Write replica, total, conflicts."""
         self._write({"replica": replica, "total": total, "conflicts": list(map(_conflict, conflicts))})
 
-    def conflict_rows(self, conflicts: Sequence[ConflictRecord], *, total: int) -> None:
-        """Write total, conflicts with their rows."""
-        self._write({"total": total, "conflicts": list(map(_conflict, conflicts))})
+    def conflict_rows(self, replica: str, conflicts: Sequence[ConflictRecord], *, total: int) -> None:
+        """Write replica, total, conflicts with their rows."""
+        self.conflict_list(replica, conflicts, total=total)
 
     def row(self, row: RowInfo) -> None:
         """Write the row with its replicas, and whether one of them knows it."""

@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TextIO
 
+from mergerepl.errors import MergeReplError
 from mergerepl.model.results import (
     ApplyResult,
     ArticleValidation,
@@ -21,10 +22,10 @@ if TYPE_CHECKING:
 
 
 class Output(ABC):
-    """One method for each thing a command reports. Results go to `out`, nothing else does."""
+    """One method for each thing a command reports. Results go to `out`; what failed, for people, to standard error."""
 
-    holds_errors: ClassVar[bool] = False
-    """Whether a result tells the errors of its parts too, so that nobody needs to be told them apart."""
+    is_for_programs: ClassVar[bool] = False
+    """Whether a program reads it: no progress is drawn, and results tell the errors of their parts themselves."""
 
     def __init__(self, out: TextIO) -> None:
         self.out = out
@@ -40,6 +41,10 @@ class Output(ABC):
     @abstractmethod
     def synced_round(self, result: SyncResult, *, time: str) -> None:
         """Report one round of `sync --interval` on one line; `time` is when it ended."""
+
+    @abstractmethod
+    def round_failed(self, error: MergeReplError, *, time: str) -> None:
+        """Report on one line a round that failed and is tried again; `time` is when it ended."""
 
     @abstractmethod
     def captured(self, result: CaptureResult) -> None:
@@ -64,7 +69,7 @@ class Output(ABC):
         """Report conflicts, one line each: the newest of `total`."""
 
     @abstractmethod
-    def conflict_rows(self, conflicts: Sequence[ConflictRecord], *, total: int) -> None:
+    def conflict_rows(self, replica: str, conflicts: Sequence[ConflictRecord], *, total: int) -> None:
         """Report conflicts, the newest of `total`, with the losing row beside the winning row."""
 
     @abstractmethod

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import shlex
+import sys
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from mergerepl.errors import MergeReplError
 from mergerepl.model.results import (
     ApplyResult,
     ArticleValidation,
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     from mergerepl.doctor import Check
 
 _CLASHES, _DIFFERS = "*", "~"
+_NO_CONFLICTS = "{}: no conflicts. They are logged at the publisher, unless `conflict_logging` in the file says otherwise."
 _COUNTS = (">inserts", ">updates", ">deletes", ">conflicts")
 
 
@@ -52,8 +56,6 @@ class TextOutput(Output):
 
     def synced(self, result: SyncResult) -> None:
         """Show what travelled, by subscriber and direction; then how each session ended, conflicts to come, validation."""
-        if not result.sessions:
-            self._say(f"Publication {result.publication} has no subscriptions.")
         moved = [
             session for session in result.sessions if _counts(session).total or _counts(session).conflicts
         ]
@@ -80,7 +82,12 @@ class TextOutput(Output):
             for article in session.validation or ()
             if not article.ok
         ]
-        self._say("; ".join([f"{time}  {sessions or 'no subscriptions'}", *different]))
+        self._say("; ".join([f"{time}  {sessions}", *different]))
+
+    def round_failed(self, error: MergeReplError, *, time: str) -> None:
+        """Write the error on one line, on standard error."""
+        sys.stderr.write(printable(f"{time}  {error.message} Trying again.") + "\n")
+        sys.stderr.flush()
 
     def captured(self, result: CaptureResult) -> None:
         """Show the counts by article."""
@@ -95,49 +102,19 @@ class TextOutput(Output):
         """Show who the replica is, its articles and how far each subscription is."""
         self._say(f"{status.role} {status.replica}  (replid {status.replid}, nickname {status.nickname})")
         if status.articles:
-            table = Table(("article", "publication", "tracking", ">version", ">captured", ">not captured"))
-            for article in status.articles:
-                table.add(
-                    article.article,
-                    article.publication,
-                    article.tracking,
-                    article.version,
-                    article.captured_version,
-                    article.uncaptured_commits,
-                )
-            self._table(table)
+            self._table(_articles(status))
             triggers = Table(("article", "insert trigger", "update trigger", "delete trigger"))
             for article in status.articles:
                 triggers.add(article.article, *article.triggers)
             self._table(triggers)
         if status.subscriptions:
-            table = Table(
-                (
-                    "subscription",
-                    "publication",
-                    "type",
-                    ">priority",
-                    "status",
-                    ">unsent",
-                    "last sync",
-                    "result",
-                )
-            )
-            for each in status.subscriptions:
-                table.add(
-                    _short(each.subscriber),
-                    each.publication,
-                    each.subscriber_type,
-                    f"{each.priority:.2f}",
-                    each.status,
-                    each.unsent_generations,
-                    _time(each.last_sync_date) or "never",
-                    each.last_sync_summary or each.last_sync_status,
-                )
-            self._table(table)
+            self._table(_subscriptions(status))
         self._say(
             f"{_count(status.conflicts, 'conflict')} logged."
-            + (" List them with `mergerepl conflicts list`." if status.conflicts else "")
+            + (
+                f" List them with `mergerepl conflicts list {_typed(status.replica)}`."
+                * bool(status.conflicts)
+            )
         )
         for problem in status.problems:
             self._say(f"Problem: {problem}")
@@ -146,29 +123,7 @@ class TextOutput(Output):
 
     def pending(self, replica: str, subscriptions: Sequence[PendingSubscription]) -> None:
         """Show what waits, by subscription, article and direction."""
-        table = Table(
-            (
-                "subscription",
-                "publication",
-                "article",
-                "direction",
-                ">generations",
-                ">changes",
-                ">not captured",
-            )
-        )
-        for each in subscriptions:
-            for article in each.articles:
-                if article.changes or article.generations or article.uncaptured_commits:
-                    table.add(
-                        _short(each.subscriber),
-                        each.publication,
-                        article.article,
-                        article.direction,
-                        article.generations,
-                        article.changes,
-                        article.uncaptured_commits,
-                    )
+        table = _waiting(subscriptions)
         if table.rows:
             self._table(table)
             self._say(
@@ -194,32 +149,7 @@ class TextOutput(Output):
             whose = f" of subscriber {subscriber}" if subscriber is not None else ""
             self._say(f"{replica}: no session{whose} has run yet.")
             return
-        table = Table(
-            (
-                "started",
-                "subscription",
-                "publication",
-                "result",
-                ">seconds",
-                "uploaded",
-                "downloaded",
-                ">conflicts",
-                "session",
-            )
-        )
-        for each in sessions:
-            table.add(
-                _time(each.start_time),
-                _short(each.subscriber),
-                each.publication,
-                each.runstatus,
-                f"{each.duration_s:.1f}",
-                _changes(each.upload),
-                _changes(each.download),
-                (each.upload + each.download).conflicts,
-                each.session_id,
-            )
-        self._table(table)
+        self._table(_sessions(sessions))
         for each in sessions:
             for message in each.messages:
                 self._say(f"{_time(each.start_time)} {_short(each.subscriber)}: {message}")
@@ -227,7 +157,7 @@ class TextOutput(Output):
     def conflict_list(self, replica: str, conflicts: Sequence[ConflictRecord], *, total: int) -> None:
         """Show one conflict on a line."""
         if not conflicts:
-            self._say(f"{replica}: no conflicts.")
+            self._say(_NO_CONFLICTS.format(replica))
             return
         table = Table(("id", "article", "key", ">type", "meaning", "winner", "time"))
         for each in conflicts:
@@ -241,11 +171,16 @@ class TextOutput(Output):
                 _time(each.created),
             )
         self._table(table)
-        self._say(f"{_count(total, 'conflict')}. See the rows with `mergerepl conflicts show`.")
+        newest = f"{_typed(replica)} {conflicts[0].conflict_id}"
+        self._say(
+            f"{_count(total, 'conflict')}. See the rows of one with `mergerepl conflicts show {newest}`."
+        )
         self._older(len(conflicts), total)
 
-    def conflict_rows(self, conflicts: Sequence[ConflictRecord], *, total: int) -> None:
+    def conflict_rows(self, replica: str, conflicts: Sequence[ConflictRecord], *, total: int) -> None:
         """Show the losing row beside the winning row, columns in conflict marked with `*`, others that differ with `~`."""
+        if not conflicts:
+            self._say(_NO_CONFLICTS.format(replica))
         for each in conflicts:
             self._say(f"Conflict {each.conflict_id}: {each.article} {_key(each.key)}")
             name = conflict_name(each.conflict_type)
@@ -284,12 +219,10 @@ class TextOutput(Output):
         for each in row.replicas:
             if each.columns:
                 colv = ", ".join(f"{part.column} {part.nickname}:{part.version}" for part in each.columns)
-                self._say(f"colv at {each.replica}: {colv}")
+                self._say(f"colv at {_short(each.replica)}: {colv}")
 
     def validated(self, validations: Mapping[str, Sequence[ArticleValidation]]) -> None:
         """Show each subscriber's comparison."""
-        if not validations:
-            self._say("There is no subscription to validate.")
         for subscriber, articles in validations.items():
             self._validation(subscriber, articles)
 
@@ -364,13 +297,73 @@ class TextOutput(Output):
         for name, article in zip(names, articles, strict=True):
             if article.missing_at is not None:
                 self._say(
-                    f"  {name}: the {article.missing_at} does not have this article; run `mergerepl apply`"
+                    f"  {name}: the {article.missing_at} does not have this article; run `mergerepl apply FILE`"
                 )
             for example in article.examples:
                 self._say(f"  {name} {_key(example.key)}: {example.kind.replace('_', ' ')}")
             more = article.differing_rows - len(article.examples)
             if more and article.examples:
                 self._say(f"  {name}: {more} more differing")
+
+
+def _articles(status: ReplicaStatus) -> Table:
+    """Return what is known of each article's table."""
+    table = Table(("article", "publication", "tracking", ">version", ">captured", ">not captured"))
+    for each in status.articles:
+        versions = each.version, each.captured_version, each.uncaptured_commits
+        table.add(each.article, each.publication, each.tracking, *versions)
+    return table
+
+
+def _subscriptions(status: ReplicaStatus) -> Table:
+    """Return how far each subscription is."""
+    head = ("subscription", "publication", "type", ">priority", "status", ">unsent", "last sync", "result")
+    table = Table(head)
+    for each in status.subscriptions:
+        table.add(
+            _short(each.subscriber),
+            each.publication,
+            each.subscriber_type,
+            f"{each.priority:.2f}",
+            each.status,
+            each.unsent_generations,
+            _time(each.last_sync_date) or "never",
+            each.last_sync_summary or each.last_sync_status,
+        )
+    return table
+
+
+def _waiting(subscriptions: Sequence[PendingSubscription]) -> Table:
+    """Return what waits to travel; articles of which nothing does are left out."""
+    names = ("subscription", "publication", "article", "direction")
+    table = Table((*names, ">generations", ">changes", ">not captured"))
+    for each in subscriptions:
+        for article in each.articles:
+            numbers = article.generations, article.changes, article.uncaptured_commits
+            if any(numbers):
+                table.add(
+                    _short(each.subscriber), each.publication, article.article, article.direction, *numbers
+                )
+    return table
+
+
+def _sessions(sessions: Sequence[SessionRecord]) -> Table:
+    """Return past sessions, one on a line."""
+    names = ("started", "subscription", "publication", "result")
+    table = Table((*names, ">seconds", "uploaded", "downloaded", ">conflicts", "session"))
+    for each in sessions:
+        table.add(
+            _time(each.start_time),
+            _short(each.subscriber),
+            each.publication,
+            each.runstatus,
+            f"{each.duration_s:.1f}",
+            _changes(each.upload),
+            _changes(each.download),
+            (each.upload + each.download).conflicts,
+            each.session_id,
+        )
+    return table
 
 
 def _sync_table(sessions: Iterable[SessionResult]) -> Table:
@@ -443,7 +436,9 @@ def _row_metadata(row: RowInfo) -> Table:
     for each in row.replicas:
         lineage = ", ".join(f"{nickname}:{version}" for nickname, version in sorted(each.lineage.items()))
         is_current = "yes" if each.current else "no"
-        table.add(each.replica, each.nickname, each.source, each.generation, lineage or "{}", is_current)
+        table.add(
+            _short(each.replica), each.nickname, each.source, each.generation, lineage or "{}", is_current
+        )
     return table
 
 
@@ -496,6 +491,11 @@ def _short(root: str) -> str:
         return root
     relative = os.path.relpath(root)
     return relative if len(relative) < len(root) and not relative.startswith("../..") else root
+
+
+def _typed(root: str) -> str:
+    """Return a root as one types it in a shell."""
+    return shlex.quote(_short(root))
 
 
 def _time(moment: datetime | None) -> str:

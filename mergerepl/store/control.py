@@ -6,6 +6,7 @@ holds the replica's lease; history tables are only appended to.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -163,6 +164,17 @@ def _python_rows(stored: "pa.Table", names: Sequence[str]) -> list[Row]:
 def quoted(name: str) -> str:
     """Return a column's name as delta-rs' SQL wants it."""
     return '"' + name.replace('"', '""') + '"'
+
+
+def text_literal(value: str) -> str:
+    """Return a text as delta-rs' SQL wants it."""
+    return "'" + value.replace("'", "''") + "'"
+
+
+def timestamp_literal(moment: datetime) -> str:
+    """Return a time, in UTC if it has a zone, as delta-rs' SQL wants it."""
+    zone = "None" if moment.tzinfo is None else 'Some("UTC")'
+    return f"arrow_cast('{moment}', 'Timestamp(Microsecond, {zone})')"
 
 
 def column_names(path: Path) -> list[str]:

@@ -77,7 +77,7 @@ CONFLICT_COLUMNS: Final = columns(
 CONFLICT_TABLE_PREFIX = "MSmerge_conflict_"
 
 
-LONGEST_NAME: Final = 200
+LONGEST_FOLDER_NAME: Final = 200
 """Bytes of the name of a folder that is made here: file systems take 255, and what is written beside it has a suffix."""
 
 

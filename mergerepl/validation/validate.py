@@ -7,6 +7,7 @@ Nothing is written.
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.errors import ConfigurationError, MergeReplError
@@ -61,7 +62,7 @@ def validate_subscription(
 
 
 def not_compared(
-    publisher: Path, publication: str, level: str, error: dict[str, str]
+    publisher: Path, publication: str, level: str, error: dict[str, Any]
 ) -> tuple[ArticleValidation, ...]:
     """Return the result for a subscriber that could not be compared: the error at each article of the publication.
 

@@ -15,7 +15,7 @@ from mergerepl.demo.edits import choose_cast
 from mergerepl.demo.flights_data import TABLES, read_sample
 from mergerepl.demo.shown import Shown
 from mergerepl.demo.sites import SITES, Sites
-from mergerepl.errors import ConfigurationError, MergeReplError
+from mergerepl.errors import ConfigurationError, DemoError
 from mergerepl.model.results import ArticleValidation, SessionResult, SyncResult
 
 DAY = ((2, 8),)
@@ -166,12 +166,12 @@ def test_a_table_reads_as_plain_text():
 def test_a_story_whose_session_failed_ends_there(monkeypatch):
     failed = SessionResult("flights", "/south", "failed", error={"message": "The disk is full."})
     monkeypatch.setattr(story.api, "sync", lambda _: SyncResult("flights", (failed,)))
-    with pytest.raises(MergeReplError, match=r"'/south' failed. The disk is full\."):
+    with pytest.raises(DemoError, match=r"'/south' failed. The disk is full\."):
         story._sync(None, lambda _: None)
 
 
 def test_a_story_whose_replicas_differ_is_no_good_example(monkeypatch, tmp_path):
     unlike = ArticleValidation("flights", "checksum", 1, 1, 1)
     monkeypatch.setattr(story.api, "validate", lambda *_, **__: {"/south": (unlike,)})
-    with pytest.raises(MergeReplError, match="the replicas differ"):
+    with pytest.raises(DemoError, match="the replicas differ"):
         story._validate(Sites(tmp_path), lambda _: None)

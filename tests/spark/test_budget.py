@@ -1,8 +1,11 @@
-"""The cost of a sync in Spark jobs and Delta commits: counts, not times."""
+"""The cost of a sync in Spark jobs, Delta commits and rows that come to the driver: counts, not times."""
 
 from pathlib import Path
+from typing import Any
 
+import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.classic.dataframe import DataFrame
 
 from tests.properties.engine_network import EngineNetwork, Setting
 from tests.properties.reference import Subscriber
@@ -62,3 +65,40 @@ def test_a_sync_stays_within_its_budget_of_jobs_and_commits(spark: SparkSession,
     assert engine.sync("north").status == "nothing_to_do"
     assert next_job(spark) - first - 1 == 0
     assert versions(replica_dir) == before
+
+
+class RowsInPython:
+    """Counts the rows that Spark hands over to Python."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.rows = 0
+        for name in ("collect", "toArrow", "toPandas"):
+            monkeypatch.setattr(DataFrame, name, self._counted(getattr(DataFrame, name)))
+        monkeypatch.delattr(DataFrame, "toLocalIterator")
+
+    def _counted(self, fetch: Any) -> Any:
+        def counted(*args: Any, **named: Any) -> Any:
+            fetched = fetch(*args, **named)
+            self.rows += len(fetched)
+            return fetched
+
+        return counted
+
+
+def test_inv_45_no_more_rows_come_to_the_driver_when_more_are_changed(
+    spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = [f"k{n:04d}" for n in range(3000)]
+    row = {"a": "a", "b": "b", "c": None}
+    engine = EngineNetwork(spark, replica_dir, Setting((Subscriber("north"),)), dict.fromkeys(keys, row))
+    fetched = RowsInPython(monkeypatch)
+    counts = []
+    for changed in (20, 2000):
+        engine.write("hub", {key: {**row, "a": f"hub {changed}"} for key in keys[:changed]})
+        engine.write("north", {key: {**row, "a": f"north {changed}"} for key in keys[changed // 2 : changed]})
+        before = fetched.rows
+        session = engine.sync("north")
+        assert (session.upload + session.download).conflicts == changed // 2
+        counts.append(fetched.rows - before)
+    assert counts[0] > 0
+    assert counts == [counts[0]] * 2

@@ -255,7 +255,6 @@ FAILED = replace(IDLE, status="failed")
         ((FAILED,), 1),
         ((replace(FAILED, error=PERMANENT_FACTS), IDLE), 1),
         ((replace(FAILED, error=TRANSIENT_FACTS), IDLE), 3),
-        ((replace(FAILED, error={"message": "held", "transient": "True"}),), 3),
         ((replace(FAILED, error=TRANSIENT_FACTS), replace(FAILED, error=PERMANENT_FACTS)), 1),
         ((replace(FAILED, error=TRANSIENT_FACTS), replace(DONE, validation=(DIFFERENT,))), 1),
         ((replace(DONE, error=PERMANENT_FACTS),), 1),
@@ -443,9 +442,22 @@ def test_a_row_that_no_replica_knows_is_an_answer(api, hq):
     )
 
 
-@pytest.mark.parametrize(("answer", "code"), [(EQUAL, 0), (DIFFERENT, 1)])
-def test_validate_is_exit_1_if_replicas_differ(api, hq, answer, code):
-    api.answers["validate"] = {"north": (answer,)}
+AWAY = replace(EQUAL, error=TRANSIENT_FACTS)
+BROKEN = replace(EQUAL, error=PERMANENT_FACTS)
+
+
+@pytest.mark.parametrize(
+    ("answers", "code"),
+    [
+        ((EQUAL,), 0),
+        ((DIFFERENT,), 1),
+        ((EQUAL, AWAY), 3),
+        ((AWAY, DIFFERENT), 1),
+        ((AWAY, BROKEN), 1),
+    ],
+)
+def test_validate_is_exit_1_if_replicas_differ_and_3_if_some_are_out_of_reach(api, hq, answers, code):
+    api.answers["validate"] = {f"replica {number}": (answer,) for number, answer in enumerate(answers)}
     assert run("validate", "sales.yml").exit_code == code
     shown = run("validate", "sales.yml", "--level", "rowcount", "--json")
     assert shown.exit_code == code

@@ -372,15 +372,15 @@ def test_a_subscription_is_found_from_either_end(pair):
     hq, north = pair
     assert subscriptions_of_root(hq.root) == [(hq.root, north.root, "sales")]
     assert subscriptions_of_root(north.root) == [(hq.root, north.root, "sales")]
-    publisher, subscriber, row, name = find_subscription(hq.root, north.root, None)
-    assert (publisher.root, subscriber.root, name) == (hq.root, north.root, "sales")
+    publisher, subscriber, row = find_subscription(hq.root, north.root, "sales")
+    assert (publisher.root, subscriber.root) == (hq.root, north.root)
     assert row["replid"] == "replica-2"
 
 
 def test_a_moved_subscriber_is_known_by_its_replica_id(pair, tmp_path):
     moved = tmp_path / "moved"
     shutil.move(str(pair[1].root), str(moved))
-    _, subscriber, row, _ = find_subscription(pair[0].root, moved, "sales")
+    _, subscriber, row = find_subscription(pair[0].root, moved, "sales")
     assert (subscriber.root, row["replid"]) == (moved, "replica-2")
 
 
@@ -393,17 +393,17 @@ def changed_subscription(pair: tuple[Replica, Replica], **changes: Any) -> None:
 def test_an_inactive_subscription_is_refused_by_name(pair, status, words):
     changed_subscription(pair, status=status)
     with pytest.raises(PublicationError, match=words):
-        find_subscription(pair[0].root, pair[1].root, None)
+        find_subscription(pair[0].root, pair[1].root, "sales")
     assert subscriptions_of_root(pair[0].root) == []
 
 
 def test_what_is_no_subscription_is_refused_by_name(pair, tmp_path):
     with pytest.raises(ConfigurationError, match="no subscription to publication 'other'"):
         find_subscription(pair[0].root, pair[1].root, "other")
-    with pytest.raises(ConfigurationError, match="has no subscription at publisher"):
-        find_subscription(pair[1].root, pair[0].root, None)
+    with pytest.raises(ConfigurationError, match="has no subscription to publication 'sales' at publisher"):
+        find_subscription(pair[1].root, pair[0].root, "sales")
     with pytest.raises(ConfigurationError, match="not a replica"):
-        find_subscription(pair[0].root, tmp_path, None)
+        find_subscription(pair[0].root, tmp_path, "sales")
     changed_subscription(pair, subscriber_server="/elsewhere", replid="another")
     with pytest.raises(ConfigurationError, match=r"Subscribers known there: /elsewhere.*mergerepl apply"):
-        find_subscription(pair[0].root, pair[1].root, None)
+        find_subscription(pair[0].root, pair[1].root, "sales")

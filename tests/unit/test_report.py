@@ -119,7 +119,7 @@ EVERYTHING = [
     ("pending", "/data/hq", [PENDING]),
     ("history", "/data/hq", [SESSION]),
     ("conflict_list", "/data/hq", [CONFLICT]),
-    ("conflict_rows", [CONFLICT]),
+    ("conflict_rows", "/data/hq", [CONFLICT]),
     ("row", ROW),
     ("validated", {"/data/north": [results.ArticleValidation("orders", "rowcount", 3, 4, 1)]}),
 ]
@@ -155,6 +155,7 @@ def test_json_is_one_object(report):
 def test_every_report_is_tested():
     assert {report[0] for report in EVERYTHING} | {
         "synced_round",
+        "round_failed",
         "checked",
         "said",
     } == Output.__abstractmethods__
@@ -267,7 +268,7 @@ def test_validation_names_an_article_that_a_side_lacks():
     missing = results.ArticleValidation("lines", "rowcount", 0, 0, 0, missing_at="subscriber")
     shown = text("validated", {"north": [missing]})
     assert "DIFFERENT" in shown
-    assert "lines: the subscriber does not have this article; run `mergerepl apply`" in shown
+    assert "lines: the subscriber does not have this article; run `mergerepl apply FILE`" in shown
     assert said("validated", {"north": [missing]})["ok"] is False
     synced = SyncResult("sales", (SessionResult("sales", "north", "succeeded", validation=(missing,)),))
     assert "lines is not at the subscriber" in text("synced_round", synced, time="T")
@@ -313,7 +314,7 @@ def test_a_row_that_no_replica_knows_is_not_called_up_to_date():
 
 @pytest.mark.parametrize("method", ["conflict_list", "conflict_rows"])
 def test_conflicts_that_are_left_out_are_counted(method):
-    arguments = (["/data/hq"] if method == "conflict_list" else []) + [[CONFLICT]]
+    arguments = "/data/hq", [CONFLICT]
     assert text(method, *arguments, total=1200).endswith(
         "1,199 older not shown: see all with `--limit 1200`.\n"
     )
@@ -327,31 +328,30 @@ def test_empty_reports_are_sentences():
     of_one = text("history", "hq", [], subscriber="/data/north")
     assert of_one == "hq: no session of subscriber /data/north has run yet.\n"
     assert "no conflicts" in text("conflict_list", "hq", [])
-    assert "no subscription" in text("validated", {})
-    assert "no subscriptions" in text("synced", SyncResult("sales", ()))
+    assert "no conflicts" in text("conflict_rows", "hq", [])
 
 
 def test_null_is_not_empty_text():
     row = replace(CONFLICT, losing_row={"note": None}, winning_row={"note": ""})
-    assert "*  note    NULL" in text("conflict_rows", [row])
+    assert "*  note    NULL" in text("conflict_rows", "hq", [row])
 
 
 def test_columns_in_conflict_are_told_from_others_that_differ():
     rows = {"losing_row": {"id": 7, "a": 1, "b": 1, "c": 1}, "winning_row": {"id": 7, "a": 2, "b": 2, "c": 1}}
     by_column = replace(CONFLICT, conflict_type=2, conflict_columns=("a",), **rows)
-    *_, of_id, of_a, of_b, of_c, legend = text("conflict_rows", [by_column]).splitlines()
+    *_, of_id, of_a, of_b, of_c, legend = text("conflict_rows", "hq", [by_column]).splitlines()
     assert [line.split()[0] for line in (of_id, of_a, of_b, of_c)] == ["id", "*", "~", "c"]
     assert legend == "  * in conflict; ~ differs too, but was not in conflict"
-    assert said("conflict_rows", [by_column])["conflicts"][0]["conflict_columns"] == ["a"]
+    assert said("conflict_rows", "hq", [by_column])["conflicts"][0]["conflict_columns"] == ["a"]
     # Of the whole row, and where one side deleted it, there is nothing to tell apart.
     for whole in (replace(by_column, conflict_columns=("a", "b")), replace(by_column, conflict_columns=())):
-        shown = text("conflict_rows", [whole])
+        shown = text("conflict_rows", "hq", [whole])
         assert "~" not in shown
         assert shown.count("*") == 2
 
 
 def test_a_winning_row_that_is_not_known_is_not_called_deleted():
-    shown = text("conflict_rows", [replace(CONFLICT, is_published=False, losing_row={"note": "x"})])
+    shown = text("conflict_rows", "hq", [replace(CONFLICT, is_published=False, losing_row={"note": "x"})])
     assert "note" in shown
     assert "not published any more" in shown
     assert "deleted" not in shown
@@ -360,7 +360,7 @@ def test_a_winning_row_that_is_not_known_is_not_called_deleted():
 def test_row_data_cannot_steer_the_terminal():
     hostile = {"n": "\x1b[2J\x07\u202e[bold]x[/bold]\r\n"}
     for out in (io.StringIO(), Terminal()):
-        shown = text("conflict_rows", [replace(CONFLICT, losing_row=hostile)], out=out)
+        shown = text("conflict_rows", "hq", [replace(CONFLICT, losing_row=hostile)], out=out)
         assert "\x1b[2J" not in shown
         assert "\x07" not in shown
         assert "\u202e" not in shown
