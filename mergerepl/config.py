@@ -188,8 +188,8 @@ def _article(stated: ArticleKeys, check: _Check, path: strict_yaml.KeyPath, publ
 def _with_identity(columns: Iterable[str], identity: tuple[str, ...]) -> tuple[str, ...]:
     """Return a vertical filter's columns; those that identify a row are always among them."""
     chosen = tuple(columns)
-    present = {column.casefold() for column in chosen}
-    return (*(column for column in identity if column.casefold() not in present), *chosen)
+    present = {column.lower() for column in chosen}
+    return (*(column for column in identity if column.lower() not in present), *chosen)
 
 
 def _check_tables(articles: tuple[Article, ...], check: _Check) -> None:

@@ -131,7 +131,7 @@ def _by_outcome(if_publisher_wins: str, if_subscriber_wins: str) -> Column:
 
 def _holds_rowguid(article: PublishedArticle) -> bool:
     # As the conflict table was made, and as Delta compares names: `RowGuid` is the same column.
-    return changes.ROWGUID in (name.casefold() for name in article.columns)
+    return changes.ROWGUID in (name.lower() for name in article.columns)
 
 
 def _resolved_at(changeset: Changeset) -> Column:

@@ -81,12 +81,12 @@ def _retention(stated: object) -> timedelta:
 
 
 def first_twice(names: Iterable[str]) -> str | None:
-    """Return the first name that stands twice, case ignored."""
+    """Return the first column name that stands twice, case ignored as Delta does: `masse` is not `maße`."""
     seen: set[str] = set()
     for name in names:
-        if folded(name) in seen:
+        if name.lower() in seen:
             return name
-        seen.add(folded(name))
+        seen.add(name.lower())
     return None
 
 

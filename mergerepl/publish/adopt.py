@@ -10,6 +10,7 @@ from mergerepl.publish.table_facts import read_table_facts
 from mergerepl.publish.unfinished import article_table
 from mergerepl.publish.work import Work
 from mergerepl.snapshot.compare_rows import KEY_PREFIX, differing_rows
+from mergerepl.spark import require_utc
 from mergerepl.store.control import Row
 from mergerepl.store.delta import read_version
 from mergerepl.store.images import with_readable
@@ -37,8 +38,11 @@ def check_same_rows(
 ) -> None:
     """Check that a subscriber's table holds the publisher's rows, in files of its own.
 
-    Raises: PublicationError naming up to five keys that differ.
+    Raises: PublicationError naming up to five keys that differ; EngineError if the session would read timestamp partition
+        columns otherwise.
     """
+    for facts in (read_table_facts(source), read_table_facts(target)):
+        require_utc(work.spark, article["name"], facts.path, facts.metadata.timestamp_partitions)
     rows = read_version(work.spark, target, target_version)
     foreign = foreign_file(work.spark, target, target_version)
     if foreign is not None:

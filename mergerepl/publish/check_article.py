@@ -126,7 +126,7 @@ def published_fields(article: Article, table: TableFacts) -> list[Field]:
 def _all_found(article: Article, table: TableFacts, names: Sequence[str], where: str) -> list[str]:
     for name in names:
         if table.field(name) is None:
-            near = next((f["name"] for f in table.fields if f["name"].casefold() == name.casefold()), None)
+            near = next((f["name"] for f in table.fields if f["name"].lower() == name.lower()), None)
             hint = f"Did you mean '{near}'?" if near else f"The table has {_names(table)}."
             raise _refusal(
                 article, f"{where} names column '{name}', which table '{table.path}' does not have", hint
@@ -216,27 +216,27 @@ def _type_problem(table: TableFacts) -> Problem | None:
 
 def _check_column_names(article: Article, table: TableFacts) -> None:
     seen: dict[str, str] = {}
-    conflict_columns = {column.name.casefold() for column in CONFLICT_COLUMNS}
+    conflict_columns = {column.name.lower() for column in CONFLICT_COLUMNS}
     for name in (field["name"] for field in table.fields):
-        folded = name.casefold()
-        if folded in seen:
+        lower = name.lower()
+        if lower in seen:
             raise _refusal(
-                article, f"its columns '{seen[folded]}' and '{name}' differ only in case", "Rename one."
+                article, f"its columns '{seen[lower]}' and '{name}' differ only in case", "Rename one."
             )
-        if folded in _OF_THE_FEED:
+        if lower in _OF_THE_FEED:
             raise _refusal(
                 article,
                 f"its column '{name}' has a name that Delta's Change Data Feed needs for itself, so that Delta cannot "
                 "turn the feed on, whether the column is published or not",
                 "Rename the column.",
             )
-        seen[folded] = name
+        seen[lower] = name
     for field in published_fields(article, table):
         name = field["name"]
-        folded = name.casefold()
-        is_identity = folded == "rowguid" and name == article.rowguid
-        if folded.startswith(_RESERVED_PREFIX) or (folded in conflict_columns and not is_identity):
-            hint = f" (or publish it as the identity: `rowguid: {name}`)" if folded == "rowguid" else ""
+        lower = name.lower()
+        is_identity = lower == "rowguid" and name == article.rowguid
+        if lower.startswith(_RESERVED_PREFIX) or (lower in conflict_columns and not is_identity):
+            hint = f" (or publish it as the identity: `rowguid: {name}`)" if lower == "rowguid" else ""
             raise _refusal(
                 article,
                 f"its column '{name}' has a name that mergerepl needs for itself",

@@ -185,11 +185,15 @@ def _initialise_steps(situation: Situation) -> Iterator[Step]:
     new_names = [row["name"] for row in of_new]
     for pair, rows in waiting:
         names = [*(row["name"] for row in rows if not is_removed(situation, row)), *new_names]
+        # A table that is there already stays as it is.
+        is_copied = pair.subscription.sync_type is SyncType.AUTOMATIC
+        without = _unusable_constraints(work, [*rows, *of_new]) if is_copied and names else []
+        which = ", ".join(without)
+        lacking = f", without CHECK {which} (not all of their columns are published)" if without else ""
         if not pair.is_active:
-            without = _unusable_constraints(work, [*rows, *of_new])
-            yield _subscribe_step(work, pair, names, nicknames.of(pair), without)
+            yield _subscribe_step(work, pair, names, nicknames.of(pair), lacking)
         elif names:
-            yield _new_articles_step(work, pair, names)
+            yield _new_articles_step(work, pair, names, lacking)
 
 
 def _unusable_constraints(work: Work, articles: Sequence[Row]) -> list[str]:
@@ -231,9 +235,7 @@ def _capture_step(situation: Situation) -> Step:
     return Step(PlanStep("capture", str(publisher.root), "bring the publisher's metadata up to date"), run)
 
 
-def _subscribe_step(
-    work: Work, pair: Pair, names: Sequence[str], nickname: int, without: Sequence[str]
-) -> Step:
+def _subscribe_step(work: Work, pair: Pair, names: Sequence[str], nickname: int, lacking: str) -> Step:
     subscription = pair.subscription
     detail = (
         f"copy {', '.join(names)} from the publisher"
@@ -242,8 +244,7 @@ def _subscribe_step(
     )
     if pair.row is not None:
         detail += ", anew: it was interrupted"
-    if without:
-        detail += f", without CHECK {', '.join(without)} (not all of their columns are published)"
+    detail += lacking
 
     def run() -> None:
         row = pair.row
@@ -271,7 +272,7 @@ def _subscribe_step(
     return Step(PlanStep("subscribe", subscription.subscriber, detail), run)
 
 
-def _new_articles_step(work: Work, pair: Pair, names: Sequence[str]) -> Step:
+def _new_articles_step(work: Work, pair: Pair, names: Sequence[str], lacking: str) -> Step:
     assert pair.row is not None
     subid = pair.row["subid"]
 
@@ -282,4 +283,4 @@ def _new_articles_step(work: Work, pair: Pair, names: Sequence[str]) -> Step:
         artids = [row["artid"] for row in publisher.articles_of(work.pubid) if row["name"] in names]
         initialise(work, pair.subscription, subid, artids)
 
-    return Step(PlanStep("initialise", pair.subscription.subscriber, f"add {', '.join(names)}"), run)
+    return Step(PlanStep("initialise", pair.subscription.subscriber, f"add {', '.join(names)}{lacking}"), run)

@@ -121,10 +121,10 @@ def create_conflict_table(
     path = root / FOLDER / name
     wanted = _conflict_fields(columns)
     if is_delta_table(path):
-        present = {column["name"].casefold(): column["type"] for column in read_table_facts(path).fields}
-        missing = [column for column in wanted if column["name"].casefold() not in present]
+        present = {column["name"].lower(): column["type"] for column in read_table_facts(path).fields}
+        missing = [column for column in wanted if column["name"].lower() not in present]
         others = [column for column in wanted if column not in missing]
-        if all(ddl_of(present[column["name"].casefold()]) == ddl_of(column["type"]) for column in others):
+        if all(ddl_of(present[column["name"].lower()]) == ddl_of(column["type"]) for column in others):
             if missing:
                 _add_columns(spark_of(), path, missing)
             return
@@ -141,10 +141,10 @@ def _free_name(path: Path) -> Path:
 def _conflict_fields(columns: Sequence[Field]) -> list[Field]:
     """Return the columns of a conflict table; an article whose identity is a column `rowguid` has that one once."""
     own = [field(column["name"], nullable(column["type"])) for column in columns]
-    taken = {column["name"].casefold() for column in own}
+    taken = {column["name"].lower() for column in own}
     about = [
         field(column.name, json_of(column.type))
         for column in conflicts_info.CONFLICT_COLUMNS
-        if column.name.casefold() not in taken
+        if column.name.lower() not in taken
     ]
     return [*own, *about]

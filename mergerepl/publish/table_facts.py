@@ -71,9 +71,9 @@ class TableFacts:
 
     def keeps_empty_as_null(self, name: str) -> bool:
         """Return whether Delta stores an empty value of this column as NULL, as it does of partition columns."""
-        partitions = {column.casefold() for column in self.metadata.partition_columns}
+        partitions = {column.lower() for column in self.metadata.partition_columns}
         field = self.field(name)
-        return field is not None and field["type"] in _EMPTY_IS_NULL and name.casefold() in partitions
+        return field is not None and field["type"] in _EMPTY_IS_NULL and name.lower() in partitions
 
     def declared_lengths(self, name: str) -> str:
         """Return a column's type as it was declared, in DDL, if char(n) or varchar(n) are part of it; else nothing."""

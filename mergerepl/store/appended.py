@@ -82,8 +82,8 @@ def append(rows: DataFrame, table: Path, transaction: Transaction) -> None:
 
 def _written(rows: DataFrame, table: Path, schema: StructType) -> list[Path]:
     """Write rows as the table's columns to Parquet files in its folder; nobody sees them before they are committed."""
-    type_of = {field.name.casefold(): field for field in schema}
-    unknown = [name for name in rows.columns if name.casefold() not in type_of]
+    type_of = {field.name.lower(): field for field in schema}
+    unknown = [name for name in rows.columns if name.lower() not in type_of]
     if unknown:
         raise StoreError(
             f"System table '{table.name}' has no column '{unknown[0]}': it was edited, or restored to an earlier "
@@ -92,7 +92,7 @@ def _written(rows: DataFrame, table: Path, schema: StructType) -> list[Path]:
             column=unknown[0],
         )
     # Only where types differ: every function of a column costs several messages to the JVM.
-    columns = [_as_stored(field, type_of[field.name.casefold()]) for field in rows.schema]
+    columns = [_as_stored(field, type_of[field.name.lower()]) for field in rows.schema]
     if any(isinstance(column, Column) for column in columns):
         rows = rows.select(columns)
     folder = table / f"run-{uuid4()}"

@@ -348,12 +348,16 @@ def _held_then(
     bounds: KeyBounds,
     left_out: Mapping[str, str],
 ) -> DataFrame:
-    """Return what the source's rows had in columns that the article leaves out: identity fields, fields of `left_out`."""
-    then = before.alias("t").join(source.alias("s"), on=_same_key(article, bounds))
+    """Return what rows to be inserted had in columns that the article leaves out: identity fields, fields of `left_out`.
+
+    One for each key: a user may have added a second row of it, and of two in the source Delta would insert both.
+    """
+    inserted = source.where(F.col("action") == Action.INSERT.value)
+    then = before.alias("t").join(inserted.alias("s"), on=_same_key(article, bounds))
     return then.select(
         *(F.col(f"s.{field}") for field in article.identity_fields),
         *(F.col(f"t.{quote(name)}").alias(field) for name, field in left_out.items()),
-    )
+    ).dropDuplicates(list(article.identity_fields))
 
 
 def _same_key(article: PublishedArticle, bounds: KeyBounds) -> Column:

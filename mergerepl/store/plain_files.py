@@ -102,8 +102,8 @@ def read_columns(spark: SparkSession, table: Path, version: int, columns: Sequen
     """Return some columns of a user's table at one version."""
     try:
         log = DeltaTable(str(table), version=version)
-        fields = {field.name.casefold(): field for field in schema_of(log)}
-        schema = StructType([fields[name.casefold()] for name in columns])
+        fields = {field.name.lower(): field for field in schema_of(log)}
+        schema = StructType([fields[name.lower()] for name in columns])
         # Delta pads the values of CHAR(n).
         is_padded = any(CHAR_VARCHAR in (field.metadata or {}) for field in schema)
         files = None if is_padded else plain_files(log)

@@ -20,7 +20,7 @@ def struct_type(types: Iterable[str]) -> str:
 
 def unlike_any(name: str, taken: Iterable[str]) -> str:
     """Return a name of ours that no column of a user's has, whatever its case."""
-    others = {other.casefold() for other in taken}
-    while name.casefold() in others:
+    others = {other.lower() for other in taken}
+    while name.lower() in others:
         name += "_"
     return name

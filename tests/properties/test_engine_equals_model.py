@@ -114,6 +114,12 @@ SETTINGS = [
         marks=pytest.mark.slow,
     ),
     pytest.param(
+        17,
+        Setting((Subscriber("north", "client"),), "column", "columns"),
+        id="column-two-replicas",
+        marks=pytest.mark.slow,
+    ),
+    pytest.param(
         16,
         Setting(
             (

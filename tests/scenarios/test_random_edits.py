@@ -116,6 +116,7 @@ class Network:
             ),
             "deltalake deletes": lambda: DeltaTable(str(path)).delete(some),
             "deltalake merges": lambda: self._merge(path, [low, new], value),
+            "deltalake replaces": lambda: self._replace(path, some, value),
             "restore": lambda: self._restore(path, from_version),
             "overwrite": lambda: self._write(path, f"not ({some})", mode="overwrite"),
             "replaceWhere": lambda: self._write(path, some, mode="overwrite", replaceWhere=some),
@@ -158,6 +159,15 @@ class Network:
         same = " and ".join(f"t.{key} = s.{key}" for key in self.keys)
         merge = DeltaTable(str(path)).merge(pa.table(rows), same, source_alias="s", target_alias="t")
         merge.when_matched_update_all().when_not_matched_insert_all().execute()
+
+    def _replace(self, path: Path, condition: str, value: str) -> None:
+        """Overwrite the rows of a predicate: every second of them changes, the last one goes."""
+        held = self._held(path, condition)[:-1]
+        texts = [value if number % 2 else row[2] for number, row in enumerate(held)]
+        columns = list(zip(*held, strict=True)) or [()] * 4
+        rows = {"id": pa.array(columns[0], pa.int64()), "part": pa.array(columns[1], pa.string())}
+        rows |= {"a": pa.array(texts, pa.string()), "b": pa.array(columns[3], pa.float64())}
+        write_deltalake(str(path), pa.table(rows), mode="overwrite", predicate=condition)
 
     def _restore(self, path: Path, from_version: int) -> None:
         version = self.random.randint(from_version, DeltaTable(str(path)).version())

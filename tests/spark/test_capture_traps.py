@@ -159,6 +159,13 @@ def delta_rs_vacuumed(site: Site, table: str, path: Path) -> int:
     return 3
 
 
+def delta_rs_replaces(site: Site, table: str, path: Path) -> int:
+    """`deltalake` replaces the rows of a predicate: 3 stays as it is, 4 becomes another, 5 goes, 9 comes."""
+    rows = {"id": [3, 4, 9], "a": ["a3", "other", "new"], "b": [3.0, 4.0, 9.0]}
+    write_deltalake(str(path), pa.table(rows), mode="overwrite", predicate="id >= 3")
+    return 3
+
+
 def vectors_dropped(site: Site, table: str, path: Path) -> int:
     """Delta reads a feed under the protocol of its end, which then knows of no deletion vectors."""
     site.spark.sql(f"delete from {table} where id = 2")
@@ -248,6 +255,7 @@ TRAPS: tuple[Trap, ...] = (
     delta_rs_writer,
     delta_rs_computes_anew,
     delta_rs_vacuumed,
+    delta_rs_replaces,
     vectors_dropped,
     no_pre_images,
     removed_in_few_words,
