@@ -34,7 +34,7 @@ from mergerepl.changeset import (
     read_changeset,
     write_durably,
 )
-from mergerepl.errors import ApplyError
+from mergerepl.errors import CommitConflictError
 from mergerepl.failpoints import failpoint
 from mergerepl.model.publication import ConflictLogging
 from mergerepl.model.results import ArticleCounts, PhaseCounts
@@ -165,7 +165,7 @@ def _carry_out_side(
         # Rounds that a run before this one staged are not counted: a rerun must get further than the last.
         rounds += not (current.late_folder(name, current.manifest.round + 1) / MANIFEST).exists()
         if rounds > LATE_ROUNDS:
-            raise ApplyError(
+            raise CommitConflictError(
                 f"User writers change '{replica.root}' faster than the session can take their commits in "
                 f"({LATE_ROUNDS} rounds). The session stays staged; run again.",
                 replica=str(replica.root),

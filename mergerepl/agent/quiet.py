@@ -12,6 +12,7 @@ import contextlib
 import hashlib
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,11 +41,9 @@ def is_quiet(publisher: Path, subscriber: Path, publication: str, direction: str
     Each publication has a note of its own: two on one pair of replicas list different tables.
     """
     try:
-        told = _remembered(publisher, subscriber, publication, direction)
-        return (
-            told is not None
-            and not _has_staged_session(publisher, subscriber)
-            and all(is_as_seen(seen) for seen in told["tables"])
+        return not _has_staged_session(publisher, subscriber) and any(
+            all(is_as_seen(seen) for seen in told["tables"])
+            for told in _remembered(publisher, subscriber, publication, direction)
         )
     except Exception:
         # Whatever is wrong with the file or a table: the full check will say it.
@@ -136,16 +135,17 @@ def _path(publisher: Path, subscriber: Path, publication: str, direction: str) -
     return publisher.resolve() / _SYSTEM_FOLDER / "quiet" / f"{key}-{direction}.json"
 
 
-def _remembered(publisher: Path, subscriber: Path, publication: str, direction: str) -> dict[str, Any] | None:
-    """Return what was noted for a direction; nothing to do both ways is nothing to do in each."""
+def _remembered(
+    publisher: Path, subscriber: Path, publication: str, direction: str
+) -> Iterator[dict[str, Any]]:
+    """Yield what was noted for a direction; nothing to do both ways is nothing to do in each."""
     for noted in dict.fromkeys((_BOTH, direction)):
         path = _path(publisher, subscriber, publication, noted)
         if path.exists():
             told = json.loads(path.read_text(encoding="utf-8"))
             is_of_it = told["format"] == _FORMAT and told["publication"] == publication
             if is_of_it and told["tables"]:
-                return dict(told)
-    return None
+                yield told
 
 
 def _has_staged_session(publisher: Path, subscriber: Path) -> bool:

@@ -23,6 +23,7 @@ from mergerepl.errors import EnumerationError
 from mergerepl.store.deltalog import TruncatedLogError, head_version, is_delta_table
 from mergerepl.store.replica import Replica, is_another_commit
 from mergerepl.systables.catalog import SubscriptionState
+from triggers.errors import FeedGapError
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +86,9 @@ def _is_subscribed(publisher: Replica, subid: str, replid: str) -> bool:
 
 
 def _drop_stale_pointers(publisher: Replica, subscriber: Replica) -> None:
-    """Remove what points to sessions of this publisher that are over."""
+    """Remove what points to sessions of this publisher that are over, and what a kill left half written."""
+    for path in subscriber.staging.glob("*.json.tmp"):
+        path.unlink(missing_ok=True)
     publisher_id = publisher.info().replid
     for path in subscriber.staging.glob("*.json") if subscriber.staging.is_dir() else ():
         try:
@@ -118,10 +121,11 @@ def _roll_forward(
         held = {name: replica for name, replica in sides.items() if name not in unlike}
         try:
             carry_out(spark, changeset, held, record=record)
-        except TruncatedLogError as error:
+        except (TruncatedLogError, FeedGapError) as error:
+            table = error.facts["table"]
             raise EnumerationError(
-                f"A session of '{publisher.root}' with '{subscriber_root}' was interrupted and needs a version that is "
-                f"gone since then: {error.message} It cannot be finished any more. Give it up by removing the folder "
+                f"A session of '{publisher.root}' with '{subscriber_root}' was interrupted and needs versions of '{table}' "
+                f"that are gone since then. It cannot be finished any more. Give it up by removing the folder "
                 f"'{changeset.folder}', and initialise '{subscriber_root}' again. {AFRESH}",
                 replica=str(publisher.root),
             ) from error

@@ -25,7 +25,7 @@ from mergerepl.changes import (
     ROW,
     Action,
 )
-from mergerepl.errors import CommitConflictError, StoreError
+from mergerepl.errors import CommitConflictError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.spark import new_session
 from mergerepl.store.deltalog import Commit, CommitMark, find_own_commit, head_version
@@ -219,8 +219,7 @@ def merge_rows(
 
     Returns: Our commit; it changes no data if the table already was in the final state.
 
-    Raises: CommitConflictError if other writers won the commit too often; StoreError if ours is not in the
-    log.
+    Raises: CommitConflictError if other writers won the commit too often, or ours is not in the log.
     """
     done = find_own_commit(table, transaction.mark, from_version_exclusive=from_version_exclusive)
     if done is not None:
@@ -394,12 +393,12 @@ def marked_session(spark: SparkSession, transaction: Transaction) -> SparkSessio
 def read_back(table: Path, transaction: Transaction, *, from_version_exclusive: int) -> Commit:
     """Return our commit, looked for in the log itself. A write with a transaction always commits, even if empty.
 
-    Raises: StoreError if it is not there: on a local path another process can overwrite a commit
+    Raises: CommitConflictError if it is not there: on a local path another process can overwrite a commit
     (reliability.md 0.1).
     """
     commit = find_own_commit(table, transaction.mark, from_version_exclusive=from_version_exclusive)
     if commit is None:
-        raise StoreError(
+        raise CommitConflictError(
             f"The commit '{transaction.mark.step}' on '{table}' was reported done and is not in the log: "
             "another process overwrote it. Run again (the work is staged), and let other writers of this folder hold "
             "`mergerepl.lock(path)` while they write.",

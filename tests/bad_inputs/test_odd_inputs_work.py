@@ -93,6 +93,7 @@ def odd(spark: SparkSession, worker_folder: Path) -> Iterator[Odd]:
         odd.write("hq", "odd", "UPDATE {} SET v = 'hq' WHERE id = 1")
         odd.write("hq", "odd", "ALTER TABLE {} DROP COLUMN w")
         odd.write("hq", "odd", "ALTER TABLE {} ADD COLUMN (w STRING)")
+        odd.write("north", "ruled", "ALTER TABLE {} ALTER COLUMN note FIRST")
         odd.write("north", "odd", "UPDATE {} SET v = 'north' WHERE id = 2")
         odd.write("north", "odd", "INSERT INTO {} VALUES (3, 'new', 'w')")
         odd.write("hq", "ruled", "UPDATE {} SET region = 'S' WHERE id = 1")
@@ -135,6 +136,14 @@ def test_69_71_73_defaults_lengths_and_partitions_are_each_tables_own_matter(odd
         (2, "abc", "y  ", "41FF", "N"),
         (3, "äöü☃é", None, b"none".hex().upper(), "S"),
     ]
+
+
+def test_66_columns_may_stand_in_another_order(odd: Odd) -> None:
+    names = {site: odd.spark.table(odd.table(site, "ruled")).columns for site in ("hq", "north")}
+    assert names["hq"] == ["id", "code", "fixed", "note", "region"]
+    assert names["north"] == ["note", "id", "code", "fixed", "region"]
+    columns = ("id", "code", "fixed", "hex(note)", "region")
+    assert odd.rows("hq", "ruled", *columns) == odd.rows("north", "ruled", *columns)
 
 
 def test_71_what_is_too_long_is_refused_where_it_is_written(odd: Odd) -> None:

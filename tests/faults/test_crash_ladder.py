@@ -228,10 +228,16 @@ def test_inv_31_stopped_while_late_commits_are_taken_in(
     crashing = Crashing(spark, replica_dir)
     crashing.edit()
     stop_at("subscriber.before_merge", crashing.engine, monkeypatch)
-    crashing.engine.write("north", {"k10": row("late", "late"), "k00": row("a", "late")})
+    # One row that nobody else changed, one that merges with the session's change, one that loses to it.
+    late = {"k10": row("late", "late"), "k00": row("a", "late"), "k01": row("late", "n1")}
+    crashing.engine.write("north", late)
+    staging = crashing.engine.path("north") / "_mergerepl" / "staging"
+    (staging / "cut short.json.tmp").write_text("{")
     for point in (
         "late.before_manifest",
         "late.after_manifest",
+        "conflicts.after_rows",
+        "conflicts.after_info",
         "subscriber.after_merge",
         "bookkeeping.before_replinfo",
     ):
@@ -243,6 +249,11 @@ def test_inv_31_stopped_while_late_commits_are_taken_in(
     assert tuple(rows["k10"][:2]) == ("late", "late")
     # The session's change of one column of k00 and the late one of the other are both there.
     assert tuple(rows["k00"][:2]) == ("h1", "late")
+    assert tuple(rows["k01"][:2]) == ("h1", "h1")
+    logged = [(key, *lost[:2]) for key, _, _, _, lost in crashing.engine.conflicts() if lost is not None]
+    assert sorted(logged) == [("k01", "late", "n1"), ("k01", "n1", "n1")]
+    assert crashing.engine.sync("north").status == "nothing_to_do"
+    assert list(staging.iterdir()) == []
 
 
 def stop_at(point: str, engine: EngineNetwork, monkeypatch: pytest.MonkeyPatch) -> None:

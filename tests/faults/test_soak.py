@@ -71,13 +71,23 @@ class Ledger:
         }
 
         def is_lost(write: Write) -> bool:
-            if write.kind == "delete":  # it leaves no token: the row it deleted must not be back silently
+            if (
+                write.kind == "delete"
+            ):  # it leaves no token: neither the row nor an update of it may be there silently
                 # Where the key was inserted anew, that insert has its own fate: it may lose to the row that was deleted.
                 is_replaced = inserted.get((write.replica, write.key), -1) > write.version
-                return not is_replaced and self.rows.get(write.key) == write.over and write.key not in undone
+                return not is_replaced and write.over in self._past(write.key) and write.key not in undone
             return (write.key, write.token) not in kept | replaced
 
         return [write for write in self.writes if is_lost(write)]
+
+    def _past(self, key: str) -> list[str | None]:
+        """Return the token of a key's row and those that users updated to come to it."""
+        updates = {(w.key, w.token): w.over for w in self.writes if w.kind == "update"}
+        tokens = [self.rows[key]] if key in self.rows else []
+        while tokens and (key, tokens[-1]) in updates:
+            tokens.append(updates[key, tokens[-1]])
+        return tokens
 
     def invented(self) -> list[tuple[str, str | None]]:
         """Return (key, token) that nobody wrote."""
@@ -105,6 +115,9 @@ def test_the_ledger_notices_what_it_is_for() -> None:
     assert problems([first, second, deleted], {"k": "t2"}, [("k", DELETE_LOST, None)]) == (0, 0, 0)
     assert problems([first, second], {}, []) == (1, 0, 0)
     assert problems([first, second, deleted], {"k": "t2"}, []) == (1, 0, 0)
+    updated = Write("k", "t6", "update", "t2", replica="north")
+    assert problems([first, second, deleted, updated], {"k": "t6"}, [("k", DELETE_LOST, None)]) == (0, 0, 0)
+    assert problems([first, second, deleted, updated], {"k": "t6"}, []) == (1, 0, 0)
     anew = Write("k", "t4", "insert", version=1)
     assert problems([first, second, deleted, anew], {"k": "t2"}, [("k", 1, "t4")]) == (0, 0, 0)
     assert problems([first, second, deleted, anew], {"k": "t2"}, []) == (1, 0, 0)

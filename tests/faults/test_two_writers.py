@@ -124,7 +124,7 @@ def test_two_deltalake_processes_that_hold_the_lock_lose_nothing(table: Path) ->
 
 @pytest.mark.slow
 @pytest.mark.parametrize("locked", [False, True])
-def test_spark_and_deltalake_lose_nothing_if_they_hold_the_lock(
+def test_what_spark_and_deltalake_lose_and_with_the_lock_it_is_nothing(
     spark: SparkSession, table: Path, record_property: Record, locked: bool
 ) -> None:
     count = max(1, APPENDS // 10)

@@ -316,6 +316,13 @@ def test_work_of_the_other_direction_does_not_end_the_quiet_of_one(pair):
     assert not remembered(pair, "download")
 
 
+def test_an_old_note_of_both_directions_does_not_hide_that_of_one(pair):
+    assert remembered(pair, "both")
+    pair[0].save_genhistory([generation(1, nickname=1, status=GenStatus.CLOSED, changes=3)])
+    assert not quiet(pair, "upload")
+    assert remembered(pair, "upload")
+
+
 def test_a_staged_session_is_not_noted(pair):
     (pair[0].staging / "session").mkdir(parents=True)
     remember_quiet(*pair, "sales", "both")
