@@ -111,7 +111,7 @@ class StoreError(MergeReplError):
 
 
 class CommitConflictError(StoreError, Transient):
-    """Another writer won the commit as often as we tried. Nothing is lost; run again."""
+    """Another writer won the commit as often as we tried, replaced ours or outran us. Nothing is lost; run again."""
 
     exit_code = 3
 

@@ -160,11 +160,13 @@ def _is_true(value: str | None) -> bool:
 def new_session(spark: SparkSession) -> SparkSession:
     """Return a session beside another, with confs of its own, whose reads fail where a file is missing or damaged.
 
-    It begins with what the JVM was started with, not with what the other session was set to since.
+    And that takes times as instants, whole. It begins with what the JVM was started with, not with what the other
+    session was set to since.
     """
     session = spark.newSession()
     for name in confs.PASSES_OVER_FILES:
         session.conf.set(name, "false")
+    session.conf.set(*confs.TIMESTAMP_TYPE)
     if _cuts_times(session):
         session.conf.set(confs.CUTS_TIMESTAMPS[0], "TIMESTAMP_MICROS")
     return session

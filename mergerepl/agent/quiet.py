@@ -12,7 +12,6 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -135,17 +134,17 @@ def _path(publisher: Path, subscriber: Path, publication: str, direction: str) -
     return publisher.resolve() / _SYSTEM_FOLDER / "quiet" / f"{key}-{direction}.json"
 
 
-def _remembered(
-    publisher: Path, subscriber: Path, publication: str, direction: str
-) -> Iterator[dict[str, Any]]:
-    """Yield what was noted for a direction; nothing to do both ways is nothing to do in each."""
+def _remembered(publisher: Path, subscriber: Path, publication: str, direction: str) -> list[dict[str, Any]]:
+    """Return what was noted for a direction; nothing to do both ways is nothing to do in each."""
+    notes: list[dict[str, Any]] = []
     for noted in dict.fromkeys((_BOTH, direction)):
         path = _path(publisher, subscriber, publication, noted)
-        if path.exists():
+        # A damaged note tells nothing, and hides no other.
+        with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
             told = json.loads(path.read_text(encoding="utf-8"))
-            is_of_it = told["format"] == _FORMAT and told["publication"] == publication
-            if is_of_it and told["tables"]:
-                yield told
+            if told["format"] == _FORMAT and told["publication"] == publication and told["tables"]:
+                notes.append(told)
+    return notes
 
 
 def _has_staged_session(publisher: Path, subscriber: Path) -> bool:

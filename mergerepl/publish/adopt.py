@@ -22,9 +22,11 @@ MOST_NAMED = 5
 def adopt(work: Work, article: Row, source: Path, source_version: int, root: Path) -> tuple[int, str]:
     """Turn the table's feed on, compare its rows, and return its captured version and its id.
 
-    Raises: PublicationError naming up to five keys that differ.
+    Raises: As `check_same_rows`.
     """
     table = read_table_facts(article_table(root, article))
+    for facts in (read_table_facts(source), table):
+        require_utc(work.spark, article["name"], facts.path, facts.metadata.timestamp_partitions)
     mark = work.mark(f"publish {article['name']} at {root}")
     version = set_properties(work.spark, table, missing_properties(table, work.retention), mark)
     failpoint("initialise.after_adopt")

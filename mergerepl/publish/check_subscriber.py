@@ -210,7 +210,7 @@ def _differ(article: Row, table: Path, how: str) -> None:
 def check_same_rows_now(work: Work, article: Row, root: Path) -> None:
     """Check that an adopted table holds the publisher's rows as they are now.
 
-    Raises: PublicationError naming up to five keys that differ.
+    Raises: As `adopt.check_same_rows`.
     """
     from mergerepl.publish.adopt import check_same_rows
 

@@ -184,10 +184,11 @@ def _initialise_steps(situation: Situation) -> Iterator[Step]:
     of_new = rows_of_new(situation)
     new_names = [row["name"] for row in of_new]
     for pair, rows in waiting:
-        names = [*(row["name"] for row in rows if not is_removed(situation, row)), *new_names]
+        copied = [row for row in rows if not is_removed(situation, row)]
+        names = [*(row["name"] for row in copied), *new_names]
         # A table that is there already stays as it is.
         is_copied = pair.subscription.sync_type is SyncType.AUTOMATIC
-        without = _unusable_constraints(work, [*rows, *of_new]) if is_copied and names else []
+        without = _unusable_constraints(work, [*copied, *of_new]) if is_copied and names else []
         which = ", ".join(without)
         lacking = f", without CHECK {which} (not all of their columns are published)" if without else ""
         if not pair.is_active:

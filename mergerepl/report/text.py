@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from mergerepl.doctor import Check
 
 _CLASHES, _DIFFERS = "*", "~"
-_NO_CONFLICTS = "{}: no conflicts. They are logged at the publisher, unless `conflict_logging` in the file says otherwise."
+_NO_CONFLICTS = "{}: no conflicts to show. They are logged at the publisher, unless `conflict_logging` in the file says otherwise."
 _COUNTS = (">inserts", ">updates", ">deletes", ">conflicts")
 
 

@@ -170,7 +170,7 @@ def _active(jvm: Any, session: Any) -> Iterator[None]:
 def append(rows: DataFrame, table: Path, transaction: Transaction) -> None:
     """Append rows once; without effect if the table holds the transaction already.
 
-    Raises: StoreError if the commit is not in the log afterwards (another process overwrote it).
+    Raises: CommitConflictError if the commit is not in the log afterwards (another process overwrote it).
     """
     if transaction_version(table, transaction.app_id) >= transaction.version:
         return
@@ -400,7 +400,7 @@ def read_back(table: Path, transaction: Transaction, *, from_version_exclusive: 
     if commit is None:
         raise CommitConflictError(
             f"The commit '{transaction.mark.step}' on '{table}' was reported done and is not in the log: "
-            "another process overwrote it. Run again (the work is staged), and let other writers of this folder hold "
+            "another process overwrote it. Run again, and let other writers of this folder hold "
             "`mergerepl.lock(path)` while they write.",
             table=str(table),
         )

@@ -71,9 +71,8 @@ class Ledger:
         }
 
         def is_lost(write: Write) -> bool:
-            if (
-                write.kind == "delete"
-            ):  # it leaves no token: neither the row nor an update of it may be there silently
+            if write.kind == "delete":
+                # It leaves no token: neither the row nor an update of it may be there silently.
                 # Where the key was inserted anew, that insert has its own fate: it may lose to the row that was deleted.
                 is_replaced = inserted.get((write.replica, write.key), -1) > write.version
                 return not is_replaced and write.over in self._past(write.key) and write.key not in undone

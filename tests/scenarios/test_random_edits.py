@@ -162,7 +162,7 @@ class Network:
 
     def _replace(self, path: Path, condition: str, value: str) -> None:
         """Overwrite the rows of a predicate: every second of them changes, the last one goes."""
-        held = self._held(path, condition)[:-1]
+        held = sorted(self._held(path, condition), key=lambda row: row[:2])[:-1]
         texts = [value if number % 2 else row[2] for number, row in enumerate(held)]
         columns = list(zip(*held, strict=True)) or [()] * 4
         rows = {"id": pa.array(columns[0], pa.int64()), "part": pa.array(columns[1], pa.string())}

@@ -71,15 +71,19 @@ class RowsInPython:
     """Counts the rows that Spark hands over to Python."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.rows = 0
+        self._fetched: list[int] = []
         for name in ("collect", "toArrow", "toPandas"):
             monkeypatch.setattr(DataFrame, name, self._counted(getattr(DataFrame, name)))
         monkeypatch.delattr(DataFrame, "toLocalIterator")
 
+    @property
+    def rows(self) -> int:
+        return sum(self._fetched)
+
     def _counted(self, fetch: Any) -> Any:
         def counted(*args: Any, **named: Any) -> Any:
             fetched = fetch(*args, **named)
-            self.rows += len(fetched)
+            self._fetched.append(len(fetched))  # by several threads
             return fetched
 
         return counted

@@ -199,6 +199,7 @@ def test_a_damaged_note_is_no_answer(pair, text):
     (note,) = (pair[0].folder / "quiet").glob("*-both.json")
     note.write_text(text)
     assert not quiet(pair)
+    assert remembered(pair, "upload")
 
 
 def test_removing_the_notes_is_harmless(pair):
