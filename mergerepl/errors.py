@@ -106,6 +106,10 @@ class ApplyError(MergeReplError):
     """A changeset cannot be applied: before it is staged nothing was changed, after that the next run goes on with it."""
 
 
+class DemoError(MergeReplError):
+    """The story of `mergerepl demo` came out otherwise than told, and ends."""
+
+
 class StoreError(MergeReplError):
     """A table or a file of a replica cannot be read or written."""
 
@@ -120,10 +124,6 @@ class LeaseError(StoreError, Transient):
     """Another agent holds the replica. Wait for it to finish, then run again."""
 
     exit_code = 3
-
-
-class DemoError(MergeReplError):
-    """The story of `mergerepl demo` came out otherwise than told, and ends."""
 
 
 class OutOfReachError(StoreError, Transient):

@@ -125,7 +125,7 @@ def _roll_forward(
             table = error.facts["table"]
             raise EnumerationError(
                 f"A session of '{publisher.root}' with '{subscriber_root}' was interrupted and needs versions of '{table}' "
-                f"that are gone since then. It cannot be finished any more. Give it up by removing the folder "
+                "that are gone since then. It cannot be finished any more. Give it up by removing the folder "
                 f"'{changeset.folder}', and initialise '{subscriber_root}' again. {AFRESH}",
                 replica=str(publisher.root),
             ) from error

@@ -1,10 +1,16 @@
 """What the public functions return: frozen, plain, JSON-able by `dataclasses.asdict`."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
 SessionStatus = Literal["succeeded", "nothing_to_do", "planned", "failed"]
+
+
+def _is_transient(error: Mapping[str, Any] | None) -> bool:
+    """Return what an error's facts (`MergeReplError.details`) say of it; False without one."""
+    return bool((error or {}).get("transient", False))
 
 
 @dataclass(frozen=True)
@@ -78,7 +84,7 @@ class ArticleValidation:
     @property
     def is_transient(self) -> bool:
         """True when it could not be compared, for a reason that is worth an unchanged second run."""
-        return bool((self.error or {}).get("transient", False))
+        return _is_transient(self.error)
 
 
 @dataclass(frozen=True)
@@ -121,7 +127,7 @@ class SessionResult:
     @property
     def is_transient(self) -> bool:
         """True when its error is worth an unchanged second run."""
-        return bool((self.error or {}).get("transient", False))
+        return _is_transient(self.error)
 
     @property
     def reason(self) -> str:

@@ -6,7 +6,7 @@ from mergerepl.errors import PublicationError
 from mergerepl.failpoints import failpoint
 from mergerepl.publish.check_rows import check_generated
 from mergerepl.publish.properties import missing_properties, set_properties
-from mergerepl.publish.table_facts import read_table_facts
+from mergerepl.publish.table_facts import TableFacts, read_table_facts
 from mergerepl.publish.unfinished import article_table
 from mergerepl.publish.work import Work
 from mergerepl.snapshot.compare_rows import KEY_PREFIX, differing_rows
@@ -19,45 +19,49 @@ from mergerepl.store.plain_files import foreign_file
 MOST_NAMED = 5
 
 
-def adopt(work: Work, article: Row, source: Path, source_version: int, root: Path) -> tuple[int, str]:
+def adopt(work: Work, article: Row, source: TableFacts, source_version: int, root: Path) -> tuple[int, str]:
     """Turn the table's feed on, compare its rows, and return its captured version and its id.
 
     Raises: As `check_same_rows`.
     """
     table = read_table_facts(article_table(root, article))
-    for facts in (read_table_facts(source), table):
-        require_utc(work.spark, article["name"], facts.path, facts.metadata.timestamp_partitions)
+    _require_utc(work, article, table)
     mark = work.mark(f"publish {article['name']} at {root}")
     version = set_properties(work.spark, table, missing_properties(table, work.retention), mark)
     failpoint("initialise.after_adopt")
     # Again: both tables may have been written to since the plan was made.
-    check_same_rows(work, article, source, source_version, table.path, version)
+    check_same_rows(work, article, source, source_version, table, version)
     return version, table.metadata.table_id
 
 
 def check_same_rows(
-    work: Work, article: Row, source: Path, source_version: int, target: Path, target_version: int
+    work: Work,
+    article: Row,
+    source: TableFacts,
+    source_version: int,
+    target: TableFacts,
+    target_version: int,
 ) -> None:
     """Check that a subscriber's table holds the publisher's rows, in files of its own.
 
     Raises: PublicationError naming up to five keys that differ; EngineError if the session would read timestamp partition
         columns otherwise.
     """
-    for facts in (read_table_facts(source), read_table_facts(target)):
-        require_utc(work.spark, article["name"], facts.path, facts.metadata.timestamp_partitions)
-    rows = read_version(work.spark, target, target_version)
-    foreign = foreign_file(work.spark, target, target_version)
+    _require_utc(work, article, source, target)
+    table = target.path
+    rows = read_version(work.spark, table, target_version)
+    foreign = foreign_file(work.spark, table, target_version)
     if foreign is not None:
         raise PublicationError(
-            f"Article '{article['name']}': table '{target}' has files outside its folder, such as '{foreign}' (a "
+            f"Article '{article['name']}': table '{table}' has files outside its folder, such as '{foreign}' (a "
             "shallow clone?), whose owner may remove them. Copy it with CREATE TABLE … AS SELECT and put the copy in "
             "its place, or move it away and leave `sync_type` out: the rows are then copied from the publisher.",
             article=article["name"],
-            table=str(target),
+            table=str(table),
         )
-    check_generated(rows, read_table_facts(target).generated_columns, article=article["name"], table=target)
+    check_generated(rows, target.generated_columns, article=article["name"], table=table)
     differing = differing_rows(
-        read_version(work.spark, source, source_version),
+        read_version(work.spark, source.path, source_version),
         rows,
         article["published_columns"],
         article["key_columns"],
@@ -73,10 +77,15 @@ def check_same_rows(
     ]
     more = " and more" if len(found) > MOST_NAMED else ""
     raise PublicationError(
-        f"Article '{article['name']}': table '{target}' does not hold the publisher's rows, as `sync_type: "
+        f"Article '{article['name']}': table '{table}' does not hold the publisher's rows, as `sync_type: "
         f"none` promises: {'; '.join(named)}{more}. Make the tables equal, or move this one away and leave "
         "`sync_type` out: the rows are then copied from the publisher.",
         article=article["name"],
-        table=str(target),
+        table=str(table),
         keys="; ".join(named),
     )
+
+
+def _require_utc(work: Work, article: Row, *tables: TableFacts) -> None:
+    for table in tables:
+        require_utc(work.spark, article["name"], table.path, table.metadata.timestamp_partitions)

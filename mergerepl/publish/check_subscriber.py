@@ -216,4 +216,4 @@ def check_same_rows_now(work: Work, article: Row, root: Path) -> None:
 
     source = read_table_facts(work.publisher / article["source_table"])
     target = read_table_facts(article_table(root, article))
-    check_same_rows(work, article, source.path, source.version, target.path, target.version)
+    check_same_rows(work, article, source, source.version, target, target.version)

@@ -153,7 +153,7 @@ def _article(
     require_utc(work.spark, article["name"], source.path, source.metadata.timestamp_partitions)
     captured = publisher.captured[article["nickname"]]
     if subscription.sync_type is SyncType.NONE:
-        return adopt(work, article, source.path, captured, root)
+        return adopt(work, article, source, captured, root)
     target = article_table(root, article)
     columns = list(article["published_columns"])
     properties = {CDF_PROPERTY: "true", **retention_properties(source.properties, work.retention)}

@@ -58,6 +58,7 @@ class Ledger:
 
     def __init__(self, writes: Iterable[Write], rows: Mapping[str, str | None], logged: Logged) -> None:
         self.writes, self.rows, self.logged = list(writes), rows, logged
+        self.updates = {(w.key, w.token): w.over for w in self.writes if w.kind == "update"}
 
     def lost(self) -> list[Write]:
         """Return writes that are not in a row, nor replaced by a user who saw them, nor logged."""
@@ -82,10 +83,9 @@ class Ledger:
 
     def _past(self, key: str) -> list[str | None]:
         """Return the token of a key's row and those that users updated to come to it."""
-        updates = {(w.key, w.token): w.over for w in self.writes if w.kind == "update"}
         tokens = [self.rows[key]] if key in self.rows else []
-        while tokens and (key, tokens[-1]) in updates:
-            tokens.append(updates[key, tokens[-1]])
+        while tokens and (key, tokens[-1]) in self.updates:
+            tokens.append(self.updates[key, tokens[-1]])
         return tokens
 
     def invented(self) -> list[tuple[str, str | None]]:

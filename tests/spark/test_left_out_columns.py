@@ -43,6 +43,7 @@ def test_rows_come_back_with_what_can_be_read_only(
     alone = [("delete", 9, None), ("insert", 1, "late"), ("update", 3, "in")]
     deleted, inserted, updated = alone
     assert yielded("odd name") == [(*deleted, None), (*inserted, "one"), (*updated, None)]
+    # Dropped meanwhile, or not there yet.
     assert yielded("other") == alone
     assert frames_in_memory(spark) == kept
     DeltaTable(str(table)).vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
