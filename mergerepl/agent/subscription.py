@@ -40,13 +40,12 @@ def find_subscription(publisher: Path, subscriber: Path, publication: str) -> tu
     active = next((row for row in chosen if row["status"] == SubscriptionState.ACTIVE), None)
     if active is None:
         was = (
-            "was dropped"
+            "has ended. Run `mergerepl apply FILE`: it tells the subscriber. To subscribe again, put it in the file first."
             if all(row["status"] == SubscriptionState.DELETED for row in chosen)
-            else "is not initialised yet"
+            else "is not initialised yet. Run `mergerepl apply FILE`."
         )
         raise PublicationError(
-            f"The subscription of '{at_subscriber.root}' at publisher '{at_publisher.root}' {was}. "
-            "Run `mergerepl apply FILE`.",
+            f"The subscription of '{at_subscriber.root}' at publisher '{at_publisher.root}' {was}",
             publisher=str(at_publisher.root),
             subscriber=str(at_subscriber.root),
         )

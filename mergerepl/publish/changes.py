@@ -1,12 +1,13 @@
 """What a changed file changes in a running publication, and what it may not change."""
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mergerepl.errors import PublicationError, StoreError
+from mergerepl.errors import CaptureError, PublicationError, SchemaMismatchError, StoreError
 from mergerepl.failpoints import failpoint
 from mergerepl.model.publication import Article, Subscription
 from mergerepl.model.results import PlanStep
@@ -206,6 +207,14 @@ def unsubscribe_step(
     return Step(PlanStep("unsubscribe", row["subscriber_server"], detail), run)
 
 
+def tell_ended_step(work: Work, subscriber: Path) -> Step:
+    """Return the step that tells a subscriber that its subscription ended while it was out of reach."""
+    ended = {"status": int(SubscriptionState.DELETED)}
+    run = partial(update_rows, subscriber, catalog.SUBSCRIPTIONS, ended, pubid=work.pubid)
+    detail = "tell it that its subscription ended while it was out of reach; its tables stay"
+    return Step(PlanStep("unsubscribe", str(subscriber), detail), run)
+
+
 def moved_step(work: Work, replica: ReplicaState, before: Path, others: Sequence[ReplicaState]) -> Step:
     """Return the step that tells a moved replica, and those that know it, where it is now."""
 
@@ -341,11 +350,31 @@ def _check_columns(article: Row, table: TableFacts) -> None:
         or (not article["vertical_partition"] and len(types) != len(published))
         or generated != dict(article["generated_columns"] or {})
     ):
+        raise columns_changed(article, table)
+
+
+def columns_changed(article: Row, table: TableFacts) -> PublicationError:
+    """Return the error that a published table has not the columns any more with which it was published."""
+    return PublicationError(
+        f"Article '{article['name']}': the columns of table '{table.path}' changed since it was published. Undo that; or "
+        f"{_PUBLISH_ANEW}.",
+        article=article["name"],
+        table=str(table.path),
+    )
+
+
+@contextmanager
+def published_anew_otherwise() -> Iterator[None]:
+    """Name another way out where a publication cannot be captured that nobody subscribes to.
+
+    Raises: PublicationError for a CaptureError or SchemaMismatchError.
+    """
+    try:
+        yield
+    except (CaptureError, SchemaMismatchError) as error:
         raise PublicationError(
-            f"Article '{article['name']}': the columns of table '{table.path}' changed since it was "
-            f"published. Nothing was changed. Undo that; or {_PUBLISH_ANEW}.",
-            article=article["name"],
-        )
+            f"{error.message} As nobody subscribes to it, you may as well {_PUBLISH_ANEW}.", **error.facts
+        ) from error
 
 
 def check_copied(work: Work, articles: Sequence[Row]) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from mergerepl.errors import PublicationError, StoreError
 from mergerepl.model.publication import Subscription, SyncType
+from mergerepl.publish.changes import columns_changed
 from mergerepl.publish.check_article import column_problem, table_problem
 from mergerepl.publish.column_types import Field, bare, ddl_of
 from mergerepl.publish.replica_state import ReplicaState
@@ -152,7 +153,8 @@ def _check_schema(article: Row, source: TableFacts, table: TableFacts) -> None:
     """Check that both tables have the published columns, alike but for their order, and that sessions can write."""
     for name in article["published_columns"]:
         ours, theirs = source.field(name), table.field(name)
-        assert ours is not None
+        if ours is None:
+            raise columns_changed(article, source)
         if theirs is None:
             _differ(article, table.path, f"it has no column '{name}'")
         elif bare(theirs["type"]) != bare(ours["type"]) or _declared(theirs) != _declared(ours):

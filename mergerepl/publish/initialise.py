@@ -13,6 +13,8 @@ from pathlib import Path
 from mergerepl.failpoints import failpoint
 from mergerepl.model.publication import Subscription, SyncType
 from mergerepl.publish.adopt import adopt
+from mergerepl.publish.changes import columns_changed
+from mergerepl.publish.column_types import Field
 from mergerepl.publish.give_metadata import forget_metadata, give_metadata, last_generation
 from mergerepl.publish.properties import retention_properties
 from mergerepl.publish.replica_state import (
@@ -131,9 +133,16 @@ def _gone(work: Work, publisher: ReplicaState, subscriber: ReplicaState) -> list
     return [row["nickname"] for row in rows if row["artid"] not in published]
 
 
-def _fields(publisher: ReplicaState, article: Row) -> list[dict[str, object]]:
+def _fields(publisher: ReplicaState, article: Row) -> list[Field]:
+    """Return the columns in the order in which they were published: images tell them by it, whatever the table's is now.
+
+    Raises: PublicationError.
+    """
     table = _publisher_table(publisher, article)
-    return [field for field in table.fields if field["name"] in article["published_columns"]]
+    fields = {field["name"]: field for field in table.fields}
+    if not fields.keys() >= set(article["published_columns"]):
+        raise columns_changed(article, table)
+    return [fields[name] for name in article["published_columns"]]
 
 
 def _publisher_table(publisher: ReplicaState, article: Row) -> TableFacts:

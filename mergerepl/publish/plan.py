@@ -2,6 +2,7 @@
 
 import uuid
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -92,6 +93,8 @@ def _steps_before_last(situation: Situation) -> Iterator[Step]:
     for left, replica_left in situation.left:
         staged = [guid for session in publisher.sessions for guid in session.uploaded_guids]
         yield changes.unsubscribe_step(work, left, replica_left, situation.articles, staged=staged)
+    for _, untold in situation.untold:
+        yield changes.tell_ended_step(work, untold.root)
     for article in situation.articles:
         if is_removed(situation, article):
             yield _unpublish_step(work, article)
@@ -231,7 +234,8 @@ def _capture_step(situation: Situation) -> Step:
         if situation.uncaptured is not None:
             changes.skip_to_head(work, situation.articles, situation.uncaptured)
         else:
-            work.agent.capture(publisher.root, work.pubid)
+            with nullcontext() if situation.is_subscribed else changes.published_anew_otherwise():
+                work.agent.capture(publisher.root, work.pubid)
 
     return Step(PlanStep("capture", str(publisher.root), "bring the publisher's metadata up to date"), run)
 

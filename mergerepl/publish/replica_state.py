@@ -62,13 +62,14 @@ class ReplicaState:
 
     def others_of(self, pubid: str) -> list[Row]:
         """Return the subscription rows of a publication that speak of the other side, if not deleted."""
-        return [
-            row
-            for row in self.subscriptions
-            if row["pubid"] == pubid
-            and row["replid"] != self.repid
-            and row["status"] != SubscriptionState.DELETED
-        ]
+        return [row for row in self._about_others(pubid) if row["status"] != SubscriptionState.DELETED]
+
+    def ended_of(self, pubid: str) -> list[Row]:
+        """Return the subscription rows of a publication that speak of the other side, and are deleted."""
+        return [row for row in self._about_others(pubid) if row["status"] == SubscriptionState.DELETED]
+
+    def _about_others(self, pubid: str) -> list[Row]:
+        return [row for row in self.subscriptions if row["pubid"] == pubid and row["replid"] != self.repid]
 
 
 def read_replica(root: Path) -> ReplicaState:
@@ -91,22 +92,24 @@ def read_replica(root: Path) -> ReplicaState:
             replica=str(root),
             table=missing[0],
         )
-    info = control.rows(replinfo.TABLE)
-    if len(info) != 1:
+    require_schema_version(root, _info(root, control)["schema_version"])
+    publications, articles, subscriptions = map(
+        control.rows, (catalog.PUBLICATIONS, catalog.ARTICLES, catalog.SUBSCRIPTIONS)
+    )
+    sessions = staged_sessions(root)
+    # Last, as no lease is held: a session writes it before the watermarks, and must not seem to have been put back.
+    return ReplicaState(root, _info(root, control), publications, articles, subscriptions, sessions)
+
+
+def _info(root: Path, control: ControlPlane) -> Row:
+    rows = control.rows(replinfo.TABLE)
+    if len(rows) != 1:
         raise PublicationError(
-            f"Replica '{root}' does not know who it is: {replinfo.NAME} has {len(info)} rows instead of one. "
+            f"Replica '{root}' does not know who it is: {replinfo.NAME} has {len(rows)} rows instead of one. "
             f"Restore the folder '{root / FOLDER}' from a copy.",
             replica=str(root),
         )
-    require_schema_version(root, info[0]["schema_version"])
-    return ReplicaState(
-        root,
-        info[0],
-        control.rows(catalog.PUBLICATIONS),
-        control.rows(catalog.ARTICLES),
-        control.rows(catalog.SUBSCRIPTIONS),
-        staged_sessions(root),
-    )
+    return rows[0]
 
 
 def _refuse_orphans(root: Path) -> None:

@@ -1,8 +1,10 @@
 """The file against what the replicas say: what is new, what is known, what is left; all of it checked."""
 
+import json
 import os
 import uuid
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -53,15 +55,16 @@ class Pair:
 class Situation:
     """The publication of the file beside what its replicas say of it.
 
-    `left` are subscriptions that the file no longer names, each with its replica if that can be reached; `new` are
-    articles to be published; `uncaptured` are the tables of a publication that nobody subscribed to yet, by
-    nickname, as they were checked.
+    `left` are subscriptions that the file no longer names, each with its replica if that can be reached; `untold` are
+    those that ended while their replica was out of reach, and it is back; `new` are articles to be published;
+    `uncaptured` are the tables of a publication that nobody subscribed to yet, by nickname, as they were checked.
     """
 
     work: Work
     publisher: ReplicaState
     pairs: list[Pair]
     left: list[tuple[Row, ReplicaState | None]]
+    untold: list[tuple[Row, ReplicaState]]
     new: list[NewArticle] = field(default_factory=list)
     uncaptured: dict[int, TableFacts] | None = None
 
@@ -90,9 +93,17 @@ class Situation:
         """The subscribers that are initialised."""
         return [pair.replica for pair in self.pairs if pair.is_active]
 
+    @property
+    def is_subscribed(self) -> bool:
+        """True when a subscriber is initialised, also one that the file no longer names and that is yet to end."""
+        return bool(self.active) or any(row["status"] == SubscriptionState.ACTIVE for row, _ in self.left)
+
 
 def look(publication: Publication) -> list[ReplicaState]:
-    """Return the replicas the file names, publisher first, and those of subscriptions it no longer names."""
+    """Return the replicas the file names, publisher first, and those of subscriptions it no longer names.
+
+    Of those that have ended, only replicas that do not know it yet.
+    """
     publisher = read_replica(Path(publication.publisher))
     seen = [publisher, *(read_replica(Path(s.subscriber)) for s in publication.subscriptions)]
     row = publisher.publication(publication.name)
@@ -105,7 +116,15 @@ def look(publication: Publication) -> list[ReplicaState]:
         ]
         named = {str(replica.root) for replica in seen}
         seen += [_if_readable(root) for root in gone if str(root) not in named]
+        for ended in publisher.ended_of(row["pubid"]):
+            if all(ended["replid"] != replica.repid for replica in seen):
+                replica = _if_readable(Path(ended["subscriber_server"]))
+                seen += [replica] * _is_untold(ended, replica)
     return seen
+
+
+def _is_untold(ended: Row, replica: ReplicaState) -> bool:
+    return replica.repid == ended["replid"] and replica.is_active(ended["subid"])
 
 
 def _if_readable(root: Path) -> ReplicaState:
@@ -158,7 +177,11 @@ def _situation(
     named = {id(pair.row) for pair in pairs}
     at = {replica.repid: replica for replica in seen if replica.info}
     left = [(r, at.get(r["replid"])) for r in rows if id(r) not in named]
-    return Situation(Work(publication, pubid, publisher.root, agent, progress), publisher, pairs, left)
+    about = {replica.repid for replica in replicas} | {r["replid"] for r in rows}
+    ended = [(r, at[r["replid"]]) for r in publisher.ended_of(pubid) if r["replid"] in at.keys() - about]
+    untold = [(r, replica) for r, replica in ended if _is_untold(r, replica)]
+    work = Work(publication, pubid, publisher.root, agent, progress)
+    return Situation(work, publisher, pairs, left, untold)
 
 
 def _check_publisher(publisher: ReplicaState) -> None:
@@ -247,6 +270,7 @@ def _check_subscriptions(situation: Situation) -> None:
     for pair in situation.pairs:
         where_it_was(pair.replica)
         check_was_ours(situation.publisher, pair.replica, pair.row)
+        _check_not_moved(situation, pair)
         if pair.is_active:
             assert pair.row is not None
             changes.check_subscription_unchanged(work.publisher, pair.subscription, pair.row)
@@ -258,27 +282,55 @@ def _check_subscriptions(situation: Situation) -> None:
             check_target(situation.publisher.root, pair.subscription, row, subid)
 
 
+def _check_not_moved(situation: Situation, pair: Pair) -> None:
+    """Refuse the former folder of a subscriber whose move was told by another publication's file.
+
+    That it is known there no more means neither that its subscription is to end nor that there is to be a second one.
+
+    Raises: PublicationError.
+    """
+    root, row = str(pair.replica.root), situation.row
+    servers = [each["subscriber_server"] for each in situation.publisher.subscriptions]
+    if pair.row is not None or row is None or root in servers:
+        return
+    applied = {each["subscriber"] for each in json.loads(row["definition"] or "{}").get("subscriptions", [])}
+    moved = [
+        each["subscriber_server"]
+        for each, _ in situation.left
+        if each["status"] == SubscriptionState.ACTIVE and each["subscriber_server"] not in applied
+    ]
+    if root in applied and moved:
+        where = " or ".join(f"'{place}'" for place in moved)
+        raise PublicationError(
+            f"Subscriber '{root}' was moved, as the file of another publication said since this one was applied: to "
+            f"{where}. Write that folder in this file, too. To end its subscription instead, take it out and run "
+            "`mergerepl apply`.",
+            replica=root,
+        )
+
+
 def _check_in_step(situation: Situation) -> None:
     """Check that replicas in step have their subscription, and still the tables that were captured, as a session does.
 
     Also of a subscriber that is to be initialised again: what older bookkeeping does not know of would be removed with
     leftovers.
 
-    Raises: EnumerationError, StoreError, CaptureError.
+    Raises: EnumerationError, StoreError, CaptureError, SchemaMismatchError; PublicationError where nobody subscribes.
 
-    Without a subscriber that has rows nobody relies on it: the publisher's tables are then taken as they are.
+    Where no subscriber ever had rows nobody relies on them: the publisher's tables are then taken as they are.
     """
     for state in (situation.publisher, *(pair.replica for pair in situation.pairs)):
         if state.info is not None:
             refuse_older_bookkeeping(state.root, ReplicaInfo.of(state.info), state.subscriptions)
-    relies = situation.active or (is_waited_for(situation) and _is_left_behind(situation))
+    relies = situation.active or (is_waited_for(situation) and not _is_idle(situation))
     for state in (situation.publisher, *situation.active) if relies else ():
         assert state.info is not None
         if not state.subscriptions:
             raise no_subscriptions(state.root)
         replica, info = Replica(state.root), ReplicaInfo.of(state.info)
         for row in state.articles_of(situation.work.pubid):
-            check_captured_table(replica, published_article(row, situation.work.publication.name), info)
+            with nullcontext() if situation.is_subscribed else changes.published_anew_otherwise():
+                check_captured_table(replica, published_article(row, situation.work.publication.name), info)
 
 
 def _check_left(situation: Situation) -> None:
@@ -324,15 +376,10 @@ def is_waited_for(situation: Situation) -> bool:
     return any(missing_articles(situation.work, pair, situation.articles) for pair in situation.pairs)
 
 
-def _is_left_behind(situation: Situation) -> bool:
-    """Return whether the file names a subscription no more that relies on captures until it has ended."""
-    return any(row["status"] == SubscriptionState.ACTIVE for row, _ in situation.left)
-
-
 def _is_idle(situation: Situation) -> bool:
     """Return whether nobody but the publisher has rows of the publication: what changed then need not travel."""
     pubid = situation.work.pubid
-    return not (situation.active or _is_left_behind(situation)) and not any(
+    return not situation.is_subscribed and not any(
         generation["pubid"] == pubid for generation in situation.publisher.control.rows(genhistory.TABLE)
     )
 

@@ -96,6 +96,28 @@ def test_keys_written_before_the_first_subscriber_are_checked(spark: SparkSessio
     assert values(hub, "north") == {1: "a", 2: "b"}
 
 
+# ---- columns that stand in another order since they were published
+
+
+def test_a_new_subscriber_of_a_table_whose_columns_were_moved_keeps_its_rows_as_they_are(
+    spark: SparkSession, hub: Hub
+) -> None:
+    """Images tell columns by the order in which they were published."""
+    spark.sql(f"ALTER TABLE delta.`{hub.publisher / 'orders'}` ALTER COLUMN note FIRST")
+    hub.subscribe("west")
+    apply(hub)
+    set_note(hub, "west", 1, "12.75")
+    set_note(hub, "hq", 2, "from hq")
+    # What is captured before the session is sent from its image.
+    api.capture(hub.root("west"))
+    for name in ("west", "north"):
+        assert sync(hub, name).status == "succeeded"
+    rows = [{"id": 1, "note": "12.75"}, {"id": 2, "note": "from hq"}, {"id": 3, "note": "c"}]
+    for name in ("hq", "west", "north"):
+        table = LogTable(str(hub.root(name) / "orders")).to_pyarrow_table(columns=["id", "note"])
+        assert table.sort_by("id").to_pylist() == rows
+
+
 # ---- an article that is published again
 
 

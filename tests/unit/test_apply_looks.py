@@ -1,0 +1,185 @@
+"""What `apply` finds at replicas that changed without it: moved, away, written to, or published long ago."""
+
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from mergerepl.config import load
+from mergerepl.errors import CaptureError, PublicationError
+from mergerepl.model.results import ApplyResult
+from mergerepl.publish.apply import apply_publication
+from mergerepl.store.control import ControlPlane, Row
+from mergerepl.systables import catalog, genhistory, replinfo
+from mergerepl.systables.catalog import SubscriptionState
+from mergerepl.systables.genhistory import GenStatus
+from mergerepl.systables.table import SystemTable
+from tests.bad_inputs.network import FILE, ROWS, Network, write_table
+
+NORTH, SOUTH, WEST = ({"subscriber": f"./{name}"} for name in ("north", "south", "west"))
+
+
+@pytest.fixture
+def network(replica_dir: Path) -> Network:
+    return Network(replica_dir)
+
+
+def apply(network: Network, *, dry_run: bool = False) -> ApplyResult:
+    return apply_publication(load(network.folder / FILE), dry_run=dry_run)
+
+
+def actions(result: ApplyResult) -> list[str]:
+    return [step.action for step in result.steps]
+
+
+def statuses(network: Network, name: str) -> set[int]:
+    return {row["status"] for row in ControlPlane(network.root(name)).rows(catalog.SUBSCRIPTIONS)}
+
+
+# ---- a subscriber whose move another publication's file told
+
+
+@pytest.fixture
+def elsewhere(network: Network) -> Network:
+    """`north` is at `yonder`, and everybody knows; the file was not changed."""
+    yonder = network.root("yonder")
+    network.root("north").rename(yonder)
+    network.edit("yonder", replinfo.TABLE, root=str(yonder))
+    for name in ("hq", "yonder"):
+        control = ControlPlane(network.root(name))
+        rows = control.rows(catalog.SUBSCRIPTIONS)
+        moved = {"subscriber_server": str(yonder)}
+        control.replace(
+            catalog.SUBSCRIPTIONS, [row | (moved if row["replnickname"] == 2 else {}) for row in rows]
+        )
+    return network
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_where_it_was_it_is_not_subscribed_anew(elsewhere: Network, dry_run: bool) -> None:
+    with pytest.raises(PublicationError, match="was moved, as the file of another") as refused:
+        apply(elsewhere, dry_run=dry_run)
+    assert f"to '{elsewhere.root('yonder')}'. Write that folder" in str(refused.value)
+    assert not elsewhere.root("north").exists()
+    assert statuses(elsewhere, "hq") == {SubscriptionState.ACTIVE}
+
+
+def test_its_new_folder_is_all_the_file_needs(elsewhere: Network) -> None:
+    elsewhere.write_file(subscriptions=[{"subscriber": "./yonder"}, SOUTH])
+    assert actions(apply(elsewhere)) == ["record"]
+    assert actions(apply(elsewhere)) == []
+
+
+def test_it_may_also_end(elsewhere: Network) -> None:
+    elsewhere.write_file(subscriptions=[SOUTH])
+    assert actions(apply(elsewhere)) == ["unsubscribe", "record"]
+    assert statuses(elsewhere, "yonder") == {SubscriptionState.DELETED}
+
+
+# ---- a subscription that ended while its replica was out of reach
+
+
+def test_it_is_told_when_it_is_back(network: Network) -> None:
+    away = network.folder / "away"
+    network.root("north").rename(away)
+    network.write_file(subscriptions=[SOUTH])
+    assert actions(apply(network)) == ["unsubscribe", "record"]
+    assert actions(apply(network)) == []
+    away.rename(network.root("north"))
+    assert statuses(network, "north") == {SubscriptionState.ACTIVE}
+    (step,) = apply(network).steps
+    assert (step.action, step.object) == ("unsubscribe", str(network.root("north")))
+    assert "ended while it was out of reach" in step.detail
+    assert statuses(network, "north") == {SubscriptionState.DELETED}
+    assert statuses(network, "south") == {SubscriptionState.ACTIVE}
+    assert actions(apply(network)) == []
+
+
+def test_another_replica_in_its_place_is_told_nothing(network: Network) -> None:
+    network.root("north").rename(network.folder / "away")
+    network.write_file(subscriptions=[SOUTH])
+    apply(network)
+    shutil.copytree(network.root("south"), network.root("north"))
+    assert actions(apply(network)) == []
+    assert statuses(network, "north") == {SubscriptionState.ACTIVE}
+
+
+# ---- a publication without subscribers that had some
+
+
+@pytest.fixture
+def left(network: Network) -> Network:
+    """All subscriptions have ended; changes had travelled before. The file has a new subscriber."""
+    network.write_file(subscriptions=[])
+    apply(network)
+    control = ControlPlane(network.root("hq"))
+    (publication,) = control.rows(catalog.PUBLICATIONS)
+    generation = {
+        "guidsrc": "g",
+        "pubid": publication["pubid"],
+        "generation": 1,
+        "art_nick": 1,
+        "nicknames": [1, 2, 3],
+        "coldate": None,
+        "genstatus": int(GenStatus.CLOSED),
+        "changecount": 1,
+    }
+    control.replace(genhistory.TABLE, [generation])
+    network.write_file(subscriptions=[WEST])
+    return network
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_a_table_in_the_place_of_the_published_one_may_be_published_anew(
+    left: Network, dry_run: bool
+) -> None:
+    shutil.rmtree(left.root("hq") / "orders")
+    write_table(left.root("hq") / "orders")
+    with pytest.raises(
+        PublicationError, match=r"replaced.*As nobody subscribes to it, you may as well take all"
+    ):
+        apply(left, dry_run=dry_run)
+    assert not left.root("west").exists()
+
+
+def test_changes_that_are_gone_are_no_dead_end(left: Network) -> None:
+    def capture(root: Path, pubid: str) -> None:
+        raise CaptureError("The versions 1 to 7 are gone.", article="orders")
+
+    with pytest.raises(PublicationError, match=r"are gone\. As nobody .* put them in again") as refused:
+        apply_publication(load(left.folder / FILE), capture=capture)
+    assert refused.value.details()["article"] == "orders"
+
+
+# ---- columns that were published and are gone
+
+
+def test_a_subscriber_with_the_columns_that_its_publisher_had_is_no_bug(network: Network) -> None:
+    write_table(network.root("west") / "orders")
+    fewer = pa.table({name: ROWS[name] for name in ("id", "region")})
+    write_deltalake(str(network.root("hq") / "orders"), fewer, mode="overwrite", schema_mode="overwrite")
+    network.write_file(subscriptions=[NORTH, SOUTH, WEST | {"sync_type": "none"}])
+    with pytest.raises(PublicationError, match="changed since it was published"):
+        apply(network, dry_run=True)
+
+
+# ---- a session that ends between two reads
+
+
+def test_a_session_that_ends_meanwhile_does_not_seem_put_back(
+    network: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def rows(self: ControlPlane, table: SystemTable) -> list[Row]:
+        if table is catalog.SUBSCRIPTIONS and not ended:
+            ended.append(table)
+            for done in (replinfo.TABLE, catalog.SUBSCRIPTIONS):
+                network.edit("hq", done, session_number=7)
+        return read(self, table)
+
+    ended: list[SystemTable] = []
+    read = ControlPlane.rows
+    monkeypatch.setattr(ControlPlane, "rows", rows)
+    assert actions(apply(network)) == []
+    assert ended
