@@ -383,14 +383,14 @@ def test_a_session_with_a_lost_subscriber_does_not_keep_its_subscription(
 def test_a_session_of_a_subscription_that_ended_blocks_nobody(
     spark: SparkSession, hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither `apply` ("run sync first") nor `sync` ("was dropped") may be a dead end."""
+    """Neither `apply` ("run sync first") nor `sync` ("has ended") may be a dead end."""
     set_note(hub, "north", 1, "from north")
     stop_at(hub, "stage.after_manifest", monkeypatch, subscriber="north")
     for name in ("hq", "north"):
         rows = hub.rows(name, catalog.SUBSCRIPTIONS)
         ended = [{**row, "status": 2} if name == "north" or row["replnickname"] == 2 else row for row in rows]
         ControlPlane(hub.root(name)).replace(catalog.SUBSCRIPTIONS, ended)
-    with pytest.raises(PublicationError, match="was dropped"):
+    with pytest.raises(PublicationError, match="has ended"):
         api.sync(api.Project(hub.publication))
     shutil.move(hub.root("north") / "orders", hub.folder / "old orders")
     apply(hub)
