@@ -40,7 +40,8 @@ def find_subscription(publisher: Path, subscriber: Path, publication: str) -> tu
     active = next((row for row in chosen if row["status"] == SubscriptionState.ACTIVE), None)
     if active is None:
         was = (
-            "has ended. Run `mergerepl apply FILE`: it tells the subscriber. To subscribe again, put it in the file first."
+            "has ended. To subscribe it again, put it in the file and move its old tables away; then, or to tell it of "
+            "that end, run `mergerepl apply FILE`."
             if all(row["status"] == SubscriptionState.DELETED for row in chosen)
             else "is not initialised yet. Run `mergerepl apply FILE`."
         )

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mergerepl.errors import CaptureError, PublicationError, SchemaMismatchError, StoreError
+from mergerepl.errors import MergeReplError, PublicationError, StoreError
 from mergerepl.failpoints import failpoint
 from mergerepl.model.publication import Article, Subscription
 from mergerepl.model.results import PlanStep
@@ -201,7 +201,7 @@ def unsubscribe_step(
         if subscriber is not None:
             update_rows(subscriber.root, catalog.SUBSCRIPTIONS, ended, pubid=work.pubid)
             failpoint("unsubscribe.between_sides")
-        # The publisher last: what it calls ended no `apply` looks at again.
+        # The publisher last: what it calls ended no `apply` finishes or cleans up again.
         update_rows(work.publisher, catalog.SUBSCRIPTIONS, ended, subid=row["subid"])
 
     return Step(PlanStep("unsubscribe", row["subscriber_server"], detail), run)
@@ -364,16 +364,17 @@ def columns_changed(article: Row, table: TableFacts) -> PublicationError:
 
 
 @contextmanager
-def published_anew_otherwise() -> Iterator[None]:
-    """Name another way out where a publication cannot be captured that nobody subscribes to.
+def published_anew_otherwise(*errors: type[MergeReplError]) -> Iterator[None]:
+    """Name another way out where a publication that nobody subscribes to cannot be captured for one of these errors.
 
-    Raises: PublicationError for a CaptureError or SchemaMismatchError.
+    Raises: PublicationError instead of them.
     """
     try:
         yield
-    except (CaptureError, SchemaMismatchError) as error:
+    except errors as error:
         raise PublicationError(
-            f"{error.message} As nobody subscribes to it, you may as well {_PUBLISH_ANEW}.", **error.facts
+            f"{error.message} As nobody subscribes to the publication, you may as well {_PUBLISH_ANEW}.",
+            **error.facts,
         ) from error
 
 

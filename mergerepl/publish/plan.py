@@ -2,11 +2,11 @@
 
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from mergerepl.errors import SchemaMismatchError
 from mergerepl.failpoints import failpoint
 from mergerepl.model.progress import Progress
 from mergerepl.model.publication import Publication, SyncType
@@ -43,6 +43,7 @@ from mergerepl.publish.work import Agent, Step, Work
 from mergerepl.snapshot.replica_table import CONSTRAINT_PREFIX, is_computable, uncomputable
 from mergerepl.store.control import ControlPlane, Row
 from mergerepl.systables import catalog
+from triggers.errors import FeedGapError
 
 
 @dataclass(frozen=True)
@@ -93,8 +94,8 @@ def _steps_before_last(situation: Situation) -> Iterator[Step]:
     for left, replica_left in situation.left:
         staged = [guid for session in publisher.sessions for guid in session.uploaded_guids]
         yield changes.unsubscribe_step(work, left, replica_left, situation.articles, staged=staged)
-    for _, untold in situation.untold:
-        yield changes.tell_ended_step(work, untold.root)
+    for replica in situation.untold:
+        yield changes.tell_ended_step(work, replica.root)
     for article in situation.articles:
         if is_removed(situation, article):
             yield _unpublish_step(work, article)
@@ -233,8 +234,10 @@ def _capture_step(situation: Situation) -> Step:
     def run() -> None:
         if situation.uncaptured is not None:
             changes.skip_to_head(work, situation.articles, situation.uncaptured)
+        elif situation.is_subscribed:
+            work.agent.capture(publisher.root, work.pubid)
         else:
-            with nullcontext() if situation.is_subscribed else changes.published_anew_otherwise():
+            with changes.published_anew_otherwise(FeedGapError, SchemaMismatchError):
                 work.agent.capture(publisher.root, work.pubid)
 
     return Step(PlanStep("capture", str(publisher.root), "bring the publisher's metadata up to date"), run)

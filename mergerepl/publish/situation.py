@@ -4,11 +4,10 @@ import json
 import os
 import uuid
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mergerepl.errors import PublicationError, StoreError
+from mergerepl.errors import CaptureError, PublicationError, SchemaMismatchError, StoreError
 from mergerepl.model.article import published_article
 from mergerepl.model.progress import Progress
 from mergerepl.model.publication import Article, Publication, Subscription, SyncType
@@ -31,6 +30,7 @@ from mergerepl.publish.unfinished import article_table, check_unwritten, is_unfi
 from mergerepl.publish.work import Agent, Work
 from mergerepl.store.captured_table import check_captured_table
 from mergerepl.store.control import Row
+from mergerepl.store.deltalog import is_delta_table
 from mergerepl.store.replica import Replica, ReplicaInfo, no_subscriptions, refuse_older_bookkeeping
 from mergerepl.systables import genhistory
 from mergerepl.systables.catalog import ArticleState, SubscriptionState
@@ -56,7 +56,7 @@ class Situation:
     """The publication of the file beside what its replicas say of it.
 
     `left` are subscriptions that the file no longer names, each with its replica if that can be reached; `untold` are
-    those that ended while their replica was out of reach, and it is back; `new` are articles to be published;
+    replicas that are back, whose subscription ended while they were out of reach; `new` are articles to be published;
     `uncaptured` are the tables of a publication that nobody subscribed to yet, by nickname, as they were checked.
     """
 
@@ -64,7 +64,7 @@ class Situation:
     publisher: ReplicaState
     pairs: list[Pair]
     left: list[tuple[Row, ReplicaState | None]]
-    untold: list[tuple[Row, ReplicaState]]
+    untold: list[ReplicaState]
     new: list[NewArticle] = field(default_factory=list)
     uncaptured: dict[int, TableFacts] | None = None
 
@@ -119,12 +119,10 @@ def look(publication: Publication) -> list[ReplicaState]:
         for ended in publisher.ended_of(row["pubid"]):
             if all(ended["replid"] != replica.repid for replica in seen):
                 replica = _if_readable(Path(ended["subscriber_server"]))
-                seen += [replica] * _is_untold(ended, replica)
+                # One on a disk that cannot be written is left alone: the publication goes on without it.
+                if replica.is_active(ended["subid"]) and os.access(replica.root, os.W_OK):
+                    seen.append(replica)
     return seen
-
-
-def _is_untold(ended: Row, replica: ReplicaState) -> bool:
-    return replica.repid == ended["replid"] and replica.is_active(ended["subid"])
 
 
 def _if_readable(root: Path) -> ReplicaState:
@@ -177,9 +175,8 @@ def _situation(
     named = {id(pair.row) for pair in pairs}
     at = {replica.repid: replica for replica in seen if replica.info}
     left = [(r, at.get(r["replid"])) for r in rows if id(r) not in named]
-    about = {replica.repid for replica in replicas} | {r["replid"] for r in rows}
-    ended = [(r, at[r["replid"]]) for r in publisher.ended_of(pubid) if r["replid"] in at.keys() - about]
-    untold = [(r, replica) for r, replica in ended if _is_untold(r, replica)]
+    known_yet = {*(replica.repid for replica in replicas), *(r["replid"] for r in rows)}
+    untold = [replica for repid, replica in at.items() if repid not in {publisher.repid, *known_yet}]
     work = Work(publication, pubid, publisher.root, agent, progress)
     return Situation(work, publisher, pairs, left, untold)
 
@@ -290,14 +287,17 @@ def _check_not_moved(situation: Situation, pair: Pair) -> None:
     Raises: PublicationError.
     """
     root, row = str(pair.replica.root), situation.row
-    servers = [each["subscriber_server"] for each in situation.publisher.subscriptions]
-    if pair.row is not None or row is None or root in servers:
+    if pair.row is not None or row is None:
         return
     applied = {each["subscriber"] for each in json.loads(row["definition"] or "{}").get("subscriptions", [])}
+    active = [
+        each for each in situation.publisher.subscriptions if each["status"] == SubscriptionState.ACTIVE
+    ]
+    shared = {each["replid"] for each in active if each["pubid"] != row["pubid"]}
     moved = [
         each["subscriber_server"]
         for each, _ in situation.left
-        if each["status"] == SubscriptionState.ACTIVE and each["subscriber_server"] not in applied
+        if each["replid"] in shared and each in active and each["subscriber_server"] not in applied
     ]
     if root in applied and moved:
         where = " or ".join(f"'{place}'" for place in moved)
@@ -329,8 +329,12 @@ def _check_in_step(situation: Situation) -> None:
             raise no_subscriptions(state.root)
         replica, info = Replica(state.root), ReplicaInfo.of(state.info)
         for row in state.articles_of(situation.work.pubid):
-            with nullcontext() if situation.is_subscribed else changes.published_anew_otherwise():
-                check_captured_table(replica, published_article(row, situation.work.publication.name), info)
+            article = published_article(row, situation.work.publication.name)
+            if situation.is_subscribed or not is_delta_table(state.root / article.table):
+                check_captured_table(replica, article, info)
+            else:
+                with changes.published_anew_otherwise(CaptureError, SchemaMismatchError):
+                    check_captured_table(replica, article, info)
 
 
 def _check_left(situation: Situation) -> None:

@@ -13,6 +13,7 @@ from mergerepl.errors import ConfigurationError, MergeReplError, PublicationErro
 from mergerepl.model.progress import NoProgress
 from mergerepl.model.publication import Article, Subscription, SyncType, Tracking
 from mergerepl.publish.adopt import check_same_rows
+from mergerepl.publish.table_facts import read_table_facts
 from mergerepl.publish.work import Agent, Work
 from mergerepl.store.sql import literal
 from tests.spark.publishing import Hub, column, orders
@@ -549,9 +550,10 @@ def test_generated_values_of_another_time_zone_are_refused(spark: SparkSession, 
     says = r"in 1 row of table '.*orders', generated column 'day' is not .*\(CAST\(ts AS DATE\)\).*time zone is UTC"
     refused(hub, says)
     work = Work(hub.publication, "p", hub.publisher, Agent(print, print), NoProgress())
+    table = read_table_facts(path)
     article = {"name": "orders", "published_columns": ["id", "ts", "day", "x"], "key_columns": ["id"]}
     with pytest.raises(PublicationError, match=says):
-        check_same_rows(work, article, path, 1, path, 1)
+        check_same_rows(work, article, table, 1, table, 1)
     spark.sql(f"UPDATE delta.`{path}` SET x = x WHERE id = 0")
     hub.subscribe("north")
     hub.apply()

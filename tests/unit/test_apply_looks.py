@@ -8,15 +8,17 @@ import pytest
 from deltalake import write_deltalake
 
 from mergerepl.config import load
-from mergerepl.errors import CaptureError, PublicationError
+from mergerepl.errors import CaptureError, MergeReplError, PublicationError
 from mergerepl.model.results import ApplyResult
 from mergerepl.publish.apply import apply_publication
+from mergerepl.publish.situation import look
 from mergerepl.store.control import ControlPlane, Row
 from mergerepl.systables import catalog, genhistory, replinfo
 from mergerepl.systables.catalog import SubscriptionState
 from mergerepl.systables.genhistory import GenStatus
 from mergerepl.systables.table import SystemTable
 from tests.bad_inputs.network import FILE, ROWS, Network, write_table
+from triggers.errors import DuplicateKeyError, FeedGapError
 
 NORTH, SOUTH, WEST = ({"subscriber": f"./{name}"} for name in ("north", "south", "west"))
 
@@ -51,19 +53,27 @@ def elsewhere(network: Network) -> Network:
         control = ControlPlane(network.root(name))
         rows = control.rows(catalog.SUBSCRIPTIONS)
         moved = {"subscriber_server": str(yonder)}
-        control.replace(
-            catalog.SUBSCRIPTIONS, [row | (moved if row["replnickname"] == 2 else {}) for row in rows]
-        )
+        rows = [row | (moved if row["replnickname"] == 2 else {}) for row in rows]
+        if name == "hq":
+            # North has another publication, whose file told it, and there was a replica in its place before.
+            (north,) = (row for row in rows if row["replnickname"] == 2)
+            former = {"replid": "f", "subscriber_server": str(network.root("north"))}
+            rows += [
+                north | {"pubid": "stock", "subid": "s"},
+                north | former | {"subid": "e", "status": int(SubscriptionState.DELETED)},
+            ]
+        control.replace(catalog.SUBSCRIPTIONS, rows)
     return network
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
 def test_where_it_was_it_is_not_subscribed_anew(elsewhere: Network, dry_run: bool) -> None:
+    rows = ControlPlane(elsewhere.root("hq")).rows(catalog.SUBSCRIPTIONS)
     with pytest.raises(PublicationError, match="was moved, as the file of another") as refused:
         apply(elsewhere, dry_run=dry_run)
     assert f"to '{elsewhere.root('yonder')}'. Write that folder" in str(refused.value)
     assert not elsewhere.root("north").exists()
-    assert statuses(elsewhere, "hq") == {SubscriptionState.ACTIVE}
+    assert ControlPlane(elsewhere.root("hq")).rows(catalog.SUBSCRIPTIONS) == rows
 
 
 def test_its_new_folder_is_all_the_file_needs(elsewhere: Network) -> None:
@@ -102,6 +112,8 @@ def test_another_replica_in_its_place_is_told_nothing(network: Network) -> None:
     network.write_file(subscriptions=[SOUTH])
     apply(network)
     shutil.copytree(network.root("south"), network.root("north"))
+    looked_at = look(load(network.folder / FILE))
+    assert [replica.root.name for replica in looked_at] == ["hq", "south"]
     assert actions(apply(network)) == []
     assert statuses(network, "north") == {SubscriptionState.ACTIVE}
 
@@ -138,19 +150,34 @@ def test_a_table_in_the_place_of_the_published_one_may_be_published_anew(
     shutil.rmtree(left.root("hq") / "orders")
     write_table(left.root("hq") / "orders")
     with pytest.raises(
-        PublicationError, match=r"replaced.*As nobody subscribes to it, you may as well take all"
+        PublicationError, match=r"replaced.*As nobody subscribes to the publication, you may as well take all"
     ):
         apply(left, dry_run=dry_run)
     assert not left.root("west").exists()
 
 
-def test_changes_that_are_gone_are_no_dead_end(left: Network) -> None:
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (FeedGapError, r"^Not so\. As nobody .* put them in again \(.*\)\.$"),
+        # Published anew, the table would be refused for them, too.
+        (DuplicateKeyError, r"^Not so\.$"),
+    ],
+)
+def test_changes_that_are_gone_are_no_dead_end(left: Network, error: type[CaptureError], says: str) -> None:
     def capture(root: Path, pubid: str) -> None:
-        raise CaptureError("The versions 1 to 7 are gone.", article="orders")
+        raise error("Not so.", article="orders")
 
-    with pytest.raises(PublicationError, match=r"are gone\. As nobody .* put them in again") as refused:
+    with pytest.raises(MergeReplError, match=says) as refused:
         apply_publication(load(left.folder / FILE), capture=capture)
     assert refused.value.details()["article"] == "orders"
+
+
+def test_a_published_table_that_is_gone_has_one_way_out(left: Network) -> None:
+    shutil.rmtree(left.root("hq") / "orders")
+    with pytest.raises(CaptureError) as refused:
+        apply(left)
+    assert "nobody subscribes" not in str(refused.value)
 
 
 # ---- columns that were published and are gone
