@@ -397,7 +397,7 @@ def changed_subscription(pair: tuple[Replica, Replica], **changes: Any) -> None:
     pair[0].control.replace(catalog.SUBSCRIPTIONS, [itself, {**other, **changes}])
 
 
-@pytest.mark.parametrize(("status", "words"), [(0, "not initialised"), (2, "dropped")])
+@pytest.mark.parametrize(("status", "words"), [(0, "not initialised"), (2, "has ended")])
 def test_an_inactive_subscription_is_refused_by_name(pair, status, words):
     changed_subscription(pair, status=status)
     with pytest.raises(PublicationError, match=words):
