@@ -1,9 +1,17 @@
-"""Named points at which a test may kill, fail or pause this process (reliability.md c4).
+"""Named points at which a test may kill, stop, fail or pause this process (reliability.md c4).
 
-`MERGEREPL_FAILPOINT=name[:n]=kill|killgroup|raise|pause:FILE` acts when the point `name` is passed for the
+`MERGEREPL_FAILPOINT=name[:n]=kill|killgroup|stop|raise|pause:FILE` acts when the point `name` is passed for the
 n-th time (default: the first). Without the variable a point is one dictionary look-up.
+
+| action | what dies |
+|---|---|
+| `kill` | this process; its JVM may still finish a commit |
+| `killgroup` | the JVM and this process, at one moment |
+| `stop` | all threads, each at the next point it comes to: as if the process had died, in a test that keeps its JVM |
+| `raise` | the thread that is here; those beside it come to their end |
 """
 
+import contextlib
 import os
 import signal
 import time
@@ -14,7 +22,7 @@ _passed: dict[str, int] = {}
 
 
 class FailpointError(RuntimeError):
-    """Raised by a failpoint with the action `raise`."""
+    """Raised by a failpoint with the action `raise` or `stop`."""
 
 
 def failpoint(name: str) -> None:
@@ -24,10 +32,13 @@ def failpoint(name: str) -> None:
         return
     target, _, action = setting.partition("=")
     point, _, times = target.partition(":")
+    nth = int(times or 1)
+    if action == "stop" and _passed.get(point, 0) >= nth:
+        raise FailpointError(f"failpoint {name}, after {point}")
     if point != name:
         return
     _passed[name] = _passed.get(name, 0) + 1
-    if _passed[name] != int(times or 1):
+    if _passed[name] != nth:
         return
     _act(name, action)
 
@@ -36,6 +47,12 @@ def _act(name: str, action: str) -> None:
     if action == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     elif action == "killgroup":
+        from mergerepl import spark
+
+        if (jvm := spark.jvm_pid()) is not None:
+            # Before this process: it would end with it, but not at once.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(jvm, signal.SIGKILL)
         os.killpg(os.getpgid(0), signal.SIGKILL)
     elif action.startswith("pause:"):
         # The test sees `FILE.reached`, does what it wants to do meanwhile, and creates FILE to let us go on.

@@ -127,6 +127,8 @@ def _capture(
     only: str | None = None,
 ) -> CaptureResult:
     source = partial(_recorded_spark, spark_of, (replica, *publishers))
+    for each in (replica, *publishers):
+        each.require_unedited()
     if publishers or _has_staged(replica):
         from mergerepl.store.engine_errors import told_plainly
 

@@ -16,6 +16,9 @@ def finish_session(publisher: Replica, subscriber: Replica | None, session: str)
 
     Raises: as a session does. It stays staged; run again.
     """
+    publisher.require_unedited()
+    if subscriber is not None:
+        subscriber.require_unedited()
     try:
         recover(publisher, subscriber or publisher, spark.session)
     except EnumerationError:

@@ -63,7 +63,7 @@ def merge_session(
     with told_plainly(doing), _leases(publisher, subscriber, lease_wait_s), told_plainly(doing):
         # What was read before the leases may have changed while they were waited for.
         publisher, subscriber = publisher.anew(), subscriber.anew()
-        refuse_copies(publisher, subscriber)
+        _refuse(publisher, subscriber)
         progress.step("recover")
         recovered = recover(publisher, subscriber, spark_of)
         sides = open_sides(publisher, subscriber, subscription)
@@ -108,6 +108,16 @@ def merge_session(
         return results[0]
 
 
+def _refuse(publisher: Replica, subscriber: Replica) -> None:
+    """Refuse replicas that no session may touch, not even to finish another one.
+
+    Raises: PublicationError of a copy; StoreError of an edited system table.
+    """
+    refuse_copies(publisher, subscriber)
+    publisher.require_unedited()
+    subscriber.require_unedited()
+
+
 @contextmanager
 def _leases(publisher: Replica, subscriber: Replica, wait_s: float) -> Iterator[None]:
     """Hold both replicas, the publisher first: all agents take them in this order."""
@@ -138,7 +148,7 @@ def preview_session(
     started = time.monotonic()
     doing = f"previewing '{publisher.root}' with '{subscriber.root}'"
     with told_plainly(doing), _leases(publisher, subscriber, 0.0):
-        refuse_copies(publisher, subscriber)
+        _refuse(publisher, subscriber)
         refuse_interrupted(publisher, subscriber)
         sides = {n: with_windows(s) for n, s in open_sides(publisher, subscriber, subscription).items()}
         if not has_work(sides, upload=upload, download=download):

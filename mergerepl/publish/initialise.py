@@ -40,6 +40,7 @@ from mergerepl.spark import require_utc
 from mergerepl.store.control import ControlPlane, Row
 from mergerepl.store.delta import Transaction
 from mergerepl.store.deltalog import CDF_PROPERTY, CommitMark
+from mergerepl.store.replica import Replica
 from mergerepl.systables import catalog
 from mergerepl.systables.catalog import SubscriptionState
 
@@ -99,6 +100,7 @@ def _prepare(
         info = info_row(repid=row["replid"], nickname=row["replnickname"], root=str(root), role="subscriber")
         create_replica(root, info, images, retention=work.retention, mark=mark)
     else:
+        Replica(root).require_unedited()
         forget_metadata(work, state, [*(row["nickname"] for row in articles), *_gone(work, publisher, state)])
         add_image_columns(work.spark, root, images)
     for article in articles:

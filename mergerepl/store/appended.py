@@ -25,8 +25,8 @@ from pyspark.sql.types import StructField, StructType
 from mergerepl.errors import CommitConflictError, StoreError
 from mergerepl.spark import new_session
 from mergerepl.store.control import reason_of, refuse_empty_commit
-from mergerepl.store.delta import Transaction, read_back
-from mergerepl.store.deltalog import STATS_PROPERTY, head_version
+from mergerepl.store.delta import USER_METADATA, Transaction, read_back
+from mergerepl.store.deltalog import STATS_PROPERTY, CommitMark, head_version
 from mergerepl.store.plain_files import plain_files, read_files, schema_of, write_files
 from mergerepl.store.sql import quote
 from mergerepl.systables.contents import SEQ
@@ -211,10 +211,12 @@ def _opened(table: Path) -> LogTable:
 
 
 def delete_where(spark: SparkSession, table: Path, condition: Column) -> bool:
-    """Delete rows; no commit if there are none. Returns whether there were any."""
+    """Delete rows, in a commit that is marked as ours; none if there are none. Returns whether there were any."""
     if read(spark, table).where(condition).isEmpty():
         return False
-    DeltaTable.forPath(spark, str(table)).delete(condition)
+    session = new_session(spark)
+    session.conf.set(USER_METADATA, CommitMark("cleanup", "delete").to_user_metadata())
+    DeltaTable.forPath(session, str(table)).delete(condition)
     return True
 
 

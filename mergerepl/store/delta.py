@@ -42,6 +42,9 @@ _ONLY_RETAINED = "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFi
 _loading = Lock()
 """Held while that conf is off: another thread would take "false" for what to put back."""
 
+USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+"""The conf of what a session's commits tell of themselves. Only in a session of its own: it stays set."""
+
 COMMIT_ATTEMPTS = 8
 RETRY_WAIT_S = 0.2
 
@@ -374,7 +377,7 @@ def marked_session(spark: SparkSession, transaction: Transaction) -> SparkSessio
     """Return a new session whose one write is marked and happens once. Use it for one write only."""
     session = new_session(spark)
     confs = {
-        "spark.databricks.delta.commitInfo.userMetadata": transaction.mark.to_user_metadata(),
+        USER_METADATA: transaction.mark.to_user_metadata(),
         "spark.databricks.delta.write.txnAppId": transaction.app_id,
         "spark.databricks.delta.write.txnVersion": str(transaction.version),
         # The staged source never changes, so Delta need not copy it before reading it twice.

@@ -129,6 +129,8 @@ class Commit:
     drops_vectors: bool = False
     """It states a protocol without them."""
     engine: str = ""
+    restored_version: int | None = None
+    """The version that a RESTORE went back to."""
 
     @property
     def retells_rows(self) -> bool:
@@ -352,7 +354,13 @@ def _commit_of(table: Path, version: int, actions: list[dict[str, Any]]) -> Comm
         has_vectors,
         drops_vectors,
         _engine(info),
+        _restored(info),
     )
+
+
+def _restored(info: Mapping[str, Any]) -> int | None:
+    stated = str((info.get("operationParameters") or {}).get("version", ""))
+    return int(stated) if info.get("operation") == "RESTORE" and stated.isdecimal() else None
 
 
 def _engine(info: Mapping[str, Any]) -> str:

@@ -18,6 +18,7 @@ from mergerepl.model.article import PublishedArticle, published_article
 from mergerepl.roots import is_absent
 from mergerepl.store.control import ControlPlane, Row, edited_table
 from mergerepl.store.deltalog import is_delta_table, is_folder, log_path
+from mergerepl.store.unedited import refuse_edited
 from mergerepl.systables import catalog, contents, genhistory, registry, replinfo, tombstone
 from mergerepl.systables.table import FOLDER, Plane
 
@@ -216,6 +217,15 @@ class Replica:
                 replica=str(self.root),
                 table=missing[0],
             )
+
+    def require_unedited(self) -> None:
+        """Check that nobody but mergerepl changed rows of contents and tombstone last.
+
+        Raises: StoreError naming the commit.
+        """
+        for table in (self.contents, self.tombstone):
+            if is_delta_table(table):
+                refuse_edited(table)
 
     def info(self) -> ReplicaInfo:
         """Return who the replica is and how far its bookkeeping is now."""

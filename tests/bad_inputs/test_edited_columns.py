@@ -1,8 +1,10 @@
 """Values and columns of system tables that somebody removed or changed by hand: named where they are needed."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -10,10 +12,11 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from mergerepl.store.control import ControlPlane, Row
+from mergerepl.store.deltalog import CommitMark, head_version
 from mergerepl.systables import catalog, conflicts_info, genhistory, replinfo, sessions
 from mergerepl.systables.table import SystemTable
 from tests.bad_inputs.conftest import Refused, run
-from tests.bad_inputs.network import FILE, Network
+from tests.bad_inputs.network import FILE, Network, commit
 
 pytestmark = pytest.mark.usefixtures("no_engine")
 
@@ -190,6 +193,79 @@ def test_51_an_article_that_contradicts_itself_is_named(
         # `apply` compares the file with what it needs of the row, which may be all right.
         assert shown.exit_code != 0 or command[0] == "apply"
         assert "bug" not in shown.output
+
+
+_ADDED = {"path": "b.parquet", "partitionValues": {}, "size": 1, "modificationTime": 0, "dataChange": True}
+_REMOVED = {"path": "a.parquet", "dataChange": True, "deletionTimestamp": 0}
+ROW_CHANGES: dict[str, tuple[dict[str, Any], ...]] = {
+    "UPDATE": ({"remove": _REMOVED}, {"add": _ADDED}),
+    "DELETE": ({"remove": _REMOVED},),
+    "WRITE": ({"add": _ADDED},),
+}
+
+
+@pytest.mark.parametrize("operation", ROW_CHANGES)
+@pytest.mark.parametrize("name", ["MSmerge_contents", "MSmerge_tombstone"])
+def test_51_rows_of_the_past_that_were_edited_are_refused_until_that_is_undone(
+    network: Network, refused: Refused, name: str, operation: str
+) -> None:
+    """A lineage that somebody changed lets a user's write look known where it is not."""
+    for replica, words in (("north", SYNC), ("hq", (*SYNC, "--dry-run")), ("hq", ("capture", "hq"))):
+        table = network.system_table(replica, name)
+        before = head_version(table)
+        commit(table, {"commitInfo": {"operation": operation}}, *ROW_CHANGES[operation])
+        # Commits that change no rows lie between.
+        commit(table, {"commitInfo": {"operation": "OPTIMIZE"}})
+        # The last version that is a session's: that of the table's creation.
+        says = (name, f"/{replica}' was edited: its version {before + 1} ({operation})", "VERSION AS OF 0)")
+        refused(*words, code=1, says=(*says, "nothing was read"))
+        restore(table, 0)
+        assert run(*SYNC).exit_code == 0
+
+
+def restore(table: Path, version: int) -> None:
+    """Undo what came after a version, as Spark's RESTORE TABLE does."""
+    info = {"operation": "RESTORE", "operationParameters": {"version": version, "timestamp": None}}
+    commit(table, {"commitInfo": info}, {"remove": {**_REMOVED, "path": _ADDED["path"]}})
+
+
+def test_51_rows_of_the_past_that_were_added_are_refused_until_deltalake_takes_them_back(
+    network: Network, refused: Refused
+) -> None:
+    stored = DeltaTable(str(network.system_table("hq", "MSmerge_contents")))
+    row = {"tablenick": 1, "rowguid": ID, "generation": 1, "lineage": [(1, 9)], "seq": 1}
+    schema = pa.schema(stored.schema().to_arrow())
+    write_deltalake(stored.table_uri, pa.Table.from_pylist([row], schema=schema), mode="append")
+    refused(*SYNC, code=1, says=("MSmerge_contents", "(WRITE)", "VERSION AS OF 0)"))
+    stored.update_incremental()
+    stored.restore(0)
+    assert run(*SYNC).exit_code == 0
+
+
+def test_51_a_table_of_the_past_that_was_made_anew_is_refused(network: Network, refused: Refused) -> None:
+    table = network.system_table("north", "MSmerge_tombstone")
+    schema = DeltaTable(str(table)).schema()
+    shutil.rmtree(table)
+    DeltaTable.create(str(table), schema)
+    refused(
+        *SYNC, code=1, says=("MSmerge_tombstone", "/north' was edited: its version 0", "estore the folder")
+    )
+
+
+def test_51_rows_of_the_past_as_they_were_before_a_session_are_refused(
+    network: Network, refused: Refused
+) -> None:
+    table = network.system_table("hq", "MSmerge_contents")
+    mark = CommitMark("session", "run").to_user_metadata()
+    info = {"operation": "WRITE", "userMetadata": mark}
+    commit(table, {"commitInfo": info}, *ROW_CHANGES["WRITE"])
+    last = head_version(table)
+    for version in (last - 1, last + 2):
+        # The second one says that it went back to itself.
+        restore(table, version)
+        refused(*SYNC, code=1, says=("MSmerge_contents", "(RESTORE)", f"OF {last})"))
+    restore(table, last)
+    assert run(*SYNC).exit_code == 0
 
 
 @pytest.mark.parametrize("column", ["status", "subscriber_type", "last_sync_status"])

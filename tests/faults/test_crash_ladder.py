@@ -15,10 +15,33 @@ from pyspark.sql import SparkSession
 import mergerepl
 from mergerepl import failpoints
 from mergerepl.failpoints import FailpointError
-from tests.faults.test_crash_everywhere import POINTS, ROOT, Crashing, named_points, row
+from tests.faults.test_late_commits import row
 from tests.properties.engine_network import EngineNetwork, Rows, Setting
 from tests.properties.reference import Subscriber
 from tests.properties.side_by_side import OPERATIONS, START, Slot, Together, new_model
+
+ROOT = Path(__file__).parents[2]
+SIDES = ("publisher", "subscriber")
+
+
+def named_points() -> list[str]:
+    """Return every failpoint a session passes, read from the code, so that a new one cannot be forgotten."""
+    names: set[str] = set()
+    for folder in ("agent", "apply"):
+        for path in sorted((ROOT / "mergerepl" / folder).glob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "failpoint":
+                    names |= _names_of(node.args[0])
+    return sorted(names)
+
+
+def _names_of(argument: ast.expr) -> set[str]:
+    if isinstance(argument, ast.Constant):
+        return {str(argument.value)}
+    assert isinstance(argument, ast.JoinedStr)
+    parts = [part.value if isinstance(part, ast.Constant) else None for part in argument.values]
+    return {"".join(side if part is None else str(part) for part in parts) for side in SIDES}
+
 
 LADDER = (
     "capture.before_genhistory",
@@ -61,6 +84,20 @@ LADDER = (
 )
 """In the order in which a session passes them, the publisher's side first: the sides run beside each other."""
 
+CAPTURED_BEFORE = (
+    "generations.before_close",
+    "generations.after_close",
+    # The first run that such a session appends is the one that it applies.
+    "run.before_contents",
+    "run.after_contents",
+    "run.before_tombstone",
+    "run.after_tombstone",
+)
+"""Of a session for which `mergerepl capture` has captured everything."""
+
+LATE = ("late.before_manifest", "late.after_manifest")
+"""Of a session beside which users wrote."""
+
 DURABLE = {
     *("save_info", "save_genhistory", "append_run", "merge_rows", "update_subscription", "delete_runs_after"),
     *("write_durably", "commit", "drop", "unlink", "rmtree", "write_text", "write_files", "join_small_files"),
@@ -101,11 +138,7 @@ UNDONE_TOGETHER = {
 
 
 def test_the_ladder_names_every_failpoint() -> None:
-    assert sorted({*LADDER, "generations.before_close", "generations.after_close"}) == POINTS
-    assert [point for point in named_points() if point not in POINTS] == [
-        "late.after_manifest",
-        "late.before_manifest",
-    ]
+    assert sorted({*LADDER, *CAPTURED_BEFORE, *LATE}) == named_points()
 
 
 def functions(*folders: str) -> dict[str, list[str]]:
@@ -171,7 +204,7 @@ def test_inv_27_28_29_a_session_that_dies_at_every_step_in_turn_ends_as_if_it_ha
     together = Together(new_model(setting, snapshot), engine)
 
     def edit(number: int) -> None:
-        for replica in ("hub", "north"):
+        for replica in engine.names:
             together.slot(Slot(replica, number), {key: drawn.choice(OPERATIONS) for key in keys})
 
     def read() -> dict[str, Rows]:
@@ -200,6 +233,14 @@ def test_inv_27_28_29_a_session_that_dies_at_every_step_in_turn_ends_as_if_it_ha
         if not remaining:
             break
     assert remaining == []
+    edit(9)
+    for name in engine.names:
+        mergerepl.capture(engine.path(name))
+    for point in CAPTURED_BEFORE:
+        stop_at(point, engine, monkeypatch)
+    # One side comes to its end, the other one has done nothing.
+    stop_at("publisher.before_merge", engine, monkeypatch, action="raise")
+    together.sync("north")
     assert together.differing() == {}
     assert engine.rows("hub") == engine.rows("north")
     assert engine.sync("north").status == "nothing_to_do"
@@ -208,64 +249,59 @@ def test_inv_27_28_29_a_session_that_dies_at_every_step_in_turn_ends_as_if_it_ha
 
 
 @pytest.mark.timeout(600)
-def test_inv_26_stopped_while_generations_that_were_captured_before_are_closed(
-    spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    crashing = Crashing(spark, replica_dir)
-    crashing.edit()
-    for name in ("hub", "north"):
-        mergerepl.capture(replica_dir / name)
-    for point in ("generations.before_close", "generations.after_close"):
-        stop_at(point, crashing.engine, monkeypatch)
-    crashing.engine.sync("north")
-    crashing.check()
-
-
-@pytest.mark.timeout(600)
 def test_inv_31_stopped_while_late_commits_are_taken_in(
     spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    crashing = Crashing(spark, replica_dir)
-    crashing.edit()
-    stop_at("subscriber.before_merge", crashing.engine, monkeypatch)
+    snapshot = {key: row("a", "b") for key in ("k00", "k01", "k10")}
+    setting = Setting((Subscriber("north", "server", 75.0),), "column")
+    engine = EngineNetwork(spark, replica_dir, setting, snapshot)
+    engine.write("hub", {"k00": row("h1", "b"), "k01": row("h1", "h1")})
+    engine.write("north", {"k01": row("n1", "n1")})
+    # The publisher's side comes to its end, so that what follows is the subscriber's alone.
+    stop_at("subscriber.before_merge", engine, monkeypatch, action="raise")
     # One row that nobody else changed, one that merges with the session's change, one that loses to it.
-    late = {"k10": row("late", "late"), "k00": row("a", "late"), "k01": row("late", "n1")}
-    crashing.engine.write("north", late)
-    staging = crashing.engine.path("north") / "_mergerepl" / "staging"
+    engine.write("north", {"k10": row("late", "late"), "k00": row("a", "late"), "k01": row("late", "n1")})
+    staging = engine.path("north") / "_mergerepl" / "staging"
     (staging / "cut short.json.tmp").write_text("{")
     for point in (
-        "late.before_manifest",
-        "late.after_manifest",
+        *LATE,
         "conflicts.after_rows",
         "conflicts.after_info",
-        "subscriber.after_merge",
+        # The second time is the late round's.
+        "subscriber.after_merge:2",
+        "run.before_contents:2",
+        "run.after_contents:2",
         "bookkeeping.before_replinfo",
     ):
-        stop_at(point, crashing.engine, monkeypatch)
+        stop_at(point, engine, monkeypatch)
     for _ in range(2):
-        crashing.engine.sync("north")
-    rows = crashing.engine.rows("hub")
-    assert rows == crashing.engine.rows("north")
+        engine.sync("north")
+    rows = engine.rows("hub")
+    assert rows == engine.rows("north")
     assert tuple(rows["k10"][:2]) == ("late", "late")
     # The session's change of one column of k00 and the late one of the other are both there.
     assert tuple(rows["k00"][:2]) == ("h1", "late")
     assert tuple(rows["k01"][:2]) == ("h1", "h1")
-    logged = [(key, *lost[:2]) for key, _, _, _, lost in crashing.engine.conflicts() if lost is not None]
+    logged = [(key, *lost[:2]) for key, _, _, _, lost in engine.conflicts() if lost is not None]
     assert sorted(logged) == [("k01", "late", "n1"), ("k01", "n1", "n1")]
-    assert crashing.engine.sync("north").status == "nothing_to_do"
+    assert engine.sync("north").status == "nothing_to_do"
     assert list(staging.iterdir()) == []
 
 
-def stop_at(point: str, engine: EngineNetwork, monkeypatch: pytest.MonkeyPatch) -> None:
+def stop_at(
+    point: str, engine: EngineNetwork, monkeypatch: pytest.MonkeyPatch, *, action: str = "stop"
+) -> None:
     """Run a session that dies at a failpoint."""
-    assert stopped_at(point, engine, monkeypatch), point
+    assert stopped_at(point, engine, monkeypatch, action=action), point
 
 
-def stopped_at(point: str, engine: EngineNetwork, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Run a session with a failpoint; return whether it died there."""
+def stopped_at(
+    point: str, engine: EngineNetwork, monkeypatch: pytest.MonkeyPatch, *, action: str = "stop"
+) -> bool:
+    """Run a session that stops at a failpoint with all that it does at once; return whether it came there."""
     failpoints._passed.clear()
     with monkeypatch.context() as context:
-        context.setenv("MERGEREPL_FAILPOINT", f"{point}=raise")
+        context.setenv("MERGEREPL_FAILPOINT", f"{point}={action}")
         try:
             engine.sync("north")
         except FailpointError:

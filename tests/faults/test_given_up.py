@@ -154,6 +154,7 @@ def test_inv_06_what_a_lost_subscriber_had_uploaded_reaches_the_others(
     assert engine.rows("south") == engine.rows("hub") == {key: ["north", "b", None] for key in ("k0", "k1")}
 
 
+@pytest.mark.slow
 def test_inv_21_a_publisher_put_back_to_before_a_session_that_its_subscriber_did_is_refused(
     engine: EngineNetwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,6 +186,7 @@ def test_inv_21_only_the_subscriber_has_carried_out_a_session(
     assert (engine.rows("hub"), engine.rows("north")) == before
 
 
+@pytest.mark.slow
 def test_inv_21_what_a_capture_entered_that_died_is_not_taken_for_a_generation(
     engine: EngineNetwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:

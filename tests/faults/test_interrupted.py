@@ -106,6 +106,7 @@ def test_a_subscriber_that_was_restored_is_refused_and_the_publisher_is_finished
     assert [item[4] for item in engine.conflicts() if item[0] == "k1"] == [("north", "b", None)]
 
 
+@pytest.mark.slow
 def test_a_restored_subscriber_is_initialised_again_as_the_message_says(
     engine: EngineNetwork, stop: object
 ) -> None:
@@ -252,18 +253,17 @@ def apply_without_north(engine: EngineNetwork) -> None:
     (engine.folder / "network.yml").write_text(stated)
 
 
-def test_a_dry_run_says_that_a_session_was_interrupted(engine: EngineNetwork, stop: object) -> None:
+def test_inv_10_a_dry_run_says_that_a_session_was_interrupted_and_all_that_it_did_is_counted(
+    engine: EngineNetwork, stop: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stop("watermarks.before_publisher")  # type: ignore[operator]
     with pytest.raises(EnumerationError, match="Run `mergerepl sync`, which finishes it first"):
         mergerepl.sync(engine.path("hub"), dry_run=True)
+    # The history has it now; the run that finishes it has nothing more to do than to drop it.
+    die(engine, monkeypatch, "session.before_drop")
     engine.sync("north")
     check(engine)
     assert mergerepl.sync(engine.path("hub"), dry_run=True).sessions[0].status == "nothing_to_do"
-
-
-def test_inv_10_what_was_done_before_the_crash_is_counted(engine: EngineNetwork, stop: object) -> None:
-    stop("session.before_drop")  # type: ignore[operator]
-    engine.sync("north")
     told = mergerepl.history(engine.path("hub"))[0]
     assert (told.upload.updates, told.upload.conflicts, told.download.updates) == (1, 1, 2)
 
@@ -315,6 +315,7 @@ def test_inv_09_a_late_write_to_a_row_that_only_its_metadata_concerned(
     assert logged == [("k4", ("north", "b", None))]
 
 
+@pytest.mark.slow
 def test_what_users_break_meanwhile_is_refused_by_the_next_session_not_by_this_one(
     engine: EngineNetwork, stop: object
 ) -> None:
@@ -346,6 +347,7 @@ def test_inv_21_a_copy_does_not_finish_the_session_of_the_original(
     check(engine)
 
 
+@pytest.mark.slow
 def test_inv_06_losers_are_logged_though_a_session_that_was_given_up_had_logged_its_own(
     engine: EngineNetwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:

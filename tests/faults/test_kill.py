@@ -1,53 +1,102 @@
-"""kill -9 of a real `mergerepl sync`: of Python, of its JVM, of both; the next run makes up for it (I26)."""
+"""kill -9 of a real `mergerepl sync`: of Python, of its JVM, of both at once; the next run makes up for it (I26, I28)."""
 
 import os
+import random
 import signal
 import subprocess
 import sys
 import time
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.faults.test_crash_everywhere import Crashing
-from tests.faults.test_crash_ladder import LADDER
+import mergerepl
+from tests.faults.test_crash_ladder import CAPTURED_BEFORE, LADDER, LATE, stop_at
+from tests.faults.test_writers import BOTH, users_of
+from tests.faults.tokens import Users
+from tests.properties.engine_network import EngineNetwork, Setting
+from tests.properties.reference import Subscriber
+from tests.properties.side_by_side import OPERATIONS, START, Slot, Together, new_model
 
-KILLED = (("publisher.after_merge", "killgroup"),)
+KINDS = ("kill", "killgroup", "jvm")
+ALWAYS = (("publisher.after_merge", "killgroup", False),)
 """What every run of the tests tries; `--long` tries everything."""
 
-EVERYTHING = [
-    pytest.param(point, kind, marks=() if (point, kind) in KILLED else pytest.mark.slow)
-    for point in LADDER
-    for kind in ("kill", "killgroup", "jvm")
-]
+
+class Watched:
+    """Two replicas of some hundred rows beside the model; each round every kind of change is made at both sides."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        setting = Setting((Subscriber("north", "server", 75.0),), "column")
+        self.keys = [f"k{number:03d}" for number in range(300)]
+        snapshot = dict.fromkeys(self.keys[:200], START)
+        self.engine = EngineNetwork(spark, folder, setting, snapshot)
+        self.together = Together(new_model(setting, snapshot), self.engine)
+        self.number = 0
+
+    def edit(self) -> None:
+        self.number += 1
+        drawn = random.Random(self.number)
+        for name in self.engine.names:
+            slot = Slot(name, self.number)
+            self.together.slot(slot, {key: drawn.choice(OPERATIONS) for key in self.keys})
 
 
 @pytest.fixture(scope="module")
-def crashing(spark: SparkSession, worker_folder: Path) -> Crashing:
+def new_folder(worker_folder: Path) -> Callable[[], Path]:
+    def new() -> Path:
+        folder = worker_folder / uuid.uuid4().hex[:12]
+        folder.mkdir()
+        return folder
+
+    return new
+
+
+@pytest.fixture(scope="module")
+def watched(spark: SparkSession, new_folder: Callable[[], Path]) -> Watched:
     """Two replicas in step, for all kills one after the other."""
-    folder = worker_folder / uuid.uuid4().hex[:12]
-    folder.mkdir()
-    crashing = Crashing(spark, folder)
-    crashing.edit()
-    crashing.engine.sync("north")
-    return crashing
+    watched = Watched(spark, new_folder())
+    watched.edit()
+    watched.together.sync("north")
+    return watched
 
 
-def start_sync(folder: Path, failpoint: str) -> subprocess.Popen[str]:
-    """Start the command in a process group of its own."""
-    command = [str(Path(sys.executable).with_name("mergerepl")), "sync", "hub", "--subscriber", "north"]
-    environment = {**os.environ, "MERGEREPL_FAILPOINT": failpoint, "MERGEREPL_MEMORY": "1g"}
-    return subprocess.Popen(
-        command,
+@pytest.fixture(scope="module")
+def users(spark: SparkSession, new_folder: Callable[[], Path]) -> Users:
+    """The same, with users whose writes are followed one by one."""
+    return users_of(spark, new_folder(), "column")
+
+
+def kill_sync(folder: Path, point: str, kind: str) -> None:
+    """Start the command in a process group of its own, and end it, or its JVM, at a failpoint."""
+    gate = folder / f"{point} {kind} {uuid.uuid4().hex[:6]}"
+    action = f"pause:{gate}" if kind == "jvm" else kind
+    process = subprocess.Popen(
+        [str(Path(sys.executable).with_name("mergerepl")), "sync", "hub", "--subscriber", "north"],
         cwd=folder,
-        env=environment,
+        env={**os.environ, "MERGEREPL_FAILPOINT": f"{point}={action}", "MERGEREPL_MEMORY": "1g"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
     )
+    if kind == "jvm":
+        reached = gate.with_name(f"{gate.name}.reached")
+        while not reached.exists() and process.poll() is None:
+            time.sleep(0.05)
+        assert reached.exists(), process.communicate()
+        os.kill(jvm_of(process.pid), signal.SIGKILL)
+        gate.touch()
+    said, _ = process.communicate(timeout=300)
+    if kind != "jvm":
+        assert process.returncode == -signal.SIGKILL, said
+    elif process.returncode != 0:
+        # Late enough a session needs its JVM no more; else it says what happened.
+        assert "The Spark engine ended" in said, said
+        assert "Traceback" not in said
 
 
 def jvm_of(python: int) -> int:
@@ -63,26 +112,53 @@ def jvm_of(python: int) -> int:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(("point", "kind"), EVERYTHING)
-def test_inv_26_a_killed_sync_is_finished_by_the_next(crashing: Crashing, point: str, kind: str) -> None:
-    crashing.edit()
-    folder = crashing.engine.folder
-    gate = folder / f"{point} {kind}"
-    process = start_sync(folder, f"{point}={kind if kind != 'jvm' else f'pause:{gate}'}")
-    if kind == "jvm":
-        reached = gate.with_name(f"{gate.name}.reached")
-        while not reached.exists() and process.poll() is None:
-            time.sleep(0.05)
-        assert reached.exists(), process.communicate()
-        os.kill(jvm_of(process.pid), signal.SIGKILL)
-        gate.touch()
-    said, _ = process.communicate(timeout=300)
-    if kind != "jvm":
-        assert process.returncode == -signal.SIGKILL, said
-    elif process.returncode != 0:
-        # Late enough a session needs its JVM no more; else it says what happened.
-        assert "The Spark engine ended" in said, said
-        assert "Traceback" not in said
-    crashing.engine.sync("north")
-    crashing.check()
-    assert crashing.engine.sync("north").status == "nothing_to_do"
+@pytest.mark.parametrize(
+    ("point", "kind", "is_captured"),
+    [
+        pytest.param(*case, marks=() if case in ALWAYS else pytest.mark.slow)
+        for points, is_captured in ((LADDER, False), (CAPTURED_BEFORE, True))
+        for case in ((point, kind, is_captured) for point in points for kind in KINDS)
+    ],
+)
+def test_inv_26_28_a_killed_sync_is_finished_by_the_next(
+    watched: Watched, point: str, kind: str, is_captured: bool
+) -> None:
+    watched.edit()
+    engine = watched.engine
+    if is_captured:
+        for name in engine.names:
+            mergerepl.capture(engine.path(name))
+    kill_sync(engine.folder, point, kind)
+    watched.together.sync("north")
+    assert watched.together.differing() == {}
+    assert engine.sync("north").status == "nothing_to_do"
+    for name in engine.names:
+        assert not list((engine.path(name) / "_mergerepl" / "staging").glob("*"))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("point", "kind"),
+    [
+        *((point, "killgroup") for point in (*LADDER, *CAPTURED_BEFORE[:2])),
+        *((point, kind) for point in LATE for kind in KINDS),
+    ],
+)
+def test_inv_06_07_09_26_users_write_between_a_kill_and_the_next_run(
+    users: Users, monkeypatch: pytest.MonkeyPatch, point: str, kind: str
+) -> None:
+    engine = users.engine
+    users.edit(*BOTH)
+    if point in CAPTURED_BEFORE[:2]:
+        for name in engine.names:
+            mergerepl.capture(engine.path(name))
+    if point in LATE:
+        # The session stops before its MERGE, and a user is there first.
+        stop_at("subscriber.before_merge", engine, monkeypatch)
+        users.edit("north")
+    kill_sync(engine.folder, point, kind)
+    users.edit(*BOTH)
+    for _ in range(2):
+        engine.sync("north")
+    users.check()

@@ -1,6 +1,7 @@
 """Users commit while a session applies: between its capture and its MERGE (I6, I9, I25, I31; design section 7.5).
 
-The session is paused right before its MERGE; the commits then land on a table the session thinks it knows.
+The session is paused right before its MERGE; the commits then land on a table the session thinks it knows. Writes of every
+kind at every step, by chance, are in `test_writers.py`.
 """
 
 import logging
@@ -59,9 +60,10 @@ def paused_sync(
     return thread, outcome
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("tracking", ["row", pytest.param("column", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("side", ["publisher", pytest.param("subscriber", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("tracking", ["row", "column"])
+@pytest.mark.parametrize("side", ["publisher", "subscriber"])
 def test_inv_25_commits_that_slip_in_before_the_merge_survive_or_are_logged(
     spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch, side: str, tracking: str
 ) -> None:
@@ -160,6 +162,7 @@ def test_inv_25_second_rows_of_a_key_that_slip_in_are_told_and_no_row_is_lost_wi
     assert site.sync().status == "nothing_to_do"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_inv_25_a_table_overwritten_at_any_moment_of_a_session_loses_nothing(
     spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
@@ -380,6 +383,7 @@ def test_inv_31_a_merge_that_loses_its_commit_to_a_user_is_done_again(
     assert engine.sync("north").status == "nothing_to_do"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_inv_09_a_late_write_to_a_row_that_won_there_follows_the_session(
     spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch

@@ -1,6 +1,6 @@
 """Users write at three replicas while two agents synchronise them; every write is followed to its end (I1, I2, I6, I7).
 
-They write between the sessions, as jobs that hold `mergerepl.lock` do; `test_late_commits.py` has those that write in the
+They write between the sessions, as jobs that hold `mergerepl.lock` do; `test_writers.py` has those that write in the
 middle of one. `MERGEREPL_SOAK_SECONDS` says for how long they write.
 """
 
@@ -11,10 +11,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -23,6 +22,7 @@ from pyspark.sql import SparkSession
 
 import mergerepl
 from tests.faults.soak_writer import KEYS
+from tests.faults.tokens import DELETE_LOST, Ledger, Logged, Write
 from tests.properties.engine_network import EngineNetwork, Setting
 from tests.properties.reference import Subscriber
 
@@ -31,73 +31,7 @@ SECONDS = float(os.environ.get("MERGEREPL_SOAK_SECONDS", "40"))
 WRITERS = {"ann": "hub", "bob": "hub", "cleo": "north", "dora": "south"}
 SUBSCRIBERS = ("north", "south")
 PATIENCE_S = 600.0
-DELETE_LOST = 4
-"""The type of a conflict in which a delete lost: it has no losing row."""
-
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Write:
-    """One journalled write; `over` is the token of the row that its user found and replaced, `version` its commit's."""
-
-    key: str
-    token: str
-    kind: str
-    over: str | None = None
-    replica: str = "hub"
-    version: int = 0
-
-
-Logged = list[tuple[str, int, str | None]]
-"""Key, conflict type and the losing row's token, of every logged conflict."""
-
-
-class Ledger:
-    """What became of every write."""
-
-    def __init__(self, writes: Iterable[Write], rows: Mapping[str, str | None], logged: Logged) -> None:
-        self.writes, self.rows, self.logged = list(writes), rows, logged
-        self.updates = {(w.key, w.token): w.over for w in self.writes if w.kind == "update"}
-
-    def lost(self) -> list[Write]:
-        """Return writes that are not in a row, nor replaced by a user who saw them, nor logged."""
-        kept = {*self.rows.items(), *((key, token) for key, _, token in self.logged)}
-        replaced = {(write.key, write.over) for write in self.writes}
-        undone = {key for key, kind, _ in self.logged if kind == DELETE_LOST}
-        inserted = {
-            (w.replica, w.key): w.version
-            for w in sorted(self.writes, key=lambda write: write.version)
-            if w.kind == "insert"
-        }
-
-        def is_lost(write: Write) -> bool:
-            if write.kind == "delete":
-                # It leaves no token: neither the row nor an update of it may be there silently.
-                # Where the key was inserted anew, that insert has its own fate: it may lose to the row that was deleted.
-                is_replaced = inserted.get((write.replica, write.key), -1) > write.version
-                return not is_replaced and write.over in self._past(write.key) and write.key not in undone
-            return (write.key, write.token) not in kept | replaced
-
-        return [write for write in self.writes if is_lost(write)]
-
-    def _past(self, key: str) -> list[str | None]:
-        """Return the token of a key's row and those that users updated to come to it."""
-        tokens = [self.rows[key]] if key in self.rows else []
-        while tokens and (key, tokens[-1]) in self.updates:
-            tokens.append(self.updates[key, tokens[-1]])
-        return tokens
-
-    def invented(self) -> list[tuple[str, str | None]]:
-        """Return (key, token) that nobody wrote."""
-        written = {(write.key, write.token) for write in self.writes if write.kind != "delete"}
-        logged = [(key, token) for key, kind, token in self.logged if kind != DELETE_LOST]
-        return [item for item in (*self.rows.items(), *logged) if item not in written]
-
-    def twice(self) -> list[str | None]:
-        """Return tokens that are in two rows, logged twice, or both in a row and logged."""
-        logged = [token for _, kind, token in self.logged if kind != DELETE_LOST]
-        return [token for token, times in Counter([*self.rows.values(), *logged]).items() if times > 1]
 
 
 def test_the_ledger_notices_what_it_is_for() -> None:
@@ -126,6 +60,15 @@ def test_the_ledger_notices_what_it_is_for() -> None:
     assert problems([first, second, anew, deleted_again], {"k": "t2"}, [("k", 1, "t4")]) == (1, 0, 0)
     assert problems([first], {"k": "t1", "j": "t9"}, []) == (0, 1, 0)
     assert problems([first], {"j": "t1"}, []) == (1, 1, 0)
+    # One conflict speaks for the deletes of one version of the row.
+    third = Write("k", "t7", "update", "t2", replica="north", version=3)
+    deleted_later = Write("k", "t8", "delete", "t7", version=4)
+    both = [first, second, replace(deleted, version=1), third, deleted_later]
+    assert problems(both, {"k": "t7"}, [("k", DELETE_LOST, None)]) == (2, 0, 0)
+    assert problems(both, {"k": "t7"}, [("k", DELETE_LOST, None)] * 2) == (0, 0, 0)
+    # Deletes of two replicas that were merged before lose as one.
+    elsewhere = replace(deleted_later, replica="south")
+    assert problems([*both[:4], elsewhere], {"k": "t7"}, [("k", DELETE_LOST, None)]) == (0, 0, 0)
     assert problems([first], {"k": "t1"}, [("k", 1, "t1")]) == (0, 0, 1)
 
 

@@ -7,7 +7,7 @@ few syncs; the cost is commits, not histories.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,9 +21,13 @@ from pyspark.sql import SparkSession
 import mergerepl
 from mergerepl.lineage.value import covers, replica_nickname
 from tests.properties.reference import Conflict, Network, Subscriber
+from tests.replicas import Published
 
 COLUMNS = ("a", "b", "c")
 Rows = dict[str, tuple[str | None, ...]]
+
+_PUBLISHED = Published()
+"""What this process published; networks that begin alike are copies."""
 
 
 @dataclass(frozen=True)
@@ -59,31 +63,13 @@ class EngineNetwork:
     def __init__(
         self, spark: SparkSession, folder: Path, setting: Setting, snapshot: Mapping[str, Any]
     ) -> None:
-        """Publish a table of (id, a, b, c) with the snapshot's rows and initialise the subscribers."""
+        """Publish a table of (id, a, b, c) with the snapshot's rows, initialise the subscribers, and copy them."""
         self.spark = spark
         self.folder = folder
         self.hub_writes = 0
         self.names = ("hub", *(s.name for s in setting.subscribers))
-        rows = [(key, *(row[c] for c in COLUMNS)) for key, row in snapshot.items()]
-        spark.createDataFrame(_arrow(rows)).write.format("delta").save(str(folder / "hub" / "t"))
-        resolver = {"name": "priority", "resolution": setting.resolution}
-        article = {"name": "t", "key": ["id"], "tracking": setting.tracking, "resolver": resolver}
-        file = folder / "network.yml"
-        file.write_text(
-            yaml.safe_dump(
-                {
-                    "publication": "net",
-                    "publisher": "./hub",
-                    "articles": [article],
-                    "subscriptions": [
-                        {"subscriber": f"./{s.name}", "type": s.kind}
-                        | ({"priority": s.priority} if s.kind == "server" else {})
-                        for s in setting.subscribers
-                    ],
-                }
-            )
-        )
-        mergerepl.load(file).apply()
+        rows = tuple((key, *(row[c] for c in COLUMNS)) for key, row in snapshot.items())
+        _PUBLISHED.copy((setting, rows), folder, lambda template: _publish(spark, template, setting, rows))
 
     def path(self, replica: str) -> Path:
         """Return a replica's root."""
@@ -141,7 +127,7 @@ class EngineNetwork:
         logged = _rows(folder / "MSmerge_conflicts_info")
         kept = _rows(folder / "MSmerge_conflict_net_t")
         lost = {row["conflict_id"]: tuple(row[c] for c in COLUMNS) for row in kept}
-        assert len(lost) == len(kept) <= len(logged)
+        assert len(lost) == len(kept) <= len(logged) == len({row["conflict_id"] for row in logged})
         return [
             (
                 dict(row["rowkey"])["id"],
@@ -174,12 +160,36 @@ class EngineNetwork:
         }
 
 
+def _publish(
+    spark: SparkSession, folder: Path, setting: Setting, rows: Sequence[tuple[str | None, ...]]
+) -> None:
+    spark.createDataFrame(_arrow(rows)).write.format("delta").save(str(folder / "hub" / "t"))
+    resolver = {"name": "priority", "resolution": setting.resolution}
+    article = {"name": "t", "key": ["id"], "tracking": setting.tracking, "resolver": resolver}
+    file = folder / "network.yml"
+    file.write_text(
+        yaml.safe_dump(
+            {
+                "publication": "net",
+                "publisher": "./hub",
+                "articles": [article],
+                "subscriptions": [
+                    {"subscriber": f"./{s.name}", "type": s.kind}
+                    | ({"priority": s.priority} if s.kind == "server" else {})
+                    for s in setting.subscribers
+                ],
+            }
+        )
+    )
+    mergerepl.load(file).apply()
+
+
 def _rows(table: Path) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = LogTable(str(table)).to_pyarrow_table().to_pylist()
     return rows
 
 
-def _arrow(rows: list[tuple[str | None, ...]]) -> pa.Table:
+def _arrow(rows: Sequence[tuple[str | None, ...]]) -> pa.Table:
     names = ("id", *COLUMNS)
     columns = zip(*rows, strict=True) if rows else [() for _ in names]
     return pa.table({n: pa.array(list(c), pa.string()) for n, c in zip(names, columns, strict=True)})

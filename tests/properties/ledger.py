@@ -147,7 +147,7 @@ class World:
                 by_user = any(
                     number in e.past and e.kind == against and e.key == event.key for e in net.events
                 )
-                logged = any(number in c.loser_seen and c.key == event.key for c in net.conflicts)
+                logged = any(number in c.loser_seen - c.winner_seen for c in net.conflicts)
                 if not by_user and not logged:
                     lost.append(number)
         return lost

@@ -143,8 +143,9 @@ class Network:
 
     # -- sessions ------------------------------------------------------------------------------------------
     def sync(self, subscriber: str, direction: Direction = "both", crash: str | None = None) -> Result:
-        """Run one session; with `crash`, stop after that step (one of CRASH_POINTS)."""
-        self._recover()
+        """Run one session; with `crash`, stop after that step (one of CRASH_POINTS), also of one that is recovered."""
+        if not self._recover(crash):
+            return Result(0, 0, 0, crashed=True)
         hub, sub = self.hub, self.subscribers[subscriber]
         for replica in (sub, hub):
             self.capture(replica.name)
@@ -322,10 +323,9 @@ class Network:
         return Version(row, lineage, {} if row is None else colv, winner.priority, seen), conflict
 
     # -- applying ------------------------------------------------------------------------------------------
-    def _recover(self) -> None:
-        """Roll every staged session forward before anything else happens, whoever's turn it is."""
-        for changeset in list(self.staged):
-            self._apply(changeset, None)
+    def _recover(self, crash: str | None = None) -> bool:
+        """Roll every staged session forward before anything else happens, whoever's turn it is; False after a crash."""
+        return all(self._apply(cs, crash) or cs not in self.staged for cs in list(self.staged))
 
     def _apply(self, cs: Changeset, crash: str | None) -> bool:
         """Do the steps that are not done; False after a crash or if the changeset was outdated."""

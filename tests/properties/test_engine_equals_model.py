@@ -1,4 +1,4 @@
-"""The engine does what the reference model does, history by history (invariants I1, I2, I6 to I10, I12 to
+"""The engine does what the reference model does, history by history (invariants I1, I2, I4, I6 to I10, I12 to
 I18).
 
 Exhaustive small scope: two replicas, three slots, five operations, a row that is there at the start and one
@@ -8,13 +8,13 @@ schedules.
 
 import itertools
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
-from mergerepl.store import runs
+from mergerepl.store import delta, runs
 from tests.properties.engine_network import EngineNetwork, Setting
 from tests.properties.reference import Row, Subscriber
 from tests.properties.shrinking import assert_equal
@@ -50,18 +50,48 @@ def new_engine(spark: SparkSession, replica_dir: Path) -> NewEngine:
     return new
 
 
+@pytest.fixture
+def layout(
+    spark: SparkSession, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    """How rows lie in files and tasks: as usual, or split finely and never joined again, in MERGEs too."""
+    confs = {"spark.sql.shuffle.partitions": "7", "spark.sql.adaptive.enabled": "false"}
+    confs |= {"spark.sql.files.maxRecordsPerFile": "200", "spark.databricks.delta.snapshotPartitions": "3"}
+    confs = confs if request.param == "fine" else {}
+    before = {name: spark.conf.get(name, None) for name in confs}
+    new_session = delta.new_session
+
+    def alike(of: SparkSession) -> SparkSession:
+        session = new_session(of)
+        for name, value in confs.items():
+            session.conf.set(name, value)
+        return session
+
+    monkeypatch.setattr(delta, "new_session", alike)
+    for name, value in confs.items():
+        spark.conf.set(name, value)
+    yield
+    for name, value in before.items():
+        if value is None:
+            spark.conf.unset(name)
+        else:
+            spark.conf.set(name, value)
+
+
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
-    ("tracking", "rounds"),
+    ("tracking", "rounds", "layout"),
     [
-        pytest.param("row", 2, id="row-2"),
-        pytest.param("row", 3, id="row-3", marks=pytest.mark.slow),
+        pytest.param("row", 2, "fine", id="row-2"),
+        pytest.param("row", 3, "usual", id="row-3", marks=pytest.mark.slow),
         # The smaller scope of what follows; scripts/mutants asks it first.
-        pytest.param("column", 2, id="column-2", marks=pytest.mark.slow),
-        pytest.param("column", 3, id="column-3"),
+        pytest.param("column", 2, "fine", id="column-2", marks=pytest.mark.slow),
+        pytest.param("column", 3, "usual", id="column-3"),
     ],
+    indirect=["layout"],
 )
-def test_every_history_of_two_replicas(new_engine: NewEngine, tracking: str, rounds: int) -> None:
+@pytest.mark.usefixtures("layout")
+def test_inv_04_every_history_of_two_replicas(new_engine: NewEngine, tracking: str, rounds: int) -> None:
     setting = Setting((Subscriber("north", "server", 75.0),), tracking)
     slots = [Slot(replica, number) for number in range(rounds) for replica in ("hub", "north")]
     sync = Session("north")

@@ -83,12 +83,6 @@ def test_inv_02_03_a_further_pass_moves_and_changes_nothing(history: History) ->
     assert repr(world.state()) == before
 
 
-@examples
-@given(histories())
-def test_inv_04_the_same_history_gives_the_same_state(history: History) -> None:
-    assert repr(settled(history).state()) == repr(settled(history).state())
-
-
 # -- nothing lost, nothing invented ------------------------------------------------------------------------
 @examples
 @given(histories())
@@ -317,6 +311,7 @@ def test_inv_18_19_system_tables_stay_sound(history: History) -> None:
 def test_inv_20_a_watermark_never_passes_work(history: History) -> None:
     def check(world: World) -> None:
         hub = world.net.hub
+        on_their_way = {step.key for changeset in world.net.staged for step in changeset.steps}
         for sub in world.net.subscribers.values():
             for source, dest in ((sub, hub), (hub, sub)):
                 marks = source.sent.get(dest.name, (0, "")), dest.received.get(source.name, (0, ""))
@@ -325,7 +320,7 @@ def test_inv_20_a_watermark_never_passes_work(history: History) -> None:
                     if meta and (
                         meta.gen <= max(marks)[0] or dest.nick in source.generations[meta.gen].nicknames
                     ):
-                        assert source.seen[key] <= dest.seen.get(key, frozenset()) or world.net.staged
+                        assert source.seen[key] <= dest.seen.get(key, frozenset()) or key in on_their_way
 
     world = World(history).play(history, check).quiesce()
     check(world)
@@ -359,10 +354,14 @@ def test_inv_22_a_change_is_never_applied_where_it_is_known(history: History) ->
 
 # -- crashes -----------------------------------------------------------------------------------------------
 @examples
-@given(histories(), st.sampled_from(CRASH_POINTS), st.integers(1, 3))
-def test_inv_26_a_crashed_session_run_again_is_a_session(history: History, point: str, name: int) -> None:
+@given(histories(), st.lists(st.sampled_from(CRASH_POINTS), min_size=1, max_size=4), st.integers(1, 3))
+def test_inv_26_27_a_crashed_session_run_again_is_a_session(
+    history: History, points: list[str], name: int
+) -> None:
+    """Also if what recovers it crashes."""
     calm, crashed = (World(history).play(history) for _ in range(2))
     calm.net.sync(NAMES[name])
-    crashed.net.sync(NAMES[name], crash=point)
+    for point in points:
+        crashed.net.sync(NAMES[name], crash=point)
     crashed.net.sync(NAMES[name])
     assert repr(calm.state()) == repr(crashed.state())

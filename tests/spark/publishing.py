@@ -1,7 +1,6 @@
 """A publisher and its subscribers in a scratch folder, for the tests of `apply`."""
 
 import json
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -25,8 +24,8 @@ from mergerepl.publish.column_types import field
 from mergerepl.snapshot.new_table import NewTable, create_table
 from mergerepl.store.control import ControlPlane, Row
 from mergerepl.store.deltalog import CommitMark
-from mergerepl.systables import registry
 from mergerepl.systables.table import SystemTable
+from tests.replicas import copy_replicas, moved
 
 
 class Hub:
@@ -35,7 +34,7 @@ class Hub:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.publisher = folder / "hq"
-        self.publisher.mkdir()
+        self.publisher.mkdir(parents=True, exist_ok=True)
         self.publication = Publication("sales", str(self.publisher), ())
         self.captures: list[tuple[Path, str]] = []
 
@@ -82,24 +81,14 @@ class Hub:
 
     def copied(self, folder: Path) -> "Hub":
         """Return the same replicas below another folder, as if they had been published there."""
-
-        def moved(text: Any) -> Any:
-            return text.replace(str(self.folder), str(folder)) if isinstance(text, str) else text
-
+        copy_replicas(self.folder, folder)
         hub = Hub(folder)
-        shutil.copytree(self.folder, folder, dirs_exist_ok=True)
-        for root in folder.iterdir():
-            control = ControlPlane(root)
-            for table in registry.CONTROL_PLANE:
-                rows = control.rows(table)
-                there = [{name: moved(value) for name, value in row.items()} for row in rows]
-                if there != rows:
-                    control.replace(table, there)
         subscriptions = tuple(
-            replace(s, subscriber=moved(s.subscriber)) for s in self.publication.subscriptions
+            replace(s, subscriber=moved(s.subscriber, self.folder, folder))
+            for s in self.publication.subscriptions
         )
-        publication = replace(self.publication, publisher=moved(self.publication.publisher))
-        hub.publication = replace(publication, subscriptions=subscriptions)
+        publisher = moved(self.publication.publisher, self.folder, folder)
+        hub.publication = replace(self.publication, publisher=publisher, subscriptions=subscriptions)
         return hub
 
     def rows(self, name: str, table: SystemTable) -> list[Row]:

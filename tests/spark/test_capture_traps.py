@@ -19,7 +19,10 @@ from pyspark.sql import SparkSession
 import mergerepl
 from mergerepl.errors import CaptureError, SchemaMismatchError
 from mergerepl.store.deltalog import head_version
+from tests.replicas import Published
 from triggers.errors import DuplicateKeyError, FeedGapError, NullKeyError
+
+_PUBLISHED = Published()
 
 
 class Site:
@@ -27,22 +30,7 @@ class Site:
 
     def __init__(self, spark: SparkSession, folder: Path, articles: list[str]) -> None:
         self.spark, self.folder = spark, folder
-        ids = range(6)
-        rows = pa.table({"id": list(ids), "a": [f"a{i}" for i in ids], "b": [float(i) for i in ids]})
-        for name in articles:
-            write_deltalake(str(self.path("hq", name)), rows)
-        self.file = folder / "site.yml"
-        self.file.write_text(
-            yaml.safe_dump(
-                {
-                    "publication": "site",
-                    "publisher": "./hq",
-                    "articles": [{"name": name, "key": ["id"]} for name in articles],
-                    "subscriptions": [{"subscriber": "./north"}],
-                }
-            )
-        )
-        mergerepl.load(self.file).apply()
+        _PUBLISHED.copy(tuple(articles), folder, lambda template: _publish(template, articles))
 
     def path(self, replica: str, article: str) -> Path:
         return self.folder / replica / article
@@ -59,6 +47,22 @@ class Site:
         stored = found["a"].cast(pa.binary()).to_pylist()
         texts = [None if each is None else each.decode("utf-8", "surrogateescape") for each in stored]
         return set(zip(found["id"].to_pylist(), texts, found["b"].to_pylist(), strict=True))
+
+
+def _publish(folder: Path, articles: list[str]) -> None:
+    ids = range(6)
+    rows = pa.table({"id": list(ids), "a": [f"a{i}" for i in ids], "b": [float(i) for i in ids]})
+    for name in articles:
+        write_deltalake(str(folder / "hq" / name), rows)
+    publication = {
+        "publication": "site",
+        "publisher": "./hq",
+        "articles": [{"name": name, "key": ["id"]} for name in articles],
+        "subscriptions": [{"subscriber": "./north"}],
+    }
+    file = folder / "site.yml"
+    file.write_text(yaml.safe_dump(publication))
+    mergerepl.load(file).apply()
 
 
 def optimize(site: Site, table: str, path: Path) -> int:

@@ -69,6 +69,7 @@ def test_a_check_is_told_from_published_columns_and_must_be_true(
     pair.sync_refused(ApplyError, r"CHECK constraint '(mixed|positive)'.*\"id\":11.*Nothing was applied")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_what_a_table_was_made_not_to_take_later_is_told_before_anything_is_applied(
     spark: SparkSession, replica_dir: Path

@@ -185,6 +185,7 @@ def test_inv_24_a_key_that_a_known_row_took_and_lost_again_is_no_change(
     assert {(5, "twin", 5.0), (70, "of north", 7.0)} < rows
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_inv_24_removing_the_row_that_was_there_ends_the_refusal_of_a_duplicate(
     spark: SparkSession, replica_dir: Path
@@ -234,6 +235,7 @@ def test_columns_may_have_the_names_that_are_used_inside(spark: SparkSession, re
         pair.sync()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_guids_in_another_case_are_one_row(spark: SparkSession, replica_dir: Path) -> None:
     query = f"select concat('{GUID}', id) as {{}}, 'x' as a, id as n from range(8)"

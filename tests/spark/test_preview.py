@@ -27,6 +27,7 @@ def test_the_first_conflicts_by_key_are_shown(spark: SparkSession, replica_dir: 
     assert session.upload.conflicts == len(ids)
 
 
+@pytest.mark.slow
 def test_a_change_of_a_row_that_everybody_has_is_an_update_wherever_it_comes_by(
     spark: SparkSession, replica_dir: Path
 ) -> None:

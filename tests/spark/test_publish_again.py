@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 import sys
+import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -40,14 +41,20 @@ def two_tables(folder: Path) -> Hub:
     return hub
 
 
-@pytest.fixture
-def hub(replica_dir: Path) -> Hub:
+@pytest.fixture(scope="module")
+def published(spark: SparkSession, worker_folder: Path) -> Hub:
     """A publication of one article, published, with one subscriber."""
-    hub = two_tables(replica_dir)
+    hub = two_tables(worker_folder / uuid.uuid4().hex[:12])
     hub.articles(orders())
     hub.subscribe("north")
     apply(hub)
     return hub
+
+
+@pytest.fixture
+def hub(published: Hub, replica_dir: Path) -> Hub:
+    """A copy of it."""
+    return published.copied(replica_dir)
 
 
 def apply(hub: Hub, *, dry_run: bool = False) -> ApplyResult:
@@ -99,6 +106,7 @@ def test_keys_written_before_the_first_subscriber_are_checked(spark: SparkSessio
 # ---- columns that stand in another order since they were published
 
 
+@pytest.mark.slow
 def test_a_new_subscriber_of_a_table_whose_columns_were_moved_keeps_its_rows_as_they_are(
     spark: SparkSession, hub: Hub
 ) -> None:
@@ -210,6 +218,7 @@ def test_a_conflict_table_whose_types_changed_is_kept_under_another_name(
 # ---- an article added to a running publication
 
 
+@pytest.mark.slow
 def test_an_added_article_may_have_types_that_need_a_table_feature(spark: SparkSession, hub: Hub) -> None:
     hub.table("visits", {"id": [1], "at": [datetime(2026, 1, 2)]})
     hub.articles(orders(), Article("visits", "visits", ("id",)))
@@ -417,6 +426,7 @@ def test_what_is_left_of_a_session_that_never_came_to_be_blocks_nobody(
     assert values(hub, "north") == {1: "a", 2: "from hq", 3: "c"}
 
 
+@pytest.mark.slow
 def test_an_additional_article_waits_for_an_interrupted_session(
     spark: SparkSession, hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,8 +3,9 @@
 import pickle
 import subprocess
 import sys
+import uuid
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from pyspark.sql import SparkSession
 from mergerepl.errors import LeaseError, PublicationError
 from mergerepl.model.progress import NoProgress
 from mergerepl.model.publication import Article, SubscriberType, SyncType, Tracking
+from mergerepl.model.results import ApplyResult
 from mergerepl.publish.apply import apply_publication
 from mergerepl.publish.replica_state import read_replica
 from mergerepl.publish.table_facts import read_table_facts
@@ -33,10 +35,9 @@ def rows_of(hub: Hub, name: str, table: str = "orders") -> list[tuple[object, ..
     return sorted(tuple(row.values()) for row in rows)
 
 
-@pytest.fixture
-def hub(replica_dir: Path) -> Hub:
-    """Two tables, two subscribers, nothing applied yet."""
-    hub = Hub(replica_dir)
+def two_subscribers(folder: Path) -> Hub:
+    """Return two tables and two subscribers, nothing applied yet."""
+    hub = Hub(folder)
     hub.table("orders", {"id": [1, 2, 3], "region": ["n", "s", "n"], "note": ["a", None, "c"]})
     hub.table("sub/lines", {"order_id": [1, 1], "n": [1, 2], "item": ["x", "y"]}, partition_by=["n"])
     hub.articles(orders(tracking=Tracking.COLUMN), Article("lines", "sub/lines", ("order_id", "n")))
@@ -45,8 +46,35 @@ def hub(replica_dir: Path) -> Hub:
     return hub
 
 
-def test_a_new_publication_reaches_its_subscribers(spark: SparkSession, hub: Hub) -> None:
-    result = hub.apply()
+@pytest.fixture
+def hub(replica_dir: Path) -> Hub:
+    return two_subscribers(replica_dir)
+
+
+@dataclass(frozen=True)
+class Applied:
+    """A hub after its first `apply`, what that said and, right before, a dry run."""
+
+    hub: Hub
+    dry: ApplyResult
+    result: ApplyResult
+
+
+@pytest.fixture(scope="module")
+def applied(spark: SparkSession, worker_folder: Path) -> Applied:
+    """The two tables at two subscribers. Its tests only look."""
+    folder = worker_folder / uuid.uuid4().hex[:12]
+    folder.mkdir()
+    hub = two_subscribers(folder)
+    before = hub.snapshot_of_files()
+    dry = hub.apply(dry_run=True)
+    assert hub.snapshot_of_files() == before
+    assert sorted(path.name for path in hub.folder.iterdir()) == ["hq"]
+    return Applied(hub, dry, hub.apply())
+
+
+def test_a_new_publication_reaches_its_subscribers(applied: Applied) -> None:
+    hub, result = applied.hub, applied.result
     assert [step.action for step in result.steps] == [
         "create",
         "publish",
@@ -65,8 +93,8 @@ def test_a_new_publication_reaches_its_subscribers(spark: SparkSession, hub: Hub
     assert hub.captures == []
 
 
-def test_the_catalog_says_who_replicates_what_with_whom(spark: SparkSession, hub: Hub) -> None:
-    hub.apply()
+def test_the_catalog_says_who_replicates_what_with_whom(applied: Applied) -> None:
+    hub = applied.hub
     (publication,) = hub.rows("hq", catalog.PUBLICATIONS)
     assert (publication["name"], publication["status"], publication["retention"]) == ("sales", 1, 14)
     infos = {name: hub.rows(name, replinfo.TABLE)[0] for name in ("hq", "north", "south")}
@@ -103,8 +131,8 @@ def test_the_catalog_says_who_replicates_what_with_whom(spark: SparkSession, hub
     assert (other["sentgen"], other["sentguid"], other["recgen"], other["recguid"]) == (0, None, 0, None)
 
 
-def test_our_commits_on_users_tables_are_marked(spark: SparkSession, hub: Hub) -> None:
-    hub.apply()
+def test_our_commits_on_users_tables_are_marked(applied: Applied) -> None:
+    hub = applied.hub
     published = read_commit(hub.publisher / "orders", 1)
     assert published.mark is not None
     assert not published.data_change
@@ -113,8 +141,8 @@ def test_our_commits_on_users_tables_are_marked(spark: SparkSession, hub: Hub) -
     assert not read_commit(hub.root("north") / "orders", 1).is_user_change
 
 
-def test_users_tables_get_the_feed_and_no_other_feature(spark: SparkSession, hub: Hub) -> None:
-    hub.apply()
+def test_users_tables_get_the_feed_and_no_other_feature(applied: Applied) -> None:
+    hub = applied.hub
     for name in ("hq", "north"):
         table = read_table_facts(hub.root(name) / "orders")
         assert table.reader_version == 1
@@ -122,15 +150,15 @@ def test_users_tables_get_the_feed_and_no_other_feature(spark: SparkSession, hub
         assert table.properties["delta.enableChangeDataFeed"] == "true"
 
 
-def test_applying_again_changes_nothing(spark: SparkSession, hub: Hub) -> None:
-    hub.apply()
+def test_applying_again_changes_nothing(applied: Applied) -> None:
+    hub = applied.hub
     before = hub.snapshot_of_files()
     assert hub.apply().steps == ()
     assert hub.snapshot_of_files() == before
 
 
-def test_applying_again_starts_no_jvm_and_loads_no_spark(spark: SparkSession, hub: Hub) -> None:
-    hub.apply()
+def test_applying_again_starts_no_jvm_and_loads_no_spark(applied: Applied) -> None:
+    hub = applied.hub
     script = (
         "import pickle, sys; publication = pickle.load(sys.stdin.buffer)\n"
         "from mergerepl.publish.apply import apply_publication\n"
@@ -143,13 +171,9 @@ def test_applying_again_starts_no_jvm_and_loads_no_spark(spark: SparkSession, hu
     assert done.returncode == 0, done.stderr.decode()
 
 
-def test_a_dry_run_says_the_same_and_changes_nothing(spark: SparkSession, hub: Hub) -> None:
-    before = hub.snapshot_of_files()
-    dry = hub.apply(dry_run=True)
-    assert hub.snapshot_of_files() == before
-    assert sorted(path.name for path in hub.folder.iterdir()) == ["hq"]
-    assert dry.dry_run
-    assert dry.steps == hub.apply().steps
+def test_a_dry_run_says_the_same_and_changes_nothing(applied: Applied) -> None:
+    assert applied.dry.dry_run
+    assert applied.dry.steps == applied.result.steps
 
 
 def test_a_dry_run_checks_rows_too(spark: SparkSession, hub: Hub) -> None:
@@ -158,14 +182,16 @@ def test_a_dry_run_checks_rows_too(spark: SparkSession, hub: Hub) -> None:
         hub.apply(dry_run=True)
 
 
-@pytest.mark.parametrize("name", ["sp ace", "h#ash", "100%", "日本 é", "plus+", "a'b"])
-def test_odd_paths_work(spark: SparkSession, replica_dir: Path, name: str) -> None:
-    hub = Hub(replica_dir)
-    hub.table(name, {"id": [1, 2]})
-    hub.articles(Article("odd", name, ("id",)))
-    hub.subscribe(f"to {name}")
+def test_odd_paths_work(spark: SparkSession, replica_dir: Path) -> None:
+    hub, names = Hub(replica_dir), ["sp ace", "h#ash", "100%", "日本 é", "plus+", "a'b"]
+    subscriber = f"to {' '.join(names)}"
+    for number, name in enumerate(names):
+        hub.table(name, {"id": [number, 2 * number + 1]})
+    hub.articles(*(Article(f"odd{number}", name, ("id",)) for number, name in enumerate(names)))
+    hub.subscribe(subscriber)
     hub.apply()
-    assert rows_of(hub, f"to {name}", name) == [(1,), (2,)]
+    for number, name in enumerate(names):
+        assert rows_of(hub, subscriber, name) == [(number,), (2 * number + 1,)]
     assert hub.apply().steps == ()
 
 

@@ -1,6 +1,7 @@
 """`apply` of a changed file: what is carried out, what is refused, and what a running publication keeps."""
 
 import shutil
+import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -13,7 +14,7 @@ from pyspark.sql import functions as F
 
 from mergerepl.agent.capture_replica import capture_held, capture_replica
 from mergerepl.config import load
-from mergerepl.errors import PublicationError
+from mergerepl.errors import PublicationError, StoreError
 from mergerepl.model.progress import NoProgress
 from mergerepl.model.publication import (
     Article,
@@ -29,7 +30,7 @@ from mergerepl.store.control import ControlPlane
 from mergerepl.store.replica import Replica
 from mergerepl.systables import catalog, genhistory, replinfo
 from mergerepl.systables.catalog import SubscriptionState, SyncKind
-from tests.bad_inputs.network import FILE, Network
+from tests.bad_inputs.network import FILE, Network, commit
 from tests.spark.publishing import Hub, orders
 
 pytestmark = pytest.mark.spark
@@ -43,16 +44,22 @@ def capture_all(hub: Hub) -> None:
     capture_replica(hub.publisher, progress=NoProgress())
 
 
-@pytest.fixture
-def hub(replica_dir: Path) -> Hub:
+@pytest.fixture(scope="module")
+def published(spark: SparkSession, worker_folder: Path) -> Hub:
     """A running publication of one article with one subscriber."""
-    hub = Hub(replica_dir)
+    hub = Hub(worker_folder / uuid.uuid4().hex[:12])
     hub.table("orders", {"id": [1, 2, 3], "note": ["a", "b", "c"]})
     hub.table("lines", {"order_id": [1], "item": ["x"]})
     hub.articles(orders(tracking=Tracking.COLUMN))
     hub.subscribe("north")
     hub.apply()
     return hub
+
+
+@pytest.fixture
+def hub(published: Hub, replica_dir: Path) -> Hub:
+    """A copy of it."""
+    return published.copied(replica_dir)
 
 
 LINES = Article("lines", "lines", ("order_id",))
@@ -165,6 +172,18 @@ def test_a_new_article_reaches_every_subscriber(spark: SparkSession, hub: Hub) -
             ]
             assert fields[-2:] == ["row_1", "row_2"]
     assert hub.apply().steps == ()
+
+
+def test_51_a_subscriber_whose_metadata_was_edited_gets_nothing_more(spark: SparkSession, hub: Hub) -> None:
+    """What `apply` writes there would be the last change, and the edit below it not be seen any more."""
+    table = hub.root("north") / "_mergerepl" / "MSmerge_contents"
+    before = read_table_facts(table).version
+    remove = {"path": "gone.parquet", "dataChange": True, "deletionTimestamp": 0}
+    commit(table, {"commitInfo": {"operation": "DELETE"}}, {"remove": remove})
+    hub.articles(*hub.publication.articles, LINES)
+    with pytest.raises(StoreError, match=r"MSmerge_contents.*/north' was edited: its version .*\(DELETE\)"):
+        hub.apply()
+    assert read_table_facts(table).version == before + 1
 
 
 def test_an_ended_subscription_leaves_the_subscribers_tables(spark: SparkSession, hub: Hub) -> None:

@@ -181,6 +181,11 @@ TABLES: dict[str, tuple[Callable[[Hub], None], Article, str]] = {
         orders(),
         "key column 'id' is map<string,bigint>",
     ),
+    "an array key": (
+        with_fields(column("id", {"type": "array", "elementType": "long", "containsNull": True})),
+        orders(),
+        "key column 'id' is array<bigint>",
+    ),
     "a struct key": (
         with_fields(column("id", {"type": "struct", "fields": [ID]})),
         orders(),

@@ -98,6 +98,7 @@ def test_what_is_staged_from_is_what_is_committed(engine: EngineNetwork, spark: 
         assert (saved.last_seq, saved.captured) == (side.info.last_seq, side.info.captured)
 
 
+@pytest.mark.slow
 def test_older_changes_and_what_a_dead_capture_left_are_told_beside_new_ones(
     engine: EngineNetwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,5 +1,6 @@
 """Validation: equal bits are equal, everything else is named by its key."""
 
+import uuid
 from pathlib import Path
 
 import pytest
@@ -232,15 +233,20 @@ def test_rows_are_counted_by_the_engine_where_the_log_does_not_tell(
     assert row_count(Path(f"{table}2")) == 5
 
 
-@pytest.fixture
-def hub(replica_dir: Path) -> Hub:
-    hub = Hub(replica_dir)
+@pytest.fixture(scope="module")
+def published(spark: SparkSession, worker_folder: Path) -> Hub:
+    hub = Hub(worker_folder / uuid.uuid4().hex[:12])
     hub.table("orders", {"id": [1, 2, 3], "note": ["a", None, "c"], "secret": [1, 2, 3]})
     hub.table("lines", {"order_id": [1, 1], "n": [1, 2]})
     hub.articles(orders(columns=("id", "note")), Article("lines", "lines", ("order_id", "n")))
     hub.subscribe("north")
     hub.apply()
     return hub
+
+
+@pytest.fixture
+def hub(published: Hub, replica_dir: Path) -> Hub:
+    return published.copied(replica_dir)
 
 
 def validated(hub: Hub, level: str) -> dict[str, ArticleValidation]:

@@ -28,6 +28,7 @@ def refused(site: Site, error: type[mergerepl.MergeReplError], words: str) -> No
     assert versions(site.folder) == before
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_inv_24_a_schema_change_that_is_undone_is_no_obstacle(spark: SparkSession, replica_dir: Path) -> None:
     site = Site(spark, replica_dir, ["restored", "altered"])

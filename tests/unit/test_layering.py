@@ -58,7 +58,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "mergerepl": set(),
     "mergerepl.__main__": {"mergerepl.cli"},
     "mergerepl.errors": set(),
-    "mergerepl.failpoints": set(),
+    # To let a test end the JVM, too.
+    "mergerepl.failpoints": {"mergerepl.spark"},
     "mergerepl.model": {"mergerepl.errors"},
     "mergerepl.systables": {"mergerepl.model", "mergerepl.errors"},
     "mergerepl.changes": {"mergerepl.model", "mergerepl.systables"},

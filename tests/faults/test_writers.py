@@ -1,0 +1,92 @@
+"""Users insert, update, delete and overwrite at every step of a session, and between a crash and the next run.
+
+Hundreds of rows at once, chosen by chance, so that every kind of write meets every kind of change that the session
+brings (I6, I7, I8, I9, I25, I26). What must come of each is told by the journal of the writes alone, without a model.
+"""
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import mergerepl
+from tests.faults.test_crash_ladder import LADDER, stop_at
+from tests.faults.test_late_commits import paused_sync
+from tests.faults.tokens import Users
+from tests.properties.engine_network import EngineNetwork, Setting
+from tests.properties.reference import Subscriber
+
+BOTH = ("hub", "north")
+
+STEPS = {
+    "capture.before_replinfo": BOTH,
+    "stage.before_manifest": BOTH,
+    "stage.after_manifest": BOTH,
+    "publisher.before_merge": ("hub",),
+    "subscriber.before_merge": ("north",),
+    "publisher.after_merge": ("hub",),
+    "subscriber.after_merge": ("north",),
+    "publisher.after_done": ("hub",),
+    "subscriber.after_done": ("north",),
+    "watermarks.before_subscriber": BOTH,
+    "watermarks.after_publisher": BOTH,
+    "session.before_drop": BOTH,
+}
+"""Where a session is paused, and whose table then rests: beside a MERGE that goes on, a commit might be lost with it."""
+
+
+def users_of(spark: SparkSession, folder: Path, tracking: str) -> Users:
+    """Return users of two replicas that hold a row of their own for each second key."""
+    setting = Setting((Subscriber("north", "server", 75.0),), tracking)
+    users = Users(EngineNetwork(spark, folder, setting, {}), seed=len(tracking), columns=tracking == "column")
+    users.edit("hub")
+    users.engine.sync("north")
+    return users
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize(
+    ("tracking", "overwritten"),
+    [
+        pytest.param("row", 0, id="row"),
+        pytest.param("column", 1, id="column", marks=pytest.mark.slow),
+        pytest.param("row", 1, id="row, the other way", marks=pytest.mark.slow),
+        pytest.param("column", 0, id="column, the other way", marks=pytest.mark.slow),
+    ],
+)
+def test_inv_06_07_08_09_25_users_write_at_every_step_of_a_session(
+    spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch, tracking: str, overwritten: int
+) -> None:
+    """At every second step the whole table is overwritten."""
+    users = users_of(spark, replica_dir, tracking)
+    engine = users.engine
+    for number, (point, replicas) in enumerate(STEPS.items()):
+        users.edit(*BOTH)
+        gate = replica_dir / f"gate{number}"
+        thread, outcome = paused_sync(lambda: engine.sync("north"), point, gate, monkeypatch)
+        users.edit(*replicas, by_overwriting=number % 2 == overwritten)
+        gate.touch()
+        thread.join(300)
+        monkeypatch.delenv("MERGEREPL_FAILPOINT")
+        assert isinstance(outcome[0], mergerepl.SessionResult), (point, outcome)
+    for _ in range(2):
+        engine.sync("north")
+    users.check()
+    assert engine.sync("north").status == "nothing_to_do"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3000)
+@pytest.mark.parametrize("tracking", ["row", "column"])
+def test_inv_06_07_09_26_users_write_between_every_crash_and_the_next_run(
+    spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch, tracking: str
+) -> None:
+    users = users_of(spark, replica_dir, tracking)
+    for number, point in enumerate(LADDER):
+        users.edit(*BOTH)
+        stop_at(point, users.engine, monkeypatch)
+        users.edit(*BOTH, by_overwriting=number % 3 == 0)
+        for _ in range(2):
+            users.engine.sync("north")
+        users.check()
+    assert users.engine.sync("north").status == "nothing_to_do"
