@@ -21,8 +21,8 @@ BOTH = ("hub", "north")
 
 STEPS = {
     # Between capture and staging, staging and MERGE, MERGE and bookkeeping, bookkeeping and watermarks: two of each.
-    "capture.before_replinfo": BOTH,
-    "stage.before_manifest": BOTH,
+    "capture.before_replinfo": ("north",),
+    "stage.before_manifest": ("hub",),
     "publisher.before_merge": ("hub",),
     "subscriber.before_merge": ("north",),
     "publisher.after_merge": ("hub",),
