@@ -39,6 +39,10 @@ def replica_status(
     problems: list[str] = []
     for article, look in looks:
         problems += [look.problem] if look.problem else table_problems(replica, article)
+    try:
+        replica.require_unedited()
+    except MergeReplError as error:
+        problems.append(error.message)
     subscriptions = []
     for row in rows:
         try:

@@ -31,7 +31,7 @@ def refuse_edited(table: Path) -> None:
             version -= 1
             continue
         last, to = _last_of_ours(table, before=version), commit.restored_version
-        if last is None or to is None or not last <= to < version:
+        if to is None or to >= version or (last is not None and to < last):
             raise _edited(table, version, commit.operation, last)
         version = to
 
@@ -49,7 +49,7 @@ def _last_of_ours(table: Path, *, before: int) -> int | None:
 
 def _edited(table: Path, version: int, operation: str, last: int | None) -> StoreError:
     undo = f"RESTORE TABLE delta.{quote(str(table))} TO VERSION AS OF {last}"
-    remedy = f"Undo it ({undo}), or restore" if last is not None else "Restore"
+    remedy = f"Undo it ({undo}; no table of users' is touched), or restore" if last is not None else "Restore"
     return StoreError(
         f"System table '{table.name}' of replica '{table.parent.parent}' was edited: its version {version} "
         f"({operation or 'of an unknown writer'}) is not ours. Which changes count as known hangs on its rows, so nothing "

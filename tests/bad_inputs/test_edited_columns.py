@@ -12,7 +12,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from mergerepl.store.control import ControlPlane, Row
-from mergerepl.store.deltalog import CommitMark, head_version
+from mergerepl.store.deltalog import CommitMark, head_version, log_path
 from mergerepl.systables import catalog, conflicts_info, genhistory, replinfo, sessions
 from mergerepl.systables.table import SystemTable
 from tests.bad_inputs.conftest import Refused, run
@@ -217,8 +217,9 @@ def test_51_rows_of_the_past_that_were_edited_are_refused_until_that_is_undone(
         # Commits that change no rows lie between.
         commit(table, {"commitInfo": {"operation": "OPTIMIZE"}})
         # The last version that is a session's: that of the table's creation.
-        says = (name, f"/{replica}' was edited: its version {before + 1} ({operation})", "VERSION AS OF 0)")
-        refused(*words, code=1, says=(*says, "nothing was read"))
+        says = (name, f"/{replica}' was edited: its version {before + 1} ({operation})", "VERSION AS OF 0;")
+        message = refused(*words, code=1, says=(*says, "nothing was read"))
+        assert message.strip() in json.loads(run("status", replica, "--json").stdout)["problems"]
         restore(table, 0)
         assert run(*SYNC).exit_code == 0
 
@@ -236,9 +237,25 @@ def test_51_rows_of_the_past_that_were_added_are_refused_until_deltalake_takes_t
     row = {"tablenick": 1, "rowguid": ID, "generation": 1, "lineage": [(1, 9)], "seq": 1}
     schema = pa.schema(stored.schema().to_arrow())
     write_deltalake(stored.table_uri, pa.Table.from_pylist([row], schema=schema), mode="append")
-    refused(*SYNC, code=1, says=("MSmerge_contents", "(WRITE)", "VERSION AS OF 0)"))
+    refused(*SYNC, code=1, says=("MSmerge_contents", "(WRITE)", "VERSION AS OF 0;"))
     stored.update_incremental()
     stored.restore(0)
+    assert run(*SYNC).exit_code == 0
+
+
+def test_51_an_edit_is_undone_also_where_the_log_tells_of_nothing_before(
+    network: Network, refused: Refused
+) -> None:
+    table = network.system_table("hq", "MSmerge_contents")
+    commit(table, {"commitInfo": {"operation": "OPTIMIZE"}})
+    last = head_version(table)
+    DeltaTable(str(table)).create_checkpoint()
+    for version in range(last):
+        log_path(table, version).unlink()
+    assert run(*SYNC).exit_code == 0
+    commit(table, {"commitInfo": {"operation": "DELETE"}}, *ROW_CHANGES["DELETE"])
+    refused(*SYNC, code=1, says=("MSmerge_contents", "(DELETE)", "Restore the folder"))
+    restore(table, last)
     assert run(*SYNC).exit_code == 0
 
 
@@ -263,7 +280,7 @@ def test_51_rows_of_the_past_as_they_were_before_a_session_are_refused(
     for version in (last - 1, last + 2):
         # The second one says that it went back to itself.
         restore(table, version)
-        refused(*SYNC, code=1, says=("MSmerge_contents", "(RESTORE)", f"OF {last})"))
+        refused(*SYNC, code=1, says=("MSmerge_contents", "(RESTORE)", f"OF {last};"))
     restore(table, last)
     assert run(*SYNC).exit_code == 0
 
