@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import mergerepl
-from tests.faults.test_crash_ladder import CAPTURED_BEFORE, LADDER, LATE, stop_at
+from tests.faults.test_crash_ladder import CAPTURED_BEFORE, LADDER, LATE
 from tests.faults.test_writers import BOTH, users_of
 from tests.faults.tokens import Users
 from tests.properties.engine_network import EngineNetwork, Setting
@@ -146,7 +146,7 @@ def test_inv_26_28_a_killed_sync_is_finished_by_the_next(
     ],
 )
 def test_inv_06_07_09_26_users_write_between_a_kill_and_the_next_run(
-    users: Users, monkeypatch: pytest.MonkeyPatch, point: str, kind: str
+    users: Users, point: str, kind: str
 ) -> None:
     engine = users.engine
     users.edit(*BOTH)
@@ -154,8 +154,8 @@ def test_inv_06_07_09_26_users_write_between_a_kill_and_the_next_run(
         for name in engine.names:
             mergerepl.capture(engine.path(name))
     if point in LATE:
-        # The session stops before its MERGE, and a user is there first.
-        stop_at("subscriber.before_merge", engine, monkeypatch)
+        # The session ends before its MERGE, and a user is there first.
+        kill_sync(engine.folder, "subscriber.before_merge", "killgroup")
         users.edit("north")
     kill_sync(engine.folder, point, kind)
     users.edit(*BOTH)
