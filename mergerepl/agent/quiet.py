@@ -28,6 +28,9 @@ _SYSTEM_TABLES = (
     "sysmergesubscriptions",
     "MSmerge_genhistory",
     "MSmerge_replinfo",
+    # Whoever edited them is told, also where there is nothing to do.
+    "MSmerge_contents",
+    "MSmerge_tombstone",
 )
 _TELL_SUBSCRIPTIONS = ("sysmergepublications", "sysmergesubscriptions", "MSmerge_replinfo")
 _SYSTEM_FOLDER = "_mergerepl"

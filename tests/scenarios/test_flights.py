@@ -1,6 +1,6 @@
 """Flights that left New York in 2013, edited at three sites and brought together; counted against plain Python.
 
-Those of ten days in January; all 336,776 with `scripts/test --long`.
+All 336,776 with `scripts/test --long`; of ten days in January with `-m slow` alone.
 """
 
 import json
@@ -20,7 +20,7 @@ from mergerepl.cli.main import main
 from mergerepl.demo.flights_data import TABLES, read_sample
 from tests.scenarios import flights
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 SITES = ("hq", "north", "south")
 SEED = 20130208

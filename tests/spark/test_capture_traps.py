@@ -22,6 +22,7 @@ from mergerepl.store.deltalog import head_version
 from tests.replicas import Published
 from triggers.errors import DuplicateKeyError, FeedGapError, NullKeyError
 
+FILE = "site.yml"
 _PUBLISHED = Published()
 
 
@@ -29,7 +30,7 @@ class Site:
     """A publisher `hq` and a subscriber `north` with one table (id, a, b) per article."""
 
     def __init__(self, spark: SparkSession, folder: Path, articles: list[str]) -> None:
-        self.spark, self.folder = spark, folder
+        self.spark, self.folder, self.file = spark, folder, folder / FILE
         _PUBLISHED.copy(tuple(articles), folder, lambda template: _publish(template, articles))
 
     def path(self, replica: str, article: str) -> Path:
@@ -60,7 +61,7 @@ def _publish(folder: Path, articles: list[str]) -> None:
         "articles": [{"name": name, "key": ["id"]} for name in articles],
         "subscriptions": [{"subscriber": "./north"}],
     }
-    file = folder / "site.yml"
+    file = folder / FILE
     file.write_text(yaml.safe_dump(publication))
     mergerepl.load(file).apply()
 
@@ -250,43 +251,54 @@ TRAPS: tuple[Trap, ...] = (
     restore,
     key_change,
     delete_and_insert,
-    insert_and_delete,
-    update_to_itself,
     negative_zero,
     not_utf8,
     feed_off_and_on,
-    vacuumed_feed,
     delta_rs_writer,
     delta_rs_computes_anew,
+    no_pre_images,
+)
+MORE_TRAPS: tuple[Trap, ...] = (
+    insert_and_delete,
+    update_to_itself,
+    vacuumed_feed,
     delta_rs_vacuumed,
     delta_rs_replaces,
     vectors_dropped,
-    no_pre_images,
     removed_in_few_words,
     stream,
 )
 
 
 @pytest.mark.timeout(900)
-def test_inv_24_every_trap_is_captured_exactly(spark: SparkSession, replica_dir: Path) -> None:
-    site = Site(spark, replica_dir, [trap.__name__ for trap in TRAPS])
-    give_vectors(site, site.table("hq", vectors_dropped.__name__))
+@pytest.mark.parametrize(
+    "traps",
+    [pytest.param(TRAPS, id="some"), pytest.param(MORE_TRAPS, id="the others", marks=pytest.mark.slow)],
+)
+def test_inv_24_every_trap_is_captured_exactly(
+    spark: SparkSession, replica_dir: Path, traps: tuple[Trap, ...]
+) -> None:
+    site = Site(spark, replica_dir, [trap.__name__ for trap in traps])
+    if vectors_dropped in traps:
+        give_vectors(site, site.table("hq", vectors_dropped.__name__))
     expected = {}
-    for trap in TRAPS:
+    for trap in traps:
         expected[trap.__name__] = trap(site, site.table("hq", trap.__name__), site.path("hq", trap.__name__))
     captured = {item.article: item for item in mergerepl.capture(replica_dir / "hq").articles}
     found = {name: item.inserts + item.updates + item.deletes for name, item in captured.items()}
     assert found == expected
-    half = captured["no_pre_images"]
-    assert (half.inserts, half.updates, half.deletes) == (1, 1, 2)
+    if no_pre_images in traps:
+        half = captured["no_pre_images"]
+        assert (half.inserts, half.updates, half.deletes) == (1, 1, 2)
     result = site.sync()
     applied = {item.article: item.download.total for item in result.articles}
     assert applied == {name: count for name, count in expected.items() if count}
-    for trap in TRAPS:
+    for trap in traps:
         assert site.rows("hq", trap.__name__) == site.rows("north", trap.__name__), trap.__name__
-    assert str({row[0]: row[2] for row in site.rows("north", "negative_zero")}[0]) == "-0.0"
-    stored = spark.read.format("delta").load(str(site.path("north", "not_utf8")))
-    assert [row[0] for row in stored.where("id = 1").selectExpr("hex(a)").collect()] == ["C041"]
+    if negative_zero in traps:
+        assert str({row[0]: row[2] for row in site.rows("north", "negative_zero")}[0]) == "-0.0"
+        stored = spark.read.format("delta").load(str(site.path("north", "not_utf8")))
+        assert [row[0] for row in stored.where("id = 1").selectExpr("hex(a)").collect()] == ["C041"]
     assert site.sync().status == "nothing_to_do"
 
 

@@ -25,6 +25,7 @@ def contents_of(replica: Replica) -> dict[str, list[str]]:
     }
 
 
+@pytest.mark.slow
 def test_appended_tables_are_joined_when_they_are_due_and_stay_what_they_were(
     spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

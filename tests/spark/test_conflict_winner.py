@@ -34,6 +34,7 @@ def winners(hub):
     return {each.key["id"]: (each.losing_row, each.winning_row) for each in shown}
 
 
+@pytest.mark.slow
 def test_the_winner_of_a_download_alone_is_its_own_version_and_stays_it(spark, hub):
     expected = {
         "1": ({"id": 1, "note": "north"}, {"id": 1, "note": "hq"}),

@@ -268,6 +268,7 @@ print(spark._embedded[0].java.source, spark.jvm_pid())
 """
 
 
+@pytest.mark.slow
 def test_engine_starts_stops_and_starts_again_without_a_java_on_the_machine() -> None:
     environment = {"PATH": "", "JAVA_HOME": ""}
     with start_python(LIFE, **environment) as process:

@@ -46,6 +46,7 @@ def bounds(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
     return found
 
 
+@pytest.mark.slow
 def test_rows_are_continued_from_the_newest_run_that_tells_of_them(
     spark: SparkSession, replica_dir: Path, bounds: list[int | None]
 ) -> None:

@@ -274,6 +274,7 @@ def test_a_new_subscriber_that_is_cut_short_again_and_again_fits_in(
     assert_new_subscriber_fits(spark, hub, {1: "changed", 3: "late"})
 
 
+@pytest.mark.slow
 def test_a_new_article_that_is_cut_short_again_and_again_is_finished(
     spark: SparkSession, hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:

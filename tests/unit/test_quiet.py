@@ -80,6 +80,8 @@ def make_replica(root: Path, role: str, nickname: int, other: dict[str, Any]) ->
     write_deltalake(str(root / "orders"), pa.table({"id": [1, 2]}))
     for table in registry.CONTROL_PLANE:
         replica.control.replace(table, [])
+    for past in (replica.contents, replica.tombstone):
+        write_deltalake(str(past), pa.table({"seq": [0]}))
     info = {
         "repid": f"replica-{nickname}",
         "replnickname": nickname,
