@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from mergerepl import spark as engine
 from mergerepl.cli.main import main
+from mergerepl.delta.log import LOG_FOLDER, head_version
+from mergerepl.engine import session as engine
 from mergerepl.errors import StoreError
 from mergerepl.report.table import printable
 from mergerepl.store import lease
-from mergerepl.store.deltalog import LOG_FOLDER, head_version
 from tests.bad_inputs.network import Network
 
 Refused = Callable[..., str]

@@ -13,11 +13,11 @@ from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 
 from mergerepl import config
+from mergerepl.delta.log import CDF_PROPERTY, CommitMark
+from mergerepl.delta.table_facts import read_table_facts
 from mergerepl.publish import rows
 from mergerepl.publish.system_tables import create_conflict_table, create_replica
-from mergerepl.publish.table_facts import read_table_facts
 from mergerepl.store.control import ControlPlane, Row
-from mergerepl.store.deltalog import CDF_PROPERTY, CommitMark
 from mergerepl.store.lease import LOCK_FILE
 from mergerepl.store.replica import commit_text
 from mergerepl.systables import catalog

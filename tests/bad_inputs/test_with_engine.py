@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from mergerepl.store.deltalog import head_version
+from mergerepl.delta.log import head_version
 from tests.bad_inputs.conftest import Refused, run, state_of
 from tests.bad_inputs.network import Network, commit, write_table
 from tests.bad_inputs.test_sessions import Schema, altered

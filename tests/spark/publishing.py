@@ -11,6 +11,9 @@ import pyarrow as pa
 from deltalake import write_deltalake
 from pyspark.sql import DataFrame
 
+from mergerepl.delta.create import NewTable, create_table
+from mergerepl.delta.log import CommitMark
+from mergerepl.delta.types import field
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.publication import (
     Article,
@@ -20,10 +23,7 @@ from mergerepl.model.publication import (
 )
 from mergerepl.model.results import ApplyResult
 from mergerepl.publish.apply import apply_publication
-from mergerepl.publish.column_types import field
-from mergerepl.snapshot.new_table import NewTable, create_table
 from mergerepl.store.control import ControlPlane, Row
-from mergerepl.store.deltalog import CommitMark
 from mergerepl.systables.table import SystemTable
 from tests.replicas import copy_replicas, moved
 

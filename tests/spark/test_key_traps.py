@@ -9,7 +9,7 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
 import mergerepl
-from mergerepl.store.deltalog import head_version
+from mergerepl.delta.log import head_version
 from tests.spark.memory import frames_in_memory
 from tests.spark.test_capture_traps import Site, versions
 from triggers.errors import DuplicateKeyError

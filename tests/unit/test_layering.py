@@ -21,23 +21,23 @@ PHASES = {"triggers", "enumeration", "conflict"}
 
 BASE = {
     "mergerepl.changes",
-    "mergerepl.changeset",
+    "mergerepl.delta",
+    "mergerepl.engine",
     "mergerepl.errors",
     "mergerepl.failpoints",
     "mergerepl.lineage",
     "mergerepl.model",
     "mergerepl.roots",
+    "mergerepl.rows",
     "mergerepl.settings",
-    "mergerepl.spark",
     "mergerepl.store",
     "mergerepl.systables",
 }
-# Of the store, a phase may use what computes columns and text; it reads and writes no table.
-PURE_STORE = {
-    "mergerepl.store.images",
-    "mergerepl.store.made_once",
-    "mergerepl.store.passed",
-    "mergerepl.store.sql",
+# What computes columns and text, and what costs of Spark it avoids: a phase may use it; it reads and writes no table.
+PURE_ROWS = {
+    "mergerepl.engine.made_once",
+    "mergerepl.engine.passed",
+    "mergerepl.rows",
 }
 PURE = {
     "mergerepl.changes",
@@ -59,21 +59,16 @@ MAY_IMPORT: dict[str, set[str]] = {
     "mergerepl.__main__": {"mergerepl.cli"},
     "mergerepl.errors": set(),
     # To let a test end the JVM, too.
-    "mergerepl.failpoints": {"mergerepl.spark"},
+    "mergerepl.failpoints": {"mergerepl.engine"},
     "mergerepl.model": {"mergerepl.errors"},
     "mergerepl.systables": {"mergerepl.model", "mergerepl.errors"},
     "mergerepl.changes": {"mergerepl.model", "mergerepl.systables"},
-    "mergerepl.changeset": {
-        "mergerepl.changes",
-        "mergerepl.errors",
-        "mergerepl.model",
-        "mergerepl.systables",
-    },
     "mergerepl.lineage": {"mergerepl.errors", "mergerepl.model", "mergerepl.systables"},
     "mergerepl.roots": {"mergerepl.errors"},
     "mergerepl.settings": {"mergerepl.errors"},
-    "mergerepl.engine": {"mergerepl.errors"},
-    "mergerepl.spark": {"mergerepl.engine", "mergerepl.errors", "mergerepl.settings"},
+    "mergerepl.engine": {"mergerepl.changes", "mergerepl.errors", "mergerepl.settings"},
+    "mergerepl.rows": {"mergerepl.delta", "mergerepl.engine", "mergerepl.errors", "mergerepl.model"},
+    "mergerepl.delta": BASE,
     "mergerepl.store": BASE,
     "mergerepl.configuration": {"mergerepl.errors", "mergerepl.model", "mergerepl.roots"},
     "mergerepl.config": {
@@ -83,7 +78,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "mergerepl.roots",
         "mergerepl.systables",
     },
-    **dict.fromkeys(PHASES, PURE | PURE_STORE),
+    **dict.fromkeys(PHASES, PURE | PURE_ROWS),
     "mergerepl.apply": BASE | PHASES,
     "mergerepl.monitoring": BASE | PHASES,
     "mergerepl.validation": BASE | PHASES,
@@ -125,7 +120,11 @@ MUST_NOT_IMPORT: dict[str, set[str]] = {
     "mergerepl.cli": DATA | {"rich"},
     "mergerepl.report": DATA | {"click"},
     **dict.fromkeys(PHASES, (DATA - {"pyspark"}) | FOR_PEOPLE),
-    **dict.fromkeys(FEATURES | {"mergerepl.agent", "mergerepl.store", "mergerepl.lineage"}, FOR_PEOPLE),
+    **dict.fromkeys(
+        FEATURES
+        | {"mergerepl.agent", "mergerepl.delta", "mergerepl.store", "mergerepl.lineage", "mergerepl.rows"},
+        FOR_PEOPLE,
+    ),
 }
 
 
@@ -221,14 +220,18 @@ def test_modules_have_no_cycle_when_they_are_loaded():
 
 
 def test_only_settings_and_the_engine_read_the_environment():
-    # spark.py hands pyspark its gateway through the environment; pyspark takes it from nowhere else.
+    # engine/session.py hands pyspark its gateway through the environment; pyspark takes it from nowhere else.
     readers = {
         unit(module)
         for module, tree in modules().items()
         for node in ast.walk(tree)
         if isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv")
     }
-    assert readers <= {"mergerepl.settings", "mergerepl.engine", "mergerepl.spark", "mergerepl.failpoints"}
+    assert readers <= {
+        "mergerepl.settings",
+        "mergerepl.engine",
+        "mergerepl.failpoints",
+    }
 
 
 def test_inv_40_no_phase_reads_a_clock():
@@ -253,7 +256,7 @@ def test_only_spark_makes_a_session():
         for node in ast.walk(tree)
         if isinstance(node, ast.Attribute) and node.attr in ("newSession", "builder")
     }
-    assert makers == {"mergerepl.spark"}
+    assert makers == {"mergerepl.engine"}
 
 
 def test_library_code_does_not_print():
