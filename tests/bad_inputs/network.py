@@ -33,18 +33,20 @@ FILE = "sales.yml"
 class Network:
     """Replicas `hq`, `north` and `south` below one folder, with the file that describes them, all in step."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, is_there: bool = False) -> None:
+        """Make them; `is_there` says that the folder holds those that were made at this very path once."""
         self.folder = folder
-        for name in NICKNAMES:
-            write_table(self.root(name) / "orders")
         self.stated: dict[str, Any] = {
             "publication": "sales",
             "publisher": "./hq",
             "articles": [{"name": "orders", "key": ["id"]}],
             "subscriptions": [{"subscriber": "./north"}, {"subscriber": "./south"}],
         }
-        self.write_file()
-        self._publish()
+        if not is_there:
+            for name in NICKNAMES:
+                write_table(self.root(name) / "orders")
+            self.write_file()
+            self._publish()
 
     def root(self, name: str) -> Path:
         return self.folder / name
