@@ -84,6 +84,16 @@ LADDER = (
 )
 """In the order in which a session passes them, the publisher's side first: the sides run beside each other."""
 
+SOME = (
+    "run.after_contents",
+    "stage.after_manifest",
+    "publisher.after_merge",
+    "bookkeeping.before_replinfo",
+    "watermarks.before_subscriber",
+    "session.before_drop",
+)
+"""Those at which every run of the tests stops a session, one in each part of it, and `run.after_contents` of the next."""
+
 CAPTURED_BEFORE = (
     "generations.before_close",
     "generations.after_close",
@@ -138,6 +148,7 @@ UNDONE_TOGETHER = {
 
 
 def test_the_ladder_names_every_failpoint() -> None:
+    assert [point for point in LADDER if point in SOME] == [*SOME]
     assert sorted({*LADDER, *CAPTURED_BEFORE, *LATE}) == named_points()
 
 
@@ -193,8 +204,19 @@ def called(function: ast.expr) -> tuple[str, str]:
 
 
 @pytest.mark.timeout(1200)
+@pytest.mark.parametrize(
+    ("ladder", "captured_before"),
+    [
+        pytest.param(SOME, ("run.after_contents",), id="some"),
+        pytest.param(LADDER, CAPTURED_BEFORE, id="all", marks=pytest.mark.slow),
+    ],
+)
 def test_inv_27_28_29_a_session_that_dies_at_every_step_in_turn_ends_as_if_it_had_not(
-    spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession,
+    replica_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    ladder: tuple[str, ...],
+    captured_before: tuple[str, ...],
 ) -> None:
     drawn = random.Random(27)
     setting = Setting((Subscriber("north", "server", 75.0),), "column")
@@ -213,7 +235,7 @@ def test_inv_27_28_29_a_session_that_dies_at_every_step_in_turn_ends_as_if_it_ha
     # A first round, so that tombstones and earlier metadata take part in the next.
     edit(0)
     together.sync("north")
-    remaining = list(LADDER)
+    remaining = list(ladder)
     for number in range(1, 9):
         edit(number)
         states = [read()]
@@ -236,7 +258,7 @@ def test_inv_27_28_29_a_session_that_dies_at_every_step_in_turn_ends_as_if_it_ha
     edit(9)
     for name in engine.names:
         mergerepl.capture(engine.path(name))
-    for point in CAPTURED_BEFORE:
+    for point in captured_before:
         stop_at(point, engine, monkeypatch)
     # One side comes to its end, the other one has done nothing.
     stop_at("publisher.before_merge", engine, monkeypatch, action="raise")
@@ -248,9 +270,28 @@ def test_inv_27_28_29_a_session_that_dies_at_every_step_in_turn_ends_as_if_it_ha
     assert not list((replica_dir / "north" / "_mergerepl" / "staging").glob("*"))
 
 
+SOME_LATE = (
+    *LATE,
+    # The second time is the late round's.
+    "subscriber.after_merge:2",
+)
+ALL_LATE = (
+    *LATE,
+    "conflicts.after_rows",
+    "conflicts.after_info",
+    "subscriber.after_merge:2",
+    "run.before_contents:2",
+    "run.after_contents:2",
+    "bookkeeping.before_replinfo",
+)
+
+
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    "points", [pytest.param(SOME_LATE, id="some"), pytest.param(ALL_LATE, id="all", marks=pytest.mark.slow)]
+)
 def test_inv_31_stopped_while_late_commits_are_taken_in(
-    spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch, points: tuple[str, ...]
 ) -> None:
     snapshot = {key: row("a", "b") for key in ("k00", "k01", "k10")}
     setting = Setting((Subscriber("north", "server", 75.0),), "column")
@@ -263,16 +304,7 @@ def test_inv_31_stopped_while_late_commits_are_taken_in(
     engine.write("north", {"k10": row("late", "late"), "k00": row("a", "late"), "k01": row("late", "n1")})
     staging = engine.path("north") / "_mergerepl" / "staging"
     (staging / "cut short.json.tmp").write_text("{")
-    for point in (
-        *LATE,
-        "conflicts.after_rows",
-        "conflicts.after_info",
-        # The second time is the late round's.
-        "subscriber.after_merge:2",
-        "run.before_contents:2",
-        "run.after_contents:2",
-        "bookkeeping.before_replinfo",
-    ):
+    for point in points:
         stop_at(point, engine, monkeypatch)
     for _ in range(2):
         engine.sync("north")

@@ -79,6 +79,7 @@ def test_a_subscriber_that_was_moved_finishes_its_own_session(
     assert not list((engine.path("elsewhere/north") / "_mergerepl" / "staging").iterdir())
 
 
+@pytest.mark.slow
 def test_a_publisher_that_was_moved_finishes_its_sessions(engine: EngineNetwork, stop: object) -> None:
     stop("publisher.before_merge")  # type: ignore[operator]
     shutil.move(engine.path("hub"), engine.path("head"))
@@ -137,6 +138,7 @@ def test_inv_20_a_restored_subscriber_that_went_on_by_itself_is_no_part_of_the_s
     assert [engine.rows("north")[key][0] for key in ("k2", "k4")] == ["mine", "mine"]
 
 
+@pytest.mark.slow
 def test_inv_20_a_run_that_a_restored_subscriber_captured_by_itself_is_not_taken_for_the_sessions(
     engine: EngineNetwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,6 +214,7 @@ def test_inv_21_a_publisher_restored_with_a_staged_session_does_not_finish_it_ag
         engine.sync("north")
 
 
+@pytest.mark.slow
 def test_inv_06_losers_that_only_a_lost_subscriber_would_keep_are_kept_by_the_publisher(
     engine: EngineNetwork, stop: object
 ) -> None:
@@ -225,6 +228,7 @@ def test_inv_06_losers_that_only_a_lost_subscriber_would_keep_are_kept_by_the_pu
     assert [item[4] for item in engine.conflicts()] == [("north", "b", None)]
 
 
+@pytest.mark.slow
 def test_a_subscriber_that_lost_a_table_can_leave_and_its_publisher_goes_on(
     engine: EngineNetwork, stop: object
 ) -> None:
@@ -332,7 +336,8 @@ def test_what_users_break_meanwhile_is_refused_by_the_next_session_not_by_this_o
         engine.sync("north")
 
 
-@pytest.mark.parametrize("copied", ["north", pytest.param("hub", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("copied", ["north", "hub"])
 def test_inv_21_a_copy_does_not_finish_the_session_of_the_original(
     engine: EngineNetwork, stop: object, copied: str
 ) -> None:

@@ -22,7 +22,7 @@ from tests.properties.reference import Subscriber
 from tests.properties.side_by_side import OPERATIONS, START, Slot, Together, new_model
 
 KINDS = ("kill", "killgroup", "jvm")
-ALWAYS = (("publisher.after_merge", "killgroup", False),)
+ALWAYS = (("stage.after_manifest", "kill", False), ("publisher.after_merge", "killgroup", False))
 """What every run of the tests tries; `--long` tries everything."""
 
 

@@ -111,16 +111,11 @@ def update_to_itself(site: Site, table: str, path: Path) -> int:
     return 0
 
 
-def negative_zero(site: Site, table: str, path: Path) -> int:
-    """0.0 and -0.0 are equal to Spark and different to whoever stored them."""
+def odd_values(site: Site, table: str, path: Path) -> int:
+    """-0.0, which Spark takes for 0.0, and bytes that are no UTF-8, which Delta's own reader of the feed replaces."""
     site.spark.sql(f"update {table} set b = cast('-0.0' as double) where id = 0")
-    return 1
-
-
-def not_utf8(site: Site, table: str, path: Path) -> int:
-    """Bytes that are no UTF-8, which Delta's own reader of the feed replaces."""
     site.spark.sql(f"update {table} set a = cast(X'C041' as string) where id = 1")
-    return 1
+    return 2
 
 
 def feed_off_and_on(site: Site, table: str, path: Path) -> int:
@@ -246,19 +241,19 @@ def stream(site: Site, table: str, path: Path) -> int:
 
 Trap = Callable[[Site, str, Path], int]
 TRAPS: tuple[Trap, ...] = (
-    optimize,
     overwrite,
     restore,
-    key_change,
-    delete_and_insert,
-    negative_zero,
-    not_utf8,
+    odd_values,
     feed_off_and_on,
-    delta_rs_writer,
     delta_rs_computes_anew,
     no_pre_images,
 )
 MORE_TRAPS: tuple[Trap, ...] = (
+    # What the feed says of these is in the case table of net changes.
+    optimize,
+    key_change,
+    delete_and_insert,
+    delta_rs_writer,
     insert_and_delete,
     update_to_itself,
     vacuumed_feed,
@@ -295,9 +290,9 @@ def test_inv_24_every_trap_is_captured_exactly(
     assert applied == {name: count for name, count in expected.items() if count}
     for trap in traps:
         assert site.rows("hq", trap.__name__) == site.rows("north", trap.__name__), trap.__name__
-    if negative_zero in traps:
-        assert str({row[0]: row[2] for row in site.rows("north", "negative_zero")}[0]) == "-0.0"
-        stored = spark.read.format("delta").load(str(site.path("north", "not_utf8")))
+    if odd_values in traps:
+        assert str({row[0]: row[2] for row in site.rows("north", "odd_values")}[0]) == "-0.0"
+        stored = spark.read.format("delta").load(str(site.path("north", "odd_values")))
         assert [row[0] for row in stored.where("id = 1").selectExpr("hex(a)").collect()] == ["C041"]
     assert site.sync().status == "nothing_to_do"
 
@@ -349,8 +344,10 @@ REFUSALS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_inv_24_what_cannot_be_captured_is_refused_by_name(spark: SparkSession, replica_dir: Path) -> None:
+    """One after the other in one table; each alone is among the bad inputs."""
     site = Site(spark, replica_dir, ["orders", "others"])
     for trap, error, words in REFUSALS:
         path = site.path("hq", "orders")

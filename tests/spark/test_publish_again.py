@@ -373,6 +373,7 @@ def test_an_interrupted_session_is_finished_before_its_subscription_ends(
     assert apply(hub).steps == ()
 
 
+@pytest.mark.slow
 def test_a_session_with_a_lost_subscriber_does_not_keep_its_subscription(
     spark: SparkSession, hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -389,6 +390,7 @@ def test_a_session_with_a_lost_subscriber_does_not_keep_its_subscription(
     assert values(hub, "north") == {1: "from north", 2: "from hq", 3: "c"}
 
 
+@pytest.mark.slow
 def test_a_session_of_a_subscription_that_ended_blocks_nobody(
     spark: SparkSession, hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -408,6 +410,7 @@ def test_a_session_of_a_subscription_that_ended_blocks_nobody(
     assert values(hub, "hq") == values(hub, "north") == {1: "from north", 2: "from hq", 3: "c"}
 
 
+@pytest.mark.slow
 def test_what_is_left_of_a_session_that_never_came_to_be_blocks_nobody(
     spark: SparkSession, hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
