@@ -16,7 +16,7 @@ from mergerepl import spark as engine
 from mergerepl.cli.main import main
 from mergerepl.report.table import printable
 from mergerepl.store import lease
-from tests.bad_inputs.network import Network
+from tests.networks import Network
 
 Refused = Callable[..., str]
 

@@ -16,7 +16,7 @@ from mergerepl.store.deltalog import CommitMark, head_version, log_path
 from mergerepl.systables import catalog, conflicts_info, genhistory, replinfo, sessions
 from mergerepl.systables.table import SystemTable
 from tests.bad_inputs.conftest import Refused, run
-from tests.bad_inputs.network import FILE, Network, commit
+from tests.networks import FILE, Network, commit
 
 pytestmark = pytest.mark.usefixtures("no_engine")
 

@@ -13,9 +13,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 import mergerepl
-from mergerepl import failpoints
-from mergerepl.failpoints import FailpointError
-from tests.faults.test_late_commits import row
+from tests.faults.ladder import CAPTURED_BEFORE, LADDER, LATE, SOME
+from tests.faults.sessions import row, stop_at, stopped_at
 from tests.properties.engine_network import EngineNetwork, Rows, Setting
 from tests.properties.reference import Subscriber
 from tests.properties.side_by_side import OPERATIONS, START, Slot, Together, new_model
@@ -42,71 +41,6 @@ def _names_of(argument: ast.expr) -> set[str]:
     parts = [part.value if isinstance(part, ast.Constant) else None for part in argument.values]
     return {"".join(side if part is None else str(part) for part in parts) for side in SIDES}
 
-
-LADDER = (
-    "capture.before_genhistory",
-    "capture.before_contents",
-    "run.before_contents",
-    "run.after_contents",
-    "run.before_tombstone",
-    "run.after_tombstone",
-    "capture.before_replinfo",
-    "capture.after_replinfo",
-    "stage.before_pointer",
-    "stage.before_manifest",
-    "stage.after_manifest",
-    "publisher.before_merge",
-    "publisher.after_merge",
-    "conflicts.before_rows",
-    "conflicts.after_rows",
-    "conflicts.before_info",
-    "conflicts.after_info",
-    "bookkeeping.before_genhistory",
-    "bookkeeping.before_replinfo",
-    "bookkeeping.after_replinfo",
-    "publisher.after_done",
-    "subscriber.before_merge",
-    "subscriber.after_merge",
-    "subscriber.after_done",
-    "watermarks.before_subscriber",
-    "watermarks.after_subscriber",
-    "watermarks.before_publisher",
-    "watermarks.after_publisher",
-    "history.before_publisher",
-    "history.before_articles_of_publisher",
-    "history.before_message_of_publisher",
-    "history.before_subscriber",
-    "history.before_articles_of_subscriber",
-    "history.before_message_of_subscriber",
-    "session.before_drop",
-    "session.before_unlink",
-    "session.after_drop",
-)
-"""In the order in which a session passes them, the publisher's side first: the sides run beside each other."""
-
-SOME = (
-    "run.after_contents",
-    "stage.after_manifest",
-    "publisher.after_merge",
-    "bookkeeping.before_replinfo",
-    "watermarks.before_subscriber",
-    "session.before_drop",
-)
-"""Those at which every run of the tests stops a session, one in each part of it, and `run.after_contents` of the next."""
-
-CAPTURED_BEFORE = (
-    "generations.before_close",
-    "generations.after_close",
-    # The first run that such a session appends is the one that it applies.
-    "run.before_contents",
-    "run.after_contents",
-    "run.before_tombstone",
-    "run.after_tombstone",
-)
-"""Of a session for which `mergerepl capture` has captured everything."""
-
-LATE = ("late.before_manifest", "late.after_manifest")
-"""Of a session beside which users wrote."""
 
 DURABLE = {
     *("save_info", "save_genhistory", "append_run", "merge_rows", "update_subscription", "delete_runs_after"),
@@ -318,24 +252,3 @@ def test_inv_31_stopped_while_late_commits_are_taken_in(
     assert sorted(logged) == [("k01", "late", "n1"), ("k01", "n1", "n1")]
     assert engine.sync("north").status == "nothing_to_do"
     assert list(staging.iterdir()) == []
-
-
-def stop_at(
-    point: str, engine: EngineNetwork, monkeypatch: pytest.MonkeyPatch, *, action: str = "stop"
-) -> None:
-    """Run a session that dies at a failpoint."""
-    assert stopped_at(point, engine, monkeypatch, action=action), point
-
-
-def stopped_at(
-    point: str, engine: EngineNetwork, monkeypatch: pytest.MonkeyPatch, *, action: str = "stop"
-) -> bool:
-    """Run a session that stops at a failpoint with all that it does at once; return whether it came there."""
-    failpoints._passed.clear()
-    with monkeypatch.context() as context:
-        context.setenv("MERGEREPL_FAILPOINT", f"{point}={action}")
-        try:
-            engine.sync("north")
-        except FailpointError:
-            return True
-    return False

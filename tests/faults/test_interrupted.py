@@ -4,21 +4,16 @@ import shutil
 from pathlib import Path
 
 import pytest
-import yaml
 from pyspark.sql import SparkSession
 
 import mergerepl
-from mergerepl import failpoints
 from mergerepl.agent import carry_out
 from mergerepl.errors import EnumerationError, PublicationError, SchemaMismatchError
 from mergerepl.failpoints import FailpointError
 from mergerepl.store.control import Row
 from mergerepl.store.replica import Replica
-from tests.faults.test_late_commits import paused_sync, row
+from tests.faults.sessions import NORTH, apply_without_north, die, edit_file, paused_sync, row
 from tests.properties.engine_network import EngineNetwork, Setting
-from tests.properties.reference import Subscriber
-
-NORTH = Subscriber("north", "server", 75.0)
 
 
 @pytest.fixture
@@ -37,17 +32,6 @@ def stop(engine: EngineNetwork, monkeypatch: pytest.MonkeyPatch) -> object:
         die(engine, monkeypatch, point)
 
     return stopped
-
-
-def die(
-    engine: EngineNetwork, monkeypatch: pytest.MonkeyPatch, point: str, *, direction: str = "both"
-) -> None:
-    """Let a session die at a failpoint."""
-    failpoints._passed.clear()
-    with monkeypatch.context() as context:
-        context.setenv("MERGEREPL_FAILPOINT", f"{point}=raise")
-        with pytest.raises(FailpointError):
-            engine.sync("north", direction)
 
 
 def check(engine: EngineNetwork, north: str = "north") -> None:
@@ -241,20 +225,6 @@ def test_a_subscriber_that_lost_a_table_can_leave_and_its_publisher_goes_on(
     apply_without_north(engine)
     assert not list((engine.path("hub") / "_mergerepl" / "staging").glob("*"))
     assert [item[4] for item in engine.conflicts()] == [("north", "b", None)]
-
-
-def edit_file(engine: EngineNetwork, **stated: object) -> None:
-    """Change the publication's file."""
-    file = engine.folder / "network.yml"
-    file.write_text(yaml.safe_dump({**yaml.safe_load(file.read_text()), **stated}))
-
-
-def apply_without_north(engine: EngineNetwork) -> None:
-    """Apply the publication without its subscription; the file is afterwards as before."""
-    stated = (engine.folder / "network.yml").read_text()
-    edit_file(engine, subscriptions=[])
-    mergerepl.load(engine.folder / "network.yml").apply()
-    (engine.folder / "network.yml").write_text(stated)
 
 
 def test_inv_10_a_dry_run_says_that_a_session_was_interrupted_and_all_that_it_did_is_counted(

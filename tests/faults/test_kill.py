@@ -14,9 +14,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 import mergerepl
-from tests.faults.test_crash_ladder import CAPTURED_BEFORE, LADDER, LATE
-from tests.faults.test_writers import BOTH, users_of
-from tests.faults.tokens import Users
+from tests.faults.ladder import CAPTURED_BEFORE, LADDER, LATE
+from tests.faults.tokens import BOTH, Users, users_of
 from tests.properties.engine_network import EngineNetwork, Setting
 from tests.properties.reference import Subscriber
 from tests.properties.side_by_side import OPERATIONS, START, Slot, Together, new_model

@@ -11,13 +11,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 import mergerepl
-from tests.faults.test_crash_ladder import LADDER, stop_at
-from tests.faults.test_late_commits import paused_sync
-from tests.faults.tokens import Users
-from tests.properties.engine_network import EngineNetwork, Setting
-from tests.properties.reference import Subscriber
-
-BOTH = ("hub", "north")
+from tests.faults.ladder import LADDER
+from tests.faults.sessions import paused_sync, stop_at
+from tests.faults.tokens import BOTH, users_of
 
 SOME_STEPS = {
     # Between capture and staging, staging and MERGE, MERGE and bookkeeping, bookkeeping and watermarks.
@@ -45,15 +41,6 @@ MORE_STEPS = {
     "watermarks.after_publisher": BOTH,
     "session.before_drop": BOTH,
 }
-
-
-def users_of(spark: SparkSession, folder: Path, tracking: str) -> Users:
-    """Return users of two replicas that hold a row of their own for each second key."""
-    setting = Setting((Subscriber("north", "server", 75.0),), tracking)
-    users = Users(EngineNetwork(spark, folder, setting, {}), seed=len(tracking), columns=tracking == "column")
-    users.edit("hub")
-    users.engine.sync("north")
-    return users
 
 
 @pytest.mark.timeout(1200)

@@ -12,58 +12,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-import yaml
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
 import mergerepl
 from mergerepl.errors import CaptureError, SchemaMismatchError
 from mergerepl.store.deltalog import head_version
-from tests.replicas import Published
+from tests.networks import Site, versions
 from triggers.errors import DuplicateKeyError, FeedGapError, NullKeyError
-
-FILE = "site.yml"
-_PUBLISHED = Published()
-
-
-class Site:
-    """A publisher `hq` and a subscriber `north` with one table (id, a, b) per article."""
-
-    def __init__(self, spark: SparkSession, folder: Path, articles: list[str]) -> None:
-        self.spark, self.folder, self.file = spark, folder, folder / FILE
-        _PUBLISHED.copy(tuple(articles), folder, lambda template: _publish(template, articles))
-
-    def path(self, replica: str, article: str) -> Path:
-        return self.folder / replica / article
-
-    def table(self, replica: str, article: str) -> str:
-        return f"delta.`{self.path(replica, article)}`"
-
-    def sync(self) -> mergerepl.SessionResult:
-        return mergerepl.sync(self.folder / "hq", long_running=True).sessions[0]
-
-    def rows(self, replica: str, article: str) -> set[tuple[object, ...]]:
-        found = DeltaTable(str(self.path(replica, article))).to_pyarrow_table(columns=["id", "a", "b"])
-        # As bytes: a trap writes some that are no UTF-8.
-        stored = found["a"].cast(pa.binary()).to_pylist()
-        texts = [None if each is None else each.decode("utf-8", "surrogateescape") for each in stored]
-        return set(zip(found["id"].to_pylist(), texts, found["b"].to_pylist(), strict=True))
-
-
-def _publish(folder: Path, articles: list[str]) -> None:
-    ids = range(6)
-    rows = pa.table({"id": list(ids), "a": [f"a{i}" for i in ids], "b": [float(i) for i in ids]})
-    for name in articles:
-        write_deltalake(str(folder / "hq" / name), rows)
-    publication = {
-        "publication": "site",
-        "publisher": "./hq",
-        "articles": [{"name": name, "key": ["id"]} for name in articles],
-        "subscriptions": [{"subscriber": "./north"}],
-    }
-    file = folder / FILE
-    file.write_text(yaml.safe_dump(publication))
-    mergerepl.load(file).apply()
 
 
 def optimize(site: Site, table: str, path: Path) -> int:
@@ -391,9 +347,3 @@ def test_inv_24_an_update_of_delta_rs_that_nothing_proves_any_more_is_refused(
     with pytest.raises(FeedGapError, match="cannot be told any more: files of its changes were removed"):
         site.sync()
     assert versions(replica_dir) == before
-
-
-def versions(folder: Path) -> dict[str, int]:
-    """Return the version of every Delta table below a folder."""
-    logs = [log for log in folder.rglob("_delta_log") if ".former" not in str(log)]
-    return {str(log.parent.relative_to(folder)): head_version(log.parent) for log in logs}

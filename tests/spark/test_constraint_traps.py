@@ -13,8 +13,7 @@ from mergerepl.errors import ApplyError, CaptureError, EngineError, SchemaMismat
 from mergerepl.publish.replica_state import note_captured
 from mergerepl.publish.table_facts import read_table_facts
 from mergerepl.store.deltalog import CHAR_VARCHAR, head_version
-from tests.bad_inputs.network import commit
-from tests.spark.test_key_traps import Pair
+from tests.networks import Pair, commit
 
 
 def as_char(table: Path, name: str, declared: str) -> None:

@@ -26,7 +26,8 @@ from mergerepl.store.deltalog import head_version
 from mergerepl.store.replica import Replica
 from mergerepl.systables import catalog, genhistory, sessions
 from mergerepl.systables.genhistory import GenStatus
-from tests.spark.publishing import Hub, orders
+from tests.networks import Hub
+from tests.spark.publishing import orders
 
 pytestmark = pytest.mark.spark
 

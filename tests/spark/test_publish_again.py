@@ -26,7 +26,8 @@ from mergerepl.publish.table_facts import read_table_facts
 from mergerepl.store.control import ControlPlane
 from mergerepl.store.deltalog import CommitMark
 from mergerepl.systables import catalog, genhistory
-from tests.spark.publishing import Hub, orders
+from tests.networks import Hub
+from tests.spark.publishing import orders
 
 pytestmark = pytest.mark.spark
 

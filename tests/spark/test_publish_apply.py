@@ -25,7 +25,8 @@ from mergerepl.store.deltalog import CommitMark, head_version, read_commit
 from mergerepl.store.lease import lease
 from mergerepl.store.replica import commit_text
 from mergerepl.systables import catalog, genhistory, registry, replinfo
-from tests.spark.publishing import Hub, column, log_actions, orders
+from tests.networks import Hub
+from tests.spark.publishing import column, log_actions, orders
 
 pytestmark = pytest.mark.spark
 

@@ -29,10 +29,9 @@ from mergerepl.publish.column_types import ddl_of
 from mergerepl.publish.table_facts import read_table_facts
 from mergerepl.store.control import ControlPlane, Row
 from mergerepl.systables import catalog, genhistory, registry, replinfo
-from tests.bad_inputs.network import FILE, Network
-from tests.bad_inputs.test_sessions import with_lines
-from tests.spark.publishing import Hub, orders
-from tests.spark.test_publish_changes import capture, metadata, notes
+from tests.bad_inputs.changed_tables import with_lines
+from tests.networks import FILE, Hub, Network
+from tests.spark.publishing import capture, metadata, notes, orders
 
 pytestmark = pytest.mark.spark
 

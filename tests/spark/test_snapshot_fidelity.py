@@ -10,7 +10,8 @@ from pyspark.sql.functions import expr
 
 from mergerepl import api
 from mergerepl.publish.table_facts import clustering_columns, read_table_facts
-from tests.spark.publishing import Hub, orders
+from tests.networks import Hub
+from tests.spark.publishing import orders
 
 pytestmark = pytest.mark.spark
 

@@ -16,7 +16,8 @@ from mergerepl.validation.compare_tables import SHOWN, compare_tables
 from mergerepl.validation.row_count import row_count
 from mergerepl.validation.row_hash import row_hash
 from mergerepl.validation.validate import validate_subscription
-from tests.spark.publishing import Hub, article, orders
+from tests.networks import Hub
+from tests.spark.publishing import article, orders
 
 pytestmark = pytest.mark.spark
 

@@ -17,7 +17,7 @@ from mergerepl import spark as engine
 from mergerepl.engine.confs import PASSES_OVER_FILES
 from mergerepl.errors import CaptureError, EngineError, SchemaMismatchError
 from mergerepl.store.deltalog import head_version, log_path
-from tests.spark.test_capture_traps import Site, versions
+from tests.networks import Site, versions
 
 
 def refused(site: Site, error: type[mergerepl.MergeReplError], words: str) -> None:

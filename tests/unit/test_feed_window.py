@@ -15,7 +15,7 @@ from mergerepl.publish.table_facts import read_table_facts
 from mergerepl.store.deltalog import CommitMark, TableMetadata, log_path
 from mergerepl.store.engine_errors import gone_reason
 from mergerepl.store.replica import Replica
-from tests.bad_inputs.network import Network, commit
+from tests.networks import Network, commit
 
 Change = Callable[[dict[str, Any]], None]
 
