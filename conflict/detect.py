@@ -23,7 +23,7 @@ from mergerepl.changes import (
 )
 from mergerepl.lineage import columns as lineage
 from mergerepl.model.article import PublishedArticle
-from mergerepl.store.images import image_type, same_value
+from mergerepl.rows.images import image_type, same_value
 
 SIDES = "sides"
 """Per value column (struct field = its image field): did the publisher, did the subscriber change it, do they differ?"""

@@ -30,12 +30,12 @@ from mergerepl.changes import (
     Action,
     Verdict,
 )
+from mergerepl.engine.passed import passed
 from mergerepl.lineage import columns as lineage
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.publication import PUBLISHER_PRIORITY, Resolution
-from mergerepl.store.images import image_type, same_image
-from mergerepl.store.passed import passed
-from mergerepl.store.sql import unlike_any
+from mergerepl.rows.images import image_type, same_image
+from mergerepl.rows.sql import unlike_any
 from mergerepl.systables.conflicts_info import ConflictType
 from mergerepl.systables.tombstone import TombstoneType
 

@@ -174,9 +174,9 @@ def _session(
     name = item.publication
 
     def spark_of() -> SparkSession:
-        from mergerepl import spark
+        from mergerepl.engine import session as engine
 
-        return spark.session(long_running=long_running)
+        return engine.session(long_running=long_running)
 
     terms: dict[str, Any] = {
         "spark_of": spark_of,
@@ -380,11 +380,11 @@ def conflicts(replica: str | Path, *, publication: str | None = None, article: s
 
     Raises: ConfigurationError if the folder is no replica or has no such article; StoreError, EngineError.
     """
-    from mergerepl import spark
+    from mergerepl.engine import session as engine
     from mergerepl.monitoring.conflicts import conflict_frame
 
     root = _root(replica)
-    return conflict_frame(spark.session(), root, publication=publication, article=article)
+    return conflict_frame(engine.session(), root, publication=publication, article=article)
 
 
 def row(

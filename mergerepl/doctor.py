@@ -264,15 +264,15 @@ STORAGE_NEEDS: dict[str, Callable[[Path], bool]] = {
 def _engine() -> Check:
     """Start the engine and run one job in it."""
     # Imported here: pyspark takes a third of a second that the other checks do not need.
-    from mergerepl import spark
+    from mergerepl.engine import session as engine
 
     try:
-        session = spark.session()
+        session = engine.session()
         counted = session.range(1).count()
     except (EngineError, OSError) as error:
         # An OSError is a full or read-only disk, for example. What else was found may say so.
         said = error.message if isinstance(error, EngineError) else f"it cannot be started: {error}"
         return Check("engine", Status.FAIL, said, "Follow the message, then run `mergerepl doctor` again.")
-    pid = spark.jvm_pid()
+    pid = engine.jvm_pid()
     whose = f"embedded, JVM {pid}" if pid is not None else "the session that was already running"
     return Check("engine", Status.OK, f"Spark {session.version}, {whose}; counted {counted} row")

@@ -47,9 +47,9 @@ def _act(name: str, action: str) -> None:
     if action == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     elif action == "killgroup":
-        from mergerepl import spark
+        from mergerepl.engine import session as engine
 
-        if (jvm := spark.jvm_pid()) is not None:
+        if (jvm := engine.jvm_pid()) is not None:
             # Before this process: it would end with it, but not at once.
             with contextlib.suppress(ProcessLookupError):
                 os.kill(jvm, signal.SIGKILL)

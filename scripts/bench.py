@@ -29,7 +29,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import mergerepl
-from mergerepl import spark as engine
+from mergerepl.engine import session as engine
 
 
 @dataclass(frozen=True)

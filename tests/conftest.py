@@ -45,7 +45,7 @@ def worker_spark() -> Iterator[SparkSession]:
     Tests run thousands of different queries, each a few times: the full compiler takes a third of two cores for them,
     and the first two fifths of the tests then took 1.4 times as long (measured).
     """
-    from mergerepl import spark as engine
+    from mergerepl.engine import session as engine
 
     session = engine.session()
     yield session

@@ -23,6 +23,9 @@ from pyspark.sql import SparkSession
 
 import mergerepl
 from mergerepl import config
+from mergerepl.delta.create import NewTable, create_table
+from mergerepl.delta.log import CDF_PROPERTY, CommitMark, head_version
+from mergerepl.delta.table_facts import read_table_facts
 from mergerepl.model.publication import (
     Article,
     ConflictLogging,
@@ -33,10 +36,7 @@ from mergerepl.model.results import ApplyResult
 from mergerepl.publish import rows
 from mergerepl.publish.apply import apply_publication
 from mergerepl.publish.system_tables import create_conflict_table, create_replica
-from mergerepl.publish.table_facts import read_table_facts
-from mergerepl.snapshot.new_table import NewTable, create_table
 from mergerepl.store.control import ControlPlane, Row
-from mergerepl.store.deltalog import CDF_PROPERTY, CommitMark, head_version
 from mergerepl.store.lease import LOCK_FILE
 from mergerepl.store.replica import Replica, commit_text
 from mergerepl.systables import catalog, registry, replinfo

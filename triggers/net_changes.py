@@ -11,9 +11,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from mergerepl.changes import ROW
+from mergerepl.engine.made_once import made_once
 from mergerepl.model.article import PublishedArticle
-from mergerepl.store.images import all_true, identity_value, image_hash, image_type, row_image, same_image
-from mergerepl.store.made_once import made_once
+from mergerepl.rows.images import all_true, identity_value, image_hash, image_type, row_image, same_image
 
 BEFORE = "before"
 AFTER = "after"

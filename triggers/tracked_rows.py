@@ -21,10 +21,10 @@ from mergerepl.changes import (
     ROWGUID,
     TOMBSTONE_TYPE,
 )
+from mergerepl.engine.passed import passed
 from mergerepl.lineage import columns as lineage
 from mergerepl.model.article import PublishedArticle
-from mergerepl.store.images import differing_columns, image_type
-from mergerepl.store.passed import passed
+from mergerepl.rows.images import differing_columns, image_type
 from mergerepl.systables.tombstone import TombstoneType
 from triggers.net_changes import AFTER, BEFORE, EXISTED, EXISTS
 

@@ -16,14 +16,14 @@ from mergerepl.agent.feed_window import FeedWindow
 from mergerepl.agent.net_rows import materialised_net
 from mergerepl.apply.side import RUN_APP_ID, append_run, next_seq
 from mergerepl.changes import CHANGE_COLUMNS, ROWGUID
+from mergerepl.delta import merge
+from mergerepl.delta.log import CommitMark
+from mergerepl.delta.merge import Transaction
+from mergerepl.engine.in_memory import Kept, keep_in_memory, let_go
+from mergerepl.engine.session import require_utc
 from mergerepl.failpoints import failpoint
 from mergerepl.model.article import PublishedArticle
-from mergerepl.spark import require_utc
-from mergerepl.store import delta
 from mergerepl.store.control import Row
-from mergerepl.store.delta import Transaction
-from mergerepl.store.deltalog import CommitMark
-from mergerepl.store.in_memory import Kept, keep_in_memory, let_go
 from mergerepl.store.replica import Replica, ReplicaInfo
 from mergerepl.store.runs import delete_runs_after, latest_of
 from mergerepl.systables.genhistory import GenStatus
@@ -216,7 +216,7 @@ def remove_leftovers(spark_of: Callable[[], SparkSession], replica: Replica, inf
     """Remove runs that a crashed capture appended without reaching its commit point. Returns whether there were any."""
     found = False
     for path in (replica.contents, replica.tombstone):
-        if delta.transaction_version(path, RUN_APP_ID) > info.last_seq:
+        if merge.transaction_version(path, RUN_APP_ID) > info.last_seq:
             found = delete_runs_after(spark_of(), path, through_seq_inclusive=info.last_seq) or found
     return found
 

@@ -17,10 +17,10 @@ from mergerepl.agent.feed_window import FeedWindow, feed_window, move_versions
 from mergerepl.agent.identity import refuse_copies
 from mergerepl.agent.subscription import own_priority
 from mergerepl.changes import PUBLISHER
-from mergerepl.changeset import MANIFEST
 from mergerepl.errors import CaptureError, LeaseError
 from mergerepl.model.progress import Progress
 from mergerepl.model.results import ArticleCapture, CaptureResult
+from mergerepl.store.changeset import MANIFEST
 from mergerepl.store.control import Row
 from mergerepl.store.lease import lease, record_jvm
 from mergerepl.store.replica import Replica, ReplicaInfo, refuse_older_bookkeeping
@@ -61,9 +61,9 @@ def capture_held(replica: Replica, pubid: str, *, progress: Progress) -> Capture
 
 
 def _embedded_spark() -> "SparkSession":
-    from mergerepl import spark
+    from mergerepl.engine import session as engine
 
-    return spark.session()
+    return engine.session()
 
 
 @contextmanager
@@ -130,7 +130,7 @@ def _capture(
     for each in (replica, *publishers):
         each.require_unedited()
     if publishers or _has_staged(replica):
-        from mergerepl.store.engine_errors import told_plainly
+        from mergerepl.engine.errors import told_plainly
 
         with told_plainly(f"finishing the sessions of '{replica.root}' that were interrupted"):
             _recover(replica, publishers, source, progress)
@@ -145,7 +145,7 @@ def _capture(
     if not any(window.has_changes for window in windows):
         move_versions(replica, info, windows)
         return CaptureResult(str(replica.root), tuple(_told(window) for window in windows))
-    from mergerepl.store.engine_errors import told_plainly
+    from mergerepl.engine.errors import told_plainly
 
     with told_plainly(f"capturing '{replica.root}'"):
         captured = _captured(replica, info, sources, windows, source, progress)
@@ -154,7 +154,7 @@ def _capture(
 
 def _recorded_spark(spark_of: SparkSource, replicas: Sequence[Replica]) -> "SparkSession":
     """Return the session, its JVM noted at the replicas it will write: a successor waits for its end."""
-    from mergerepl import spark as engine
+    from mergerepl.engine import session as engine
 
     session = spark_of()
     for replica in replicas:

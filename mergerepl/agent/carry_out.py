@@ -17,14 +17,20 @@ from pydantic import TypeAdapter
 from pyspark.sql import SparkSession
 
 from enumeration.generations import with_nickname
-from mergerepl import spark as engine
 from mergerepl.agent.capture import upserted
 from mergerepl.agent.late import late_windows, stage_late_round
 from mergerepl.agent.subscription import is_client, own_priority
-from mergerepl.apply.conflict_rows import log_conflicts
+from mergerepl.apply.conflict_log import log_conflicts
 from mergerepl.apply.side import Side, append_side_run, merge_article
 from mergerepl.changes import OTHER_SIDE, PUBLISHER, SUBSCRIBER
-from mergerepl.changeset import (
+from mergerepl.delta.log import Commit
+from mergerepl.delta.table_facts import read_table_facts
+from mergerepl.engine import session as engine
+from mergerepl.errors import CommitConflictError
+from mergerepl.failpoints import failpoint
+from mergerepl.model.publication import ConflictLogging
+from mergerepl.model.results import ArticleCounts, PhaseCounts
+from mergerepl.store.changeset import (
     MANIFEST,
     ArticleWork,
     Changeset,
@@ -34,13 +40,7 @@ from mergerepl.changeset import (
     read_changeset,
     write_durably,
 )
-from mergerepl.errors import CommitConflictError
-from mergerepl.failpoints import failpoint
-from mergerepl.model.publication import ConflictLogging
-from mergerepl.model.results import ArticleCounts, PhaseCounts
-from mergerepl.publish.table_facts import read_table_facts
 from mergerepl.store.control import Row
-from mergerepl.store.deltalog import Commit
 from mergerepl.store.lease import record_jvm
 from mergerepl.store.replica import Replica
 from mergerepl.systables import catalog

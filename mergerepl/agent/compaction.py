@@ -7,7 +7,8 @@ import logging
 
 from pyspark.sql import SparkSession
 
-from mergerepl.store import appended, control
+from mergerepl.delta import appended
+from mergerepl.store import control
 from mergerepl.store.replica import Replica
 from mergerepl.systables.table import Plane
 

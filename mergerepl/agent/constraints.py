@@ -17,19 +17,19 @@ from pyspark.sql import functions as F
 
 from mergerepl import changes
 from mergerepl.agent.stage import StagedArticle
+from mergerepl.delta.log import DEFAULT_EXPRESSION, GENERATION_EXPRESSION
+from mergerepl.delta.merge import read_version
+from mergerepl.delta.table_facts import TableFacts, read_table_facts
+from mergerepl.delta.types import padded_types
+from mergerepl.engine.session import require_utc
 from mergerepl.errors import ApplyError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.publish.check_article import write_problem
-from mergerepl.publish.column_types import padded_types
 from mergerepl.publish.partition_texts import text_rules
-from mergerepl.publish.table_facts import TableFacts, read_table_facts
 from mergerepl.publish.text_lengths import length_rules
-from mergerepl.spark import require_utc
-from mergerepl.store.delta import read_version
-from mergerepl.store.deltalog import DEFAULT_EXPRESSION, GENERATION_EXPRESSION
-from mergerepl.store.images import identity_value
+from mergerepl.rows.images import identity_value
+from mergerepl.rows.sql import quote, unlike_any
 from mergerepl.store.replica import Replica
-from mergerepl.store.sql import quote, unlike_any
 from mergerepl.store.staged_rows import read_staged
 
 log = logging.getLogger(__name__)

@@ -8,9 +8,10 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from mergerepl.delta.log import Commit, TableMetadata, TruncatedLogError, commits
+from mergerepl.delta.types import Field, bare, ddl_of, padded_types
 from mergerepl.errors import CaptureError, SchemaMismatchError
 from mergerepl.model.article import PublishedArticle
-from mergerepl.publish.column_types import Field, bare, ddl_of, padded_types
 from mergerepl.store.captured_table import (
     captured_version,
     head_of,
@@ -18,7 +19,6 @@ from mergerepl.store.captured_table import (
     metadata_when_captured,
     require_same_table,
 )
-from mergerepl.store.deltalog import Commit, TableMetadata, TruncatedLogError, commits
 from mergerepl.store.replica import Replica, ReplicaInfo
 
 

@@ -1,11 +1,11 @@
 """Finish an interrupted session whose subscription is about to end: `apply` does it, holding both replicas."""
 
-from mergerepl import spark
 from mergerepl.agent.carry_out import log_given_up, pointer
 from mergerepl.agent.recovery import recover
 from mergerepl.changes import PUBLISHER
-from mergerepl.changeset import drop, read_changeset
+from mergerepl.engine import session as engine
 from mergerepl.errors import EnumerationError
+from mergerepl.store.changeset import drop, read_changeset
 from mergerepl.store.replica import Replica
 
 
@@ -20,17 +20,17 @@ def finish_session(publisher: Replica, subscriber: Replica | None, session: str)
     if subscriber is not None:
         subscriber.require_unedited()
     try:
-        recover(publisher, subscriber or publisher, spark.session)
+        recover(publisher, subscriber or publisher, engine.session)
     except EnumerationError:
         # A subscriber that cannot take its side any more is about to leave; the publisher has its own by now.
         staged = read_changeset(publisher.staging / session)
         if subscriber is None or staged is None or not staged.done_file(PUBLISHER).exists():
             raise
-        recover(publisher, publisher, spark.session)
+        recover(publisher, publisher, engine.session)
     changeset = read_changeset(publisher.staging / session)
     if changeset is not None:
         # With its subscriber it is finished by now.
-        log_given_up(spark.session, changeset, publisher)
+        log_given_up(engine.session, changeset, publisher)
     drop(publisher.staging / session)
     if subscriber is not None:
         pointer(subscriber, session).unlink(missing_ok=True)

@@ -3,9 +3,9 @@
 from datetime import UTC, datetime, timedelta
 
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
-from mergerepl.changeset import Manifest
 from mergerepl.failpoints import failpoint
 from mergerepl.model.results import ArticleCounts, PhaseCounts, SessionResult
+from mergerepl.store.changeset import Manifest
 from mergerepl.store.control import Row
 from mergerepl.store.replica import Replica
 from mergerepl.systables import sessions

@@ -24,15 +24,23 @@ from mergerepl.agent.feed_window import FeedWindow, feed_window
 from mergerepl.agent.stage import resolved_rows, stage_article
 from mergerepl.apply.side import Side, recorded_rows
 from mergerepl.changes import PUBLISHER, SUBSCRIBER, Action
-from mergerepl.changeset import ArticleWork, Changeset, Generation, Manifest, SideWork, drop, read_changeset
+from mergerepl.delta.merge import read_version
+from mergerepl.delta.table_facts import read_table_facts
+from mergerepl.engine.errors import cause_of
+from mergerepl.engine.in_memory import Kept
 from mergerepl.failpoints import failpoint
 from mergerepl.lineage.value import agent_nickname, late_nickname
 from mergerepl.model.article import PublishedArticle
-from mergerepl.publish.table_facts import read_table_facts
-from mergerepl.store.delta import read_version
-from mergerepl.store.engine_errors import cause_of
-from mergerepl.store.images import image_type, same_image
-from mergerepl.store.in_memory import Kept
+from mergerepl.rows.images import image_type, same_image
+from mergerepl.store.changeset import (
+    ArticleWork,
+    Changeset,
+    Generation,
+    Manifest,
+    SideWork,
+    drop,
+    read_changeset,
+)
 from mergerepl.store.replica import ReplicaInfo
 from mergerepl.store.staged_rows import read_staged
 from mergerepl.systables.genhistory import GenStatus

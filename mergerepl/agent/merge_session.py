@@ -15,7 +15,6 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from mergerepl import spark as engine
 from mergerepl.agent import history
 from mergerepl.agent.carry_out import Outcome, carry_out
 from mergerepl.agent.compaction import compact_when_due
@@ -28,10 +27,11 @@ from mergerepl.agent.sides import as_if_committed, captured_sides, open_sides, w
 from mergerepl.agent.stage import StagedArticle
 from mergerepl.agent.stage_session import stage_articles, staged_changeset
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
+from mergerepl.engine import session as engine
+from mergerepl.engine.errors import told_plainly
 from mergerepl.model.progress import Progress
 from mergerepl.model.results import ArticleCounts, PhaseCounts, SessionResult, SessionStatus
 from mergerepl.store.control import Row
-from mergerepl.store.engine_errors import told_plainly
 from mergerepl.store.lease import lease, record_jvm
 from mergerepl.store.replica import Replica
 

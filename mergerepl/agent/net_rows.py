@@ -16,22 +16,22 @@ from pyspark.sql.types import StructType
 
 from mergerepl.agent.feed_window import FeedWindow
 from mergerepl.changes import ROWGUID
+from mergerepl.delta import merge
+from mergerepl.delta.plain_files import read_columns
+from mergerepl.engine.errors import gone_reason
+from mergerepl.engine.in_memory import broadcast_if_few, keep_in_memory, let_go
+from mergerepl.engine.made_once import made_once
 from mergerepl.errors import CaptureError
 from mergerepl.model.article import PublishedArticle
-from mergerepl.store import delta
-from mergerepl.store.engine_errors import gone_reason
-from mergerepl.store.images import (
+from mergerepl.rows.images import (
     identity_value,
     image_type,
     rowguid_of_image,
     unlike_generated,
     with_readable,
 )
-from mergerepl.store.in_memory import broadcast_if_few, keep_in_memory, let_go
-from mergerepl.store.key_bounds import KeyBounds, bound_measures, bounds_found, within_bounds
-from mergerepl.store.made_once import made_once
-from mergerepl.store.plain_files import read_columns
-from mergerepl.store.sql import quote
+from mergerepl.rows.key_bounds import KeyBounds, bound_measures, bounds_found, within_bounds
+from mergerepl.rows.sql import quote
 from triggers.errors import DuplicateKeyError, FeedGapError, NullKeyError
 from triggers.net_changes import (
     AFTER,
@@ -88,7 +88,7 @@ def materialised_net(spark: SparkSession, window: FeedWindow) -> tuple[DataFrame
 
 def _feed(spark: SparkSession, window: FeedWindow, *, by_files: Sequence[int]) -> DataFrame | None:
     first, last = window.user_commits[0].version, window.user_commits[-1].version
-    return delta.read_feed(
+    return merge.read_feed(
         spark,
         window.table,
         from_version_exclusive=first - 1,
@@ -118,7 +118,7 @@ def _proved_true(spark: SparkSession, window: FeedWindow) -> tuple[DataFrame, di
         ):
             return None
         net, counts = _checked(spark, window, net_changes(feed, article))
-        after = delta.read_version(spark, window.table, window.through_version_inclusive)
+        after = merge.read_version(spark, window.table, window.through_version_inclusive)
         is_true = False
         try:
             is_true = unlike_table(net, after, article).isEmpty()
@@ -136,8 +136,8 @@ def _compared(spark: SparkSession, window: FeedWindow) -> tuple[DataFrame, dict[
     """Return what `materialised_net` does, from whole versions. Raises: FeedGapError if the old one is gone."""
     log.warning("%s: %s; comparing versions instead", window.table, window.gap)
     try:
-        before = delta.read_version(spark, window.table, window.from_version_exclusive)
-        after = delta.read_version(spark, window.table, window.through_version_inclusive)
+        before = merge.read_version(spark, window.table, window.from_version_exclusive)
+        after = merge.read_version(spark, window.table, window.through_version_inclusive)
         return _checked(spark, window, compared_versions(before, after, window.article))
     except (PySparkException, Py4JJavaError) as error:
         if gone_reason(error) is None:
@@ -263,8 +263,8 @@ def _refuse_keys(window: FeedWindow, nulls: int, duplicates: list[str]) -> None:
 def _decided(spark: SparkSession, window: FeedWindow, net: DataFrame) -> DataFrame:
     """Return the net changes without doubtful ones: those keys are looked up before and after the users' commits."""
     first = window.user_commits[0].version
-    before = delta.read_version(spark, window.table, first - 1)
-    after = delta.read_version(spark, window.table, window.through_version_inclusive)
+    before = merge.read_version(spark, window.table, first - 1)
+    after = merge.read_version(spark, window.table, window.through_version_inclusive)
     return decided(net, before, after, window.article).withColumn(HALF_UPDATES, F.lit(0))
 
 

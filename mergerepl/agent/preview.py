@@ -10,7 +10,7 @@ from mergerepl import changes
 from mergerepl.agent.stage import StagedArticle
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.results import ConflictPreview
-from mergerepl.store.images import readable
+from mergerepl.rows.images import readable
 from mergerepl.store.staged_rows import read_staged
 
 SHOWN = 100

@@ -15,7 +15,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mergerepl.store.deltalog import as_seen, head_version, is_as_seen
+from mergerepl.delta.log import as_seen, head_version, is_as_seen
 
 if TYPE_CHECKING:
     from mergerepl.model.results import SessionResult

@@ -13,14 +13,14 @@ from mergerepl.agent.identity import AFRESH
 from mergerepl.agent.session_result import session_result
 from mergerepl.agent.subscription import row_about
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
-from mergerepl.changeset import (
+from mergerepl.delta.log import TruncatedLogError, head_version, is_delta_table
+from mergerepl.errors import EnumerationError
+from mergerepl.store.changeset import (
     Changeset,
     drop,
     read_changeset,
     staged_folders,
 )
-from mergerepl.errors import EnumerationError
-from mergerepl.store.deltalog import TruncatedLogError, head_version, is_delta_table
 from mergerepl.store.replica import Replica, is_another_commit
 from mergerepl.systables.catalog import SubscriptionState
 from triggers.errors import FeedGapError

@@ -16,14 +16,14 @@ from enumeration.enum_changes import enum_changes
 from enumeration.get_metadata import get_metadata
 from mergerepl import changes
 from mergerepl.agent.capture import CapturedArticle
-from mergerepl.changeset import ArticleWork
+from mergerepl.delta.plain_files import write_files
+from mergerepl.engine.in_memory import Kept
+from mergerepl.engine.made_once import made_once
+from mergerepl.engine.passed import passed
 from mergerepl.errors import StoreError
 from mergerepl.model.article import PublishedArticle
-from mergerepl.store.in_memory import Kept
-from mergerepl.store.key_bounds import bound_measures, bounds_found
-from mergerepl.store.made_once import made_once
-from mergerepl.store.passed import passed
-from mergerepl.store.plain_files import write_files
+from mergerepl.rows.key_bounds import bound_measures, bounds_found
+from mergerepl.store.changeset import ArticleWork
 from mergerepl.store.replica import Replica
 from mergerepl.store.runs import SEQ, current_rows, read_runs
 from mergerepl.systables import genhistory

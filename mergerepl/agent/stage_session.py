@@ -23,15 +23,15 @@ from mergerepl.agent.sides import AT_ONCE, SideState, as_if_committed, committed
 from mergerepl.agent.stage import Enumerated, StagedArticle, changeset_rows, stage_article
 from mergerepl.agent.subscription import is_client
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
-from mergerepl.changeset import (
-    Changeset,
-    write_durably,
-)
+from mergerepl.engine.in_memory import Kept
 from mergerepl.failpoints import failpoint
 from mergerepl.lineage.value import agent_nickname
 from mergerepl.model.progress import Progress
+from mergerepl.store.changeset import (
+    Changeset,
+    write_durably,
+)
 from mergerepl.store.control import Row
-from mergerepl.store.in_memory import Kept
 
 log = logging.getLogger(__name__)
 

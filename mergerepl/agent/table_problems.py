@@ -1,10 +1,10 @@
 """What is wrong with an article's table as it is now, for `status`: what the next session refuses or must bridge."""
 
 from mergerepl.agent.feed_window import schema_problem
+from mergerepl.delta.table_facts import read_table_facts
 from mergerepl.errors import StoreError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.publish.check_article import write_problem
-from mergerepl.publish.table_facts import read_table_facts
 from mergerepl.store.captured_table import metadata_when_captured
 from mergerepl.store.replica import Replica
 

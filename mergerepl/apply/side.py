@@ -12,12 +12,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from mergerepl import changes
-from mergerepl.changeset import ArticleWork, Changeset, SideWork
+from mergerepl.delta import appended, merge
+from mergerepl.delta.log import APPLY_STEP, Commit, CommitMark
+from mergerepl.delta.merge import Transaction
 from mergerepl.failpoints import failpoint
 from mergerepl.model.article import PublishedArticle
-from mergerepl.store import appended, delta
-from mergerepl.store.delta import Transaction
-from mergerepl.store.deltalog import APPLY_STEP, Commit, CommitMark
+from mergerepl.store.changeset import ArticleWork, Changeset, SideWork
 from mergerepl.store.replica import Replica
 from mergerepl.store.runs import contents_rows, tombstone_rows
 from mergerepl.store.staged_rows import read_staged
@@ -85,7 +85,7 @@ def merge_article(
     """
     article = side.articles[work.nickname]
     failpoint(f"{side.name}.before_merge")
-    commit = delta.merge_rows(
+    commit = merge.merge_rows(
         spark,
         changeset.rows(work.nickname),
         side.replica.table(article),
@@ -124,7 +124,7 @@ def recorded_rows(
 def next_seq(root: Path, last_seq: int) -> int:
     """Return the number of a replica's next run: above the committed one and above what a crash left."""
     tables = (root / FOLDER / name for name in (contents.NAME, tombstone.NAME))
-    return max([last_seq, *(delta.transaction_version(table, RUN_APP_ID) for table in tables)]) + 1
+    return max([last_seq, *(merge.transaction_version(table, RUN_APP_ID) for table in tables)]) + 1
 
 
 def append_run(

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from deltalake import DeltaTable
 
-from mergerepl.store.sql import quote
+from mergerepl.rows.sql import quote
 
 HQ: Final = "hq"
 NORTH: Final = "north"

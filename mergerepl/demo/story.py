@@ -104,10 +104,10 @@ def _publish(sites: Sites, tables: Mapping[str, Any], emit: Emit) -> api.Project
 
 def _edit(sites: Sites, cast: Cast, emit: Emit) -> None:
     """Change rows everywhere; nobody knows of the others."""
-    from mergerepl import spark
+    from mergerepl.engine import session as engine
 
     _heading(emit, 2, "Work apart: every site changes its own copy, with whatever writes Delta tables")
-    session = spark.session()
+    session = engine.session()
     shown = Shown(("site", "with", "what", ">rows"))
     for edit in edits(sites, cast, session):
         shown.add(edit.site, edit.tool, edit.statement, edit.do(sites))

@@ -238,8 +238,8 @@ def conflict_frame(
     """
     from pyspark.sql import functions as F
 
-    from mergerepl.store.engine_errors import told_plainly
-    from mergerepl.store.sql import quote
+    from mergerepl.engine.errors import told_plainly
+    from mergerepl.rows.sql import quote
 
     replica = Replica(root).require()
     chosen = article_named(replica, article, publication)

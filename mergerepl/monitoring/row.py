@@ -9,17 +9,17 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+from mergerepl.delta.log import CHAR_VARCHAR, head_version
 from mergerepl.errors import ConfigurationError, MergeReplError, SchemaMismatchError, StoreError
 from mergerepl.lineage.value import covers, merge
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.results import ColumnVersion, RowInfo, RowReplicaInfo
-from mergerepl.model.rowguid import KeyValue, base_type, key_value, rowguid_of
 from mergerepl.monitoring.parties import article_named, members
 from mergerepl.monitoring.waiting import head_or_problem
-from mergerepl.store.arrow_values import python_values
+from mergerepl.rows.arrow_values import python_values
+from mergerepl.rows.rowguid import KeyValue, base_type, key_value, rowguid_of
 from mergerepl.store.captured_table import require_columns
 from mergerepl.store.control import Row, column_names, quoted, read_rows, text_literal, timestamp_literal
-from mergerepl.store.deltalog import CHAR_VARCHAR, head_version
 from mergerepl.store.replica import Replica, ReplicaInfo
 from mergerepl.systables import contents
 
@@ -187,7 +187,7 @@ def _row(
         if problem is not None:
             return None, problem
         # What delta-rs cannot read (deletion vectors, column mapping, newer types), Spark can.
-        from mergerepl.store.engine_errors import told_plainly
+        from mergerepl.engine.errors import told_plainly
 
         try:
             with told_plainly(f"reading a row of '{table}'"):
@@ -231,12 +231,12 @@ def _row_by_spark(table: Path, article: PublishedArticle, values: Sequence[KeyVa
     """Raises: SchemaMismatchError if the table lacks a published column."""
     from pyspark.sql import functions as F
 
-    from mergerepl import spark
-    from mergerepl.store.delta import read_version
-    from mergerepl.store.images import comparable
-    from mergerepl.store.sql import quote
+    from mergerepl.delta.merge import read_version
+    from mergerepl.engine import session as engine
+    from mergerepl.rows.images import comparable
+    from mergerepl.rows.sql import quote
 
-    rows = read_version(spark.session(), table, head_version(table))
+    rows = read_version(engine.session(), table, head_version(table))
     require_columns(article, table, rows.columns)
     types = {field.name: field.dataType for field in rows.schema}
     for name, value in zip(article.identity, values, strict=True):

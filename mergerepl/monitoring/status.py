@@ -5,13 +5,13 @@ from enum import IntEnum
 from pathlib import Path
 
 from mergerepl.changes import PUBLISHER
-from mergerepl.changeset import MANIFEST
 from mergerepl.errors import MergeReplError, StoreError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.publication import Tracking
 from mergerepl.model.results import ArticleStatus, ReplicaStatus, SubscriptionStatus
 from mergerepl.monitoring.parties import others, publication_name, subscriber_root
 from mergerepl.monitoring.waiting import NO_VERSION, Uncaptured, uncaptured, unsent_generations
+from mergerepl.store.changeset import MANIFEST
 from mergerepl.store.control import Row, count_rows
 from mergerepl.store.replica import Replica, ReplicaInfo
 from mergerepl.systables import conflicts_info

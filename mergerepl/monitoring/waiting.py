@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from enumeration.generations import generations_to_send, make_generation
+from mergerepl.delta.log import Commit, commits, head_version, is_delta_table
 from mergerepl.errors import MergeReplError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.store.control import Row
-from mergerepl.store.deltalog import Commit, commits, head_version, is_delta_table
 from mergerepl.store.replica import Replica, ReplicaInfo
 
 NO_VERSION = -1

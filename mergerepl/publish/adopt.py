@@ -2,19 +2,19 @@
 
 from pathlib import Path
 
+from mergerepl.delta.merge import read_version
+from mergerepl.delta.plain_files import foreign_file
+from mergerepl.delta.properties import missing_properties, set_properties
+from mergerepl.delta.table_facts import TableFacts, read_table_facts
+from mergerepl.engine.session import require_utc
 from mergerepl.errors import PublicationError
 from mergerepl.failpoints import failpoint
 from mergerepl.publish.check_rows import check_generated
-from mergerepl.publish.properties import missing_properties, set_properties
-from mergerepl.publish.table_facts import TableFacts, read_table_facts
 from mergerepl.publish.unfinished import article_table
 from mergerepl.publish.work import Work
+from mergerepl.rows.images import with_readable
 from mergerepl.snapshot.compare_rows import KEY_PREFIX, differing_rows
-from mergerepl.spark import require_utc
 from mergerepl.store.control import Row
-from mergerepl.store.delta import read_version
-from mergerepl.store.images import with_readable
-from mergerepl.store.plain_files import foreign_file
 
 MOST_NAMED = 5
 

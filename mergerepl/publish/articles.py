@@ -6,20 +6,20 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from mergerepl.delta.log import commits
+from mergerepl.delta.properties import describe, missing_properties, set_properties
+from mergerepl.delta.table_facts import TableFacts, read_table_facts
+from mergerepl.delta.types import Field
 from mergerepl.errors import PublicationError
 from mergerepl.failpoints import failpoint
 from mergerepl.model.publication import Article
 from mergerepl.model.results import PlanStep
 from mergerepl.publish.check_article import check_article, published_fields
-from mergerepl.publish.column_types import Field
-from mergerepl.publish.properties import describe, missing_properties, set_properties
 from mergerepl.publish.replica_state import note_captured
 from mergerepl.publish.rows import article_row
 from mergerepl.publish.system_tables import add_image_columns, create_conflict_table
-from mergerepl.publish.table_facts import TableFacts, read_table_facts
 from mergerepl.publish.work import Step, Work
 from mergerepl.store.control import ControlPlane
-from mergerepl.store.deltalog import commits
 from mergerepl.systables import catalog
 from mergerepl.systables.conflicts_info import conflict_table_name
 

@@ -7,12 +7,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from mergerepl.delta.log import commits, is_delta_table
+from mergerepl.delta.properties import describe, missing_properties, set_properties
+from mergerepl.delta.table_facts import TableFacts, read_table_facts
+from mergerepl.delta.types import ddl_of
 from mergerepl.errors import MergeReplError, PublicationError, StoreError
 from mergerepl.failpoints import failpoint
 from mergerepl.model.publication import Article, Subscription
 from mergerepl.model.results import PlanStep
-from mergerepl.publish.column_types import ddl_of
-from mergerepl.publish.properties import describe, missing_properties, set_properties
 from mergerepl.publish.replica_state import (
     ReplicaState,
     change_info,
@@ -20,13 +22,11 @@ from mergerepl.publish.replica_state import (
     same_place,
 )
 from mergerepl.publish.rows import article_settings, definition, publication_settings, subscription_settings
-from mergerepl.publish.table_facts import TableFacts, read_table_facts
 from mergerepl.publish.unfinished import article_table, drop_unfinished
 from mergerepl.publish.unsent import unsent_changes
 from mergerepl.publish.work import Step, Work
 from mergerepl.store.captured_table import table_gone
 from mergerepl.store.control import ControlPlane, Row, edited_table
-from mergerepl.store.deltalog import commits, is_delta_table
 from mergerepl.systables import catalog
 from mergerepl.systables.catalog import SubscriberKind, SubscriptionState, SyncKind
 from mergerepl.systables.table import SystemTable

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from mergerepl.delta.log import DEFAULT_EXPRESSION, GENERATION_EXPRESSION, LOG_FOLDER, is_delta_table
+from mergerepl.delta.table_facts import TableFacts, read_table_facts
+from mergerepl.delta.types import USER_DEFINED, Field, ddl_of, leaf_types, nested_names
 from mergerepl.errors import PublicationError, StoreError
 from mergerepl.model.publication import Article
-from mergerepl.publish.column_types import USER_DEFINED, Field, ddl_of, leaf_types, nested_names
-from mergerepl.publish.table_facts import TableFacts, read_table_facts
-from mergerepl.store.deltalog import DEFAULT_EXPRESSION, GENERATION_EXPRESSION, LOG_FOLDER, is_delta_table
 from mergerepl.systables.conflicts_info import CONFLICT_COLUMNS
 
 Problem = tuple[str, str]

@@ -12,18 +12,18 @@ from pathlib import Path
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from mergerepl.delta.merge import read_version
+from mergerepl.delta.plain_files import foreign_file, read_columns
+from mergerepl.delta.table_facts import TableFacts
+from mergerepl.engine.session import require_utc
 from mergerepl.errors import PublicationError
 from mergerepl.model.publication import Article, Tracking
 from mergerepl.publish.check_article import published_fields
 from mergerepl.publish.partition_texts import text_rules
-from mergerepl.publish.table_facts import TableFacts
 from mergerepl.publish.text_lengths import length_rules
+from mergerepl.rows.images import unlike_generated, with_readable
+from mergerepl.rows.sql import quote
 from mergerepl.snapshot.replica_table import is_computable
-from mergerepl.spark import require_utc
-from mergerepl.store.delta import read_version
-from mergerepl.store.images import unlike_generated, with_readable
-from mergerepl.store.plain_files import foreign_file, read_columns
-from mergerepl.store.sql import quote
 
 MOST_NAMED = 5
 MOST_TEXTS_NAMED = 3

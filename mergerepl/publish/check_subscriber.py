@@ -3,17 +3,17 @@
 import os
 from pathlib import Path
 
+from mergerepl.delta.log import CHAR_VARCHAR, GENERATION_EXPRESSION, is_delta_table
+from mergerepl.delta.table_facts import TableFacts, read_table_facts
+from mergerepl.delta.types import Field, bare, ddl_of
 from mergerepl.errors import PublicationError, StoreError
 from mergerepl.model.publication import Subscription, SyncType
 from mergerepl.publish.changes import columns_changed
 from mergerepl.publish.check_article import column_problem, table_problem
-from mergerepl.publish.column_types import Field, bare, ddl_of
 from mergerepl.publish.replica_state import ReplicaState
-from mergerepl.publish.table_facts import TableFacts, read_table_facts
 from mergerepl.publish.unfinished import article_table, check_unwritten, is_unfinished, is_vacant
 from mergerepl.publish.work import Work
 from mergerepl.store.control import Row
-from mergerepl.store.deltalog import CHAR_VARCHAR, GENERATION_EXPRESSION, is_delta_table
 from mergerepl.store.lease import check_not_held
 from mergerepl.systables.catalog import SubscriptionState
 from mergerepl.systables.table import FOLDER

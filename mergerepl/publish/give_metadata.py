@@ -9,14 +9,14 @@ from pyspark.sql import functions as F
 
 from enumeration.generations import make_generation, received_generation, with_nickname
 from mergerepl.apply.side import RUN_APP_ID, next_seq
+from mergerepl.delta.appended import delete_where
+from mergerepl.delta.log import CommitMark, head_version
+from mergerepl.delta.merge import Transaction
 from mergerepl.failpoints import failpoint
 from mergerepl.publish.replica_state import ReplicaState, change_info
 from mergerepl.publish.work import Work
 from mergerepl.snapshot.copy_metadata import copy_metadata
-from mergerepl.store.appended import delete_where
 from mergerepl.store.control import ControlPlane, Row
-from mergerepl.store.delta import Transaction
-from mergerepl.store.deltalog import CommitMark, head_version
 from mergerepl.store.runs import delete_runs_after
 from mergerepl.systables import catalog, contents, genhistory, replinfo, tombstone
 from mergerepl.systables.genhistory import GenStatus

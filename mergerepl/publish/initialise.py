@@ -10,13 +10,18 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from mergerepl.delta.create import create_table
+from mergerepl.delta.log import CDF_PROPERTY, CommitMark
+from mergerepl.delta.merge import Transaction
+from mergerepl.delta.properties import retention_properties
+from mergerepl.delta.table_facts import TableFacts, read_table_facts
+from mergerepl.delta.types import Field
+from mergerepl.engine.session import require_utc
 from mergerepl.failpoints import failpoint
 from mergerepl.model.publication import Subscription, SyncType
 from mergerepl.publish.adopt import adopt
 from mergerepl.publish.changes import columns_changed
-from mergerepl.publish.column_types import Field
 from mergerepl.publish.give_metadata import forget_metadata, give_metadata, last_generation
-from mergerepl.publish.properties import retention_properties
 from mergerepl.publish.replica_state import (
     ReplicaState,
     note_captured,
@@ -24,7 +29,6 @@ from mergerepl.publish.replica_state import (
 )
 from mergerepl.publish.rows import definition, info_row, publication_row, rows_at_subscriber
 from mergerepl.publish.system_tables import add_image_columns, create_conflict_table, create_replica
-from mergerepl.publish.table_facts import TableFacts, read_table_facts
 from mergerepl.publish.unfinished import (
     article_table,
     drop_unfinished,
@@ -34,12 +38,8 @@ from mergerepl.publish.unfinished import (
 )
 from mergerepl.publish.work import Work
 from mergerepl.snapshot.copy_rows import copy_rows
-from mergerepl.snapshot.new_table import create_table
 from mergerepl.snapshot.replica_table import is_computable, replica_table
-from mergerepl.spark import require_utc
 from mergerepl.store.control import ControlPlane, Row
-from mergerepl.store.delta import Transaction
-from mergerepl.store.deltalog import CDF_PROPERTY, CommitMark
 from mergerepl.store.replica import Replica
 from mergerepl.systables import catalog
 from mergerepl.systables.catalog import SubscriptionState

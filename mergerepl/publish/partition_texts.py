@@ -6,8 +6,8 @@ from collections.abc import Collection
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from mergerepl.publish.table_facts import TableFacts
-from mergerepl.store.sql import quote
+from mergerepl.delta.table_facts import TableFacts
+from mergerepl.rows.sql import quote
 
 _NULL_NAME = "__HIVE_DEFAULT_PARTITION__"
 _LONGEST_NAME = 255

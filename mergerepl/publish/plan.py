@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from mergerepl.delta.table_facts import read_table_facts
 from mergerepl.errors import SchemaMismatchError
 from mergerepl.failpoints import failpoint
 from mergerepl.model.progress import Progress
@@ -38,7 +39,6 @@ from mergerepl.publish.situation import (
     rows_of_new,
 )
 from mergerepl.publish.system_tables import create_replica
-from mergerepl.publish.table_facts import read_table_facts
 from mergerepl.publish.work import Agent, Step, Work
 from mergerepl.snapshot.replica_table import CONSTRAINT_PREFIX, is_computable, uncomputable
 from mergerepl.store.control import ControlPlane, Row

@@ -6,6 +6,8 @@ from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
 
+from mergerepl.delta.table_facts import TableFacts
+from mergerepl.delta.types import ddl_of
 from mergerepl.model.publication import (
     PUBLISHER_PRIORITY,
     Article,
@@ -15,8 +17,6 @@ from mergerepl.model.publication import (
     Subscription,
 )
 from mergerepl.publish.check_article import published_fields
-from mergerepl.publish.column_types import ddl_of
-from mergerepl.publish.table_facts import TableFacts
 from mergerepl.store.control import Row
 from mergerepl.systables import replinfo
 from mergerepl.systables.catalog import ArticleState, SubscriberKind, SubscriptionState, SyncKind, SyncStatus

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from mergerepl.delta.log import is_delta_table
+from mergerepl.delta.table_facts import TableFacts
 from mergerepl.errors import CaptureError, PublicationError, SchemaMismatchError, StoreError
 from mergerepl.model.article import published_article
 from mergerepl.model.progress import Progress
@@ -25,12 +27,10 @@ from mergerepl.publish.rows import (
 )
 from mergerepl.publish.staged import StagedSession
 from mergerepl.publish.system_tables import free_nickname
-from mergerepl.publish.table_facts import TableFacts
 from mergerepl.publish.unfinished import article_table, check_unwritten, is_unfinished
 from mergerepl.publish.work import Agent, Work
 from mergerepl.store.captured_table import check_captured_table
 from mergerepl.store.control import Row
-from mergerepl.store.deltalog import is_delta_table
 from mergerepl.store.replica import Replica, ReplicaInfo, no_subscriptions, refuse_older_bookkeeping
 from mergerepl.systables import genhistory
 from mergerepl.systables.catalog import ArticleState, SubscriptionState

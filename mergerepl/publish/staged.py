@@ -29,7 +29,7 @@ def staged_sessions(root: Path) -> tuple[StagedSession, ...]:
     folders = sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
     if not folders:
         return ()
-    from mergerepl.changeset import read_changeset
+    from mergerepl.store.changeset import read_changeset
 
     manifests = [changeset.manifest for path in folders if (changeset := read_changeset(path)) is not None]
     return tuple(

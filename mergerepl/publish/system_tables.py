@@ -10,13 +10,13 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mergerepl.publish.column_types import Field, ddl_of, field, json_of, nullable
-from mergerepl.publish.properties import retention_properties
-from mergerepl.publish.table_facts import read_table_facts
-from mergerepl.snapshot.new_table import NewTable, create_table, features_of
+from mergerepl.delta.create import NewTable, create_table, features_of
+from mergerepl.delta.log import STATS_PROPERTY, CommitMark, is_delta_table
+from mergerepl.delta.properties import retention_properties
+from mergerepl.delta.table_facts import read_table_facts
+from mergerepl.delta.types import Field, ddl_of, field, json_of, nullable
+from mergerepl.rows.sql import quote
 from mergerepl.store.control import CHECKPOINT_INTERVAL, ControlPlane, Row
-from mergerepl.store.deltalog import STATS_PROPERTY, CommitMark, is_delta_table
-from mergerepl.store.sql import quote
 from mergerepl.systables import conflicts_info, contents, registry, replinfo, tombstone
 from mergerepl.systables.contents import row_column
 from mergerepl.systables.table import FOLDER

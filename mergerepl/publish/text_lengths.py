@@ -8,8 +8,8 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from mergerepl.publish.table_facts import TableFacts
-from mergerepl.store.sql import quote
+from mergerepl.delta.table_facts import TableFacts
+from mergerepl.rows.sql import quote
 
 
 def length_rules(table: TableFacts, columns: Collection[str]) -> dict[str, Column]:

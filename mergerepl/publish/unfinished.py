@@ -5,10 +5,10 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+from mergerepl.delta.log import CommitMark, commits, head_version, is_delta_table, log_path, read_commit
 from mergerepl.errors import PublicationError, StoreError
 from mergerepl.failpoints import failpoint
 from mergerepl.store.control import Row
-from mergerepl.store.deltalog import CommitMark, commits, head_version, is_delta_table, log_path, read_commit
 from mergerepl.systables import contents
 from mergerepl.systables.table import FOLDER
 

@@ -8,10 +8,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mergerepl.delta.log import CommitMark
 from mergerepl.model.progress import Progress
 from mergerepl.model.publication import Publication
 from mergerepl.model.results import PlanStep
-from mergerepl.store.deltalog import CommitMark
 from mergerepl.store.lease import record_jvm
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Work:
     @cached_property
     def spark(self) -> "SparkSession":
         """The session, started when the first step needs it."""
-        from mergerepl.spark import session
+        from mergerepl.engine.session import session
 
         spark = session()
         self._record_jvm()
@@ -67,7 +67,7 @@ class Work:
 
     def _record_jvm(self) -> None:
         """Note the JVM that writes for us, so that whoever comes after a kill waits for its end."""
-        from mergerepl.spark import jvm_pid
+        from mergerepl.engine.session import jvm_pid
 
         for root in self.held:
             record_jvm(root, jvm_pid())

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from mergerepl.store.images import image_type, row_image, same_image
-from mergerepl.store.sql import quote
+from mergerepl.rows.images import image_type, row_image, same_image
+from mergerepl.rows.sql import quote
 
 KEY_PREFIX = "k"
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from mergerepl.delta.appended import append, read
+from mergerepl.delta.merge import Transaction
 from mergerepl.failpoints import failpoint
-from mergerepl.store.appended import append, read
-from mergerepl.store.delta import Transaction
 from mergerepl.systables import contents, tombstone
 from mergerepl.systables.contents import (
     GENERATION,

@@ -6,9 +6,9 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from mergerepl.store.delta import Transaction, append, read_version
-from mergerepl.store.deltalog import find_own_commit
-from mergerepl.store.sql import quote
+from mergerepl.delta.log import find_own_commit
+from mergerepl.delta.merge import Transaction, append, read_version
+from mergerepl.rows.sql import quote
 
 
 def copy_rows(

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
-from mergerepl.publish.column_types import Field
-from mergerepl.publish.table_facts import TableFacts, clustering_columns
-from mergerepl.snapshot.new_table import NewTable
-from mergerepl.store.sql import quote
+from mergerepl.delta.create import NewTable
+from mergerepl.delta.table_facts import TableFacts, clustering_columns
+from mergerepl.delta.types import Field
+from mergerepl.rows.sql import quote
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -4,10 +4,10 @@ from collections.abc import Collection
 from pathlib import Path
 
 from mergerepl.changes import PUBLISHER
+from mergerepl.delta.log import TableMetadata, head_version, is_delta_table
 from mergerepl.errors import CaptureError, SchemaMismatchError, StoreError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.store.control import reason_of
-from mergerepl.store.deltalog import TableMetadata, head_version, is_delta_table
 from mergerepl.store.replica import Replica, ReplicaInfo
 
 

@@ -10,9 +10,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mergerepl.delta.log import as_seen, is_as_seen, is_delta_table, log_path, read_commit
 from mergerepl.errors import StoreError
-from mergerepl.store.arrow_values import python_values
-from mergerepl.store.deltalog import as_seen, is_as_seen, is_delta_table, log_path, read_commit
+from mergerepl.rows.arrow_values import python_values
 from mergerepl.systables.table import FOLDER, SystemTable
 
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from mergerepl.delta.log import is_delta_table, is_folder, log_path
 from mergerepl.errors import (
     ConfigurationError,
     EnumerationError,
@@ -17,7 +18,6 @@ from mergerepl.errors import (
 from mergerepl.model.article import PublishedArticle, published_article
 from mergerepl.roots import is_absent
 from mergerepl.store.control import ControlPlane, Row, edited_table
-from mergerepl.store.deltalog import is_delta_table, is_folder, log_path
 from mergerepl.store.unedited import refuse_edited
 from mergerepl.systables import catalog, contents, genhistory, registry, replinfo, tombstone
 from mergerepl.systables.table import FOLDER, Plane

@@ -21,12 +21,12 @@ from mergerepl.changes import (
     ROWGUID,
     TOMBSTONE_TYPE,
 )
+from mergerepl.delta import appended
+from mergerepl.engine.in_memory import Kept, broadcast_if_few
+from mergerepl.engine.made_once import made_once
+from mergerepl.engine.passed import passed
 from mergerepl.model.article import PublishedArticle
-from mergerepl.store import appended
-from mergerepl.store.in_memory import Kept, broadcast_if_few
-from mergerepl.store.made_once import made_once
-from mergerepl.store.passed import passed
-from mergerepl.store.sql import struct_type
+from mergerepl.rows.sql import struct_type
 from mergerepl.systables import contents, tombstone
 from mergerepl.systables.contents import COLV1_TYPE, LINEAGE_TYPE, row_column
 

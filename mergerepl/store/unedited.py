@@ -6,9 +6,9 @@ known where it is not, and it would be overwritten without a word. The log tells
 
 from pathlib import Path
 
+from mergerepl.delta.log import TruncatedLogError, head_version, read_commit
 from mergerepl.errors import StoreError
-from mergerepl.store.deltalog import TruncatedLogError, head_version, read_commit
-from mergerepl.store.sql import quote
+from mergerepl.rows.sql import quote
 
 
 def refuse_edited(table: Path) -> None:

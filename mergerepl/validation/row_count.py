@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from mergerepl.store.deltalog import head_version
+from mergerepl.delta.log import head_version
 
 
 def row_count(table: Path) -> int:
@@ -31,9 +31,9 @@ def _count_in_log(table: Path, version: int) -> int | None:
 
 
 def _count_by_spark(table: Path, version: int) -> int:
-    from mergerepl import spark
-    from mergerepl.store.delta import read_version
-    from mergerepl.store.engine_errors import told_plainly
+    from mergerepl.delta.merge import read_version
+    from mergerepl.engine import session as engine
+    from mergerepl.engine.errors import told_plainly
 
     with told_plainly(f"counting the rows of '{table}'"):
-        return read_version(spark.session(), table, version).count()
+        return read_version(engine.session(), table, version).count()

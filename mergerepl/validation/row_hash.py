@@ -6,8 +6,8 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from mergerepl.store.images import comparable
-from mergerepl.store.sql import quote
+from mergerepl.rows.images import comparable
+from mergerepl.rows.sql import quote
 
 _MICROSECONDS = {
     "ignoreNullFields": "false",

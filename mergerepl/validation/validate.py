@@ -49,13 +49,13 @@ def validate_subscription(
             return _only_at_one_side(at_publisher, at_subscriber, here, there, level)
         if level == ROWCOUNT:
             return _compare_counts(here.name, at_publisher.table(here), at_subscriber.table(there))
-        from mergerepl import spark
-        from mergerepl.store.engine_errors import told_plainly
+        from mergerepl.engine import session as engine
+        from mergerepl.engine.errors import told_plainly
         from mergerepl.validation.compare_tables import compare_tables
 
         tables = at_publisher.table(here), at_subscriber.table(there)
         with told_plainly(f"comparing '{tables[0]}' with '{tables[1]}'"):
-            return compare_tables(spark.session(), here, there, *tables)
+            return compare_tables(engine.session(), here, there, *tables)
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         return tuple(replace(compared, publication=publication) for compared in pool.map(compare, pairs))

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from mergerepl import spark as engine
 from mergerepl.cli.main import main
+from mergerepl.engine import session as engine
 from mergerepl.report.table import printable
 from mergerepl.store import lease
 from tests.networks import Network

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from mergerepl.snapshot.new_table import NewTable, create_table
-from mergerepl.store.deltalog import CommitMark
+from mergerepl.delta.create import NewTable, create_table
+from mergerepl.delta.log import CommitMark
 from mergerepl.systables import replinfo
 from tests.bad_inputs.changed_tables import (
     BOTH,

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from mergerepl.delta.log import CommitMark, head_version, log_path
 from mergerepl.store.control import ControlPlane, Row
-from mergerepl.store.deltalog import CommitMark, head_version, log_path
 from mergerepl.systables import catalog, conflicts_info, genhistory, replinfo, sessions
 from mergerepl.systables.table import SystemTable
 from tests.bad_inputs.conftest import Refused, run

@@ -11,7 +11,7 @@ import yaml
 from click.testing import Result
 from pyspark.sql import SparkSession
 
-from mergerepl.store.deltalog import head_version
+from mergerepl.delta.log import head_version
 from tests.bad_inputs.conftest import message_of, run
 
 pytestmark = pytest.mark.spark

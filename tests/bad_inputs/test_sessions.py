@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from mergerepl import spark as engine
 from mergerepl.engine import jars, java
+from mergerepl.engine import session as engine
 from mergerepl.store.control import ControlPlane
 from mergerepl.store.lease import lease
 from mergerepl.systables import catalog, genhistory, replinfo

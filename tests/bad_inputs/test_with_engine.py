@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from mergerepl.store.deltalog import head_version
+from mergerepl.delta.log import head_version
 from tests.bad_inputs.changed_tables import Schema, altered
 from tests.bad_inputs.conftest import Refused, run, state_of
 from tests.networks import Network, commit, write_table

@@ -14,9 +14,9 @@ from pyspark.sql import SparkSession
 
 import mergerepl
 from mergerepl.agent import carry_out
+from mergerepl.delta.log import head_version
 from mergerepl.errors import EnumerationError
 from mergerepl.failpoints import FailpointError
-from mergerepl.store.deltalog import head_version
 from mergerepl.store.replica import Replica, ReplicaInfo
 from tests.faults.sessions import NORTH, apply_without_north, die, edit_file, row
 from tests.properties.engine_network import EngineNetwork, Setting

@@ -17,10 +17,10 @@ from pyspark.sql import SparkSession
 import mergerepl
 from mergerepl.agent import carry_out
 from mergerepl.apply.side import Side
-from mergerepl.changeset import Changeset
+from mergerepl.delta import merge
+from mergerepl.engine.errors import COMMIT_CONFLICTS
 from mergerepl.errors import CommitConflictError
-from mergerepl.store import delta
-from mergerepl.store.engine_errors import COMMIT_CONFLICTS
+from mergerepl.store.changeset import Changeset
 from mergerepl.store.replica import Replica
 from tests.faults.sessions import paused_sync, row
 from tests.networks import Pair, Site, publish
@@ -285,11 +285,11 @@ def test_inv_31_a_merge_that_loses_every_commit_ends_with_its_session_staged(
         raise COMMIT_CONFLICTS[0]("another writer was first")
 
     with monkeypatch.context() as context:
-        context.setattr(delta, "_merge", lost)
-        context.setattr(delta, "RETRY_WAIT_S", 0)
+        context.setattr(merge, "_merge", lost)
+        context.setattr(merge, "RETRY_WAIT_S", 0)
         with pytest.raises(CommitConflictError, match=r"lost 8 commits in a row.*stays staged; run again"):
             engine.sync("north")
-    assert len(tried) == delta.COMMIT_ATTEMPTS
+    assert len(tried) == merge.COMMIT_ATTEMPTS
     assert hub.subscriptions() == before
     assert engine.rows("hub")["k0"][0] == "a"
     assert engine.sync("north").recovered == 1

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from mergerepl.store import delta, runs
+from mergerepl.delta import merge
+from mergerepl.store import runs
 from tests.properties.engine_network import EngineNetwork, Setting
 from tests.properties.reference import Row, Subscriber
 from tests.properties.shrinking import assert_equal
@@ -59,7 +60,7 @@ def layout(
     confs |= {"spark.sql.files.maxRecordsPerFile": "200", "spark.databricks.delta.snapshotPartitions": "3"}
     confs = confs if request.param == "fine" else {}
     before = {name: spark.conf.get(name, None) for name in confs}
-    new_session = delta.new_session
+    new_session = merge.new_session
 
     def alike(of: SparkSession) -> SparkSession:
         session = new_session(of)
@@ -67,7 +68,7 @@ def layout(
             session.conf.set(name, value)
         return session
 
-    monkeypatch.setattr(delta, "new_session", alike)
+    monkeypatch.setattr(merge, "new_session", alike)
     for name, value in confs.items():
         spark.conf.set(name, value)
     yield

@@ -8,12 +8,12 @@ from deltalake import DeltaTable as LogTable
 from pyspark.sql import DataFrame, SparkSession
 
 from mergerepl.agent.capture_replica import capture_held
+from mergerepl.delta.types import field
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.progress import NoProgress
 from mergerepl.model.publication import (
     Article,
 )
-from mergerepl.publish.column_types import field
 from mergerepl.store.replica import Replica
 from tests.networks import Hub
 

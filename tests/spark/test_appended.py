@@ -12,12 +12,12 @@ from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql import functions as F
 
 from mergerepl.changes import ROWGUID
+from mergerepl.delta import appended
+from mergerepl.delta.log import STATS_PROPERTY, CommitMark, find_own_commit
+from mergerepl.delta.merge import Transaction
+from mergerepl.delta.plain_files import plain_files, read_columns
+from mergerepl.engine.passed import passed
 from mergerepl.errors import CommitConflictError, StoreError
-from mergerepl.store import appended
-from mergerepl.store.delta import Transaction
-from mergerepl.store.deltalog import STATS_PROPERTY, CommitMark, find_own_commit
-from mergerepl.store.passed import passed
-from mergerepl.store.plain_files import plain_files, read_columns
 
 pytestmark = pytest.mark.spark
 

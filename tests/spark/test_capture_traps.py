@@ -16,8 +16,8 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
 import mergerepl
+from mergerepl.delta.log import head_version
 from mergerepl.errors import CaptureError, SchemaMismatchError
-from mergerepl.store.deltalog import head_version
 from tests.networks import Site, versions
 from triggers.errors import DuplicateKeyError, FeedGapError, NullKeyError
 

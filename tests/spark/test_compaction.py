@@ -7,7 +7,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from mergerepl.agent import compaction
-from mergerepl.store.appended import file_count
+from mergerepl.delta.appended import file_count
 from mergerepl.store.replica import Replica
 from tests.properties.engine_network import EngineNetwork, Setting
 from tests.properties.reference import Subscriber
@@ -63,7 +63,7 @@ def test_appended_tables_are_joined_when_they_are_due_and_stay_what_they_were(
 
 def test_large_files_are_left_alone(spark: SparkSession, replica_dir: Path) -> None:
     """Joining costs what was appended since, not all there is: a file of 16 MB is never written again."""
-    from mergerepl.store.appended import join_small_files
+    from mergerepl.delta.appended import join_small_files
 
     table = replica_dir / "grown"
     noise = "substring(sha2(cast(rand(7) as string), 512), 1, 120) as text"

@@ -9,10 +9,10 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
 import mergerepl
+from mergerepl.delta.log import CHAR_VARCHAR, head_version
+from mergerepl.delta.table_facts import read_table_facts
 from mergerepl.errors import ApplyError, CaptureError, EngineError, SchemaMismatchError
 from mergerepl.publish.replica_state import note_captured
-from mergerepl.publish.table_facts import read_table_facts
-from mergerepl.store.deltalog import CHAR_VARCHAR, head_version
 from tests.networks import Pair, commit
 
 

@@ -14,8 +14,8 @@ from deltalake import DeltaTable as LogReader
 from pyspark.sql import SparkSession
 
 from mergerepl import doctor
-from mergerepl import spark as engine
 from mergerepl.engine import confs
+from mergerepl.engine import session as engine
 from mergerepl.errors import EngineError
 
 pytestmark = pytest.mark.spark
@@ -201,7 +201,7 @@ def is_running(pid: int) -> bool:
 
 
 def test_jvm_ends_when_its_process_is_killed() -> None:
-    script = "from mergerepl import spark; spark.session(); print(spark.jvm_pid(), flush=True); input()"
+    script = "from mergerepl.engine.session import *; session(); print(jvm_pid(), flush=True); input()"
     with start_python(script) as process:
         assert process.stdout is not None
         jvm = int(process.stdout.readline())
@@ -215,26 +215,26 @@ def test_jvm_ends_when_its_process_is_killed() -> None:
 
 
 PASSING_OVER = """
-from mergerepl import spark
+from mergerepl.engine import session as engine
 from mergerepl.engine import confs
 from mergerepl.errors import EngineError
-from mergerepl.store.delta import Transaction, marked_session
-from mergerepl.store.deltalog import CommitMark
+from mergerepl.delta.merge import Transaction, marked_session
+from mergerepl.delta.log import CommitMark
 
 ours = confs.session_confs
 confs.session_confs = lambda **terms: ours(**terms) | dict.fromkeys(confs.PASSES_OVER_FILES, "true")
-session = spark.session()
+session = engine.session()
 try:
-    spark.session()
+    engine.session()
 except EngineError as error:
     # As the message says.
     for statement in str(error).split("`")[1::2]:
         eval(statement, {"spark": session})
-assert spark.session() is session
+assert engine.session() is session
 
 for name in confs.PASSES_OVER_FILES:
     assert session.newSession().conf.get(name) == "true", "what the JVM was started with comes back"
-    assert spark.new_session(session).conf.get(name) == "false"
+    assert engine.new_session(session).conf.get(name) == "false"
     marked = marked_session(session, Transaction("app", 1, CommitMark("session", "step")))
     assert marked.conf.get(name) == "false"
 """
@@ -249,22 +249,22 @@ def test_sessions_of_one_write_fail_at_missing_files_whatever_the_jvm_was_starte
 LIFE = """
 import os, signal
 from pathlib import Path
-from mergerepl import spark
+from mergerepl.engine import session as engine
 
-first = spark.session()
-folder, pid = spark._embedded[0].scratch, spark.jvm_pid()
+first = engine.session()
+folder, pid = engine._embedded[0].scratch, engine.jvm_pid()
 assert first.range(3).count() == 3
 assert "PYSPARK_GATEWAY_SECRET" not in os.environ
-spark.stop()
-assert spark.jvm_pid() is None
+engine.stop()
+assert engine.jvm_pid() is None
 assert not folder.exists()
 assert not Path(f"/proc/{pid}").exists(), "reaped"
 
-assert spark.session().range(4).count() == 4, "a second engine in the same process"
-os.kill(spark.jvm_pid(), signal.SIGKILL)
-spark._embedded[0].process.wait()
-assert spark.session().range(5).count() == 5, "a killed JVM is replaced"
-print(spark._embedded[0].java.source, spark.jvm_pid())
+assert engine.session().range(4).count() == 4, "a second engine in the same process"
+os.kill(engine.jvm_pid(), signal.SIGKILL)
+engine._embedded[0].process.wait()
+assert engine.session().range(5).count() == 5, "a killed JVM is replaced"
+print(engine._embedded[0].java.source, engine.jvm_pid())
 """
 
 

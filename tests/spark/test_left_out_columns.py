@@ -8,10 +8,10 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
+from mergerepl.delta import merge
+from mergerepl.delta.table_facts import read_table_facts
 from mergerepl.model.article import published_article
-from mergerepl.publish.table_facts import read_table_facts
 from mergerepl.snapshot.replica_table import replica_table
-from mergerepl.store import delta
 from tests.networks import article_row
 from tests.spark.memory import frames_in_memory
 
@@ -36,7 +36,7 @@ def test_rows_come_back_with_what_can_be_read_only(
     kept = frames_in_memory(spark)
 
     def yielded(*wanted: str) -> list[tuple[object, ...]]:
-        with delta._with_left_out(source, table, told, {"c0": ("1", "9")}, 0, wanted) as (found, fields):
+        with merge._with_left_out(source, table, told, {"c0": ("1", "9")}, 0, wanted) as (found, fields):
             columns = ["action", "c0", "c1", *fields.values()]
             return [tuple(row) for row in found.select(columns).sort("action").collect()]
 

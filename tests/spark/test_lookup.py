@@ -7,7 +7,8 @@ import pytest
 from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 
-from mergerepl.store import appended, runs
+from mergerepl.delta import appended
+from mergerepl.store import runs
 from mergerepl.store.replica import Replica
 from tests.properties.engine_network import EngineNetwork, Setting
 from tests.properties.reference import Subscriber

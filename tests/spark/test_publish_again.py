@@ -17,14 +17,14 @@ from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 
 from mergerepl import api, failpoints
+from mergerepl.delta.log import CommitMark
+from mergerepl.delta.table_facts import read_table_facts
+from mergerepl.delta.types import field
 from mergerepl.errors import CaptureError, LeaseError, PublicationError
 from mergerepl.model.publication import Article, ConflictLogging
 from mergerepl.model.results import ApplyResult, SessionResult
-from mergerepl.publish.column_types import field
 from mergerepl.publish.system_tables import create_conflict_table
-from mergerepl.publish.table_facts import read_table_facts
 from mergerepl.store.control import ControlPlane
-from mergerepl.store.deltalog import CommitMark
 from mergerepl.systables import catalog, genhistory
 from tests.networks import Hub
 from tests.spark.publishing import orders

@@ -14,14 +14,14 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+from mergerepl.delta.log import CommitMark, head_version, read_commit
+from mergerepl.delta.table_facts import read_table_facts
 from mergerepl.errors import LeaseError, PublicationError
 from mergerepl.model.progress import NoProgress
 from mergerepl.model.publication import Article, SubscriberType, SyncType, Tracking
 from mergerepl.model.results import ApplyResult
 from mergerepl.publish.apply import apply_publication
 from mergerepl.publish.replica_state import read_replica
-from mergerepl.publish.table_facts import read_table_facts
-from mergerepl.store.deltalog import CommitMark, head_version, read_commit
 from mergerepl.store.lease import lease
 from mergerepl.store.replica import commit_text
 from mergerepl.systables import catalog, genhistory, registry, replinfo

@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 
 from mergerepl.agent.capture_replica import capture_replica
 from mergerepl.config import load
+from mergerepl.delta.table_facts import read_table_facts
 from mergerepl.errors import PublicationError, StoreError
 from mergerepl.model.progress import NoProgress
 from mergerepl.model.publication import (
@@ -25,7 +26,6 @@ from mergerepl.model.publication import (
     Tracking,
 )
 from mergerepl.publish.apply import apply_publication
-from mergerepl.publish.table_facts import read_table_facts
 from mergerepl.store.control import ControlPlane
 from mergerepl.store.replica import Replica
 from mergerepl.systables import catalog, genhistory, replinfo

@@ -21,12 +21,12 @@ from pyspark.sql import SparkSession
 
 from mergerepl import failpoints
 from mergerepl.config import load
+from mergerepl.delta.table_facts import read_table_facts
+from mergerepl.delta.types import ddl_of
 from mergerepl.errors import PublicationError
 from mergerepl.model.publication import Article, SubscriberType, SyncType
 from mergerepl.publish import apply
 from mergerepl.publish.apply import apply_publication
-from mergerepl.publish.column_types import ddl_of
-from mergerepl.publish.table_facts import read_table_facts
 from mergerepl.store.control import ControlPlane, Row
 from mergerepl.systables import catalog, genhistory, registry, replinfo
 from tests.bad_inputs.changed_tables import with_lines

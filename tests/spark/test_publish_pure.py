@@ -4,8 +4,8 @@ from datetime import timedelta
 
 import pytest
 
-from mergerepl.publish.column_types import ddl_of, json_of, leaf_types, nullable
-from mergerepl.publish.properties import interval_of, retention_properties
+from mergerepl.delta.properties import interval_of, retention_properties
+from mergerepl.delta.types import ddl_of, json_of, leaf_types, nullable
 from mergerepl.systables import registry
 
 LOG, FILES = "delta.logRetentionDuration", "delta.deletedFileRetentionDuration"

@@ -9,13 +9,13 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from mergerepl.delta.table_facts import read_table_facts
 from mergerepl.errors import ConfigurationError, MergeReplError, PublicationError, StoreError
 from mergerepl.model.progress import NoProgress
 from mergerepl.model.publication import Article, Subscription, SyncType, Tracking
 from mergerepl.publish.adopt import check_same_rows
-from mergerepl.publish.table_facts import read_table_facts
 from mergerepl.publish.work import Agent, Work
-from mergerepl.store.sql import literal
+from mergerepl.rows.sql import literal
 from tests.networks import Hub
 from tests.spark.publishing import column, orders
 from tests.spark.unpublishable import (

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from mergerepl.model.rowguid import KeyValue, key_text, key_value, rowguid_of
-from mergerepl.store.images import derived_rowguid
+from mergerepl.rows.images import derived_rowguid
+from mergerepl.rows.rowguid import KeyValue, key_text, key_value, rowguid_of
 
 pytestmark = pytest.mark.spark
 

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.functions import expr
 
 from mergerepl import api
-from mergerepl.publish.table_facts import clustering_columns, read_table_facts
+from mergerepl.delta.table_facts import clustering_columns, read_table_facts
 from tests.networks import Hub
 from tests.spark.publishing import orders
 

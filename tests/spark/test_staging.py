@@ -18,10 +18,10 @@ from mergerepl.agent.sides import (
     open_sides,
     with_windows,
 )
+from mergerepl.engine.passed import passed
 from mergerepl.errors import StoreError
 from mergerepl.failpoints import FailpointError
 from mergerepl.lineage import columns as lineage
-from mergerepl.store.passed import passed
 from mergerepl.store.replica import Replica
 from mergerepl.store.staged_rows import read_staged
 from tests.properties.engine_network import EngineNetwork, Setting

@@ -13,10 +13,10 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 import mergerepl
-from mergerepl import spark as engine
+from mergerepl.delta.log import head_version, log_path
+from mergerepl.engine import session as engine
 from mergerepl.engine.confs import PASSES_OVER_FILES
 from mergerepl.errors import CaptureError, EngineError, SchemaMismatchError
-from mergerepl.store.deltalog import head_version, log_path
 from tests.networks import Site, versions
 
 

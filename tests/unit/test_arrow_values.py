@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 
-from mergerepl.store.arrow_values import python_values
+from mergerepl.rows.arrow_values import python_values
 from mergerepl.store.control import read_rows
 
 DATES = pa.array([3789000, -735000, 18000, None], pa.int32()).cast(pa.date32())

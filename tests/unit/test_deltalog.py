@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from mergerepl.delta.log import Commit, log_path, read_commit
 from mergerepl.errors import StoreError
-from mergerepl.store.deltalog import Commit, log_path, read_commit
 
 
 def commit_of(table: Path, *actions: dict[str, Any]) -> Commit:

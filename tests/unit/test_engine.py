@@ -10,8 +10,8 @@ from typing import ClassVar
 
 import pytest
 
-from mergerepl import spark as engine
 from mergerepl.engine import archive, cache, confs, jars, java, jvm, network
+from mergerepl.engine import session as engine
 from mergerepl.errors import EngineError
 
 

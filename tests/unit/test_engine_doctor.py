@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from mergerepl import doctor, spark
+from mergerepl import doctor
 from mergerepl.doctor import Check, Status
 from mergerepl.engine import jars
+from mergerepl.engine import session as engine
 from mergerepl.store import lease
 
 
@@ -107,7 +108,7 @@ def test_an_engine_that_the_disk_keeps_from_starting_is_one_finding(monkeypatch:
     def full(**_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/tmp/mergerepl-1")
 
-    monkeypatch.setattr(spark, "session", full)
+    monkeypatch.setattr(engine, "session", full)
     found = doctor.checks(start_engine=True)
     engine = check("engine", found)
     assert (engine.status, len(found) > 5) == (Status.FAIL, True)

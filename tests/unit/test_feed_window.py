@@ -10,10 +10,10 @@ import pytest
 from deltalake import DeltaTable
 
 from mergerepl.agent.feed_window import FeedWindow, feed_window, schema_problem
+from mergerepl.delta.log import CommitMark, TableMetadata, log_path
+from mergerepl.delta.table_facts import read_table_facts
+from mergerepl.engine.errors import gone_reason
 from mergerepl.errors import SchemaMismatchError, StoreError
-from mergerepl.publish.table_facts import read_table_facts
-from mergerepl.store.deltalog import CommitMark, TableMetadata, log_path
-from mergerepl.store.engine_errors import gone_reason
 from mergerepl.store.replica import Replica
 from tests.networks import Network, commit
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mergerepl.store.key_bounds import above_odd, below_unpadded
+from mergerepl.rows.key_bounds import above_odd, below_unpadded
 
 # Few letters, so that texts are alike: below a space, a space, the next one, after the surrogates.
 TEXTS = st.text("\x00\t !ab~\ue000", max_size=4)

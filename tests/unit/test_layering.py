@@ -21,23 +21,23 @@ PHASES = {"triggers", "enumeration", "conflict"}
 
 BASE = {
     "mergerepl.changes",
-    "mergerepl.changeset",
+    "mergerepl.store.changeset",
     "mergerepl.errors",
     "mergerepl.failpoints",
     "mergerepl.lineage",
     "mergerepl.model",
     "mergerepl.roots",
     "mergerepl.settings",
-    "mergerepl.spark",
+    "mergerepl.engine.session",
     "mergerepl.store",
     "mergerepl.systables",
 }
 # Of the store, a phase may use what computes columns and text; it reads and writes no table.
 PURE_STORE = {
-    "mergerepl.store.images",
-    "mergerepl.store.made_once",
-    "mergerepl.store.passed",
-    "mergerepl.store.sql",
+    "mergerepl.rows.images",
+    "mergerepl.engine.made_once",
+    "mergerepl.engine.passed",
+    "mergerepl.rows.sql",
 }
 PURE = {
     "mergerepl.changes",
@@ -59,11 +59,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "mergerepl.__main__": {"mergerepl.cli"},
     "mergerepl.errors": set(),
     # To let a test end the JVM, too.
-    "mergerepl.failpoints": {"mergerepl.spark"},
+    "mergerepl.failpoints": {"mergerepl.engine.session"},
     "mergerepl.model": {"mergerepl.errors"},
     "mergerepl.systables": {"mergerepl.model", "mergerepl.errors"},
     "mergerepl.changes": {"mergerepl.model", "mergerepl.systables"},
-    "mergerepl.changeset": {
+    "mergerepl.store.changeset": {
         "mergerepl.changes",
         "mergerepl.errors",
         "mergerepl.model",
@@ -73,7 +73,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "mergerepl.roots": {"mergerepl.errors"},
     "mergerepl.settings": {"mergerepl.errors"},
     "mergerepl.engine": {"mergerepl.errors"},
-    "mergerepl.spark": {"mergerepl.engine", "mergerepl.errors", "mergerepl.settings"},
+    "mergerepl.engine.session": {"mergerepl.engine", "mergerepl.errors", "mergerepl.settings"},
     "mergerepl.store": BASE,
     "mergerepl.configuration": {"mergerepl.errors", "mergerepl.model", "mergerepl.roots"},
     "mergerepl.config": {
@@ -228,7 +228,12 @@ def test_only_settings_and_the_engine_read_the_environment():
         for node in ast.walk(tree)
         if isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv")
     }
-    assert readers <= {"mergerepl.settings", "mergerepl.engine", "mergerepl.spark", "mergerepl.failpoints"}
+    assert readers <= {
+        "mergerepl.settings",
+        "mergerepl.engine",
+        "mergerepl.engine.session",
+        "mergerepl.failpoints",
+    }
 
 
 def test_inv_40_no_phase_reads_a_clock():
@@ -253,7 +258,7 @@ def test_only_spark_makes_a_session():
         for node in ast.walk(tree)
         if isinstance(node, ast.Attribute) and node.attr in ("newSession", "builder")
     }
-    assert makers == {"mergerepl.spark"}
+    assert makers == {"mergerepl.engine.session"}
 
 
 def test_library_code_does_not_print():

@@ -6,7 +6,7 @@ from decimal import Decimal
 
 import pytest
 
-from mergerepl.model.rowguid import key_text, key_value, rowguid_of
+from mergerepl.rows.rowguid import key_text, key_value, rowguid_of
 
 LONGEST = "12345678901234567890.123456789012345678"
 

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mergerepl.delta.log import CDF_PROPERTY, DEFAULT_EXPRESSION, CommitMark, log_path
+from mergerepl.delta.types import Field, leaf_types
 from mergerepl.errors import StoreError
-from mergerepl.publish.column_types import Field, leaf_types
-from mergerepl.store.deltalog import CDF_PROPERTY, DEFAULT_EXPRESSION, CommitMark, log_path
 
 _READER_FEATURES = frozenset({"timestampNtz", "deletionVectors", "variantType"})
 

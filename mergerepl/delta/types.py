@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from mergerepl.store.deltalog import CHAR_VARCHAR
-from mergerepl.store.sql import quote
+from mergerepl.delta.log import CHAR_VARCHAR
+from mergerepl.rows.sql import quote
 
 Json = Any
 """A type of a Delta schema: a name, or an object for struct, array, map and Spark's user-defined types."""

@@ -13,14 +13,14 @@ from pyspark.sql import functions as F
 
 from mergerepl import changes
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
-from mergerepl.changeset import Changeset, Manifest, SideWork
+from mergerepl.delta import appended
+from mergerepl.delta.log import CommitMark
+from mergerepl.delta.merge import Transaction
+from mergerepl.engine.passed import passed
 from mergerepl.failpoints import failpoint
 from mergerepl.model.article import PublishedArticle
-from mergerepl.store import appended
-from mergerepl.store.delta import Transaction
-from mergerepl.store.deltalog import CommitMark
-from mergerepl.store.images import image_type, readable
-from mergerepl.store.passed import passed
+from mergerepl.rows.images import image_type, readable
+from mergerepl.store.changeset import Changeset, Manifest, SideWork
 from mergerepl.store.replica import Replica
 from mergerepl.store.staged_rows import read_staged
 from mergerepl.systables import conflicts_info

@@ -22,13 +22,13 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
+from mergerepl.delta.log import STATS_PROPERTY, CommitMark, head_version
+from mergerepl.delta.merge import USER_METADATA, Transaction, read_back
+from mergerepl.delta.plain_files import plain_files, read_files, schema_of, write_files
+from mergerepl.engine.session import new_session
 from mergerepl.errors import CommitConflictError, StoreError
-from mergerepl.spark import new_session
+from mergerepl.rows.sql import quote
 from mergerepl.store.control import reason_of, refuse_empty_commit
-from mergerepl.store.delta import USER_METADATA, Transaction, read_back
-from mergerepl.store.deltalog import STATS_PROPERTY, CommitMark, head_version
-from mergerepl.store.plain_files import plain_files, read_files, schema_of, write_files
-from mergerepl.store.sql import quote
 from mergerepl.systables.contents import SEQ
 
 Bounds = Mapping[str, tuple[int | None, int | None]]

@@ -16,9 +16,9 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from mergerepl.store.delta import read_version
-from mergerepl.store.deltalog import CHAR_VARCHAR, is_foreign
-from mergerepl.store.sql import quote
+from mergerepl.delta.log import CHAR_VARCHAR, is_foreign
+from mergerepl.delta.merge import read_version
+from mergerepl.rows.sql import quote
 
 logger = logging.getLogger(__name__)
 

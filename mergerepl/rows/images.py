@@ -10,7 +10,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from mergerepl.store.sql import quote
+from mergerepl.rows.sql import quote
 
 
 def row_image(columns: Sequence[str]) -> Column:

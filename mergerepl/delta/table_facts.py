@@ -6,9 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mergerepl.errors import StoreError
-from mergerepl.publish.column_types import Field
-from mergerepl.store.deltalog import (
+from mergerepl.delta.log import (
     CHAR_VARCHAR,
     CHECKPOINT,
     LOG_FOLDER,
@@ -18,6 +16,8 @@ from mergerepl.store.deltalog import (
     log_path,
     read_commit,
 )
+from mergerepl.delta.types import Field
+from mergerepl.errors import StoreError
 
 _ACTIONS = ("metaData", "protocol", "domainMetadata")
 _CLUSTERING = "delta.clustering"

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from mergerepl.delta.log import CDF_PROPERTY, CommitMark, find_own_commit, head_version
+from mergerepl.delta.table_facts import TableFacts
 from mergerepl.errors import PublicationError
-from mergerepl.publish.table_facts import TableFacts
-from mergerepl.store.deltalog import CDF_PROPERTY, CommitMark, find_own_commit, head_version
-from mergerepl.store.sql import literal, quote
+from mergerepl.rows.sql import literal, quote
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -77,8 +77,8 @@ def set_properties(
     """
     if not properties:
         return head_version(table.path)
-    from mergerepl.spark import new_session
-    from mergerepl.store.engine_errors import cause_of, engine_answers
+    from mergerepl.engine.errors import cause_of, engine_answers
+    from mergerepl.engine.session import new_session
 
     marked = new_session(spark)
     marked.conf.set("spark.databricks.delta.commitInfo.userMetadata", mark.to_user_metadata())

@@ -8,7 +8,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from mergerepl.model.article import PublishedArticle
-from mergerepl.store.sql import quote
+from mergerepl.rows.sql import quote
 
 KeyBounds = Mapping[str, tuple[str, str]]
 """The lowest and the highest value of identity fields, as text."""

@@ -25,15 +25,15 @@ from mergerepl.changes import (
     ROW,
     Action,
 )
+from mergerepl.delta.log import Commit, CommitMark, find_own_commit, head_version
+from mergerepl.engine.errors import COMMIT_CONFLICTS, gone_reason
+from mergerepl.engine.in_memory import keep_in_memory, let_go
+from mergerepl.engine.session import new_session
 from mergerepl.errors import CommitConflictError
 from mergerepl.model.article import PublishedArticle
-from mergerepl.spark import new_session
-from mergerepl.store.deltalog import Commit, CommitMark, find_own_commit, head_version
-from mergerepl.store.engine_errors import COMMIT_CONFLICTS, gone_reason
-from mergerepl.store.images import all_true, identity_value, same_value
-from mergerepl.store.in_memory import keep_in_memory, let_go
-from mergerepl.store.key_bounds import KeyBounds, within_bounds
-from mergerepl.store.sql import quote
+from mergerepl.rows.images import all_true, identity_value, same_value
+from mergerepl.rows.key_bounds import KeyBounds, within_bounds
+from mergerepl.rows.sql import quote
 from mergerepl.store.staged_rows import read_staged
 
 log = logging.getLogger(__name__)
