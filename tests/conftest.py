@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from pyspark.sql import SparkSession
 
+from tests import folder_budgets
 from tests.interpreted import interpreted
 
 # The first example of a Spark test pays for a cold JVM; on a busy machine drawing is slow too.
@@ -76,6 +77,11 @@ def replica_dir(worker_folder: Path) -> Path:
     folder = worker_folder / uuid.uuid4().hex[:12]
     folder.mkdir()
     return folder
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let no folder of tests take more than its budget."""
+    folder_budgets.pytest_configure(config)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

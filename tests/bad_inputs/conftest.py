@@ -1,9 +1,10 @@
 """The one check of a refusal: exit code, one message, and nothing changed."""
 
-import hashlib
 import json
 import os
 import re
+import shutil
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from mergerepl.cli.main import main
-from mergerepl.delta.log import LOG_FOLDER, head_version
 from mergerepl.engine import session as engine
-from mergerepl.errors import StoreError
 from mergerepl.report.table import printable
 from mergerepl.store import lease
-from tests.bad_inputs.network import Network
+from tests.networks import Network
 
 Refused = Callable[..., str]
 
@@ -36,29 +35,26 @@ def run(*arguments: object) -> Result:
 
 
 def state_of(folder: Path) -> dict[str, object]:
-    """Return every path below a folder with what is there, and every Delta table with its version."""
+    """Return every path below a folder with what is there.
+
+    A file is known by its inode, size and time: what is written in its place, even the same again, is a change.
+    """
     found: dict[str, object] = {}
-    for path in sorted(folder.rglob("*")):
-        name = str(path.relative_to(folder))
-        if path.is_symlink():
-            found[name] = f"-> {os.readlink(path)}"
-        elif path.is_dir():
-            found[name] = "folder"
-            if path.name == LOG_FOLDER:
-                found[f"version of {name}"] = _version(path.parent)
-        elif path.name == lease.LOCK_FILE:
-            # Its text says who held it last; what counts is that nobody does.
-            found[name] = lease.holder(path.parent)
-        else:
-            found[name] = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "special"
+    for parent, folders, files in os.walk(folder):
+        for name in folders:
+            path = os.path.join(parent, name)
+            found[path] = os.readlink(path) if os.path.islink(path) else "folder"
+        for name in files:
+            path = os.path.join(parent, name)
+            # The text of a lock says who held it last; what counts is that nobody does.
+            found[path] = lease.holder(Path(parent)) if name == lease.LOCK_FILE else _file(path)
     return found
 
 
-def _version(table: Path) -> int | None:
-    try:
-        return head_version(table)
-    except StoreError:
-        return None
+def _file(path: str) -> tuple[object, ...]:
+    status = os.lstat(path)
+    link = os.readlink(path) if os.path.islink(path) else None
+    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_mode, link
 
 
 @pytest.fixture
@@ -72,37 +68,84 @@ def no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def folder(replica_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working directory of a test; what is in it must be as before after a refusal."""
-    monkeypatch.chdir(replica_dir)
+def folder(
+    request: pytest.FixtureRequest, worker_folder: Path, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    """The working directory of a test, empty; what is in it must be as before after a refusal.
+
+    Tests that need no engine have the same path all the time, so that a network can be copied as it is.
+    """
     monkeypatch.delenv("MERGEREPL_DEBUG", raising=False)
-    return replica_dir
+    folder = replica_dir
+    if "spark" not in request.fixturenames:
+        folder = worker_folder / "here"
+        if folder.exists():
+            # Moving it is quicker than deleting it, and what a failed test left can be looked at.
+            folder.rename(worker_folder / f"was-here-{uuid.uuid4().hex[:12]}")
+        folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def made_once(worker_folder: Path) -> Path:
+    """A copy of the network that was made in the folder which all tests without an engine have."""
+    here, aside = worker_folder / "here", worker_folder / "made-once"
+    here.mkdir()
+    Network(here)
+    here.rename(aside)
+    return aside
 
 
 @pytest.fixture
-def network(folder: Path) -> Network:
+def network(request: pytest.FixtureRequest, made_once: Path, folder: Path) -> Network:
     """Three replicas in step."""
-    return Network(folder)
+    if "spark" in request.fixturenames:
+        return Network(folder)
+    shutil.copytree(made_once, folder, dirs_exist_ok=True)
+    return Network(folder, is_there=True)
+
+
+@pytest.fixture(scope="session")
+def shown_in_json() -> set[tuple[object, ...]]:
+    """Kinds of refusals that this process has compared with what `--json` says of them."""
+    return set()
 
 
 @pytest.fixture
-def refused(folder: Path) -> Refused:
-    """Check a refusal, as text and as JSON; return its message."""
+def refused(request: pytest.FixtureRequest, folder: Path, shown_in_json: set[tuple[object, ...]]) -> Refused:
+    """Check a refusal; return its message.
+
+    A refusal as JSON is compared with the text once for each mistake (a test and its exit code), command and form of
+    the message: from the error on, both go the same way.
+    """
 
     def check(*arguments: object, code: int, says: tuple[str, ...]) -> str:
         before = state_of(folder)
         message = message_of(run(*arguments), code)
-        in_json = run(*arguments, "--json")
-        assert in_json.exit_code == code
-        assert in_json.stderr == ""
-        error = json.loads(in_json.stdout)["error"]
-        assert _told(error["message"]) == _told(message)
-        assert error["transient"] is (code == 3)
+        kind = (request.function, *map(str, arguments[:1]), code, *_form(message))
+        if kind not in shown_in_json:
+            _check_json(*arguments, code=code, message=message)
+            shown_in_json.add(kind)
         assert state_of(folder) == before, "a refusal changes nothing"
         assert [part for part in says if part not in message] == [], message
         return message
 
     return check
+
+
+def _form(message: str) -> tuple[bool, bool]:
+    """Return what text and JSON write each in a way of its own: several lines, and escapes."""
+    return "\n" in message.strip(), "\\" in message or not message.isascii()
+
+
+def _check_json(*arguments: object, code: int, message: str) -> None:
+    in_json = run(*arguments, "--json")
+    assert in_json.exit_code == code
+    assert in_json.stderr == ""
+    error = json.loads(in_json.stdout)["error"]
+    assert _told(error["message"]) == _told(message)
+    assert error["transient"] is (code == 3)
 
 
 def _told(message: str) -> list[str]:

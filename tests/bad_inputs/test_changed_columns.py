@@ -11,9 +11,7 @@ import pytest
 from mergerepl.delta.create import NewTable, create_table
 from mergerepl.delta.log import CommitMark
 from mergerepl.systables import replinfo
-from tests.bad_inputs.conftest import Refused, run
-from tests.bad_inputs.network import FILE, PROPERTIES, Network, commit
-from tests.bad_inputs.test_sessions import (
+from tests.bad_inputs.changed_tables import (
     BOTH,
     SCHEMA,
     SYNC,
@@ -25,6 +23,8 @@ from tests.bad_inputs.test_sessions import (
     rename,
     retype,
 )
+from tests.bad_inputs.conftest import Refused, run
+from tests.networks import FILE, PROPERTIES, Network, commit
 from tests.spark.publishing import column
 
 pytestmark = pytest.mark.usefixtures("no_engine")

@@ -4,7 +4,7 @@ import pytest
 
 from mergerepl.cli.main import COMMANDS
 from tests.bad_inputs.conftest import Refused, run
-from tests.bad_inputs.network import Network
+from tests.networks import Network
 
 pytestmark = pytest.mark.usefixtures("no_engine", "network")
 

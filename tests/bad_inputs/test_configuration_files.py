@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.bad_inputs.bad_texts import BAD_TEXTS, HOSTILE_NAMES
 from tests.bad_inputs.conftest import Refused
-from tests.bad_inputs.network import FILE, Network, write_table
 from tests.bad_inputs.unprivileged import refused_without_privileges
-from tests.unit.test_config import BAD_TEXTS, HOSTILE_NAMES
+from tests.networks import FILE, Network, write_table
 
 pytestmark = pytest.mark.usefixtures("no_engine")
 

@@ -12,7 +12,7 @@ import pytest
 from mergerepl.store.control import ControlPlane
 from mergerepl.systables import catalog, registry, replinfo
 from tests.bad_inputs.conftest import Refused, run
-from tests.bad_inputs.network import FILE, Network
+from tests.networks import FILE, Network
 
 pytestmark = pytest.mark.usefixtures("no_engine")
 

@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from mergerepl.store.control import ControlPlane, Row
 from mergerepl.systables import catalog, conflicts_info, genhistory, replinfo, sessions
 from mergerepl.systables.table import SystemTable
 from tests.bad_inputs.conftest import Refused, run
-from tests.bad_inputs.network import FILE, Network, commit
+from tests.networks import FILE, Network, commit
 
 pytestmark = pytest.mark.usefixtures("no_engine")
 
@@ -72,11 +72,10 @@ def rows_of(network: Network, table: SystemTable) -> list[Row]:
     }.get(table) or ControlPlane(network.root("hq")).rows(table)
 
 
-def write(table: DeltaTable, schema: pa.Schema, rows: list[Row], *, without: str | None = None) -> None:
+def write(table: DeltaTable, schema: pa.Schema, rows: list[Row], *, without: Sequence[str] = ()) -> None:
     values = pa.Table.from_pylist(
         [{name: _arrow(row.get(name)) for name in schema.names} for row in rows], schema=schema
-    )
-    values = values.drop_columns([without]) if without else values
+    ).drop_columns(list(without))
     write_deltalake(table.table_uri, values, mode="overwrite", schema_mode="overwrite")
 
 
@@ -84,17 +83,19 @@ def _arrow(value: Any) -> Any:
     return list(value.items()) if isinstance(value, dict) else value
 
 
-def edited(network: Network, table: SystemTable, columns: list[str]) -> Iterator[tuple[str, str]]:
-    """Yield each column without its values and then without itself."""
+def edited(
+    network: Network, table: SystemTable, groups: Iterable[Sequence[str]]
+) -> Iterator[tuple[Sequence[str], str]]:
+    """Yield each group of columns, its table without their values and then without them, and what is to be said of one."""
     for each in (sessions.SESSIONS, table):
         rows, stored = rows_of(network, each), DeltaTable(str(network.system_table("hq", each.name)))
         schema = pa.schema(stored.schema().to_arrow())
         write(stored, schema, rows)
-    for column in columns:
-        write(stored, schema, [{**row, column: None} for row in rows])
-        yield column, f"has no value in column '{column}'"
-        write(stored, schema, rows, without=column)
-        yield column, f"has no column '{column}'"
+    for columns in groups:
+        write(stored, schema, [{**row, **dict.fromkeys(columns)} for row in rows])
+        yield columns, f"has no value in column '{columns[0]}'"
+        write(stored, schema, rows, without=columns)
+        yield columns, f"has no column '{columns[0]}'"
     write(stored, schema, rows)
 
 
@@ -106,7 +107,7 @@ def words_for(command: tuple[str, ...]) -> tuple[str, ...]:
 def test_51_a_needed_value_that_is_gone_is_named(
     network: Network, refused: Refused, table: SystemTable
 ) -> None:
-    for column, how in edited(network, table, table.required):
+    for (column,), how in edited(network, table, [(column,) for column in table.required]):
         for command in NEEDED_BY[table][: None if column == table.required[0] else 1]:
             refused(
                 *words_for(command),
@@ -126,16 +127,32 @@ STOPPED_BY = {
 """What else a command may stop at, and its words; every other column is missed by nobody."""
 
 
-@pytest.mark.parametrize("table", [*NEEDED_BY, sessions.HISTORY], ids=lambda table: table.name)
-def test_51_what_is_not_needed_is_no_bug(network: Network, table: SystemTable) -> None:
-    for column, _ in edited(network, table, [n for n in table.names if n not in table.required]):
+WIDE = (catalog.PUBLICATIONS, catalog.ARTICLES, catalog.SUBSCRIPTIONS)
+"""Tables whose columns that nobody misses are taken away all at once; one after the other, they take half a minute."""
+
+
+@pytest.mark.parametrize(
+    ("table", "each"),
+    [
+        *(pytest.param(table, False, id=f"{table.name} all") for table in WIDE),
+        *(
+            pytest.param(table, True, id=table.name, marks=[pytest.mark.slow] if table in WIDE else [])
+            for table in [*NEEDED_BY, sessions.HISTORY]
+        ),
+    ],
+)
+def test_51_what_is_not_needed_is_no_bug(network: Network, table: SystemTable, each: bool) -> None:
+    missed = [column for name, column in STOPPED_BY if name == table.name]
+    unneeded = [name for name in table.names if name not in (*table.required, *missed)]
+    groups = [[name] for name in unneeded] if each else [unneeded]
+    for columns, _ in edited(network, table, [*groups, *([name] for name in missed)]):
         for command in NEEDED_BY.get(table, (HISTORY,)):
             shown = run(*words_for(command), *(["--dry-run"] if command in (SYNC, APPLY) else []))
-            assert "bug" not in shown.output, (column, command, shown.output)
-            words = STOPPED_BY.get((table.name, column))
+            assert "bug" not in shown.output, (columns, command, shown.output)
+            words = STOPPED_BY.get((table.name, columns[0]))
             if shown.exit_code == 0 or words is None:
                 assert (shown.exit_code, "Error: " in shown.output) == (0, False), (
-                    column,
+                    columns,
                     command,
                     shown.output,
                 )

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from mergerepl import failpoints
 from mergerepl.store import lease
 from tests.bad_inputs.conftest import run, state_of
-from tests.bad_inputs.network import Network
+from tests.networks import Network
 
 SYNC = ("sync", "hq", "--subscriber", "north", "--quiet")
 

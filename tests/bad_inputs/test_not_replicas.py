@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.bad_inputs.conftest import Refused, message_of, run, state_of
-from tests.bad_inputs.network import FILE, Network, write_table
+from tests.networks import FILE, Network, write_table
 
 pytestmark = pytest.mark.usefixtures("no_engine")
 

@@ -13,51 +13,22 @@ from mergerepl.engine import session as engine
 from mergerepl.store.control import ControlPlane
 from mergerepl.store.lease import lease
 from mergerepl.systables import catalog, genhistory, replinfo
+from tests.bad_inputs.changed_tables import (
+    BOTH,
+    CAPTURE,
+    SCHEMA,
+    SYNC,
+    add,
+    altered,
+    drop,
+    no_null,
+    recase,
+    rename,
+    retype,
+    with_lines,
+)
 from tests.bad_inputs.conftest import Refused, message_of, run
-from tests.bad_inputs.network import FILE, Network, commit, write_table
-
-SYNC = ("sync", "hq", "--subscriber", "north")
-CAPTURE = ("capture", "north")
-BOTH = [pytest.param(SYNC, id="sync"), pytest.param(CAPTURE, id="capture")]
-Schema = dict[str, Any]
-
-
-def altered(change: Callable[[Schema], None]) -> Callable[[Path], None]:
-    """Return what commits the table's schema with a change, as another engine could."""
-
-    def alter(table: Path) -> None:
-        text = (table / "_delta_log" / f"{0:020d}.json").read_text()
-        action = next(json.loads(line) for line in text.splitlines() if "metaData" in line)
-        schema = json.loads(action["metaData"]["schemaString"])
-        change(schema)
-        action["metaData"]["schemaString"] = json.dumps(schema)
-        commit(table, {"commitInfo": {"operation": "ALTER TABLE"}}, action)
-
-    return alter
-
-
-def add(schema: Schema) -> None:
-    schema["fields"].append({"name": "extra", "type": "string", "nullable": True, "metadata": {}})
-
-
-def drop(schema: Schema) -> None:
-    schema["fields"].pop()
-
-
-def rename(schema: Schema) -> None:
-    schema["fields"][1]["name"] = "area"
-
-
-def recase(schema: Schema) -> None:
-    schema["fields"][1]["name"] = "Region"
-
-
-def retype(schema: Schema) -> None:
-    schema["fields"][2]["type"] = "string"
-
-
-def no_null(schema: Schema) -> None:
-    schema["fields"][1]["nullable"] = False
+from tests.networks import FILE, Network, commit, write_table
 
 
 def gone(table: Path) -> None:
@@ -126,7 +97,6 @@ def file_elsewhere(name: str) -> Callable[[Path], None]:
 
 
 ELSEWHERE = ("since version 1 (CLONE)", "has files outside its folder", "RESTORE TABLE")
-SCHEMA = ("Schema changes do not travel", "Undo it with ALTER TABLE")
 GAP = (("cannot be read", "its log has a gap", f"{1:020d}.json is missing", "from a copy"),)
 CHANGES: list[Any] = [
     pytest.param(altered(add), ("column 'extra' was added", *SCHEMA), id="67 extra column"),
@@ -240,22 +210,6 @@ def test_25_a_capture_needs_no_table_of_a_subscription_that_has_ended(network: N
     assert (shown.exit_code, shown.stderr) == (0, ""), shown.output
     told = json.loads(run("status", "north", "--json").stdout)
     assert (told["problems"], told["articles"]) == ([], [])
-
-
-def with_lines(network: Network) -> None:
-    """Publish a second article, as far as a publisher without subscribers knows it."""
-    write_table(network.root("hq") / "lines")
-    (row,) = (control := ControlPlane(network.root("hq"))).rows(catalog.ARTICLES)
-    lines = {
-        **row,
-        "name": "lines",
-        "source_table": "lines",
-        "nickname": 2,
-        "artid": "lines",
-        "conflict_table": "x",
-    }
-    control.replace(catalog.ARTICLES, [row, lines])
-    network.stated["articles"].append({"name": "lines", "key": ["id"]})
 
 
 @pytest.mark.usefixtures("no_engine")

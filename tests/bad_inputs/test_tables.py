@@ -14,10 +14,9 @@ from mergerepl.publish.check_paths import check_places
 from mergerepl.store.lease import LOCK_FILE
 from mergerepl.systables.table import FOLDER
 from tests.bad_inputs.conftest import Refused, run
-from tests.bad_inputs.network import FILE, Network, commit, write_table
 from tests.bad_inputs.unprivileged import refused_without_privileges, run_without_privileges
-from tests.spark.publishing import Hub
-from tests.spark.test_publish_refusals import TABLES
+from tests.networks import FILE, Hub, Network, commit, write_table
+from tests.spark.unpublishable import TABLES
 
 pytestmark = pytest.mark.usefixtures("no_engine")
 

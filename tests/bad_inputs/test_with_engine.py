@@ -10,9 +10,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from mergerepl.delta.log import head_version
+from tests.bad_inputs.changed_tables import Schema, altered
 from tests.bad_inputs.conftest import Refused, run, state_of
-from tests.bad_inputs.network import Network, commit, write_table
-from tests.bad_inputs.test_sessions import Schema, altered
+from tests.networks import Network, commit, write_table
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 

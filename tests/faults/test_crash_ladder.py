@@ -13,9 +13,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 import mergerepl
-from mergerepl import failpoints
-from mergerepl.failpoints import FailpointError
-from tests.faults.test_late_commits import row
+from tests.faults.ladder import CAPTURED_BEFORE, LADDER, LATE, SOME
+from tests.faults.sessions import row, stop_at, stopped_at
 from tests.properties.engine_network import EngineNetwork, Rows, Setting
 from tests.properties.reference import Subscriber
 from tests.properties.side_by_side import OPERATIONS, START, Slot, Together, new_model
@@ -42,61 +41,6 @@ def _names_of(argument: ast.expr) -> set[str]:
     parts = [part.value if isinstance(part, ast.Constant) else None for part in argument.values]
     return {"".join(side if part is None else str(part) for part in parts) for side in SIDES}
 
-
-LADDER = (
-    "capture.before_genhistory",
-    "capture.before_contents",
-    "run.before_contents",
-    "run.after_contents",
-    "run.before_tombstone",
-    "run.after_tombstone",
-    "capture.before_replinfo",
-    "capture.after_replinfo",
-    "stage.before_pointer",
-    "stage.before_manifest",
-    "stage.after_manifest",
-    "publisher.before_merge",
-    "publisher.after_merge",
-    "conflicts.before_rows",
-    "conflicts.after_rows",
-    "conflicts.before_info",
-    "conflicts.after_info",
-    "bookkeeping.before_genhistory",
-    "bookkeeping.before_replinfo",
-    "bookkeeping.after_replinfo",
-    "publisher.after_done",
-    "subscriber.before_merge",
-    "subscriber.after_merge",
-    "subscriber.after_done",
-    "watermarks.before_subscriber",
-    "watermarks.after_subscriber",
-    "watermarks.before_publisher",
-    "watermarks.after_publisher",
-    "history.before_publisher",
-    "history.before_articles_of_publisher",
-    "history.before_message_of_publisher",
-    "history.before_subscriber",
-    "history.before_articles_of_subscriber",
-    "history.before_message_of_subscriber",
-    "session.before_drop",
-    "session.before_unlink",
-    "session.after_drop",
-)
-"""In the order in which a session passes them, the publisher's side first: the sides run beside each other."""
-
-CAPTURED_BEFORE = (
-    "generations.before_close",
-    "generations.after_close",
-    # The first run that such a session appends is the one that it applies.
-    "run.before_contents",
-    "run.after_contents",
-    "run.before_tombstone",
-    "run.after_tombstone",
-)
-"""Of a session for which `mergerepl capture` has captured everything."""
-
-LATE = ("late.before_manifest", "late.after_manifest")
-"""Of a session beside which users wrote."""
 
 DURABLE = {
     *("save_info", "save_genhistory", "append_run", "merge_rows", "update_subscription", "delete_runs_after"),
@@ -138,6 +82,7 @@ UNDONE_TOGETHER = {
 
 
 def test_the_ladder_names_every_failpoint() -> None:
+    assert [point for point in LADDER if point in SOME] == [*SOME]
     assert sorted({*LADDER, *CAPTURED_BEFORE, *LATE}) == named_points()
 
 
@@ -193,8 +138,19 @@ def called(function: ast.expr) -> tuple[str, str]:
 
 
 @pytest.mark.timeout(1200)
+@pytest.mark.parametrize(
+    ("ladder", "captured_before"),
+    [
+        pytest.param(SOME, ("run.after_contents",), id="some"),
+        pytest.param(LADDER, CAPTURED_BEFORE, id="all", marks=pytest.mark.slow),
+    ],
+)
 def test_inv_27_28_29_a_session_that_dies_at_every_step_in_turn_ends_as_if_it_had_not(
-    spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession,
+    replica_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    ladder: tuple[str, ...],
+    captured_before: tuple[str, ...],
 ) -> None:
     drawn = random.Random(27)
     setting = Setting((Subscriber("north", "server", 75.0),), "column")
@@ -213,7 +169,7 @@ def test_inv_27_28_29_a_session_that_dies_at_every_step_in_turn_ends_as_if_it_ha
     # A first round, so that tombstones and earlier metadata take part in the next.
     edit(0)
     together.sync("north")
-    remaining = list(LADDER)
+    remaining = list(ladder)
     for number in range(1, 9):
         edit(number)
         states = [read()]
@@ -236,7 +192,7 @@ def test_inv_27_28_29_a_session_that_dies_at_every_step_in_turn_ends_as_if_it_ha
     edit(9)
     for name in engine.names:
         mergerepl.capture(engine.path(name))
-    for point in CAPTURED_BEFORE:
+    for point in captured_before:
         stop_at(point, engine, monkeypatch)
     # One side comes to its end, the other one has done nothing.
     stop_at("publisher.before_merge", engine, monkeypatch, action="raise")
@@ -248,9 +204,28 @@ def test_inv_27_28_29_a_session_that_dies_at_every_step_in_turn_ends_as_if_it_ha
     assert not list((replica_dir / "north" / "_mergerepl" / "staging").glob("*"))
 
 
+SOME_LATE = (
+    *LATE,
+    # The second time is the late round's.
+    "subscriber.after_merge:2",
+)
+ALL_LATE = (
+    *LATE,
+    "conflicts.after_rows",
+    "conflicts.after_info",
+    "subscriber.after_merge:2",
+    "run.before_contents:2",
+    "run.after_contents:2",
+    "bookkeeping.before_replinfo",
+)
+
+
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    "points", [pytest.param(SOME_LATE, id="some"), pytest.param(ALL_LATE, id="all", marks=pytest.mark.slow)]
+)
 def test_inv_31_stopped_while_late_commits_are_taken_in(
-    spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch, points: tuple[str, ...]
 ) -> None:
     snapshot = {key: row("a", "b") for key in ("k00", "k01", "k10")}
     setting = Setting((Subscriber("north", "server", 75.0),), "column")
@@ -263,16 +238,7 @@ def test_inv_31_stopped_while_late_commits_are_taken_in(
     engine.write("north", {"k10": row("late", "late"), "k00": row("a", "late"), "k01": row("late", "n1")})
     staging = engine.path("north") / "_mergerepl" / "staging"
     (staging / "cut short.json.tmp").write_text("{")
-    for point in (
-        *LATE,
-        "conflicts.after_rows",
-        "conflicts.after_info",
-        # The second time is the late round's.
-        "subscriber.after_merge:2",
-        "run.before_contents:2",
-        "run.after_contents:2",
-        "bookkeeping.before_replinfo",
-    ):
+    for point in points:
         stop_at(point, engine, monkeypatch)
     for _ in range(2):
         engine.sync("north")
@@ -286,24 +252,3 @@ def test_inv_31_stopped_while_late_commits_are_taken_in(
     assert sorted(logged) == [("k01", "late", "n1"), ("k01", "n1", "n1")]
     assert engine.sync("north").status == "nothing_to_do"
     assert list(staging.iterdir()) == []
-
-
-def stop_at(
-    point: str, engine: EngineNetwork, monkeypatch: pytest.MonkeyPatch, *, action: str = "stop"
-) -> None:
-    """Run a session that dies at a failpoint."""
-    assert stopped_at(point, engine, monkeypatch, action=action), point
-
-
-def stopped_at(
-    point: str, engine: EngineNetwork, monkeypatch: pytest.MonkeyPatch, *, action: str = "stop"
-) -> bool:
-    """Run a session that stops at a failpoint with all that it does at once; return whether it came there."""
-    failpoints._passed.clear()
-    with monkeypatch.context() as context:
-        context.setenv("MERGEREPL_FAILPOINT", f"{point}={action}")
-        try:
-            engine.sync("north")
-        except FailpointError:
-            return True
-    return False

@@ -18,8 +18,7 @@ from mergerepl.delta.log import head_version
 from mergerepl.errors import EnumerationError
 from mergerepl.failpoints import FailpointError
 from mergerepl.store.replica import Replica, ReplicaInfo
-from tests.faults.test_interrupted import NORTH, apply_without_north, die, edit_file
-from tests.faults.test_late_commits import row
+from tests.faults.sessions import NORTH, apply_without_north, die, edit_file, row
 from tests.properties.engine_network import EngineNetwork, Setting
 from tests.properties.reference import Subscriber
 

@@ -4,21 +4,16 @@ import shutil
 from pathlib import Path
 
 import pytest
-import yaml
 from pyspark.sql import SparkSession
 
 import mergerepl
-from mergerepl import failpoints
 from mergerepl.agent import carry_out
 from mergerepl.errors import EnumerationError, PublicationError, SchemaMismatchError
 from mergerepl.failpoints import FailpointError
 from mergerepl.store.control import Row
 from mergerepl.store.replica import Replica
-from tests.faults.test_late_commits import paused_sync, row
+from tests.faults.sessions import NORTH, apply_without_north, die, edit_file, paused_sync, row
 from tests.properties.engine_network import EngineNetwork, Setting
-from tests.properties.reference import Subscriber
-
-NORTH = Subscriber("north", "server", 75.0)
 
 
 @pytest.fixture
@@ -37,17 +32,6 @@ def stop(engine: EngineNetwork, monkeypatch: pytest.MonkeyPatch) -> object:
         die(engine, monkeypatch, point)
 
     return stopped
-
-
-def die(
-    engine: EngineNetwork, monkeypatch: pytest.MonkeyPatch, point: str, *, direction: str = "both"
-) -> None:
-    """Let a session die at a failpoint."""
-    failpoints._passed.clear()
-    with monkeypatch.context() as context:
-        context.setenv("MERGEREPL_FAILPOINT", f"{point}=raise")
-        with pytest.raises(FailpointError):
-            engine.sync("north", direction)
 
 
 def check(engine: EngineNetwork, north: str = "north") -> None:
@@ -79,6 +63,7 @@ def test_a_subscriber_that_was_moved_finishes_its_own_session(
     assert not list((engine.path("elsewhere/north") / "_mergerepl" / "staging").iterdir())
 
 
+@pytest.mark.slow
 def test_a_publisher_that_was_moved_finishes_its_sessions(engine: EngineNetwork, stop: object) -> None:
     stop("publisher.before_merge")  # type: ignore[operator]
     shutil.move(engine.path("hub"), engine.path("head"))
@@ -137,6 +122,7 @@ def test_inv_20_a_restored_subscriber_that_went_on_by_itself_is_no_part_of_the_s
     assert [engine.rows("north")[key][0] for key in ("k2", "k4")] == ["mine", "mine"]
 
 
+@pytest.mark.slow
 def test_inv_20_a_run_that_a_restored_subscriber_captured_by_itself_is_not_taken_for_the_sessions(
     engine: EngineNetwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,6 +198,7 @@ def test_inv_21_a_publisher_restored_with_a_staged_session_does_not_finish_it_ag
         engine.sync("north")
 
 
+@pytest.mark.slow
 def test_inv_06_losers_that_only_a_lost_subscriber_would_keep_are_kept_by_the_publisher(
     engine: EngineNetwork, stop: object
 ) -> None:
@@ -225,6 +212,7 @@ def test_inv_06_losers_that_only_a_lost_subscriber_would_keep_are_kept_by_the_pu
     assert [item[4] for item in engine.conflicts()] == [("north", "b", None)]
 
 
+@pytest.mark.slow
 def test_a_subscriber_that_lost_a_table_can_leave_and_its_publisher_goes_on(
     engine: EngineNetwork, stop: object
 ) -> None:
@@ -237,20 +225,6 @@ def test_a_subscriber_that_lost_a_table_can_leave_and_its_publisher_goes_on(
     apply_without_north(engine)
     assert not list((engine.path("hub") / "_mergerepl" / "staging").glob("*"))
     assert [item[4] for item in engine.conflicts()] == [("north", "b", None)]
-
-
-def edit_file(engine: EngineNetwork, **stated: object) -> None:
-    """Change the publication's file."""
-    file = engine.folder / "network.yml"
-    file.write_text(yaml.safe_dump({**yaml.safe_load(file.read_text()), **stated}))
-
-
-def apply_without_north(engine: EngineNetwork) -> None:
-    """Apply the publication without its subscription; the file is afterwards as before."""
-    stated = (engine.folder / "network.yml").read_text()
-    edit_file(engine, subscriptions=[])
-    mergerepl.load(engine.folder / "network.yml").apply()
-    (engine.folder / "network.yml").write_text(stated)
 
 
 def test_inv_10_a_dry_run_says_that_a_session_was_interrupted_and_all_that_it_did_is_counted(
@@ -332,7 +306,8 @@ def test_what_users_break_meanwhile_is_refused_by_the_next_session_not_by_this_o
         engine.sync("north")
 
 
-@pytest.mark.parametrize("copied", ["north", pytest.param("hub", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("copied", ["north", "hub"])
 def test_inv_21_a_copy_does_not_finish_the_session_of_the_original(
     engine: EngineNetwork, stop: object, copied: str
 ) -> None:

@@ -14,15 +14,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 import mergerepl
-from tests.faults.test_crash_ladder import CAPTURED_BEFORE, LADDER, LATE
-from tests.faults.test_writers import BOTH, users_of
-from tests.faults.tokens import Users
+from tests.faults.ladder import CAPTURED_BEFORE, LADDER, LATE
+from tests.faults.tokens import BOTH, Users, users_of
 from tests.properties.engine_network import EngineNetwork, Setting
 from tests.properties.reference import Subscriber
 from tests.properties.side_by_side import OPERATIONS, START, Slot, Together, new_model
 
 KINDS = ("kill", "killgroup", "jvm")
-ALWAYS = (("publisher.after_merge", "killgroup", False),)
+ALWAYS = (("stage.after_manifest", "kill", False), ("publisher.after_merge", "killgroup", False))
 """What every run of the tests tries; `--long` tries everything."""
 
 

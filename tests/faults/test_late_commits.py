@@ -6,19 +6,15 @@ kind at every step, by chance, are in `test_writers.py`.
 
 import logging
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-import yaml
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
 import mergerepl
-from mergerepl import failpoints
 from mergerepl.agent import carry_out
 from mergerepl.apply.side import Side
 from mergerepl.delta import merge
@@ -26,38 +22,10 @@ from mergerepl.engine.errors import COMMIT_CONFLICTS
 from mergerepl.errors import CommitConflictError
 from mergerepl.store.changeset import Changeset
 from mergerepl.store.replica import Replica
+from tests.faults.sessions import paused_sync, row
+from tests.networks import Pair, Site, publish
 from tests.properties.engine_network import EngineNetwork, Setting
 from tests.properties.reference import Subscriber
-from tests.spark.test_capture_traps import Site
-from tests.spark.test_key_traps import Pair
-
-
-def row(a: str | None, b: str | None, c: str | None = None) -> dict[str, str | None]:
-    return {"a": a, "b": b, "c": c}
-
-
-def paused_sync(
-    sync: Callable[[], mergerepl.SessionResult], point: str, gate: Path, monkeypatch: pytest.MonkeyPatch
-) -> tuple[threading.Thread, list[object]]:
-    """Start a session that stops at a failpoint; return once it is there."""
-    failpoints._passed.clear()
-    monkeypatch.setenv("MERGEREPL_FAILPOINT", f"{point}=pause:{gate}")
-    outcome: list[object] = []
-
-    def run() -> None:
-        try:
-            outcome.append(sync())
-        except BaseException as error:
-            outcome.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    reached = gate.with_name(gate.name + ".reached")
-    deadline = time.monotonic() + 300
-    while not reached.exists() and thread.is_alive() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert reached.exists(), outcome
-    return thread, outcome
 
 
 @pytest.mark.slow
@@ -213,19 +181,8 @@ def test_inv_31_44_late_halves_that_a_constraint_does_not_take_together(
     rows = pa.table({"id": [1, 2], "lo": [1, 1], "hi": [10, 10], "note": ["n1", "n2"]})
     write_deltalake(str(table), rows)
     DeltaTable(str(table)).alter.add_constraint({"ordered": "lo <= hi"})
-    file = replica_dir / "ranges.yml"
     article = {"name": "ranges", "key": ["id"], "tracking": "column", "columns": ["id", "lo", "hi"]}
-    file.write_text(
-        yaml.safe_dump(
-            {
-                "publication": "ranges",
-                "publisher": "./hq",
-                "articles": [article],
-                "subscriptions": [{"subscriber": "./north"}],
-            }
-        )
-    )
-    mergerepl.load(file).apply()
+    publish(replica_dir, "ranges", [article])
     at_north = DeltaTable(str(replica_dir / "north" / "ranges"))
     at_north.update(updates={"hi": "5"}, predicate="id = 1")
     at_north.delete("id = 2")

@@ -28,6 +28,8 @@ from tests.properties.reference import Subscriber
 
 ROOT = Path(__file__).parents[2]
 SECONDS = float(os.environ.get("MERGEREPL_SOAK_SECONDS", "40"))
+SHORT_SECONDS = 5.0
+"""How long they write in every run of the tests."""
 WRITERS = {"ann": "hub", "bob": "hub", "cleo": "north", "dora": "south"}
 SUBSCRIBERS = ("north", "south")
 PATIENCE_S = 600.0
@@ -119,19 +121,19 @@ def wait_until(is_so: Callable[[], bool], what: str) -> None:
         time.sleep(0.2)
 
 
-def write_all(folder: Path) -> list[Write]:
+def write_all(folder: Path, seconds: float) -> list[Write]:
     """Let all users write for the given time; return what they committed."""
     running = {}
     for name, replica in WRITERS.items():
         table, journal = folder / replica / "t", folder / f"{name}.jsonl"
         running[name] = subprocess.Popen(
-            [sys.executable, "-m", "tests.faults.soak_writer", str(table), name, str(SECONDS), str(journal)],
+            [sys.executable, "-m", "tests.faults.soak_writer", str(table), name, str(seconds), str(journal)],
             cwd=ROOT,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
         )
     try:
         for name, process in running.items():
-            assert process.wait(SECONDS + PATIENCE_S) == 0, name
+            assert process.wait(seconds + PATIENCE_S) == 0, name
     finally:
         for process in running.values():
             process.kill()
@@ -140,10 +142,13 @@ def write_all(folder: Path) -> list[Write]:
     return [Write(**json.loads(line)) for line in lines]
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(3 * PATIENCE_S + SECONDS)
+@pytest.mark.parametrize(
+    "seconds",
+    [pytest.param(SHORT_SECONDS, id="short"), pytest.param(SECONDS, id="long", marks=pytest.mark.slow)],
+)
 def test_inv_01_02_06_07_users_and_agents_at_once(
-    spark: SparkSession, replica_dir: Path, record_property: Callable[[str, object], None]
+    spark: SparkSession, replica_dir: Path, record_property: Callable[[str, object], None], seconds: float
 ) -> None:
     setting = Setting((Subscriber("north", "server", 75.0), Subscriber("south", "client")), "row")
     engine = EngineNetwork(spark, replica_dir, setting, {})
@@ -155,7 +160,7 @@ def test_inv_01_02_06_07_users_and_agents_at_once(
         # Each carries the first rows over: then its engine is warm, and the users' time is spent beside sessions.
         wait_until(lambda: all(agent.moved() for agent in agents), "the agents' first sessions")
         before = [agent.moved() for agent in agents]
-        writes = starts + write_all(replica_dir)
+        writes = starts + write_all(replica_dir, seconds)
         sessions = [agent.moved() - first for agent, first in zip(agents, before, strict=True)]
         for agent in agents:
             agent.end()

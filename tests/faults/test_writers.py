@@ -11,16 +11,19 @@ import pytest
 from pyspark.sql import SparkSession
 
 import mergerepl
-from tests.faults.test_crash_ladder import LADDER, stop_at
-from tests.faults.test_late_commits import paused_sync
-from tests.faults.tokens import Users
-from tests.properties.engine_network import EngineNetwork, Setting
-from tests.properties.reference import Subscriber
+from tests.faults.ladder import LADDER
+from tests.faults.sessions import paused_sync, stop_at
+from tests.faults.tokens import BOTH, users_of
 
-BOTH = ("hub", "north")
+SOME_STEPS = {
+    # Between capture and staging, staging and MERGE, MERGE and bookkeeping, bookkeeping and watermarks.
+    "capture.before_replinfo": ("north",),
+    "publisher.before_merge": ("hub",),
+    "subscriber.after_merge": ("north",),
+    "publisher.after_done": ("hub",),
+}
 
 STEPS = {
-    # Between capture and staging, staging and MERGE, MERGE and bookkeeping, bookkeeping and watermarks: two of each.
     "capture.before_replinfo": ("north",),
     "stage.before_manifest": ("hub",),
     "publisher.before_merge": ("hub",),
@@ -40,20 +43,12 @@ MORE_STEPS = {
 }
 
 
-def users_of(spark: SparkSession, folder: Path, tracking: str) -> Users:
-    """Return users of two replicas that hold a row of their own for each second key."""
-    setting = Setting((Subscriber("north", "server", 75.0),), tracking)
-    users = Users(EngineNetwork(spark, folder, setting, {}), seed=len(tracking), columns=tracking == "column")
-    users.edit("hub")
-    users.engine.sync("north")
-    return users
-
-
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
     ("tracking", "overwritten", "steps"),
     [
-        pytest.param("row", 1, STEPS, id="row"),
+        pytest.param("row", 1, SOME_STEPS, id="row, some"),
+        pytest.param("row", 1, STEPS, id="row", marks=pytest.mark.slow),
         pytest.param("row", 0, STEPS | MORE_STEPS, id="row, the other way", marks=pytest.mark.slow),
         pytest.param("column", 1, STEPS | MORE_STEPS, id="column", marks=pytest.mark.slow),
         pytest.param("column", 0, STEPS, id="column, the other way", marks=pytest.mark.slow),

@@ -4,11 +4,14 @@ import random
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import pyarrow as pa
 from deltalake import write_deltalake
+from pyspark.sql import SparkSession
 
-from tests.properties.engine_network import EngineNetwork
+from tests.properties.engine_network import EngineNetwork, Setting
+from tests.properties.reference import Subscriber
 
 DELETE_LOST = 4
 """The type of a conflict in which a delete lost: it has no losing row."""
@@ -167,3 +170,15 @@ class Users:
             assert ledger.twice() == []
             # No row is a mix of two (I8).
             assert [row for row in rows.values() if str(row[0])[1:] != str(row[1])[1:]] == []
+
+
+BOTH = ("hub", "north")
+
+
+def users_of(spark: SparkSession, folder: Path, tracking: str) -> Users:
+    """Return users of two replicas that hold a row of their own for each second key."""
+    setting = Setting((Subscriber("north", "server", 75.0),), tracking)
+    users = Users(EngineNetwork(spark, folder, setting, {}), seed=len(tracking), columns=tracking == "column")
+    users.edit("hub")
+    users.engine.sync("north")
+    return users

@@ -13,15 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import yaml
 from delta.tables import DeltaTable
 from deltalake import DeltaTable as LogTable
 from pyspark.sql import SparkSession
 
 import mergerepl
 from mergerepl.lineage.value import covers, replica_nickname
+from tests.networks import Published, publish
 from tests.properties.reference import Conflict, Network, Subscriber
-from tests.replicas import Published
 
 COLUMNS = ("a", "b", "c")
 Rows = dict[str, tuple[str | None, ...]]
@@ -166,22 +165,12 @@ def _publish(
     spark.createDataFrame(_arrow(rows)).write.format("delta").save(str(folder / "hub" / "t"))
     resolver = {"name": "priority", "resolution": setting.resolution}
     article = {"name": "t", "key": ["id"], "tracking": setting.tracking, "resolver": resolver}
-    file = folder / "network.yml"
-    file.write_text(
-        yaml.safe_dump(
-            {
-                "publication": "net",
-                "publisher": "./hub",
-                "articles": [article],
-                "subscriptions": [
-                    {"subscriber": f"./{s.name}", "type": s.kind}
-                    | ({"priority": s.priority} if s.kind == "server" else {})
-                    for s in setting.subscribers
-                ],
-            }
-        )
-    )
-    mergerepl.load(file).apply()
+    subscriptions = [
+        {"subscriber": f"./{s.name}", "type": s.kind}
+        | ({"priority": s.priority} if s.kind == "server" else {})
+        for s in setting.subscribers
+    ]
+    publish(folder, "net", [article], subscriptions, publisher="hub").rename(folder / "network.yml")
 
 
 def _rows(table: Path) -> list[dict[str, Any]]:

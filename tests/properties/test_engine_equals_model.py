@@ -3,7 +3,7 @@ I18).
 
 Exhaustive small scope: two replicas, three slots, five operations, a row that is there at the start and one
 that is not: 2 x 5^6 = 31,250 histories for each tracking. Random deep histories: several subscribers, several
-schedules.
+schedules. By default those of `test_regress.py` are the histories of more than two replicas.
 """
 
 import itertools
@@ -117,6 +117,7 @@ SETTINGS = [
         51,
         Setting((Subscriber("north", "server", 75.0), Subscriber("south", "client")), "row"),
         id="row-server-client",
+        marks=pytest.mark.slow,
     ),
     pytest.param(
         12,

@@ -11,11 +11,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-import yaml
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
 import mergerepl
+from tests.networks import publish
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -84,15 +84,12 @@ class Network:
         tracking, resolution = self.random.choice([("row", "row"), ("column", "row"), ("column", "columns")])
         article: dict[str, object] = {"name": "t", "key": self.keys, "tracking": tracking}
         article["resolver"] = {"name": "priority", "resolution": resolution}
-        publication = {"publication": "random", "publisher": "./hq", "articles": [article]}
-        file = folder / "random.yml"
         types: list[dict[str, object]] = [{}, {"type": "client"}, {"priority": 10.0}, {"priority": 90.0}]
         subscriptions = [
             {"subscriber": f"./{name}", **self.random.choice(types)} for name in ("north", "south")
         ]
         self.told.append(f"{article}, {subscriptions}")
-        file.write_text(yaml.safe_dump(publication | {"subscriptions": subscriptions}))
-        mergerepl.load(file).apply()
+        publish(folder, "random", [article], subscriptions)
 
     def edit(self, site: str, step: int, from_version: int) -> None:
         """Do one thing to a site's table."""

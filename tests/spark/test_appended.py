@@ -205,7 +205,10 @@ def test_bounds_that_python_does_not_know_and_foreign_file_names_are_no_obstacle
     assert plain_files(DeltaTable(str(path))) is None
 
 
-@pytest.mark.parametrize("folder", ["_files/", "files/_", ".", "files/."])
+@pytest.mark.parametrize(
+    "folder",
+    ["_files/", *(pytest.param(each, marks=pytest.mark.slow) for each in ("files/_", ".", "files/."))],
+)
 def test_files_that_spark_takes_for_hidden_are_read_through_delta(
     spark: SparkSession, replica_dir: Path, folder: str
 ) -> None:
@@ -222,9 +225,11 @@ def test_files_that_spark_takes_for_hidden_are_read_through_delta(
 @pytest.mark.parametrize(
     ("type_", "clause", "change", "is_plain"),
     [
-        ("string", "", "delete from {} where id = 2", True),
+        pytest.param("string", "", "delete from {} where id = 2", True, marks=pytest.mark.slow),
         ("char(5)", "", "delete from {} where id = 2", True),
-        ("string", "partitioned by (id)", "delete from {} where id = 2", False),
+        pytest.param(
+            "string", "partitioned by (id)", "delete from {} where id = 2", False, marks=pytest.mark.slow
+        ),
         (
             "string",
             "tblproperties ('delta.enableDeletionVectors' = 'true')",

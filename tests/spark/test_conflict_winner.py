@@ -6,10 +6,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from mergerepl import api
-from tests.faults.test_late_commits import row
+from tests.faults.sessions import row
+from tests.networks import Hub
 from tests.properties.engine_network import EngineNetwork, Setting
 from tests.properties.reference import Subscriber
-from tests.spark.publishing import Hub, orders
+from tests.spark.publishing import orders
 
 pytestmark = pytest.mark.spark
 

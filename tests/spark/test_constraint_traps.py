@@ -13,8 +13,7 @@ from mergerepl.delta.log import CHAR_VARCHAR, head_version
 from mergerepl.delta.table_facts import read_table_facts
 from mergerepl.errors import ApplyError, CaptureError, EngineError, SchemaMismatchError
 from mergerepl.publish.replica_state import note_captured
-from tests.bad_inputs.network import commit
-from tests.spark.test_key_traps import Pair
+from tests.networks import Pair, commit
 
 
 def as_char(table: Path, name: str, declared: str) -> None:

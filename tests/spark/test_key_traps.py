@@ -4,78 +4,16 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-import yaml
-from deltalake import DeltaTable, write_deltalake
+from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 
 import mergerepl
-from mergerepl.delta.log import head_version
+from tests.networks import Pair, Site, versions
 from tests.spark.memory import frames_in_memory
-from tests.spark.test_capture_traps import Site, versions
 from triggers.errors import DuplicateKeyError
 
 GUID = "ABCDEF00-0000-4000-8000-00000000000"
 LOW = GUID.lower()
-
-
-class Pair:
-    """A publisher `hq` and a subscriber `north` with one article each of any table, initialised and in step.
-
-    A table is a query's rows; without a query it is there already.
-    """
-
-    def __init__(
-        self, spark: SparkSession, folder: Path, articles: dict[str, tuple[str | None, dict[str, object]]]
-    ):
-        self.spark, self.folder = spark, folder
-        queries = {name: query for name, (query, _) in articles.items() if query is not None}
-        for name, query in queries.items():
-            spark.sql(query).write.format("delta").save(str(folder / "hq" / name))
-        file = folder / "pair.yml"
-        publication = {
-            "publication": "pair",
-            "publisher": "./hq",
-            "articles": [{"name": name, **settings} for name, (_, settings) in articles.items()],
-            "subscriptions": [{"subscriber": "./north"}],
-        }
-        file.write_text(yaml.safe_dump(publication))
-        mergerepl.load(file).apply()
-
-    def sql(self, statement: str) -> None:
-        """Run SQL in which `hq.orders` means that replica's table."""
-        for replica in ("hq", "north"):
-            for table in (self.folder / replica).iterdir():
-                statement = statement.replace(f"{replica}.{table.name} ", f"delta.`{table}` ")
-        self.spark.sql(statement)
-
-    def sync(self) -> mergerepl.SessionResult:
-        return mergerepl.sync(self.folder / "hq", long_running=True).sessions[0]
-
-    def sync_refused(self, error: type[mergerepl.MergeReplError], words: str) -> None:
-        """Synchronize, which must fail with this error and change no table."""
-        tables = [
-            table
-            for replica in ("hq", "north")
-            for table in (self.folder / replica).iterdir()
-            if not table.name.startswith(("_", "."))
-        ]
-        before = [head_version(table) for table in tables]
-        with pytest.raises(error, match=words):
-            self.sync()
-        assert [head_version(table) for table in tables] == before
-
-    def conflicts(self) -> int:
-        info = self.folder / "hq" / "_mergerepl" / "MSmerge_conflicts_info"
-        return self.spark.read.format("delta").load(str(info)).count()
-
-    def rows(self, replica: str, article: str) -> list[tuple[object, ...]]:
-        table = DeltaTable(str(self.folder / replica / article)).to_pyarrow_table()
-        return sorted(tuple(row.values()) for row in table.to_pylist())
-
-    def same_rows(self, article: str) -> list[tuple[object, ...]]:
-        """Return the rows of both sides, which must be the same."""
-        assert self.rows("hq", article) == self.rows("north", article)
-        return self.rows("hq", article)
 
 
 def without_feed(site: Site, table: str, statement: str) -> None:

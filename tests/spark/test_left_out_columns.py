@@ -12,8 +12,8 @@ from mergerepl.delta import merge
 from mergerepl.delta.table_facts import read_table_facts
 from mergerepl.model.article import published_article
 from mergerepl.snapshot.replica_table import replica_table
+from tests.networks import article_row
 from tests.spark.memory import frames_in_memory
-from tests.unit.test_quiet import article
 
 COLUMNS = {"published_columns": ["id", "a"], "published_types": ["bigint", "string"], "vertical_partition": 1}
 
@@ -27,7 +27,7 @@ def test_rows_come_back_with_what_can_be_read_only(
     write_deltalake(str(table), pa.table(rows))
     DeltaTable(str(table)).delete("id < 3")
     told = published_article(
-        {**article("t", 1), **COLUMNS, "rowguid_column": None, "maxversion_at_cleanup": 0}, "p"
+        {**article_row("t", 1), **COLUMNS, "rowguid_column": None, "maxversion_at_cleanup": 0}, "p"
     )
     source = spark.createDataFrame(
         [("delete", 9, None), ("insert", 1, "late"), ("update", 3, "in")],

@@ -26,7 +26,8 @@ from mergerepl.store.control import ControlPlane, read_rows
 from mergerepl.store.replica import Replica
 from mergerepl.systables import catalog, genhistory, sessions
 from mergerepl.systables.genhistory import GenStatus
-from tests.spark.publishing import Hub, orders
+from tests.networks import Hub
+from tests.spark.publishing import orders
 
 pytestmark = pytest.mark.spark
 
@@ -321,29 +322,24 @@ def test_conflicts_are_a_data_frame(story):
     assert frame.columns[:3] == ["id", "note", "amount"]
 
 
-def test_a_losing_delete_is_in_the_frame_without_a_row(fresh):
+def test_a_losing_delete_is_in_the_frame_without_a_row_and_losers_outlive_their_article(fresh):
     # The server subscription's change loses to nothing: hq wins with its update over north's delete.
-    fresh.run("update TABLE set note = 'kept' where id = 2", "hq")
+    fresh.run("update TABLE set note = 'kept' where id in (1, 2)", "hq")
     fresh.run("delete from TABLE where id = 2", "north")
-    assert fresh.sync("north").upload.conflicts == 1
-    (row,) = api.conflicts(fresh.path("hq"), article="orders").collect()
-    assert (row["conflict_type"], row["id"], row["rowkey"]) == (4, None, {"id": "2"})
-    (shown,) = api.conflict_records(
-        fresh.path("hq"), conflict_id=api.conflict_records(fresh.path("hq"))[0].conflict_id
-    )
+    fresh.run("update TABLE set note = 'north' where id = 1", "north")
+    assert fresh.sync("north").upload.conflicts == 2
+    (row,) = api.conflicts(fresh.path("hq"), article="orders").where("conflict_type = 4").collect()
+    assert (row["id"], row["rowkey"]) == (None, {"id": "2"})
+    (found,) = (each for each in api.conflict_records(fresh.path("hq")) if each.conflict_type == 4)
+    (shown,) = api.conflict_records(fresh.path("hq"), conflict_id=found.conflict_id)
     assert (shown.losing_row, shown.winning_row) == (None, {"id": 2, "note": "kept", "amount": 2.5})
-
-
-def test_losers_of_an_article_that_is_not_published_any_more_are_told(fresh):
-    fresh.run("update TABLE set note = 'hq' where id = 2", "hq")
-    fresh.run("update TABLE set note = 'north' where id = 2", "north")
-    assert fresh.sync("north").upload.conflicts == 1
     control = ControlPlane(fresh.path("hq"))
     rows = control.rows(catalog.ARTICLES)
     control.replace(catalog.ARTICLES, [row for row in rows if row["name"] != "orders"])
-    (shown,) = api.conflict_records(fresh.path("hq"), with_rows=True)
+    logged = api.conflict_records(fresh.path("hq"), with_rows=True)
+    (shown,) = (each for each in logged if each.conflict_type == 2)
     assert (shown.is_published, shown.winning_row) == (False, None)
-    assert shown.losing_row == {"id": 2, "note": "north", "amount": 2.5}
+    assert shown.losing_row == {"id": 1, "note": "north", "amount": 1.5}
 
 
 # ---- row

@@ -8,7 +8,8 @@ from pyspark.sql import SparkSession
 
 from mergerepl import api
 from mergerepl.agent.preview import SHOWN
-from tests.spark.publishing import Hub, orders
+from tests.networks import Hub
+from tests.spark.publishing import orders
 
 pytestmark = pytest.mark.spark
 

@@ -26,7 +26,8 @@ from mergerepl.model.results import ApplyResult, SessionResult
 from mergerepl.publish.system_tables import create_conflict_table
 from mergerepl.store.control import ControlPlane
 from mergerepl.systables import catalog, genhistory
-from tests.spark.publishing import Hub, orders
+from tests.networks import Hub
+from tests.spark.publishing import orders
 
 pytestmark = pytest.mark.spark
 
@@ -373,6 +374,7 @@ def test_an_interrupted_session_is_finished_before_its_subscription_ends(
     assert apply(hub).steps == ()
 
 
+@pytest.mark.slow
 def test_a_session_with_a_lost_subscriber_does_not_keep_its_subscription(
     spark: SparkSession, hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -389,6 +391,7 @@ def test_a_session_with_a_lost_subscriber_does_not_keep_its_subscription(
     assert values(hub, "north") == {1: "from north", 2: "from hq", 3: "c"}
 
 
+@pytest.mark.slow
 def test_a_session_of_a_subscription_that_ended_blocks_nobody(
     spark: SparkSession, hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -408,6 +411,7 @@ def test_a_session_of_a_subscription_that_ended_blocks_nobody(
     assert values(hub, "hq") == values(hub, "north") == {1: "from north", 2: "from hq", 3: "c"}
 
 
+@pytest.mark.slow
 def test_what_is_left_of_a_session_that_never_came_to_be_blocks_nobody(
     spark: SparkSession, hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:

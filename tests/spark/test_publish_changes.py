@@ -12,7 +12,7 @@ from deltalake import DeltaTable as LogTable
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from mergerepl.agent.capture_replica import capture_held, capture_replica
+from mergerepl.agent.capture_replica import capture_replica
 from mergerepl.config import load
 from mergerepl.delta.table_facts import read_table_facts
 from mergerepl.errors import PublicationError, StoreError
@@ -30,14 +30,10 @@ from mergerepl.store.control import ControlPlane
 from mergerepl.store.replica import Replica
 from mergerepl.systables import catalog, genhistory, replinfo
 from mergerepl.systables.catalog import SubscriptionState, SyncKind
-from tests.bad_inputs.network import FILE, Network, commit
-from tests.spark.publishing import Hub, orders
+from tests.networks import FILE, Hub, Network, commit
+from tests.spark.publishing import capture, metadata, notes, orders
 
 pytestmark = pytest.mark.spark
-
-
-def capture(root: Path, pubid: str) -> None:
-    capture_held(Replica(root), pubid, progress=NoProgress())
 
 
 def capture_all(hub: Hub) -> None:
@@ -65,25 +61,12 @@ def hub(published: Hub, replica_dir: Path) -> Hub:
 LINES = Article("lines", "lines", ("order_id",))
 
 
-def notes(hub: Hub, name: str) -> dict[int, str]:
-    rows = LogTable(str(hub.root(name) / "orders")).to_pyarrow_table().to_pylist()
-    return {row["id"]: row["note"] for row in rows}
-
-
 def change_rows(hub: Hub) -> None:
     """Update one row, delete one, insert one, at the publisher."""
     table = LogTable(str(hub.publisher / "orders"))
     table.update(predicate="id = 1", updates={"note": "'changed'"})
     table.delete("id = 2")
     hub.table("orders", {"id": [4], "note": ["d"]}, mode="append")
-
-
-def metadata(spark: SparkSession, hub: Hub, name: str, table: str) -> list[tuple[object, ...]]:
-    rows = spark.read.format("delta").load(str(hub.root(name) / "_mergerepl" / table))
-    return sorted(
-        (row["rowguid"], tuple(sorted(row["lineage"].items())), row["generation"], str(row["row_1"]))
-        for row in rows.collect()
-    )
 
 
 def test_a_new_subscriber_gets_rows_and_metadata_of_a_running_publication(

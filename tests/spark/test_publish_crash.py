@@ -29,10 +29,9 @@ from mergerepl.publish import apply
 from mergerepl.publish.apply import apply_publication
 from mergerepl.store.control import ControlPlane, Row
 from mergerepl.systables import catalog, genhistory, registry, replinfo
-from tests.bad_inputs.network import FILE, Network
-from tests.bad_inputs.test_sessions import with_lines
-from tests.spark.publishing import Hub, orders
-from tests.spark.test_publish_changes import capture, metadata, notes
+from tests.bad_inputs.changed_tables import with_lines
+from tests.networks import FILE, Hub, Network
+from tests.spark.publishing import capture, metadata, notes, orders
 
 pytestmark = pytest.mark.spark
 
@@ -190,13 +189,21 @@ def test_a_first_apply_that_was_cut_short_is_finished(
     assert_first_apply_is_done(spark, hub)
 
 
+def some_and_all(points: list[str]) -> pytest.MarkDecorator:
+    """Let every third point be tried in every run of the tests, each of them in the longer one."""
+    return pytest.mark.parametrize(
+        "points",
+        [pytest.param(points[::3], id="some"), pytest.param(points, id="all", marks=pytest.mark.slow)],
+    )
+
+
+@some_and_all([point for point in FIRST if ":" not in point])
 def test_a_first_apply_that_is_cut_short_again_and_again_is_finished(
-    spark: SparkSession, hub: Hub, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, hub: Hub, points: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """I27: each attempt finishes what the one before left, and is cut short a little later."""
-    for point in FIRST:
-        if ":" not in point:
-            cut_short(hub, point, monkeypatch)
+    for point in points:
+        cut_short(hub, point, monkeypatch)
     hub.apply()
     assert_first_apply_is_done(spark, hub)
 
@@ -262,11 +269,21 @@ def test_a_new_subscriber_of_a_running_publication_starts_over(
     assert_new_subscriber_fits(spark, hub, {1: "changed", 3: late})
 
 
+BETWEEN = RUNNING.index("initialise.after_metadata")
+
+
+@pytest.mark.parametrize(
+    "points",
+    [
+        pytest.param((*RUNNING[1:BETWEEN:2], *RUNNING[BETWEEN::3]), id="some"),
+        pytest.param(RUNNING, id="all", marks=pytest.mark.slow),
+    ],
+)
 def test_a_new_subscriber_that_is_cut_short_again_and_again_fits_in(
-    spark: SparkSession, hub: Hub, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, hub: Hub, points: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     change_before(hub)
-    for point in RUNNING:
+    for point in points:
         cut_short(hub, point, monkeypatch, capture=capture)
         if point == "initialise.after_metadata":
             change_between(hub)
@@ -344,7 +361,14 @@ def state_after(
     return state
 
 
-@pytest.mark.parametrize(("change", "points"), [(change_all, CHANGES), (end_all, ENDS)])
+@pytest.mark.parametrize(
+    ("change", "points"),
+    [
+        pytest.param(change_all, CHANGES[::3], id="some changes"),
+        pytest.param(change_all, CHANGES, id="changes", marks=pytest.mark.slow),
+        pytest.param(end_all, ENDS, id="ends"),
+    ],
+)
 def test_changes_of_a_running_publication_that_were_cut_short_are_finished(
     replica_dir: Path,
     change: Callable[[Network], None],

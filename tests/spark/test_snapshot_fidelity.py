@@ -1,5 +1,6 @@
 """A subscriber's table is the publisher's: schema, constraints, partitions, rows; and it takes writes."""
 
+import uuid
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,8 @@ from pyspark.sql.functions import expr
 
 from mergerepl import api
 from mergerepl.delta.table_facts import clustering_columns, read_table_facts
-from tests.spark.publishing import Hub, orders
+from tests.networks import Hub
+from tests.spark.publishing import orders
 
 pytestmark = pytest.mark.spark
 
@@ -49,15 +51,19 @@ def rich_table(spark: SparkSession, path: Path) -> None:
     spark.sql(ROW).write.format("delta").mode("append").save(str(path))
 
 
-def test_inv_42_schema_constraints_and_rows_are_the_publishers(
-    spark: SparkSession, replica_dir: Path
-) -> None:
-    hub = Hub(replica_dir)
+@pytest.fixture(scope="module")
+def rich(spark: SparkSession, worker_folder: Path) -> Hub:
+    """The rich table, published."""
+    hub = Hub(worker_folder / uuid.uuid4().hex[:12])
     rich_table(spark, hub.publisher / "orders")
     hub.articles(orders())
     hub.subscribe("north")
     hub.apply()
-    ours, theirs = (read_table_facts(hub.root(name) / "orders") for name in ("hq", "north"))
+    return hub
+
+
+def test_inv_42_schema_constraints_and_rows_are_the_publishers(spark: SparkSession, rich: Hub) -> None:
+    ours, theirs = (read_table_facts(rich.root(name) / "orders") for name in ("hq", "north"))
     assert theirs.fields == ours.fields
     assert theirs.metadata.partition_columns == ("region",)
     assert theirs.properties == ours.properties
@@ -72,14 +78,9 @@ def test_inv_42_schema_constraints_and_rows_are_the_publishers(
 
 
 def test_a_subscribers_table_takes_merges_and_enforces_its_rules(
-    spark: SparkSession, replica_dir: Path
+    spark: SparkSession, rich: Hub, replica_dir: Path
 ) -> None:
-    hub = Hub(replica_dir)
-    rich_table(spark, hub.publisher / "orders")
-    hub.articles(orders())
-    hub.subscribe("north")
-    hub.apply()
-    path = hub.root("north") / "orders"
+    path = rich.copied(replica_dir).root("north") / "orders"
     table = DeltaTable.forPath(spark, str(path))
     source = spark.read.format("delta").load(str(path)).limit(3).selectExpr("* except (name)", "'z' as name")
     table.alias("t").merge(
@@ -157,7 +158,7 @@ def test_a_table_with_a_feature_is_published_and_synchronized(
     assert "columnMapping" not in read_table_facts(hub.root("north") / "orders").features
 
 
-@pytest.mark.parametrize("mapping", ["none", "name"])
+@pytest.mark.parametrize("mapping", [pytest.param("none", marks=pytest.mark.slow), "name"])
 def test_clustering_is_the_publishers(spark: SparkSession, replica_dir: Path, mapping: str) -> None:
     hub = Hub(replica_dir)
     path = hub.publisher / "orders"
@@ -176,7 +177,7 @@ def test_clustering_is_the_publishers(spark: SparkSession, replica_dir: Path, ma
     spark.sql(f"OPTIMIZE delta.`{hub.root('north')}/orders`")
 
 
-@pytest.mark.parametrize("policy", ["classic", "v2"])
+@pytest.mark.parametrize("policy", ["classic", pytest.param("v2", marks=pytest.mark.slow)])
 def test_a_table_is_known_from_its_checkpoint(spark: SparkSession, replica_dir: Path, policy: str) -> None:
     path = replica_dir / "t"
     spark.sql(

@@ -1,10 +1,13 @@
 """Validation: equal bits are equal, everything else is named by its key."""
 
 import uuid
+from collections.abc import Mapping
+from functools import reduce
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from mergerepl.errors import ConfigurationError
 from mergerepl.model.publication import Article
@@ -13,7 +16,8 @@ from mergerepl.validation.compare_tables import SHOWN, compare_tables
 from mergerepl.validation.row_count import row_count
 from mergerepl.validation.row_hash import row_hash
 from mergerepl.validation.validate import validate_subscription
-from tests.spark.publishing import Hub, article, orders
+from tests.networks import Hub
+from tests.spark.publishing import article, orders
 
 pytestmark = pytest.mark.spark
 
@@ -104,25 +108,41 @@ DIFFERENT = {
 }
 
 
-def hashes(spark: SparkSession, case: tuple[str, str]) -> tuple[list[int], list[int]]:
+Hashes = dict[tuple[str, int], list[int]]
+
+
+def hashes(spark: SparkSession, cases: Mapping[str, tuple[str, str]]) -> Hashes:
     """Return the hashes of both sides' rows, of the publisher's columns in the publisher's order."""
-    columns = spark.sql(case[0]).columns
-    frames = [spark.sql(query) for query in case]
-    one, other = (
-        sorted(row[0] for row in frame.select(row_hash(columns, frame.schema)).collect()) for frame in frames
-    )
-    return one, other
+    parts = []
+    for name, case in cases.items():
+        columns = spark.sql(case[0]).columns
+        for side, frame in enumerate(spark.sql(query) for query in case):
+            hashed = row_hash(columns, frame.schema).alias("hash")
+            parts.append(frame.select(F.lit(name).alias("name"), F.lit(side).alias("side"), hashed))
+    found: Hashes = {(name, side): [] for name in cases for side in (0, 1)}
+    for row in reduce(DataFrame.unionByName, parts).collect():
+        found[row["name"], row["side"]].append(row["hash"])
+    return {of: sorted(each) for of, each in found.items()}
+
+
+@pytest.fixture(scope="module")
+def hashed(spark: SparkSession) -> Hashes:
+    """The hashes of all cases, from one job."""
+    return hashes(spark, SAME | DIFFERENT)
+
+
+def test_no_two_cases_have_one_name() -> None:
+    assert len(SAME | DIFFERENT) == len(SAME) + len(DIFFERENT)
 
 
 @pytest.mark.parametrize("case", SAME)
-def test_equal_bits_have_one_hash(spark: SparkSession, case: str) -> None:
-    one, other = hashes(spark, SAME[case])
-    assert one == other
+def test_equal_bits_have_one_hash(hashed: Hashes, case: str) -> None:
+    assert hashed[case, 0] == hashed[case, 1]
 
 
 @pytest.mark.parametrize("case", DIFFERENT)
-def test_other_bits_have_other_hashes(spark: SparkSession, case: str) -> None:
-    one, other = hashes(spark, DIFFERENT[case])
+def test_other_bits_have_other_hashes(hashed: Hashes, case: str) -> None:
+    one, other = hashed[case, 0], hashed[case, 1]
     assert len(one) == len(other) == 1
     assert one != other
 
@@ -208,8 +228,9 @@ def test_more_columns_than_fit_one_mask(spark: SparkSession) -> None:
         values = (f"{'int(null)' if i == null_at else 7} as c{i}" for i in range(70))
         return f"select 1 as id, {', '.join(values)}"
 
-    one, other = hashes(spark, (row(68), row(69)))
-    assert one != other
+    found = hashes(spark, {"many": (row(68), row(69))})
+    assert len(found["many", 0]) == 1
+    assert found["many", 0] != found["many", 1]
 
 
 def test_rows_are_counted_without_an_engine_where_the_log_tells(

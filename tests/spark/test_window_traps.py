@@ -17,7 +17,7 @@ from mergerepl.delta.log import head_version, log_path
 from mergerepl.engine import session as engine
 from mergerepl.engine.confs import PASSES_OVER_FILES
 from mergerepl.errors import CaptureError, EngineError, SchemaMismatchError
-from tests.spark.test_capture_traps import Site, versions
+from tests.networks import Site, versions
 
 
 def refused(site: Site, error: type[mergerepl.MergeReplError], words: str) -> None:
@@ -162,6 +162,7 @@ def test_inv_24_in_a_session_that_passes_over_missing_files_nothing_is_read(
     assert site.rows("south", "orders") == site.rows("north", "orders") == site.rows("hq", "orders")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_inv_24_versions_are_compared_however_long_ago_the_table_was_written(
     spark: SparkSession, replica_dir: Path

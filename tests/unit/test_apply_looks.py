@@ -17,7 +17,7 @@ from mergerepl.systables import catalog, genhistory, replinfo
 from mergerepl.systables.catalog import SubscriptionState
 from mergerepl.systables.genhistory import GenStatus
 from mergerepl.systables.table import SystemTable
-from tests.bad_inputs.network import FILE, ROWS, Network, write_table
+from tests.networks import FILE, ROWS, Network, write_table
 from triggers.errors import DuplicateKeyError, FeedGapError
 
 NORTH, SOUTH, WEST = ({"subscriber": f"./{name}"} for name in ("north", "south", "west"))

@@ -12,14 +12,14 @@ from mergerepl import api
 from mergerepl.errors import ConfigurationError
 from mergerepl.store.replica import Replica
 from mergerepl.systables import conflicts_info, sessions
-from tests.unit.test_quiet import make_replica, subscription
+from tests.networks import make_replica, subscription_row
 
 
 @pytest.fixture
 def hq(tmp_path: Path) -> Replica:
     """A publisher with one subscriber."""
-    make_replica(tmp_path / "north", "subscriber", 2, subscription(tmp_path / "hq", "replica-1", 1))
-    return make_replica(tmp_path / "hq", "publisher", 1, subscription(tmp_path / "north", "replica-2", 2))
+    make_replica(tmp_path / "north", "subscriber", 2, subscription_row(tmp_path / "hq", "replica-1", 1))
+    return make_replica(tmp_path / "hq", "publisher", 1, subscription_row(tmp_path / "north", "replica-2", 2))
 
 
 @pytest.mark.parametrize("asked", ["hq", "north"])

@@ -15,7 +15,7 @@ from mergerepl.delta.table_facts import read_table_facts
 from mergerepl.engine.errors import gone_reason
 from mergerepl.errors import SchemaMismatchError, StoreError
 from mergerepl.store.replica import Replica
-from tests.bad_inputs.network import Network, commit
+from tests.networks import Network, commit
 
 Change = Callable[[dict[str, Any]], None]
 

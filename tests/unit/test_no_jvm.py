@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bad_inputs.network import Network
+from tests.networks import Network
 
 HEAVY = ("pyspark", "delta", "pyarrow", "pandas", "numpy", "deltalake")
 

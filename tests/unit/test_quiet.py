@@ -22,84 +22,16 @@ from mergerepl.agent.subscription import find_subscription, subscriptions_of_roo
 from mergerepl.errors import ConfigurationError, PublicationError
 from mergerepl.model.results import SessionResult
 from mergerepl.store.replica import Replica
-from mergerepl.systables import catalog, genhistory, registry, replinfo
+from mergerepl.systables import catalog, genhistory, replinfo
 from mergerepl.systables.genhistory import GenStatus
-
-LAST_GENERATION = 2
-PUBID = "pub-1"
-
-
-def article(name: str, nickname: int) -> dict[str, Any]:
-    return {
-        "name": name,
-        "artid": f"art-{nickname}",
-        "pubid": PUBID,
-        "nickname": nickname,
-        "column_tracking": 0,
-        "status": 1,
-        "conflict_table": f"MSmerge_conflict_sales_{name}",
-        "article_resolver": "priority",
-        "vertical_partition": 0,
-        "resolution": "row",
-        "source_table": name,
-        "key_columns": ["id"],
-        "published_columns": ["id"],
-        "published_types": ["bigint"],
-    }
-
-
-def publication(name: str, pubid: str) -> dict[str, Any]:
-    return {
-        "name": name,
-        "pubid": pubid,
-        "status": 1,
-        "centralized_conflicts": 1,
-        "decentralized_conflicts": 0,
-    }
-
-
-def subscription(server: Path, replid: str, nickname: int, **more: Any) -> dict[str, Any]:
-    return {
-        "subscriber_server": str(server),
-        "pubid": PUBID,
-        "subid": "sub-1",
-        "replid": replid,
-        "replnickname": nickname,
-        "status": 1,
-        "subscriber_type": 1,
-        "priority": 0.0,
-        "sentgen": 0,
-        "recgen": 0,
-        **more,
-    }
-
-
-def make_replica(root: Path, role: str, nickname: int, other: dict[str, Any]) -> Replica:
-    """Write the system tables of a replica that captured its one table up to its head."""
-    replica = Replica(root)
-    write_deltalake(str(root / "orders"), pa.table({"id": [1, 2]}))
-    for table in registry.CONTROL_PLANE:
-        replica.control.replace(table, [])
-    for past in (replica.contents, replica.tombstone):
-        write_deltalake(str(past), pa.table({"seq": [0]}))
-    info = {
-        "repid": f"replica-{nickname}",
-        "replnickname": nickname,
-        "root": str(root),
-        "role": role,
-        "schema_version": 1,
-        "last_seq": 0,
-        "last_generation": LAST_GENERATION,
-        "captured": {1: 0},
-        "table_ids": {1: "x"},
-        "session_number": 0,
-    }
-    replica.control.replace(replinfo.TABLE, [info])
-    replica.control.replace(catalog.PUBLICATIONS, [publication("sales", PUBID)])
-    replica.control.replace(catalog.ARTICLES, [article("orders", 1)])
-    itself = subscription(root, f"replica-{nickname}", nickname, subid=PUBID)
-    replica.control.replace(catalog.SUBSCRIPTIONS, [itself, other])
-    return replica
+from tests.networks import (
+    LAST_GENERATION,
+    PUBID,
+    article_row,
+    make_replica,
+    publication_row,
+    subscription_row,
+)
 
 
 @pytest.fixture
@@ -107,8 +39,8 @@ def pair(tmp_path: Path) -> tuple[Replica, Replica]:
     """A publisher and its subscriber, in step."""
     hq, north = tmp_path / "hq", tmp_path / "north"
     return (
-        make_replica(hq, "publisher", 1, subscription(north, "replica-2", 2)),
-        make_replica(north, "subscriber", 2, subscription(hq, "replica-1", 1)),
+        make_replica(hq, "publisher", 1, subscription_row(north, "replica-2", 2)),
+        make_replica(north, "subscriber", 2, subscription_row(hq, "replica-1", 1)),
     )
 
 
@@ -217,11 +149,11 @@ def with_second_publication(pair: tuple[Replica, Replica]) -> tuple[Replica, Rep
         write_deltalake(str(here.root / "lines"), pa.table({"id": [1]}))
         info = here.control.rows(replinfo.TABLE)[0]
         here.control.replace(replinfo.TABLE, [{**info, "captured": {1: 0, 2: 0}}])
-        publications = [*here.publications, publication("stock", "pub-2")]
+        publications = [*here.publications, publication_row("stock", "pub-2")]
         here.control.replace(catalog.PUBLICATIONS, publications)
-        lines = {**article("lines", 2), "pubid": "pub-2"}
-        here.control.replace(catalog.ARTICLES, [article("orders", 1), lines])
-        other = subscription(there.root, there.info().replid, there.info().nickname)
+        lines = {**article_row("lines", 2), "pubid": "pub-2"}
+        here.control.replace(catalog.ARTICLES, [article_row("orders", 1), lines])
+        other = subscription_row(there.root, there.info().replid, there.info().nickname)
         second = {**other, "pubid": "pub-2", "subid": "sub-2"}
         here.control.replace(catalog.SUBSCRIPTIONS, [*here.subscriptions(), second])
     return Replica(pair[0].root), Replica(pair[1].root)

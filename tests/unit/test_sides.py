@@ -12,7 +12,7 @@ from mergerepl.agent.sides import SideState, captured_sides
 from mergerepl.errors import CaptureError
 from mergerepl.model.article import published_article
 from mergerepl.store.replica import Replica, ReplicaInfo
-from tests.unit.test_quiet import article
+from tests.networks import article_row
 
 
 class Captured:
@@ -26,7 +26,7 @@ class Captured:
 def side(name: str, tables: tuple[str, ...]) -> SideState:
     rest = {"rowguid_column": None, "maxversion_at_cleanup": 0}
     articles = {
-        i: published_article({**article(table, i), **rest}, "sales") for i, table in enumerate(tables)
+        i: published_article({**article_row(table, i), **rest}, "sales") for i, table in enumerate(tables)
     }
     windows = tuple(FeedWindow(each, Path(each.table), 0, 1, (), (), "a gap") for each in articles.values())
     info = ReplicaInfo(name, 1, name, name, 1, 0, 0, {}, {}, 0)

@@ -13,7 +13,7 @@ from mergerepl.delta.log import head_version
 from mergerepl.monitoring.parties import members
 from mergerepl.store.replica import Replica, commit_text
 from mergerepl.systables import replinfo
-from tests.unit.test_quiet import make_replica, subscription
+from tests.networks import make_replica, subscription_row
 
 FEED = "delta.enableChangeDataFeed"
 
@@ -21,7 +21,9 @@ FEED = "delta.enableChangeDataFeed"
 @pytest.fixture
 def hq(tmp_path: Path) -> Replica:
     """A publisher whose table was captured up to its head."""
-    replica = make_replica(tmp_path / "hq", "publisher", 1, subscription(tmp_path / "north", "replica-2", 2))
+    replica = make_replica(
+        tmp_path / "hq", "publisher", 1, subscription_row(tmp_path / "north", "replica-2", 2)
+    )
     DeltaTable(str(replica.root / "orders")).alter.set_table_properties({FEED: "true"})
     note_captured(replica)
     return replica
@@ -47,7 +49,7 @@ def test_pending_names_the_end_that_is_out_of_reach(hq: Replica) -> None:
     (found,) = api.pending(hq.root)
     assert found.problem is not None
     assert f"'{hq.root.parent / 'north'}' is out of reach" in found.problem
-    other = make_replica(hq.root.parent / "north", "subscriber", 2, subscription(hq.root, "replica-1", 1))
+    other = make_replica(hq.root.parent / "north", "subscriber", 2, subscription_row(hq.root, "replica-1", 1))
     (found,) = api.pending(hq.root)
     assert found.problem is None
     shutil.rmtree(hq.root)
@@ -60,7 +62,7 @@ def test_the_members_out_of_reach_are_named(hq: Replica) -> None:
     north = hq.root.parent / "north"
     pubid = hq.publications[0]["pubid"]
     assert ([each.root for each in members(hq, pubid)[0]], members(hq, pubid)[1]) == ([hq.root], [str(north)])
-    other = make_replica(north, "subscriber", 2, subscription(hq.root, "replica-1", 1))
+    other = make_replica(north, "subscriber", 2, subscription_row(hq.root, "replica-1", 1))
     for asked in (hq, other):
         found, missing = members(asked, pubid)
         assert ([each.root for each in found], missing) == ([hq.root, north], [])

@@ -11,15 +11,15 @@ from mergerepl.agent.quiet import nothing_to_do
 from mergerepl.errors import ConfigurationError
 from mergerepl.model.publication import Article, Publication, Subscription
 from mergerepl.systables import catalog
-from tests.unit.test_quiet import article, make_replica, publication, subscription
+from tests.networks import article_row, make_replica, publication_row, subscription_row
 
 
 @pytest.mark.parametrize(("side", "name"), [(0, "publisher"), (1, "subscriber")])
 def test_an_article_that_one_side_lacks_is_different(tmp_path: Path, side: int, name: str):
     hq, north = tmp_path / "hq", tmp_path / "north"
     pair = (
-        make_replica(hq, "publisher", 1, subscription(north, "replica-2", 2)),
-        make_replica(north, "subscriber", 2, subscription(hq, "replica-1", 1)),
+        make_replica(hq, "publisher", 1, subscription_row(north, "replica-2", 2)),
+        make_replica(north, "subscriber", 2, subscription_row(hq, "replica-1", 1)),
     )
     assert [article.ok for article in api.validate(hq, level="rowcount")[str(north)]] == [True]
     pair[side].control.replace(catalog.ARTICLES, [])
@@ -35,12 +35,15 @@ def two_publications(tmp_path: Path) -> Path:
     hq, north = tmp_path / "hq", tmp_path / "north"
     ends = ((hq, "publisher", 1, north, 2), (north, "subscriber", 2, hq, 1))
     for root, role, nickname, other, its_nickname in ends:
-        about = subscription(other, f"replica-{its_nickname}", its_nickname)
+        about = subscription_row(other, f"replica-{its_nickname}", its_nickname)
         replica = make_replica(root, role, nickname, about)
-        names, control = [publication("sales", "pub-1"), publication("staff", "pub-2")], replica.control
+        names, control = (
+            [publication_row("sales", "pub-1"), publication_row("staff", "pub-2")],
+            replica.control,
+        )
         control.replace(catalog.PUBLICATIONS, names)
-        people = article("orders", 2) | {"pubid": "pub-2", "source_table": "people"}
-        control.replace(catalog.ARTICLES, [article("orders", 1), people])
+        people = article_row("orders", 2) | {"pubid": "pub-2", "source_table": "people"}
+        control.replace(catalog.ARTICLES, [article_row("orders", 1), people])
         known = control.rows(catalog.SUBSCRIPTIONS)
         control.replace(catalog.SUBSCRIPTIONS, [*known, about | {"pubid": "pub-2", "subid": "sub-2"}])
         write_deltalake(str(root / "people"), pa.table({"id": [1] * nickname}))

@@ -1,0 +1,80 @@
+"""Tables that another engine changes under a subscription, and the commands that meet them."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mergerepl.store.control import ControlPlane
+from mergerepl.systables import catalog
+from tests.networks import Network, commit, write_table
+
+SYNC = ("sync", "hq", "--subscriber", "north")
+
+
+CAPTURE = ("capture", "north")
+
+
+BOTH = [pytest.param(SYNC, id="sync"), pytest.param(CAPTURE, id="capture")]
+
+
+Schema = dict[str, Any]
+
+
+def altered(change: Callable[[Schema], None]) -> Callable[[Path], None]:
+    """Return what commits the table's schema with a change, as another engine could."""
+
+    def alter(table: Path) -> None:
+        text = (table / "_delta_log" / f"{0:020d}.json").read_text()
+        action = next(json.loads(line) for line in text.splitlines() if "metaData" in line)
+        schema = json.loads(action["metaData"]["schemaString"])
+        change(schema)
+        action["metaData"]["schemaString"] = json.dumps(schema)
+        commit(table, {"commitInfo": {"operation": "ALTER TABLE"}}, action)
+
+    return alter
+
+
+def add(schema: Schema) -> None:
+    schema["fields"].append({"name": "extra", "type": "string", "nullable": True, "metadata": {}})
+
+
+def drop(schema: Schema) -> None:
+    schema["fields"].pop()
+
+
+def rename(schema: Schema) -> None:
+    schema["fields"][1]["name"] = "area"
+
+
+def recase(schema: Schema) -> None:
+    schema["fields"][1]["name"] = "Region"
+
+
+def retype(schema: Schema) -> None:
+    schema["fields"][2]["type"] = "string"
+
+
+def no_null(schema: Schema) -> None:
+    schema["fields"][1]["nullable"] = False
+
+
+SCHEMA = ("Schema changes do not travel", "Undo it with ALTER TABLE")
+
+
+def with_lines(network: Network) -> None:
+    """Publish a second article, as far as a publisher without subscribers knows it."""
+    write_table(network.root("hq") / "lines")
+    (row,) = (control := ControlPlane(network.root("hq"))).rows(catalog.ARTICLES)
+    lines = {
+        **row,
+        "name": "lines",
+        "source_table": "lines",
+        "nickname": 2,
+        "artid": "lines",
+        "conflict_table": "x",
+    }
+    control.replace(catalog.ARTICLES, [row, lines])
+    network.stated["articles"].append({"name": "lines", "key": ["id"]})

@@ -1,0 +1,69 @@
+"""The failpoints that a session passes, in order."""
+
+LADDER = (
+    "capture.before_genhistory",
+    "capture.before_contents",
+    "run.before_contents",
+    "run.after_contents",
+    "run.before_tombstone",
+    "run.after_tombstone",
+    "capture.before_replinfo",
+    "capture.after_replinfo",
+    "stage.before_pointer",
+    "stage.before_manifest",
+    "stage.after_manifest",
+    "publisher.before_merge",
+    "publisher.after_merge",
+    "conflicts.before_rows",
+    "conflicts.after_rows",
+    "conflicts.before_info",
+    "conflicts.after_info",
+    "bookkeeping.before_genhistory",
+    "bookkeeping.before_replinfo",
+    "bookkeeping.after_replinfo",
+    "publisher.after_done",
+    "subscriber.before_merge",
+    "subscriber.after_merge",
+    "subscriber.after_done",
+    "watermarks.before_subscriber",
+    "watermarks.after_subscriber",
+    "watermarks.before_publisher",
+    "watermarks.after_publisher",
+    "history.before_publisher",
+    "history.before_articles_of_publisher",
+    "history.before_message_of_publisher",
+    "history.before_subscriber",
+    "history.before_articles_of_subscriber",
+    "history.before_message_of_subscriber",
+    "session.before_drop",
+    "session.before_unlink",
+    "session.after_drop",
+)
+"""In the order in which a session passes them, the publisher's side first: the sides run beside each other."""
+
+
+SOME = (
+    "run.after_contents",
+    "stage.after_manifest",
+    "publisher.after_merge",
+    "bookkeeping.before_replinfo",
+    "watermarks.before_subscriber",
+    "session.before_drop",
+)
+"""Those at which every run of the tests stops a session, one in each part of it, and `run.after_contents` of the next."""
+
+
+CAPTURED_BEFORE = (
+    "generations.before_close",
+    "generations.after_close",
+    # The first run that such a session appends is the one that it applies.
+    "run.before_contents",
+    "run.after_contents",
+    "run.before_tombstone",
+    "run.after_tombstone",
+)
+"""Of a session for which `mergerepl capture` has captured everything."""
+
+
+LATE = ("late.before_manifest", "late.after_manifest")
+"""Of a session beside which users wrote."""

@@ -1,0 +1,92 @@
+"""Sessions that are paused or die at a failpoint, and what people do to their replicas meanwhile."""
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+import mergerepl
+from mergerepl import failpoints
+from mergerepl.failpoints import FailpointError
+from tests.properties.engine_network import EngineNetwork
+from tests.properties.reference import Subscriber
+
+
+def row(a: str | None, b: str | None, c: str | None = None) -> dict[str, str | None]:
+    return {"a": a, "b": b, "c": c}
+
+
+def paused_sync(
+    sync: Callable[[], mergerepl.SessionResult], point: str, gate: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[threading.Thread, list[object]]:
+    """Start a session that stops at a failpoint; return once it is there."""
+    failpoints._passed.clear()
+    monkeypatch.setenv("MERGEREPL_FAILPOINT", f"{point}=pause:{gate}")
+    outcome: list[object] = []
+
+    def run() -> None:
+        try:
+            outcome.append(sync())
+        except BaseException as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    reached = gate.with_name(gate.name + ".reached")
+    deadline = time.monotonic() + 300
+    while not reached.exists() and thread.is_alive() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert reached.exists(), outcome
+    return thread, outcome
+
+
+NORTH = Subscriber("north", "server", 75.0)
+
+
+def die(
+    engine: EngineNetwork, monkeypatch: pytest.MonkeyPatch, point: str, *, direction: str = "both"
+) -> None:
+    """Let a session die at a failpoint."""
+    failpoints._passed.clear()
+    with monkeypatch.context() as context:
+        context.setenv("MERGEREPL_FAILPOINT", f"{point}=raise")
+        with pytest.raises(FailpointError):
+            engine.sync("north", direction)
+
+
+def edit_file(engine: EngineNetwork, **stated: object) -> None:
+    """Change the publication's file."""
+    file = engine.folder / "network.yml"
+    file.write_text(yaml.safe_dump({**yaml.safe_load(file.read_text()), **stated}))
+
+
+def apply_without_north(engine: EngineNetwork) -> None:
+    """Apply the publication without its subscription; the file is afterwards as before."""
+    stated = (engine.folder / "network.yml").read_text()
+    edit_file(engine, subscriptions=[])
+    mergerepl.load(engine.folder / "network.yml").apply()
+    (engine.folder / "network.yml").write_text(stated)
+
+
+def stop_at(
+    point: str, engine: EngineNetwork, monkeypatch: pytest.MonkeyPatch, *, action: str = "stop"
+) -> None:
+    """Run a session that dies at a failpoint."""
+    assert stopped_at(point, engine, monkeypatch, action=action), point
+
+
+def stopped_at(
+    point: str, engine: EngineNetwork, monkeypatch: pytest.MonkeyPatch, *, action: str = "stop"
+) -> bool:
+    """Run a session that stops at a failpoint with all that it does at once; return whether it came there."""
+    failpoints._passed.clear()
+    with monkeypatch.context() as context:
+        context.setenv("MERGEREPL_FAILPOINT", f"{point}={action}")
+        try:
+            engine.sync("north")
+        except FailpointError:
+            return True
+    return False

@@ -1,0 +1,487 @@
+"""The one place from which tests get a publisher and its subscribers.
+
+`publish` writes a file and applies it; `Published` keeps what a process published, for copies. `Site` (tables of one kind),
+`Pair` (tables of any kind) and `EngineNetwork` of the properties (in the words of the reference model) are made by them.
+`Hub` holds a publication for the tests of `apply` itself. No engine is needed for `Network`, written through the control
+plane, and for `make_replica`, which writes what `sync` looks at before it starts one.
+"""
+
+import json
+import shutil
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import yaml
+from deltalake import DeltaTable, write_deltalake
+from pyspark.sql import SparkSession
+
+import mergerepl
+from mergerepl import config
+from mergerepl.delta.create import NewTable, create_table
+from mergerepl.delta.log import CDF_PROPERTY, CommitMark, head_version
+from mergerepl.delta.table_facts import read_table_facts
+from mergerepl.model.publication import (
+    Article,
+    ConflictLogging,
+    Publication,
+    Subscription,
+)
+from mergerepl.model.results import ApplyResult
+from mergerepl.publish import rows
+from mergerepl.publish.apply import apply_publication
+from mergerepl.publish.system_tables import create_conflict_table, create_replica
+from mergerepl.store.control import ControlPlane, Row
+from mergerepl.store.lease import LOCK_FILE
+from mergerepl.store.replica import Replica, commit_text
+from mergerepl.systables import catalog, registry, replinfo
+from mergerepl.systables.catalog import SubscriptionState
+from mergerepl.systables.table import FOLDER, SystemTable
+
+
+def moved(text: Any, folder: Path, to: Path) -> Any:
+    """Return a path below one folder as one below another; anything else stays."""
+    return text.replace(str(folder), str(to)) if isinstance(text, str) else text
+
+
+def copy_replicas(folder: Path, to: Path) -> None:
+    """Copy all replicas of a folder to another, as if they had been published there.
+
+    They have the identities of those that they are copied from: no session may meet both.
+    """
+    shutil.copytree(folder, to, dirs_exist_ok=True)
+    for root in (system_tables.parent for system_tables in to.glob(f"*/{FOLDER}")):
+        control = ControlPlane(root)
+        for table in registry.CONTROL_PLANE:
+            rows = control.rows(table)
+            there = [{name: moved(value, folder, to) for name, value in row.items()} for row in rows]
+            if there != rows:
+                assert str(folder) not in str(there), f"{table.name} names the folder that was copied"
+                control.replace(table, there)
+
+
+class Published:
+    """What one process published, by what it was published from."""
+
+    def __init__(self) -> None:
+        self._folders: dict[object, Path] = {}
+
+    def copy(self, of: object, to: Path, publish: Callable[[Path], None]) -> None:
+        """Copy what `publish` makes in an empty folder; the first time, let it do so beside `to`."""
+        if of not in self._folders:
+            folder = to.with_name(f"published-{len(self._folders)}-{to.name}")
+            folder.mkdir()
+            publish(folder)
+            self._folders[of] = folder
+        copy_replicas(self._folders[of], to)
+
+
+TO_NORTH = ({"subscriber": "./north"},)
+
+
+def publish(
+    folder: Path,
+    name: str,
+    articles: Sequence[Mapping[str, Any]],
+    subscriptions: Sequence[Mapping[str, Any]] = TO_NORTH,
+    *,
+    publisher: str = "hq",
+) -> Path:
+    """Write the file `<name>.yml` of a publication, apply it and return it."""
+    stated = {"publication": name, "publisher": f"./{publisher}", "articles": [*articles]}
+    file = folder / f"{name}.yml"
+    file.write_text(yaml.safe_dump({**stated, "subscriptions": [*subscriptions]}))
+    mergerepl.load(file).apply()
+    return file
+
+
+_PUBLISHED = Published()
+
+
+class Site:
+    """A publisher `hq` and a subscriber `north` with one table (id, a, b) per article."""
+
+    def __init__(self, spark: SparkSession, folder: Path, articles: list[str]) -> None:
+        self.spark, self.folder, self.file = spark, folder, folder / "site.yml"
+        _PUBLISHED.copy(tuple(articles), folder, lambda template: _publish_site(template, articles))
+
+    def path(self, replica: str, article: str) -> Path:
+        return self.folder / replica / article
+
+    def table(self, replica: str, article: str) -> str:
+        return f"delta.`{self.path(replica, article)}`"
+
+    def sync(self) -> mergerepl.SessionResult:
+        return mergerepl.sync(self.folder / "hq", long_running=True).sessions[0]
+
+    def rows(self, replica: str, article: str) -> set[tuple[object, ...]]:
+        found = DeltaTable(str(self.path(replica, article))).to_pyarrow_table(columns=["id", "a", "b"])
+        # As bytes: a trap writes some that are no UTF-8.
+        stored = found["a"].cast(pa.binary()).to_pylist()
+        texts = [None if each is None else each.decode("utf-8", "surrogateescape") for each in stored]
+        return set(zip(found["id"].to_pylist(), texts, found["b"].to_pylist(), strict=True))
+
+
+def _publish_site(folder: Path, articles: list[str]) -> None:
+    ids = range(6)
+    rows = pa.table({"id": list(ids), "a": [f"a{i}" for i in ids], "b": [float(i) for i in ids]})
+    for name in articles:
+        write_deltalake(str(folder / "hq" / name), rows)
+    publish(folder, "site", [{"name": name, "key": ["id"]} for name in articles])
+
+
+def versions(folder: Path) -> dict[str, int]:
+    """Return the version of every Delta table below a folder."""
+    logs = [log for log in folder.rglob("_delta_log") if ".former" not in str(log)]
+    return {str(log.parent.relative_to(folder)): head_version(log.parent) for log in logs}
+
+
+class Pair:
+    """A publisher `hq` and a subscriber `north` with one article each of any table, initialised and in step.
+
+    A table is a query's rows; without a query it is there already.
+    """
+
+    def __init__(
+        self, spark: SparkSession, folder: Path, articles: dict[str, tuple[str | None, dict[str, object]]]
+    ):
+        self.spark, self.folder = spark, folder
+        queries = {name: query for name, (query, _) in articles.items() if query is not None}
+        for name, query in queries.items():
+            spark.sql(query).write.format("delta").save(str(folder / "hq" / name))
+        publish(folder, "pair", [{"name": name, **settings} for name, (_, settings) in articles.items()])
+
+    def sql(self, statement: str) -> None:
+        """Run SQL in which `hq.orders` means that replica's table."""
+        for replica in ("hq", "north"):
+            for table in (self.folder / replica).iterdir():
+                statement = statement.replace(f"{replica}.{table.name} ", f"delta.`{table}` ")
+        self.spark.sql(statement)
+
+    def sync(self) -> mergerepl.SessionResult:
+        return mergerepl.sync(self.folder / "hq", long_running=True).sessions[0]
+
+    def sync_refused(self, error: type[mergerepl.MergeReplError], words: str) -> None:
+        """Synchronize, which must fail with this error and change no table."""
+        tables = [
+            table
+            for replica in ("hq", "north")
+            for table in (self.folder / replica).iterdir()
+            if not table.name.startswith(("_", "."))
+        ]
+        before = [head_version(table) for table in tables]
+        with pytest.raises(error, match=words):
+            self.sync()
+        assert [head_version(table) for table in tables] == before
+
+    def conflicts(self) -> int:
+        info = self.folder / "hq" / "_mergerepl" / "MSmerge_conflicts_info"
+        return self.spark.read.format("delta").load(str(info)).count()
+
+    def rows(self, replica: str, article: str) -> list[tuple[object, ...]]:
+        table = DeltaTable(str(self.folder / replica / article)).to_pyarrow_table()
+        return sorted(tuple(row.values()) for row in table.to_pylist())
+
+    def same_rows(self, article: str) -> list[tuple[object, ...]]:
+        """Return the rows of both sides, which must be the same."""
+        assert self.rows("hq", article) == self.rows("north", article)
+        return self.rows("hq", article)
+
+
+class Hub:
+    """Folders `hq`, `north`, … below one folder, and the publication that the last `apply` was given."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.publisher = folder / "hq"
+        self.publisher.mkdir(parents=True, exist_ok=True)
+        self.publication = Publication("sales", str(self.publisher), ())
+        self.captures: list[tuple[Path, str]] = []
+
+    def root(self, name: str) -> Path:
+        return self.folder / name
+
+    def table(self, name: str, rows: dict[str, Any], *, at: str = "hq", **options: Any) -> Path:
+        """Write a table through delta-rs, without a JVM."""
+        path = self.root(at) / name
+        write_deltalake(str(path), pa.table(rows), **options)
+        return path
+
+    def empty_table(
+        self, name: str, fields: list[dict[str, Any]], *, at: str = "hq", **properties: str
+    ) -> Path:
+        """Create an empty table of any schema, also one that no engine would create."""
+        path = self.root(at) / name
+        create_table(path, NewTable(fields, (), properties), CommitMark("test", "create"))
+        return path
+
+    def articles(self, *articles: Article) -> None:
+        self.publication = replace(self.publication, articles=articles)
+
+    def subscribe(self, name: str, **settings: Any) -> None:
+        subscription = Subscription(str(self.root(name)), **settings)
+        others = [s for s in self.publication.subscriptions if s.subscriber != subscription.subscriber]
+        self.publication = replace(self.publication, subscriptions=(*others, subscription))
+
+    def unsubscribe(self, name: str) -> None:
+        left = [s for s in self.publication.subscriptions if s.subscriber != str(self.root(name))]
+        self.publication = replace(self.publication, subscriptions=tuple(left))
+
+    def change(self, *, retention: timedelta | None = None, logging: ConflictLogging | None = None) -> None:
+        if retention is not None:
+            self.publication = replace(self.publication, retention=retention)
+        if logging is not None:
+            self.publication = replace(self.publication, conflict_logging=logging)
+
+    def apply(
+        self, *, dry_run: bool = False, capture: Callable[[Path, str], None] | None = None
+    ) -> ApplyResult:
+        noted = capture or (lambda *told: self.captures.append(told))
+        return apply_publication(self.publication, dry_run=dry_run, capture=noted)
+
+    def copied(self, folder: Path) -> "Hub":
+        """Return the same replicas below another folder, as if they had been published there."""
+        copy_replicas(self.folder, folder)
+        hub = Hub(folder)
+        subscriptions = tuple(
+            replace(s, subscriber=moved(s.subscriber, self.folder, folder))
+            for s in self.publication.subscriptions
+        )
+        publisher = moved(self.publication.publisher, self.folder, folder)
+        hub.publication = replace(self.publication, publisher=publisher, subscriptions=subscriptions)
+        return hub
+
+    def rows(self, name: str, table: SystemTable) -> list[Row]:
+        return ControlPlane(self.root(name)).rows(table)
+
+    def snapshot_of_files(self) -> dict[str, bytes]:
+        """Return every file below the folder: what a refused or dry `apply` must leave as it was."""
+        return {str(path): path.read_bytes() for path in sorted(self.folder.rglob("*")) if path.is_file()}
+
+
+NICKNAMES = {"hq": 1, "north": 2, "south": 3}
+
+
+ROWS = {"id": pa.array([1, 2, 3], pa.int64()), "region": ["N", "S", "N"], "amount": [1.0, 2.0, 3.0]}
+
+
+PROPERTIES = {CDF_PROPERTY: "true", "delta.deletedFileRetentionDuration": "interval 14 days"}
+
+
+FILE = "sales.yml"
+
+
+class Network:
+    """Replicas `hq`, `north` and `south` below one folder, with the file that describes them, all in step."""
+
+    def __init__(self, folder: Path, *, is_there: bool = False) -> None:
+        """Make them; `is_there` says that the folder holds those that were made at this very path once."""
+        self.folder = folder
+        self.stated: dict[str, Any] = {
+            "publication": "sales",
+            "publisher": "./hq",
+            "articles": [{"name": "orders", "key": ["id"]}],
+            "subscriptions": [{"subscriber": "./north"}, {"subscriber": "./south"}],
+        }
+        if not is_there:
+            for name in NICKNAMES:
+                write_table(self.root(name) / "orders")
+            self.write_file()
+            self._publish()
+
+    def root(self, name: str) -> Path:
+        return self.folder / name
+
+    def system_table(self, name: str, table: str) -> Path:
+        return self.root(name) / FOLDER / table
+
+    def write_file(self, name: str = FILE, **stated: Any) -> None:
+        """Write the publication's file, with other values for some keys."""
+        (self.folder / name).write_text(yaml.safe_dump({**self.stated, **stated}, sort_keys=False))
+
+    def edit(self, name: str, table: SystemTable, **values: Any) -> None:
+        """Change columns of all rows of a system table, as somebody with a SQL prompt could."""
+        control = ControlPlane(self.root(name))
+        control.replace(table, [{**row, **values} for row in control.rows(table)])
+
+    def add_rows(self, name: str, *ids: int, **options: Any) -> None:
+        """Let a user append rows."""
+        count = len(ids)
+        columns = {"id": pa.array(ids, pa.int64()), "region": ["E"] * count, "amount": [9.0] * count}
+        write_deltalake(str(self.root(name) / "orders"), pa.table(columns), mode="append", **options)
+
+    def _id(self, of: str) -> str:
+        return str(uuid.uuid5(uuid.NAMESPACE_URL, f"{self.folder}/{of}"))
+
+    def _publish(self) -> None:
+        publication = config.load(self.folder / FILE)
+        facts = {name: read_table_facts(self.root(name) / "orders") for name in NICKNAMES}
+        article = rows.article_row(
+            publication,
+            publication.articles[0],
+            facts["hq"],
+            pubid=self._id("sales"),
+            artid=self._id("orders"),
+            nickname=1,
+        )
+        roots = {name: str(self.root(name)) for name in NICKNAMES}
+        infos = {
+            name: rows.info_row(
+                repid=self._id(name),
+                nickname=nickname,
+                root=roots[name],
+                role="publisher" if name == "hq" else "subscriber",
+            )
+            | {"captured": {1: facts[name].version}, "table_ids": {1: facts[name].metadata.table_id}}
+            | {"captured_commits": {1: commit_text(facts[name].path, facts[name].version)}}
+            for name, nickname in NICKNAMES.items()
+        }
+        abouts = [
+            rows.subscriber_row(
+                subscription,
+                self._id("sales"),
+                subid=self._id(f"subscription of {name}"),
+                replid=infos[name]["repid"],
+                nickname=infos[name]["replnickname"],
+                replicastate=self._id(f"state of {name}"),
+            )
+            | {"status": int(SubscriptionState.ACTIVE)}
+            for name, subscription in zip(("north", "south"), publication.subscriptions, strict=True)
+        ]
+        known = {
+            "hq": [rows.publisher_row(infos["hq"], self._id("sales")), *abouts],
+            "north": list(rows.rows_at_subscriber(infos["hq"], abouts[0])),
+            "south": list(rows.rows_at_subscriber(infos["hq"], abouts[1])),
+        }
+        for name in NICKNAMES:
+            listed = replace(publication, subscriptions=()) if name != "hq" else publication
+            definition = rows.definition(listed, with_subscriptions=name == "hq")
+            self._make_replica(name, infos[name], article, known[name], definition)
+
+    def _make_replica(
+        self, name: str, info: Row, article: Row, subscriptions: Sequence[Row], definition: str
+    ) -> None:
+        root, publication = self.root(name), config.load(self.folder / FILE)
+        mark = CommitMark("test", "create")
+        fields = read_table_facts(root / "orders").fields
+        create_replica(root, info, {1: fields}, retention=publication.retention, mark=mark)
+        create_conflict_table(
+            root,
+            article["conflict_table"],
+            fields,
+            retention=publication.retention,
+            mark=mark,
+            spark_of=_no_engine,
+        )
+        control = ControlPlane(root)
+        row = rows.publication_row(publication, self._id("sales"), 1) | {
+            "status": 1,
+            "definition": definition,
+        }
+        control.replace(catalog.PUBLICATIONS, [row])
+        control.replace(catalog.ARTICLES, [article])
+        control.replace(catalog.SUBSCRIPTIONS, subscriptions)
+        # Whoever applied the file held the replica; the lock's file stays, empty.
+        (root / LOCK_FILE).touch()
+
+
+def write_table(path: Path, columns: Mapping[str, Any] = ROWS, **options: Any) -> Path:
+    """Write a table as users have it that is ready to be published."""
+    options.setdefault("configuration", PROPERTIES)
+    write_deltalake(str(path), pa.table(dict(columns)), **options)
+    return path
+
+
+def commit(table: Path, *actions: Mapping[str, Any]) -> None:
+    """Append a commit of these actions to a table's log, whether they make sense or not."""
+    log = table / "_delta_log"
+    version = max(int(path.stem) for path in log.glob("*.json")) + 1
+    (log / f"{version:020d}.json").write_text("\n".join(json.dumps(action) for action in actions))
+
+
+def _no_engine() -> SparkSession:
+    raise AssertionError("a table that is new needs no engine")
+
+
+LAST_GENERATION = 2
+
+
+PUBID = "pub-1"
+
+
+def article_row(name: str, nickname: int) -> dict[str, Any]:
+    return {
+        "name": name,
+        "artid": f"art-{nickname}",
+        "pubid": PUBID,
+        "nickname": nickname,
+        "column_tracking": 0,
+        "status": 1,
+        "conflict_table": f"MSmerge_conflict_sales_{name}",
+        "article_resolver": "priority",
+        "vertical_partition": 0,
+        "resolution": "row",
+        "source_table": name,
+        "key_columns": ["id"],
+        "published_columns": ["id"],
+        "published_types": ["bigint"],
+    }
+
+
+def publication_row(name: str, pubid: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "pubid": pubid,
+        "status": 1,
+        "centralized_conflicts": 1,
+        "decentralized_conflicts": 0,
+    }
+
+
+def subscription_row(server: Path, replid: str, nickname: int, **more: Any) -> dict[str, Any]:
+    return {
+        "subscriber_server": str(server),
+        "pubid": PUBID,
+        "subid": "sub-1",
+        "replid": replid,
+        "replnickname": nickname,
+        "status": 1,
+        "subscriber_type": 1,
+        "priority": 0.0,
+        "sentgen": 0,
+        "recgen": 0,
+        **more,
+    }
+
+
+def make_replica(root: Path, role: str, nickname: int, other: dict[str, Any]) -> Replica:
+    """Write the system tables of a replica that captured its one table up to its head."""
+    replica = Replica(root)
+    write_deltalake(str(root / "orders"), pa.table({"id": [1, 2]}))
+    for table in registry.CONTROL_PLANE:
+        replica.control.replace(table, [])
+    for past in (replica.contents, replica.tombstone):
+        write_deltalake(str(past), pa.table({"seq": [0]}))
+    info = {
+        "repid": f"replica-{nickname}",
+        "replnickname": nickname,
+        "root": str(root),
+        "role": role,
+        "schema_version": 1,
+        "last_seq": 0,
+        "last_generation": LAST_GENERATION,
+        "captured": {1: 0},
+        "table_ids": {1: "x"},
+        "session_number": 0,
+    }
+    replica.control.replace(replinfo.TABLE, [info])
+    replica.control.replace(catalog.PUBLICATIONS, [publication_row("sales", PUBID)])
+    replica.control.replace(catalog.ARTICLES, [article_row("orders", 1)])
+    itself = subscription_row(root, f"replica-{nickname}", nickname, subid=PUBID)
+    replica.control.replace(catalog.SUBSCRIPTIONS, [itself, other])
+    return replica
