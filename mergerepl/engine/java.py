@@ -16,6 +16,9 @@ from mergerepl.errors import EngineError
 # Spark 4.2 runs on these; both were measured with the embedded engine.
 ACCEPTED = (17, 21)
 
+OPTION_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
+"""Variables from which a JVM takes options; those of the last win over its command line."""
+
 
 @dataclass(frozen=True)
 class Java:
