@@ -16,7 +16,7 @@ from pathlib import Path
 
 from mergerepl import roots
 from mergerepl.engine import archive, cache, confs, jars, jvm
-from mergerepl.engine.java import OPTION_VARIABLES, Java, find_java
+from mergerepl.engine.java import Java, find_java, given_options
 from mergerepl.errors import EngineError, MergeReplError
 from mergerepl.store import lease
 
@@ -178,7 +178,7 @@ def _environment() -> Iterator[Check]:
         roots.require_utf8_names()
     except MergeReplError as error:
         yield Check("encoding", Status.FAIL, error.message, "Set PYTHONUTF8=1 or LC_ALL=C.UTF-8.")
-    if given := [name for name in OPTION_VARIABLES if os.environ.get(name)]:
+    if given := given_options():
         # Their values may hold passwords.
         said = f"{', '.join(given)} given; memory, locale, time zone and encoding are mergerepl's own"
         yield Check("java options", Status.OK, said)

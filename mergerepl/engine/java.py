@@ -35,6 +35,11 @@ class Java:
         return major_version(self.version)
 
 
+def given_options() -> dict[str, str]:
+    """Return the variables that hold options for every JVM, those that are set."""
+    return {name: value for name in OPTION_VARIABLES if (value := os.environ.get(name))}
+
+
 def find_java() -> Java:
     """Return the first usable Java.
 

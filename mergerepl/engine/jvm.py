@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mergerepl.engine import archive, cache, jars
-from mergerepl.engine.java import OPTION_VARIABLES, Java
+from mergerepl.engine.java import Java, given_options
 from mergerepl.errors import EngineError
 
 START_TIMEOUT_SECONDS = 120
@@ -188,7 +188,7 @@ def memory_options(*, heap_mb: int, long_running: bool) -> list[str]:
         collector = "-XX:+UseSerialGC"
         # With one compiler the JVM reserves 48 MB for its code; Spark fills them, and compiling would stop.
         options = ["-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=240m"]
-    if not any(_CHOOSES_COLLECTOR.search(os.environ.get(name, "")) for name in OPTION_VARIABLES):
+    if not any(map(_CHOOSES_COLLECTOR.search, given_options().values())):
         # A JVM with two collectors does not start.
         options.append(collector)
     # Spark fills 250 MB of class metadata; without a head start the collector runs for each step of it.

@@ -14,12 +14,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 
 from mergerepl import doctor
 from mergerepl.engine import session as engine
 from mergerepl.errors import EngineError
+from mergerepl.store.control import read_rows
 
 pytestmark = pytest.mark.spark
 
@@ -110,8 +111,8 @@ def replicas_made_in(environment: dict[str, str], folder: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout == "['hq', 'hq']\n"
     for replica in ("hé", "north"):
-        table = DeltaTable(folder / replica / "t").to_pyarrow_table().select(list(COLUMNS))
-        assert sorted(tuple(row.values()) for row in table.to_pylist()) == SYNCHRONIZED
+        there = read_rows(folder / replica / "t", list(COLUMNS))
+        assert sorted(tuple(row.values()) for row in there) == SYNCHRONIZED
     assert sorted(path.name for path in (folder / "north" / "t").glob("region=*")) == [
         "region=Nord",
         "region=Île",
