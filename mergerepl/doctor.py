@@ -16,7 +16,7 @@ from pathlib import Path
 
 from mergerepl import roots
 from mergerepl.engine import archive, cache, confs, jars, jvm
-from mergerepl.engine.java import Java, find_java
+from mergerepl.engine.java import Java, find_java, given_options
 from mergerepl.errors import EngineError, MergeReplError
 from mergerepl.store import lease
 
@@ -54,7 +54,7 @@ def checks(replica_roots: Sequence[str] = (), *, start_engine: bool = False) -> 
         replica_roots: Folders or `file://` URIs; they need not exist yet.
         start_engine: Also start the embedded engine (or reach the running session) and count to one in it.
     """
-    found = [*_java_and_jars(), *_versions(), _memory(), _cache()]
+    found = [*_java_and_jars(), *_versions(), _memory(), _cache(), *_environment()]
     for root in replica_roots:
         found += _replica(root)
     if start_engine:
@@ -172,6 +172,18 @@ def _cache() -> Check:
     return _with_disk("cache", folder, str(folder))
 
 
+def _environment() -> Iterator[Check]:
+    """Check what reaches into file names and into the JVM."""
+    try:
+        roots.require_utf8_names()
+    except MergeReplError as error:
+        yield Check("encoding", Status.FAIL, error.message, "Set PYTHONUTF8=1 or LC_ALL=C.UTF-8.")
+    if given := given_options():
+        # Their values may hold passwords.
+        said = f"{', '.join(given)} given; memory, locale, time zone and encoding are mergerepl's own"
+        yield Check("java options", Status.OK, said)
+
+
 def _with_disk(name: str, folder: Path, detail: str) -> Check:
     """Return the check of a folder that works, unless its disk is nearly full."""
     free = shutil.disk_usage(folder).free
@@ -274,5 +286,13 @@ def _engine() -> Check:
         said = error.message if isinstance(error, EngineError) else f"it cannot be started: {error}"
         return Check("engine", Status.FAIL, said, "Follow the message, then run `mergerepl doctor` again.")
     pid = engine.jvm_pid()
+    if pid is None and (upper := engine.format_in_jvm(session, "%S", "i")) != "I":
+        return Check(
+            "engine",
+            Status.WARN,
+            f"Spark {session.version}, the session that was already running: the locale of its JVM writes i in capitals as "
+            f"{upper}, and Spark and Delta are not tested with that",
+            f'Start it with --driver-java-options "{engine.ENGLISH}".',
+        )
     whose = f"embedded, JVM {pid}" if pid is not None else "the session that was already running"
     return Check("engine", Status.OK, f"Spark {session.version}, {whose}; counted {counted} row")

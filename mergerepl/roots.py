@@ -6,6 +6,7 @@ The absolute, symlink-free path is a replica's identity on this machine: locks a
 import errno
 import os
 import re
+import sys
 import unicodedata
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -29,8 +30,9 @@ def parse(text: str, *, base: str | os.PathLike[str] = ".") -> str:
 
     Raises:
         ConfigurationError: It is empty, no path, an object store's URI, a file, a loop of symbolic links, or
-            has characters that the engines cannot open.
+            has characters that the engines cannot open; or this process has another encoding for names of files than they.
     """
+    require_utf8_names()
     shown = masked(text)
     shown = shown if len(shown) <= LONGEST_SHOWN else f"{shown[:LONGEST_SHOWN]}…"
     if not text.strip():
@@ -102,6 +104,19 @@ def require_openable(what: str, path: str) -> None:
         raise ConfigurationError(
             f"{what} '{path}' has {found[0]} in its path, which the Delta libraries cannot open. Rename the "
             "folder."
+        )
+
+
+def require_utf8_names() -> None:
+    """Check that Python gives files the names that Spark and delta-rs give them.
+
+    Raises:
+        ConfigurationError: It encodes them otherwise; the message says what to set.
+    """
+    if (encoding := sys.getfilesystemencoding()) != "utf-8":
+        raise ConfigurationError(
+            f"This process encodes names of files in {encoding}; the Delta libraries need UTF-8. Run it with the "
+            "environment variable PYTHONUTF8=1, or in a UTF-8 locale, such as LC_ALL=C.UTF-8."
         )
 
 

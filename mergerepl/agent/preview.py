@@ -1,8 +1,9 @@
 """What `sync --dry-run` shows of conflicts: who would win, both rows as text."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
@@ -10,6 +11,8 @@ from mergerepl import changes
 from mergerepl.agent.stage import StagedArticle
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.results import ConflictPreview
+from mergerepl.model.value_text import text_of
+from mergerepl.rows.arrow_values import python_values
 from mergerepl.rows.images import readable
 from mergerepl.store.staged_rows import read_staged
 
@@ -29,35 +32,40 @@ def conflict_previews(
     return tuple(previews)
 
 
-def row_texts(image: Column, article: PublishedArticle) -> Column:
-    """Return a row image as a map of column name to readable text."""
-    columns = zip(article.columns, article.fields, article.types, strict=True)
-    texts = {name: readable(image[field], T.DataType.fromDDL(type_)) for name, field, type_ in columns}
-    return F.map_from_entries(F.array(*(F.struct(F.lit(name), text) for name, text in texts.items())))
-
-
 def _of_article(conflicts: DataFrame, article: PublishedArticle) -> list[ConflictPreview]:
     by_key = conflicts.orderBy(*(F.col(f"{changes.ROW}.{field}") for field in article.identity_fields))
-    told = by_key.limit(SHOWN).select(
-        F.col(changes.CONFLICT_TYPE).alias("conflict_type"),
-        F.when(F.col(changes.PUBLISHER_WINS), changes.PUBLISHER)
-        .otherwise(changes.SUBSCRIBER)
-        .alias("winner"),
-        *(
-            F.when(
-                ~F.col(f"{side}.{changes.DELETED}"), row_texts(F.col(f"{side}.{changes.ROW}"), article)
-            ).alias(name)
-            for side, name in ((changes.WINNER, "winning_row"), (changes.LOSER, "losing_row"))
-        ),
+    keys = {
+        field: readable(F.col(f"{changes.ROW}.{field}"), T.DataType.fromDDL(type_))
+        for field, type_ in zip(article.fields, article.types, strict=True)
+        if field in article.identity_fields
+    }
+    told = (
+        by_key.limit(SHOWN)
+        .select(
+            F.struct(*(key.alias(field) for field, key in keys.items())),
+            F.col(changes.CONFLICT_TYPE),
+            F.when(F.col(changes.PUBLISHER_WINS), changes.PUBLISHER).otherwise(changes.SUBSCRIBER),
+            *(
+                F.when(~F.col(f"{side}.{changes.DELETED}"), F.col(f"{side}.{changes.ROW}"))
+                for side in (changes.WINNER, changes.LOSER)
+            ),
+        )
+        .toArrow()
     )
     return [
         ConflictPreview(
             article.name,
-            {name: (row["losing_row"] or row["winning_row"])[name] for name in article.identity},
-            row["conflict_type"],
-            row["winner"],
-            row["winning_row"],
-            row["losing_row"],
+            {name: key[field] for name, field in zip(article.identity, article.identity_fields, strict=True)},
+            conflict_type,
+            winner,
+            _texts(winning, article),
+            _texts(losing, article),
         )
-        for row in told.collect()
+        for key, conflict_type, winner, winning, losing in zip(*map(python_values, told), strict=True)
     ]
+
+
+def _texts(row: Mapping[str, object] | None, article: PublishedArticle) -> dict[str, str | None] | None:
+    if row is None:
+        return None
+    return {name: text_of(row[field]) for name, field in zip(article.columns, article.fields, strict=True)}

@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 
 from mergerepl.engine import cache
-from mergerepl.engine.java import Java
+from mergerepl.engine.java import OPTION_VARIABLES, Java
 
 ARCHIVES_KEPT = 2
 NEEDED_FREE_BYTES = 2 * 1024**3
@@ -106,6 +106,8 @@ def build(archive: Path, java_executable: str) -> bool:
             capture_output=True,
             timeout=DUMP_TIMEOUT_SECONDS,
             check=False,
+            # A collector or a heap of their choice would end it at its start.
+            env={name: value for name, value in os.environ.items() if name not in OPTION_VARIABLES},
         )
         if done.returncode == 0 and made.exists():
             made.replace(archive)

@@ -19,6 +19,9 @@ TIMESTAMP_TYPE = ("spark.sql.timestampType", "TIMESTAMP_LTZ")
 PASSES_OVER_FILES = ("spark.sql.files.ignoreMissingFiles", "spark.sql.files.ignoreCorruptFiles")
 """Where one is true, a read tells fewer rows instead of failing: a gap in the feed would be no changes."""
 
+UMASK = "fs.permissions.umask-mode"
+"""Hadoop's conf of which permissions new files lack; its default is 022."""
+
 _SIZE = re.compile(r"([0-9]{1,9})([mg])")
 
 
@@ -56,6 +59,8 @@ def session_confs(*, scratch: Path, cores: int, long_running: bool) -> dict[str,
         **dict.fromkeys(PASSES_OVER_FILES, "false"),
         # Each page of a file has a checksum of its own, whoever wrote it; the embedded session makes no `.crc` files.
         "spark.hadoop.parquet.page.verify-checksum.enabled": "true",
+        # Files of replicas may be read by whom other files of this user may. Hadoop asks no process for its umask.
+        f"spark.hadoop.{UMASK}": f"{umask():03o}",
         # Times in system tables and filters mean the same on every machine.
         "spark.sql.session.timeZone": "UTC",
         # No column appears in a user's table because a source had it: schema changes are a step of their own.
@@ -69,6 +74,14 @@ def session_confs(*, scratch: Path, cores: int, long_running: bool) -> dict[str,
         "spark.ui.retainedJobs": "50",
         "spark.ui.retainedStages": "50",
     }
+
+
+def umask() -> int:
+    """Return the permissions that new files of this process lack."""
+    # It can only be asked by setting it; a file that another thread makes meanwhile has too few, never too many.
+    before = os.umask(0o077)
+    os.umask(before)
+    return before
 
 
 def usable_cores() -> int:

@@ -16,6 +16,9 @@ from mergerepl.errors import EngineError
 # Spark 4.2 runs on these; both were measured with the embedded engine.
 ACCEPTED = (17, 21)
 
+OPTION_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
+"""Variables from which a JVM takes options; those of the last win over its command line."""
+
 
 @dataclass(frozen=True)
 class Java:
@@ -30,6 +33,11 @@ class Java:
     def major(self) -> int:
         """The feature release, such as 17."""
         return major_version(self.version)
+
+
+def given_options() -> dict[str, str]:
+    """Return the variables that hold options for every JVM, those that are set."""
+    return {name: value for name in OPTION_VARIABLES if (value := os.environ.get(name))}
 
 
 def find_java() -> Java:

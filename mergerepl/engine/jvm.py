@@ -8,7 +8,9 @@ talks to the JVM (a connection file, and a standard input whose end ends the JVM
 from __future__ import annotations
 
 import contextlib
+import locale
 import os
+import re
 import shutil
 import signal
 import struct
@@ -19,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mergerepl.engine import archive, cache, jars
-from mergerepl.engine.java import Java
+from mergerepl.engine.java import Java, given_options
 from mergerepl.errors import EngineError
 
 START_TIMEOUT_SECONDS = 120
@@ -47,6 +49,24 @@ OPENED_PACKAGES = (
     "java.security.jgss/sun.security.krb5",
 )
 
+_OF_ANOTHER_ENGINE = ("ARROW_", "DELTA_", "HADOOP_", "SPARK_", "YARN_")
+"""What the variables of a Spark or Hadoop installed here begin with; some change what queries come to, such as
+SPARK_ANSI_SQL_MODE, SPARK_TESTING and DELTA_TESTING."""
+
+_CHOOSES_COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b")
+
+# Delta writes the numbers in its log's file names with the digits of the JVM's locale, and one category of it has
+# properties of its own.
+_LOCALE = {"language": "en", "country": "US", "script": "", "variant": "", "extensions": ""}
+SETTLED = (
+    *(f"-Duser.{name}{of}={value}" for of in ("", ".display", ".format") for name, value in _LOCALE.items()),
+    # The older name of the country, which would win.
+    "-Duser.region=US",
+    "-Duser.timezone=UTC",
+    "-Dfile.encoding=UTF-8",
+)
+"""What this machine's locale, its time zone and the option variables have no say in."""
+
 
 @dataclass(frozen=True)
 class Jvm:
@@ -73,16 +93,9 @@ def launch(java: Java, *, long_running: bool, heap_mb: int) -> Jvm:
     scratch = Path(tempfile.mkdtemp(prefix="mergerepl-"))
     options = memory_options(heap_mb=heap_mb, long_running=long_running)
     options += archive.options(java, class_path, scratch)
+    # Libraries that are unpacked to be loaded go with the JVM, and lie where TMPDIR says.
+    options.append(f"-Djava.io.tmpdir={scratch}")
     command = java_command(java, class_path, options)
-    environment = os.environ | {
-        "_PYSPARK_DRIVER_CONN_INFO_PATH": str(scratch / "connection"),
-        "SPARK_HOME": str(jars.pyspark_home()),
-        "SPARK_CONNECT_MODE": "0",
-        # Shuffle files go with the JVM. A variable, since a shell that has it would override the conf.
-        "SPARK_LOCAL_DIRS": str(scratch),
-        # Otherwise Spark looks for a network address of this machine, which it does not need.
-        "SPARK_LOCAL_IP": "127.0.0.1",
-    }
     with log.open("wb") as stderr:
         try:
             process = subprocess.Popen(
@@ -91,7 +104,7 @@ def launch(java: Java, *, long_running: bool, heap_mb: int) -> Jvm:
                 stdin=subprocess.PIPE,
                 stdout=stderr,
                 stderr=stderr,
-                env=environment,
+                env=environment(scratch),
                 # Ctrl-C in the terminal is for the command, which then stops the JVM in order.
                 start_new_session=True,
             )
@@ -108,6 +121,27 @@ def launch(java: Java, *, long_running: bool, heap_mb: int) -> Jvm:
         shutil.rmtree(scratch, ignore_errors=True)
         raise
     return Jvm(java, class_path, process, port, secret, scratch, log)
+
+
+def environment(scratch: Path) -> dict[str, str]:
+    """Return the JVM's environment: this process's, without what would change the results."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(_OF_ANOTHER_ENGINE)}
+    # The same options where the command line wins over them.
+    if last := kept.pop("_JAVA_OPTIONS", ""):
+        kept["JAVA_TOOL_OPTIONS"] = f"{kept.get('JAVA_TOOL_OPTIONS', '')} {last}".strip()
+    # Java has no option for the encoding of file names: it is that of the locale.
+    if locale.nl_langinfo(locale.CODESET).upper() != "UTF-8":
+        kept["LC_ALL"] = "C.UTF-8"
+    return kept | {
+        "_PYSPARK_DRIVER_CONN_INFO_PATH": str(scratch / "connection"),
+        "PYSPARK_PIN_THREAD": "true",
+        "SPARK_HOME": str(jars.pyspark_home()),
+        "SPARK_CONNECT_MODE": "0",
+        # Shuffle files go with the JVM. A variable, since a shell that has it would override the conf.
+        "SPARK_LOCAL_DIRS": str(scratch),
+        # Otherwise Spark looks for a network address of this machine, which it does not need.
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
 
 
 def stop(jvm: Jvm) -> None:
@@ -149,11 +183,16 @@ def memory_options(*, heap_mb: int, long_running: bool) -> list[str]:
         # Spark's buffers are larger than half a region of a small G1 heap, and each of those may start a marking of the
         # whole heap: a fifth of all processor time at 2 GiB, one hundredth at 12 (measured).
         collector = "-XX:+UseG1GC" if heap_mb >= _G1_FROM_MB else "-XX:+UseParallelGC"
-        # Spark fills 250 MB of class metadata; without a head start the collector runs for each step of it.
-        return [f"-Xmx{heap_mb}m", f"-Xms{min(heap_mb, 1024)}m", collector, "-XX:MetaspaceSize=256m"]
-    # With one compiler the JVM reserves 48 MB for its code; Spark fills them, and compiling would stop.
-    code_cache = ["-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=240m"]
-    return [f"-Xmx{heap_mb}m", "-XX:+UseSerialGC", *code_cache, "-XX:MetaspaceSize=256m"]
+        options = [f"-Xms{min(heap_mb, 1024)}m"]
+    else:
+        collector = "-XX:+UseSerialGC"
+        # With one compiler the JVM reserves 48 MB for its code; Spark fills them, and compiling would stop.
+        options = ["-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=240m"]
+    if not any(map(_CHOOSES_COLLECTOR.search, given_options().values())):
+        # A JVM with two collectors does not start.
+        options.append(collector)
+    # Spark fills 250 MB of class metadata; without a head start the collector runs for each step of it.
+    return [f"-Xmx{heap_mb}m", *options, "-XX:MetaspaceSize=256m"]
 
 
 def java_command(java: Java, class_path: list[Path], options: list[str]) -> list[str]:
@@ -168,6 +207,7 @@ def java_command(java: Java, class_path: list[Path], options: list[str]) -> list
         "-Djdk.reflect.useDirectMethodHandle=false",
         "-Dio.netty.tryReflectionSetAccessible=true",
         "-Djava.awt.headless=true",
+        *SETTLED,
         f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}",
         *("-cp", os.pathsep.join(map(str, class_path))),
         "org.apache.spark.api.python.PythonGatewayServer",

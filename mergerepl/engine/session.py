@@ -29,6 +29,9 @@ from mergerepl.errors import EngineError
 
 _UTC = frozenset({"UTC", "Etc/UTC", "UCT", "Zulu", "Z", "GMT", "Etc/GMT", "+00:00"})
 
+ENGLISH = "-Duser.language=en -Duser.country=US"
+"""Options that give a JVM a locale with ASCII digits."""
+
 _lock = threading.RLock()
 _embedded: tuple[jvm.Jvm, SparkSession] | None = None
 _owner = 0
@@ -60,6 +63,7 @@ def session(*, long_running: bool = False) -> SparkSession:
             require_classic(users)
             require_delta(users)
             require_all_files(users)
+            require_ascii_digits(users)
             return users
         return _start(long_running=long_running)
 
@@ -146,6 +150,32 @@ def require_all_files(spark: SparkSession) -> None:
         f"missing without an error, and replicas would miss writes for good. Run {remedy} in that session (it overrides "
         "spark-defaults.conf and --conf, too), then run again."
     )
+
+
+def require_ascii_digits(spark: SparkSession) -> None:
+    """Check that a session's JVM writes numbers with ASCII digits: in the names of its log's files, Delta does as the JVM.
+
+    Raises:
+        EngineError: Its locale has others.
+    """
+    if (ten := format_in_jvm(spark, "%d", 10)) == "10":
+        return
+    raise EngineError(
+        f"The JVM of the running Spark session writes 10 as {ten}, as its locale has it. Delta would name its commits so, "
+        "and no reader finds such a commit. Start the session again with "
+        f'`--driver-java-options "{ENGLISH}"` (conf spark.driver.extraJavaOptions), or without LC_ALL and LANG of that '
+        "locale; or stop it, and mergerepl starts its own. Commits that were written so are renamed by hand: see "
+        "docs/errors.md."
+    )
+
+
+def format_in_jvm(spark: SparkSession, pattern: str, value: object) -> str:
+    """Return a value as the locale of a session's JVM words it."""
+    context: Any = spark.sparkContext
+    java: Any = context._jvm
+    values = context._gateway.new_array(java.java.lang.Object, 1)
+    values[0] = value
+    return str(java.java.lang.String.format(pattern, values))
 
 
 def _cuts_times(session: SparkSession) -> bool:
@@ -236,7 +266,7 @@ def _start(*, long_running: bool) -> SparkSession:
         ).items():
             builder = builder.config(key, value)
         _embedded, _owner = (own_jvm, builder.getOrCreate()), os.getpid()
-        _write_no_checksum_files()
+        _settle_local_files()
     except BaseException as error:
         _forget_gateway()
         jvm.stop(own_jvm)
@@ -257,6 +287,8 @@ def _connect(own_jvm: jvm.Jvm) -> None:
     # Python workers run this interpreter, not whatever `python3` is on the PATH of a venv that is not
     # activated.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    # Otherwise the active session of one thread would be another's, too.
+    os.environ["PYSPARK_PIN_THREAD"] = "true"
     os.environ["PYSPARK_GATEWAY_PORT"] = str(own_jvm.port)
     os.environ["PYSPARK_GATEWAY_SECRET"] = own_jvm.secret
     try:
@@ -293,16 +325,19 @@ def _remember_functions() -> None:
         setattr(java, imported, found)
 
 
-def _write_no_checksum_files() -> None:
-    """Keep Hadoop from writing a file `.<name>.crc` beside each file on a local path.
+def _settle_local_files() -> None:
+    """Keep Hadoop from writing a file `.<name>.crc` beside each file on a local path, and let it heed the umask.
 
-    Each costs a process (`chmod`, 3 ms). Parquet's pages hold checksums themselves; writers without Hadoop neither write
-    nor read such files, and leave stale ones behind.
+    Each such file costs a process (`chmod`, 3 ms). Parquet's pages hold checksums themselves; writers without Hadoop
+    neither write nor read such files, and leave stale ones behind.
     """
     java: Any = SparkContext._jvm
     files = getattr(java, "org.apache.hadoop.fs.FileSystem")
     configuration = getattr(java, "org.apache.hadoop.conf.Configuration")
-    files.getLocal(configuration()).setWriteChecksum(False)
+    local = files.getLocal(configuration())
+    local.setWriteChecksum(False)
+    # Made before the session's confs were known.
+    local.getConf().set(confs.UMASK, f"{confs.umask():03o}")
 
 
 def _forget_gateway(*, is_ours: bool = True) -> None:

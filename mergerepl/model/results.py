@@ -95,8 +95,8 @@ class ConflictPreview:
     key: dict[str, str]
     conflict_type: int
     winner: str
-    winning_row: dict[str, str] | None
-    losing_row: dict[str, str] | None
+    winning_row: dict[str, str | None] | None
+    losing_row: dict[str, str | None] | None
 
 
 @dataclass(frozen=True)

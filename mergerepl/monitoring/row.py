@@ -4,16 +4,16 @@ import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, date, datetime
+from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
 
 from mergerepl.delta.log import CHAR_VARCHAR, head_version
 from mergerepl.errors import ConfigurationError, MergeReplError, SchemaMismatchError, StoreError
 from mergerepl.lineage.value import covers, merge
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.results import ColumnVersion, RowInfo, RowReplicaInfo
+from mergerepl.model.value_text import text_of
 from mergerepl.monitoring.parties import article_named, members
 from mergerepl.monitoring.waiting import head_or_problem
 from mergerepl.rows.arrow_values import python_values
@@ -28,6 +28,9 @@ log = logging.getLogger(__name__)
 CONTENTS = "contents"
 TOMBSTONE = "tombstone"
 NONE = "none"
+
+_ROUNDED = ("decimal", "timestamp", "timestamp_ntz")
+"""Types whose bounds in a log are rounded: deltalake states those of decimals as doubles, Spark times in milliseconds."""
 
 _CHAR = re.compile(r"char\((\d+)\)")
 
@@ -204,6 +207,9 @@ def _row_by_delta_rs(table: Path, article: PublishedArticle, values: Sequence[Ke
         column = quoted(name)
         if article.rowguid_column is not None:
             column, value = f"lower({column})", str(value).lower()
+        elif base_type(type_) in _ROUNDED:
+            # Otherwise a file would be passed over, or taken for one whose rows all have the key, by such bounds.
+            column = f"nullif({column}, null)"
         conditions.append(f"{column} = {_literal(value, type_)}")
     rows = read_rows(table, article.columns, where=" and ".join(conditions), order_limit="limit 1")
     return rows[0] if rows else None
@@ -244,32 +250,11 @@ def _row_by_spark(table: Path, article: PublishedArticle, values: Sequence[KeyVa
         if article.rowguid_column is not None:
             rows = rows.where(F.lower(column) == str(value).lower())
             continue
-        wanted = F.lit(bytearray(value) if isinstance(value, bytes) else value).cast(types[name])
-        rows = rows.where(comparable(column, types[name]) == comparable(wanted, types[name]))
+        # As text: a time without a zone would be taken for one of this process's zone.
+        wanted = F.lit(bytearray(value) if isinstance(value, bytes) else text_of(value)).cast(types[name])
+        # In an array they meet no bounds of files: see `_ROUNDED`.
+        one, other = (F.array(comparable(each, types[name])) for each in (column, wanted))
+        rows = rows.where(one == other)
     found = rows.select(*(quote(name) for name in article.columns)).limit(1).toArrow()
     values_of = {name: python_values(found.column(name)) for name in found.column_names}
     return {name: each[0] for name, each in values_of.items()} if found.num_rows else None
-
-
-def text_of(value: Any) -> str | None:
-    """Return a value as text, in the words of docs/cli-json.md whoever read it; NULL stays None."""
-    match value:
-        case None:
-            return None
-        case bool():
-            return str(value).lower()
-        case bytes():
-            return value.hex()
-        case datetime():
-            return (value.astimezone(UTC) if value.tzinfo is not None else value).isoformat()
-        case date():
-            return value.isoformat()
-        case Decimal():
-            return f"{value:f}"
-        case dict():
-            return "{" + ", ".join(f"{name}: {text_of(part)}" for name, part in value.items()) + "}"
-        case list() if value and isinstance(value[0], tuple):
-            return text_of(dict(value))
-        case list():
-            return "[" + ", ".join(str(text_of(part)) for part in value) + "]"
-    return str(value)

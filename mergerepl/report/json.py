@@ -23,6 +23,7 @@ from mergerepl.model.results import (
     SessionResult,
     SyncResult,
 )
+from mergerepl.model.value_text import text_of
 from mergerepl.report.conflict_names import conflict_name
 from mergerepl.report.output import Output
 
@@ -108,7 +109,7 @@ def dumps(value: object, *, indent: int | None = 2) -> str:
 
 
 def jsonable(value: object) -> object:
-    """Return a value in JSON's types: times as ISO 8601, bytes as hex, NaN and anything unknown as text."""
+    """Return a value in JSON's types: times as ISO 8601, bytes as hexadecimal, NaN and anything unknown as text."""
     if is_dataclass(value) and not isinstance(value, type):
         return jsonable(asdict(value))
     match value:
@@ -119,16 +120,14 @@ def jsonable(value: object) -> object:
         case float():
             return value if math.isfinite(value) else str(value)
         case Mapping():
-            return {str(name): jsonable(part) for name, part in value.items()}
+            return {text_of(name) or "": jsonable(part) for name, part in value.items()}
         case list() | tuple() | set() | frozenset():
             return [jsonable(part) for part in value]
         case datetime() | date():
             return value.isoformat()
         case timedelta():
             return value.total_seconds()
-        case bytes() | bytearray():
-            return value.hex()
-    return str(value)
+    return text_of(value)
 
 
 def sync_object(result: SyncResult) -> dict[str, Any]:

@@ -12,8 +12,9 @@ from mergerepl.model.results import (
     SessionRecord,
     SessionResult,
 )
+from mergerepl.model.value_text import text_of
 from mergerepl.report.table import Table
-from mergerepl.report.words import changes, moment_text, short
+from mergerepl.report.words import changes, moment_text, short, value_text
 
 CLASHES, DIFFERS = "*", "~"
 COUNTS = (">inserts", ">updates", ">deletes", ">conflicts")
@@ -102,9 +103,10 @@ def side_by_side(
     """Return two rows column by column; a missing row was a delete. Where none is known to clash, all that differ do."""
     table = Table(("", "column", "losing row", "winning row"))
     for column in [*(winning or {}), *(name for name in losing or {} if name not in (winning or {}))]:
-        lost, won = _cell(losing, column), _cell(winning, column)
-        is_clash = column in clashing if clashing else lost != won
-        table.add(CLASHES if is_clash else DIFFERS if lost != won else "", column, lost, won)
+        differs = _differs((losing, winning), column)
+        is_clash = column in clashing if clashing else differs
+        mark = CLASHES if is_clash else DIFFERS if differs else ""
+        table.add(mark, column, _cell(losing, column), _cell(winning, column))
     if losing is None or winning is None:
         table.add("", "", "(deleted)" if losing is None else "", "(deleted)" if winning is None else "")
     return table
@@ -137,16 +139,20 @@ def values_by_replica(row: RowInfo) -> Table:
     table = Table(("", "column", *(short(each.replica) for each in row.replicas)))
     columns = dict.fromkeys(column for each in row.replicas for column in each.row or {})
     for column in columns:
-        cells = [_cell(each.row, column) for each in row.replicas]
-        table.add("*" if len(set(cells)) > 1 else "", column, *cells)
+        rows = [each.row for each in row.replicas]
+        mark = CLASHES if _differs(rows, column) else ""
+        table.add(mark, column, *(_cell(each, column) for each in rows))
     return table
+
+
+def _differs(rows: Iterable[Mapping[str, object] | None], column: str) -> bool:
+    """Say whether rows have several values in a column, also where what is shown of them is the same."""
+    return len({(row is None, text_of(row.get(column)) if row is not None else None) for row in rows}) > 1
 
 
 def _cell(row: Mapping[str, object] | None, column: str) -> str:
     """Return one value; a NULL can be told from empty text, and a row that is not there from both."""
-    if row is None:
-        return ""
-    return "NULL" if row.get(column) is None else str(row[column])
+    return "" if row is None else value_text(row.get(column))
 
 
 def _numbers(counts: PhaseCounts) -> tuple[int, int, int, int]:

@@ -8,6 +8,10 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from mergerepl.model.results import PhaseCounts
+from mergerepl.model.value_text import NULL, text_of
+
+LONGEST_SHOWN = 1000
+"""Characters of a value that people are shown."""
 
 
 def changes(counts: PhaseCounts) -> str:
@@ -18,7 +22,17 @@ def changes(counts: PhaseCounts) -> str:
 
 def key_text(key: Mapping[str, object]) -> str:
     """Return a row's key: `order_id=7, line=1`."""
-    return ", ".join(f"{column}={value}" for column, value in key.items())
+    return ", ".join(f"{column}={value_text(value)}" for column, value in key.items())
+
+
+def value_text(value: object) -> str:
+    """Return a value of a row: NULL is not an empty text, and of a long value the beginning is shown, and its length."""
+    text = text_of(value)
+    if text is None:
+        return NULL
+    if len(text) <= LONGEST_SHOWN:
+        return text
+    return f"{text[:LONGEST_SHOWN]}… ({len(text):,} characters in all; see it whole with --json)"
 
 
 def counted(number: int, noun: str) -> str:

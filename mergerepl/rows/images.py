@@ -144,7 +144,7 @@ def key_text(value: Column, data_type: T.DataType) -> Column:
 def readable(value: Column, data_type: T.DataType) -> Column:
     """Return a value as text for people: also what Python has no value for, and bytes that are no UTF-8."""
     if isinstance(data_type, T.BinaryType):
-        return F.lower(F.hex(value))
+        return F.concat(F.lit("0x"), F.hex(value))
     text = value.cast("string")
     return F.make_valid_utf8(text) if isinstance(data_type, T.StringType) else text
 

@@ -273,10 +273,15 @@ def reason_of(error: Exception) -> str:
 
 
 def _python_value(value: Any) -> Any:
-    # arrow hands maps out as lists of pairs
-    if isinstance(value, list) and value and isinstance(value[0], tuple):
-        return dict(value)
-    return value
+    """Return a value with its maps, which Arrow hands out as lists of pairs, as dictionaries where their keys allow it."""
+    if isinstance(value, dict):
+        return {name: _python_value(part) for name, part in value.items()}
+    if not isinstance(value, list) or not value:
+        return value
+    if not isinstance(value[0], tuple):
+        return [_python_value(part) for part in value]
+    pairs = [(_python_value(name), _python_value(part)) for name, part in value]
+    return pairs if isinstance(pairs[0][0], dict | list) else dict(pairs)
 
 
 def _arrow_value(value: Any) -> Any:

@@ -208,6 +208,88 @@ def test_long_runs_get_the_full_compiler_and_more_memory(monkeypatch: pytest.Mon
     assert (confs.heap_mb(long_running=False), confs.heap_mb(long_running=True)) == (4096, 8192)
 
 
+OTHER_LOCALE = "-Duser.language=ar -Duser.country=EG -Duser.extensions=nu-arab"
+OTHER_FORMAT = "-Duser.language.format=ar -Duser.script.format=Arab -Duser.region=EG"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"LC_ALL": "C"},
+        {"LC_ALL": "POSIX", "LANG": "ar_EG.UTF-8"},
+        {"TZ": "Asia/Kathmandu", "JAVA_TOOL_OPTIONS": f"{OTHER_LOCALE} -Duser.timezone=Asia/Tokyo"},
+        {"JDK_JAVA_OPTIONS": f"{OTHER_FORMAT} -Dfile.encoding=ISO-8859-1 -Djava.io.tmpdir=/nowhere"},
+        {
+            "_JAVA_OPTIONS": f"{OTHER_LOCALE} {OTHER_FORMAT} -Xmx64m",
+            "JAVA_TOOL_OPTIONS": "-XX:+UseParallelGC",
+        },
+        {
+            "SPARK_ANSI_SQL_MODE": "false",
+            "DELTA_TESTING": "1",
+            "HADOOP_CONF_DIR": "/etc",
+            "CLASSPATH": "/etc",
+        },
+    ],
+    ids=repr,
+)
+def test_the_environment_does_not_choose_what_results_depend_on(
+    given: dict[str, str], tmp_path: Path
+) -> None:
+    """A process with such an environment asks its JVM what it has come to."""
+    script = (
+        "import sys, subprocess, pathlib\n"
+        "from mergerepl.engine import java, jvm\n"
+        "scratch = pathlib.Path(sys.argv[1])\n"
+        "options = jvm.memory_options(heap_mb=512, long_running=False)\n"
+        "command = jvm.java_command(java.find_java(), [], [*options, f'-Djava.io.tmpdir={scratch}'])\n"
+        "options = command[: command.index('-cp')]\n"
+        "shown = [*options, '-XshowSettings:all', '-version']\n"
+        "environment = jvm.environment(scratch)\n"
+        "print(sorted(environment))\n"
+        "sys.exit(subprocess.run(shown, env=environment, stderr=sys.stdout).returncode)\n"
+    )
+    ours = {name: value for name, value in os.environ.items() if not name.startswith(("LC_", "LANG"))}
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)],
+        env={**ours, **given},
+        capture_output=True,
+        encoding="utf-8",
+        check=True,
+    )
+    shown = done.stdout
+    for line in (
+        *("default locale = English (United States)", "default format locale = English (United States)"),
+        *("user.timezone = UTC", "file.encoding = UTF-8", "sun.jnu.encoding = UTF-8"),
+        *(f"java.io.tmpdir = {tmp_path}", "512.00M"),
+    ):
+        assert line in shown, shown
+    assert not {"DELTA_TESTING", "SPARK_ANSI_SQL_MODE", "HADOOP_CONF_DIR"} & set(
+        shown.splitlines()[0].split("'")
+    )
+
+
+@pytest.mark.parametrize("name", java.OPTION_VARIABLES)
+def test_a_collector_that_the_environment_chooses_is_the_only_one(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, "-XX:MaxRAMPercentage=75 -XX:+UseZGC -XX:+UseStringDeduplication")
+    for long_running in (False, True):
+        options = jvm.memory_options(heap_mb=1024, long_running=long_running)
+        assert [option for option in options if option.endswith("GC")] == []
+
+
+def test_files_lack_what_the_umask_says(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        assert confs.umask() == 0o027
+        settings = confs.session_confs(scratch=tmp_path, cores=1, long_running=False)
+        assert settings["spark.hadoop.fs.permissions.umask-mode"] == "027"
+        assert confs.umask() == 0o027, "it is left as it was"
+    finally:
+        os.umask(before)
+
+
 def test_archive_belongs_to_one_java_and_one_set_of_jars(tmp_path: Path) -> None:
     jar = tmp_path / "a.jar"
     jar.write_bytes(b"1")

@@ -2,14 +2,16 @@
 
 import errno
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
-from mergerepl import doctor
+from mergerepl import doctor, roots
 from mergerepl.doctor import Check, Status
 from mergerepl.engine import jars
 from mergerepl.engine import session as engine
+from mergerepl.errors import ConfigurationError
 from mergerepl.store import lease
 
 
@@ -113,3 +115,20 @@ def test_an_engine_that_the_disk_keeps_from_starting_is_one_finding(monkeypatch:
     failed = check("engine", found)
     assert (failed.status, len(found) > 5) == (Status.FAIL, True)
     assert "No space left on device" in failed.detail
+
+
+def test_options_for_every_jvm_are_named_without_what_they_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("_JAVA_OPTIONS", "-Djavax.net.ssl.keyStorePassword=secret")
+    options = check("java options", doctor.checks())
+    assert options.status is Status.OK
+    assert "_JAVA_OPTIONS" in options.detail
+    assert "secret" not in options.detail
+
+
+def test_names_of_files_that_are_not_in_utf8_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "getfilesystemencoding", lambda: "iso8859-1")
+    encoding = check("encoding", doctor.checks())
+    assert encoding.status is Status.FAIL
+    assert "PYTHONUTF8=1" in encoding.remedy
+    with pytest.raises(ConfigurationError, match="names of files in iso8859-1"):
+        roots.parse(str(tmp_path))

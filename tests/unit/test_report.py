@@ -13,7 +13,7 @@ import pytest
 
 from mergerepl.model import results
 from mergerepl.model.results import ArticleCounts, PhaseCounts, SessionResult, SyncResult
-from mergerepl.monitoring.row import text_of
+from mergerepl.model.value_text import text_of
 from mergerepl.report.conflict_names import CONFLICT_NAMES, conflict_name
 from mergerepl.report.json import dumps, jsonable
 from mergerepl.report.output import Output, open_output
@@ -409,7 +409,7 @@ def test_json_takes_every_value_that_a_row_may_hold():
         "1": "nan",
         "inf": "-inf",
         "decimal": "1.10",
-        "bytes": "00ff",
+        "bytes": "0x00FF",
         "time": "2026-11-21T03:04:05+00:00",
         "day": "2026-01-02",
         "span": 3600.0,
