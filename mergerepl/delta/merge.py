@@ -28,7 +28,7 @@ from mergerepl.changes import (
 from mergerepl.delta.log import Commit, CommitMark, find_own_commit, head_version
 from mergerepl.engine.errors import COMMIT_CONFLICTS, gone_reason
 from mergerepl.engine.in_memory import keep_in_memory, let_go
-from mergerepl.engine.session import new_session
+from mergerepl.engine.session import new_session, with_write_confs
 from mergerepl.errors import CommitConflictError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.rows.images import all_true, identity_value, same_value
@@ -179,7 +179,8 @@ def append(rows: DataFrame, table: Path, transaction: Transaction) -> None:
         return
     head = head_version(table)
     (
-        rows.write.format("delta")
+        with_write_confs(rows)
+        .write.format("delta")
         .mode("append")
         .option("txnAppId", transaction.app_id)
         .option("txnVersion", transaction.version)

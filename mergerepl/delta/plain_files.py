@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType
 
 from mergerepl.delta.log import CHAR_VARCHAR, is_foreign
 from mergerepl.delta.merge import read_version
+from mergerepl.engine.session import with_write_confs
 from mergerepl.rows.sql import quote
 
 logger = logging.getLogger(__name__)
@@ -77,8 +78,16 @@ def write_files(rows: DataFrame, folder: Path) -> None:
     if folder.exists():
         shutil.rmtree(folder)
     (folder / "_temporary" / "0" / "_temporary").mkdir(parents=True)
-    writer = rows.write.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
+    writer = with_write_confs(rows).write.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
     writer.mode("append").parquet(str(folder))
+
+
+def file_names(table: Path, version: int) -> list[str]:
+    """Return the paths of a table's files at a version, as its log writes them."""
+    import pyarrow as pa
+
+    names: list[str] = pa.table(DeltaTable(str(table), version=version).get_add_actions())["path"].to_pylist()
+    return names
 
 
 def foreign_file(spark: SparkSession, table: Path, version: int) -> str | None:
@@ -87,10 +96,7 @@ def foreign_file(spark: SparkSession, table: Path, version: int) -> str | None:
     Its owner may remove it, and a log may name any file at all.
     """
     try:
-        import pyarrow as pa
-
-        log = DeltaTable(str(table), version=version)
-        names: list[str] = pa.table(log.get_add_actions())["path"].to_pylist()
+        names = file_names(table, version)
     except Exception as error:
         logger.info("%s: its files are asked of Spark: %s", table, error)
         files = read_version(spark, table, version).inputFiles()
