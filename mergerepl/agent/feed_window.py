@@ -89,15 +89,18 @@ def feed_window(
         return FeedWindow(article, table, captured, head, (), (), gone, is_late, generated, timestamps)
     stated = tuple(commit.version for commit in found if commit.metadata is not None)
     before = metadata_when_captured(replica, article, info) if stated else None
-    undone = _schema_gap(replica, article, found, before, at_head=None if is_late else metadata)
-    undone = undone or _foreign_files_gap(replica, article, found, is_late=is_late)
-    undone = undone or unmatched_removal_gap(replica, article, found, captured, is_late=is_late)
+    # Each of these may refuse, whatever the others found to be undone.
+    undone = [
+        _schema_gap(replica, article, found, before, at_head=None if is_late else metadata),
+        _foreign_files_gap(replica, article, found, is_late=is_late),
+        unmatched_removal_gap(replica, article, found, captured, is_late=is_late),
+    ]
     # A session that does its part moves the captured version beyond its MERGEs. What is left of one that was given up
     # before that is in no metadata: it counts as if users had written it.
     user_commits = tuple(each for each in found if each.is_user_change or (each.is_merge and not is_late))
     written = {commit.version for commit in found if commit.data_change}
     own_versions = tuple(sorted(written - {commit.version for commit in user_commits}))
-    gap = undone or _feed_gap(found, user_commits)
+    gap = next(filter(None, undone), None) or _feed_gap(found, user_commits)
     return FeedWindow(
         article,
         table,

@@ -352,8 +352,8 @@ def _commit_of(table: Path, version: int, actions: list[dict[str, Any]]) -> Comm
             file = action.get("add") or action.get("remove")
             data_change = data_change or "cdc" in action or bool(file and file.get("dataChange"))
             has_vectors = has_vectors or bool(file and file.get("deletionVector"))
-            if file and is_coded(file["path"]):
-                (coded_removed if "remove" in action else coded_added).append(file["path"])
+            if file and is_coded(name := str(file.get("path", ""))):
+                (coded_removed if "remove" in action else coded_added).append(name)
             for name in _files_of(action):
                 if is_foreign(table, name):
                     (foreign_removed if "remove" in action else foreign_added).append(name)
@@ -397,6 +397,15 @@ def _files_of(action: Mapping[str, Any]) -> Iterator[str]:
         vector = file.get("deletionVector") or {}
         if vector.get("storageType") == _ABSOLUTE_PATH:
             yield str(vector["pathOrInlineDv"])
+
+
+def file_names(table: Path, version: int) -> list[str]:
+    """Return the paths of a table's files at a version, as its log writes them."""
+    import pyarrow as pa
+    from deltalake import DeltaTable
+
+    names: list[str] = pa.table(DeltaTable(str(table), version=version).get_add_actions())["path"].to_pylist()
+    return names
 
 
 def is_coded(name: str) -> bool:

@@ -143,7 +143,7 @@ def _feed_as_stored(
         # older writers leaves versions that no checkpoint lies before.
         at_start = snapshot if is_one_metadata else nothing
         versions = from_version_inclusive, through_version_inclusive
-        with _active(jvm, session):
+        with active_session(jvm, session):
             feed = reader.changesToBatchDF(
                 delta_log, *versions, session, nothing, snapshot, by_files, at_start
             )
@@ -156,7 +156,7 @@ def _feed_as_stored(
 
 
 @contextmanager
-def _active(jvm: Any, session: Any) -> Iterator[None]:
+def active_session(jvm: Any, session: Any) -> Iterator[None]:
     """Make a session the active one of this thread: Delta's own readers do, and tables mapped by id want it."""
     sessions = getattr(jvm, "org.apache.spark.sql.classic.SparkSession")
     before = sessions.getActiveSession()

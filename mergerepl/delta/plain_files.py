@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from mergerepl.delta.log import CHAR_VARCHAR, is_foreign
+from mergerepl.delta.log import CHAR_VARCHAR, file_names, is_foreign
 from mergerepl.delta.merge import read_version
 from mergerepl.engine.session import with_write_confs
 from mergerepl.rows.sql import quote
@@ -80,14 +80,6 @@ def write_files(rows: DataFrame, folder: Path) -> None:
     (folder / "_temporary" / "0" / "_temporary").mkdir(parents=True)
     writer = with_write_confs(rows).write.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
     writer.mode("append").parquet(str(folder))
-
-
-def file_names(table: Path, version: int) -> list[str]:
-    """Return the paths of a table's files at a version, as its log writes them."""
-    import pyarrow as pa
-
-    names: list[str] = pa.table(DeltaTable(str(table), version=version).get_add_actions())["path"].to_pylist()
-    return names
 
 
 def foreign_file(spark: SparkSession, table: Path, version: int) -> str | None:
