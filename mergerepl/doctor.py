@@ -1,6 +1,6 @@
 """What `mergerepl doctor` looks at: Java, JARs, versions, cache and the storage of replicas.
 
-Nothing here changes a replica or starts a JVM, unless `start_engine` asks for one.
+Nothing here changes a replica or starts a JVM, unless `mend` or `start_engine` asks for it.
 """
 
 from __future__ import annotations
@@ -13,17 +13,25 @@ from dataclasses import dataclass
 from enum import StrEnum
 from importlib import metadata
 from pathlib import Path
+from uuid import uuid4
 
 from mergerepl import roots
+from mergerepl.delta.file_faults import FaultyFiles, faulty_files
+from mergerepl.delta.log import CommitMark, is_delta_table
 from mergerepl.engine import archive, cache, confs, jars, jvm
 from mergerepl.engine.java import Java, find_java, given_options
 from mergerepl.errors import EngineError, MergeReplError
 from mergerepl.store import lease
+from mergerepl.store.control import reason_of
+from mergerepl.store.replica import Replica
+from mergerepl.systables.table import FOLDER, Plane
 
 # The JARs on the class path are of these releases; Python sides of others do not fit them.
 EXACT_VERSIONS = {"pyspark": "4.2.0", "delta-spark": "4.4.0"}
 OTHER_PACKAGES = ("deltalake", "pyarrow", "pandas")
 LOW_DISK_BYTES = 2 * 1024**3
+
+_FOLLOW = "Follow the message, then run `mergerepl doctor` again."
 
 
 class Status(StrEnum):
@@ -47,16 +55,21 @@ class Check:
     """What to do about it; empty when there is nothing to do."""
 
 
-def checks(replica_roots: Sequence[str] = (), *, start_engine: bool = False) -> list[Check]:
+def checks(
+    replica_roots: Sequence[str] = (), *, start_engine: bool = False, mend: bool = False
+) -> list[Check]:
     """Look at this machine and the given replica roots.
 
     Args:
         replica_roots: Folders or `file://` URIs; they need not exist yet.
         start_engine: Also start the embedded engine (or reach the running session) and count to one in it.
+        mend: Write files again that other libraries read or remove wrongly, holding each replica meanwhile.
+
+    Raises: LeaseError if a replica with such files is in use; StoreError, CommitConflictError if they cannot be mended.
     """
     found = [*_java_and_jars(), *_versions(), _memory(), _cache(), *_environment()]
     for root in replica_roots:
-        found += _replica(root)
+        found += _replica(root, mend=mend)
     if start_engine:
         found.append(_engine())
     return found
@@ -195,7 +208,7 @@ def _with_disk(name: str, folder: Path, detail: str) -> Check:
     return Check(name, Status.OK, detail)
 
 
-def _replica(root: str) -> Iterator[Check]:
+def _replica(root: str, *, mend: bool) -> Iterator[Check]:
     """Check a replica's storage and whether somebody holds it."""
     name = f"storage {roots.masked(root)}"
     try:
@@ -219,6 +232,64 @@ def _replica(root: str) -> Iterator[Check]:
         yield Check(f"lock {folder}", Status.WARN, f"held: {facts}", "Wait for that agent, or end it.")
     else:
         yield Check(f"lock {folder}", Status.OK, "free")
+    if (folder / FOLDER).is_dir():
+        yield from _files(folder, mend=mend)
+
+
+def _files(folder: Path, *, mend: bool) -> Iterator[Check]:
+    """Check that every library reads the files of a replica's tables as Spark does, and removes them by their names."""
+    try:
+        replica = Replica(folder).require()
+        written = [table for table, plane in replica.appended_tables().items() if plane is Plane.DATA]
+        tables = [*(replica.table(article) for article in replica.articles), *written]
+    except MergeReplError as error:
+        yield Check(f"files {folder}", Status.WARN, error.message, _FOLLOW)
+        return
+    found = []
+    for table in filter(is_delta_table, tables):
+        try:
+            found.append(faulty_files(table))
+        except Exception as error:
+            yield Check(f"files {table}", Status.WARN, f"not looked at: {reason_of(error)}", _FOLLOW)
+    if well := sum(faults.count - len(faults.names) for faults in found):
+        yield Check(
+            f"files {folder}", Status.OK, f"{well} of {len(found)} tables, which every library can read"
+        )
+    for faults in found:
+        if faults.names:
+            yield _faulty(folder, faults, mended=_mended(folder, faults) if mend else 0)
+
+
+def _faulty(folder: Path, faults: FaultyFiles, *, mended: int) -> Check:
+    """Return what is wrong with a table's files, or that it was mended."""
+    kinds = {
+        "hold times as INT96, which deltalake takes for others before 1678 and after 2261": faults.int96,
+        "have names that are not ASCII, which deltalake cannot remove": faults.not_ascii,
+    }
+    told = "; ".join(f"{len(files)} of {faults.count} {kind}" for kind, files in kinds.items() if files)
+    if mended:
+        return Check(f"files {faults.table}", Status.OK, f"{told}. Written again: {mended}")
+    remedy = (
+        f"`mergerepl doctor {folder} --mend` writes these files again, their rows as Spark reads them. Run it before "
+        "another library writes to the table."
+    )
+    return Check(f"files {faults.table}", Status.WARN, told, remedy)
+
+
+def _mended(folder: Path, faults: FaultyFiles) -> int:
+    """Write a table's faulty files again; return how many."""
+    # Imported here: only this needs Spark.
+    from mergerepl.delta.mend_files import mend_files
+    from mergerepl.engine import session as engine
+    from mergerepl.engine.errors import told_plainly
+
+    with (
+        lease.lease(folder, purpose="mergerepl doctor --mend"),
+        told_plainly(f"writing files of '{faults.table}' again"),
+    ):
+        spark = engine.session()
+        lease.record_jvm(folder, engine.jvm_pid())
+        return mend_files(spark, faults, CommitMark(str(uuid4()), "mend"))
 
 
 def _storage(name: str, folder: Path) -> Check:
@@ -284,7 +355,7 @@ def _engine() -> Check:
     except (EngineError, OSError) as error:
         # An OSError is a full or read-only disk, for example. What else was found may say so.
         said = error.message if isinstance(error, EngineError) else f"it cannot be started: {error}"
-        return Check("engine", Status.FAIL, said, "Follow the message, then run `mergerepl doctor` again.")
+        return Check("engine", Status.FAIL, said, _FOLLOW)
     pid = engine.jvm_pid()
     if pid is None and (upper := engine.format_in_jvm(session, "%S", "i")) != "I":
         return Check(

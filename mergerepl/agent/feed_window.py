@@ -8,6 +8,7 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from mergerepl.agent.unmatched_removals import unmatched_removal_gap
 from mergerepl.delta.log import Commit, TableMetadata, TruncatedLogError, commits
 from mergerepl.delta.types import Field, bare, ddl_of, padded_types
 from mergerepl.errors import CaptureError, SchemaMismatchError
@@ -67,7 +68,7 @@ def feed_window(
     A late window lies before a MERGE of ours that is done: its users' commits cannot be refused any more. What an
     ordinary one refuses about columns is left to the next ordinary one; about keys, capture tells a warning.
 
-    Raises: CaptureError if the table went back, was re-created or is gone, or has files elsewhere;
+    Raises: CaptureError if the table went back, was re-created or is gone, has files elsewhere or removed none;
     SchemaMismatchError if its published columns are others at the window's end; StoreError if a commit of the
     window is damaged.
     """
@@ -88,14 +89,18 @@ def feed_window(
         return FeedWindow(article, table, captured, head, (), (), gone, is_late, generated, timestamps)
     stated = tuple(commit.version for commit in found if commit.metadata is not None)
     before = metadata_when_captured(replica, article, info) if stated else None
-    undone = _schema_gap(replica, article, found, before, at_head=None if is_late else metadata)
-    undone = undone or _foreign_files_gap(replica, article, found, is_late=is_late)
+    # Each of these may refuse, whatever the others found to be undone.
+    undone = [
+        _schema_gap(replica, article, found, before, at_head=None if is_late else metadata),
+        _foreign_files_gap(replica, article, found, is_late=is_late),
+        unmatched_removal_gap(replica, article, found, captured, is_late=is_late),
+    ]
     # A session that does its part moves the captured version beyond its MERGEs. What is left of one that was given up
     # before that is in no metadata: it counts as if users had written it.
     user_commits = tuple(each for each in found if each.is_user_change or (each.is_merge and not is_late))
     written = {commit.version for commit in found if commit.data_change}
     own_versions = tuple(sorted(written - {commit.version for commit in user_commits}))
-    gap = undone or _feed_gap(found, user_commits)
+    gap = next(filter(None, undone), None) or _feed_gap(found, user_commits)
     return FeedWindow(
         article,
         table,

@@ -13,11 +13,13 @@ from mergerepl.report.output import Output
 @click.command(cls=Command)
 @click.argument("replicas", metavar="[FILE|REPLICA]...", nargs=-1)
 @click.option("--engine", is_flag=True, help="Also start the Spark engine (about ten seconds).")
+@click.option("--mend", is_flag=True, help="Write files again that other libraries read or remove wrongly.")
 @reporting
-def doctor(replicas: tuple[str, ...], engine: bool, output: Output) -> int:
-    """Check Java, JARs, versions, storage and locks.
+def doctor(replicas: tuple[str, ...], engine: bool, mend: bool, output: Output) -> int:
+    """Check Java, JARs, versions, storage, locks and the files of tables.
 
-    FILE stands for its publisher and all its subscribers. Exit code 1 if something has to be mended. Changes nothing.
+    FILE stands for its publisher and all its subscribers. Exit code 1 if something has to be mended. Changes nothing
+    without --mend; with it, the rows of all tables stay as they are.
 
     Example:
       mergerepl doctor ./hq
@@ -27,6 +29,7 @@ def doctor(replicas: tuple[str, ...], engine: bool, output: Output) -> int:
     checks = examination.checks(
         list(dict.fromkeys(root for each in replicas for root in publication_roots(each))),
         start_engine=engine,
+        mend=mend,
     )
     output.checked(checks)
     return FAILED if any(check.status == "fail" for check in checks) else 0

@@ -28,6 +28,9 @@ CHAR_VARCHAR = "__CHAR_VARCHAR_TYPE_STRING"
 
 _COMMIT = re.compile(r"\d{20}\.json\Z")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
+_CODED_ALIKE = re.compile(r"[A-Za-z0-9_.=/-]*")
+"""A path that says the same whether a library encodes it (%) or not; of others one file may have two names in a log."""
+
 _VECTORS = "deletionVectors"
 _ABSOLUTE_PATH = "p"
 """storageType of a deletion vector that is named by its whole path."""
@@ -105,6 +108,7 @@ class TableMetadata:
 
 
 _DELTA_RS = "delta-rs"
+_SPARK = "Apache-Spark"
 
 APPLY_STEP = "apply:"
 """How the steps of a session's MERGEs begin."""
@@ -131,6 +135,14 @@ class Commit:
     engine: str = ""
     restored_version: int | None = None
     """The version that a RESTORE went back to."""
+    coded_added: tuple[str, ...] = ()
+    """Files that became part of it whose names libraries encode in different ways, such as `region=Île/…`."""
+    coded_removed: tuple[str, ...] = ()
+
+    @property
+    def removes_by_own_names(self) -> bool:
+        """True when it removes files by names that their writer may have written otherwise. Spark repeats those it read."""
+        return bool(self.coded_removed) and not self.engine.startswith(_SPARK)
 
     @property
     def retells_rows(self) -> bool:
@@ -318,6 +330,8 @@ def _commit_of(table: Path, version: int, actions: list[dict[str, Any]]) -> Comm
     txns: dict[str, int] = {}
     foreign_added: list[str] = []
     foreign_removed: list[str] = []
+    coded_added: list[str] = []
+    coded_removed: list[str] = []
     has_vectors = drops_vectors = False
     for action in actions:
         if "commitInfo" in action:
@@ -338,6 +352,8 @@ def _commit_of(table: Path, version: int, actions: list[dict[str, Any]]) -> Comm
             file = action.get("add") or action.get("remove")
             data_change = data_change or "cdc" in action or bool(file and file.get("dataChange"))
             has_vectors = has_vectors or bool(file and file.get("deletionVector"))
+            if file and is_coded(name := str(file.get("path", ""))):
+                (coded_removed if "remove" in action else coded_added).append(name)
             for name in _files_of(action):
                 if is_foreign(table, name):
                     (foreign_removed if "remove" in action else foreign_added).append(name)
@@ -355,6 +371,8 @@ def _commit_of(table: Path, version: int, actions: list[dict[str, Any]]) -> Comm
         drops_vectors,
         _engine(info),
         _restored(info),
+        tuple(coded_added),
+        tuple(coded_removed),
     )
 
 
@@ -379,6 +397,20 @@ def _files_of(action: Mapping[str, Any]) -> Iterator[str]:
         vector = file.get("deletionVector") or {}
         if vector.get("storageType") == _ABSOLUTE_PATH:
             yield str(vector["pathOrInlineDv"])
+
+
+def file_names(table: Path, version: int) -> list[str]:
+    """Return the paths of a table's files at a version, as its log writes them."""
+    import pyarrow as pa
+    from deltalake import DeltaTable
+
+    names: list[str] = pa.table(DeltaTable(str(table), version=version).get_add_actions())["path"].to_pylist()
+    return names
+
+
+def is_coded(name: str) -> bool:
+    """Return whether libraries may write this path of a log in different ways."""
+    return _CODED_ALIKE.fullmatch(name) is None
 
 
 def is_foreign(table: Path, name: str) -> bool:

@@ -28,7 +28,7 @@ from mergerepl.changes import (
 from mergerepl.delta.log import Commit, CommitMark, find_own_commit, head_version
 from mergerepl.engine.errors import COMMIT_CONFLICTS, gone_reason
 from mergerepl.engine.in_memory import keep_in_memory, let_go
-from mergerepl.engine.session import new_session
+from mergerepl.engine.session import new_session, with_write_confs
 from mergerepl.errors import CommitConflictError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.rows.images import all_true, identity_value, same_value
@@ -143,7 +143,7 @@ def _feed_as_stored(
         # older writers leaves versions that no checkpoint lies before.
         at_start = snapshot if is_one_metadata else nothing
         versions = from_version_inclusive, through_version_inclusive
-        with _active(jvm, session):
+        with active_session(jvm, session):
             feed = reader.changesToBatchDF(
                 delta_log, *versions, session, nothing, snapshot, by_files, at_start
             )
@@ -156,7 +156,7 @@ def _feed_as_stored(
 
 
 @contextmanager
-def _active(jvm: Any, session: Any) -> Iterator[None]:
+def active_session(jvm: Any, session: Any) -> Iterator[None]:
     """Make a session the active one of this thread: Delta's own readers do, and tables mapped by id want it."""
     sessions = getattr(jvm, "org.apache.spark.sql.classic.SparkSession")
     before = sessions.getActiveSession()
@@ -179,7 +179,8 @@ def append(rows: DataFrame, table: Path, transaction: Transaction) -> None:
         return
     head = head_version(table)
     (
-        rows.write.format("delta")
+        with_write_confs(rows)
+        .write.format("delta")
         .mode("append")
         .option("txnAppId", transaction.app_id)
         .option("txnVersion", transaction.version)

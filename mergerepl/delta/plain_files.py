@@ -16,8 +16,9 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from mergerepl.delta.log import CHAR_VARCHAR, is_foreign
+from mergerepl.delta.log import CHAR_VARCHAR, file_names, is_foreign
 from mergerepl.delta.merge import read_version
+from mergerepl.engine.session import with_write_confs
 from mergerepl.rows.sql import quote
 
 logger = logging.getLogger(__name__)
@@ -77,7 +78,7 @@ def write_files(rows: DataFrame, folder: Path) -> None:
     if folder.exists():
         shutil.rmtree(folder)
     (folder / "_temporary" / "0" / "_temporary").mkdir(parents=True)
-    writer = rows.write.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
+    writer = with_write_confs(rows).write.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
     writer.mode("append").parquet(str(folder))
 
 
@@ -87,10 +88,7 @@ def foreign_file(spark: SparkSession, table: Path, version: int) -> str | None:
     Its owner may remove it, and a log may name any file at all.
     """
     try:
-        import pyarrow as pa
-
-        log = DeltaTable(str(table), version=version)
-        names: list[str] = pa.table(log.get_add_actions())["path"].to_pylist()
+        names = file_names(table, version)
     except Exception as error:
         logger.info("%s: its files are asked of Spark: %s", table, error)
         files = read_version(spark, table, version).inputFiles()

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from mergerepl.delta.log import CDF_PROPERTY, CommitMark, find_own_commit, head_version
-from mergerepl.delta.table_facts import TableFacts
+from mergerepl.delta.table_facts import RANDOM_PREFIXES, TableFacts
 from mergerepl.errors import PublicationError
 from mergerepl.rows.sql import literal, quote
 
@@ -65,7 +65,16 @@ def _interval_text(length: timedelta) -> str:
 def missing_properties(table: TableFacts, retention: timedelta) -> dict[str, str]:
     """Return the properties a published table still needs."""
     feed = {} if table.metadata.change_data_feed else {CDF_PROPERTY: "true"}
-    return {**feed, **retention_properties(table.properties, retention)}
+    folders = folder_properties(table) if table.names_folders_after_values else {}
+    return {**feed, **retention_properties(table.properties, retention), **folders}
+
+
+def folder_properties(table: TableFacts) -> dict[str, str]:
+    """Return what keeps Delta from naming folders after values that are not ASCII.
+
+    Spark writes such a path as it is, deltalake and others encoded (%C3%8E): what they then remove is not that file.
+    """
+    return {RANDOM_PREFIXES: "true"} if table.may_name_folders_in_unicode else {}
 
 
 def set_properties(
@@ -111,6 +120,7 @@ def describe(properties: Mapping[str, str]) -> str:
         CDF_PROPERTY: "turn Change Data Feed on",
         LOG_RETENTION: "keep the log for {}",
         FILE_RETENTION: "keep removed files for {}",
+        RANDOM_PREFIXES: "let Spark name folders at random, not after values",
     }
     return ", ".join(
         words[name].format(value.removeprefix("interval ")) for name, value in properties.items()

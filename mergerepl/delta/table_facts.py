@@ -23,7 +23,7 @@ _ACTIONS = ("metaData", "protocol", "domainMetadata")
 _CLUSTERING = "delta.clustering"
 _PHYSICAL_NAME = "delta.columnMapping.physicalName"
 _MAPPING_MODE = "delta.columnMapping.mode"
-_RANDOM_PREFIXES = "delta.randomizeFilePrefixes"
+RANDOM_PREFIXES = "delta.randomizeFilePrefixes"
 _EMPTY_IS_NULL = ("string", "binary")
 """Types of partition columns in which Delta stores an empty value as NULL."""
 
@@ -83,7 +83,16 @@ class TableFacts:
     @property
     def has_random_folders(self) -> bool:
         """Return whether new files lie in folders of random names."""
-        return self.properties.get(_RANDOM_PREFIXES, "false").lower() == "true"
+        return self.properties.get(RANDOM_PREFIXES, "false").lower() == "true"
+
+    @property
+    def may_name_folders_in_unicode(self) -> bool:
+        """Return whether folders named after its partition columns and their values may have names that are not ASCII."""
+        return any(
+            not name.isascii() or field["type"] in _EMPTY_IS_NULL
+            for name in self.metadata.partition_columns
+            if (field := self.field(name)) is not None
+        )
 
     @property
     def names_folders_after_values(self) -> bool:

@@ -10,8 +10,17 @@ from mergerepl.errors import EngineError
 
 EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
-CUTS_TIMESTAMPS = ("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MILLIS")
-"""A conf and the value with which Spark writes times without their microseconds."""
+WRITES = {
+    # By default INT96, which other engines take for nanoseconds in 64 bits: 9999-12-31 becomes 1816-03-29.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    # LEGACY stores days before 1582-10-15 as in the calendar of then, which only Spark reads so.
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+    # Lists, maps and decimals as the format says, not as Spark 1.4 did.
+    "spark.sql.parquet.writeLegacyFormat": "false",
+    # Columns mapped by id are found by it.
+    "spark.sql.parquet.fieldId.write.enabled": "true",
+}
+"""With these, every engine reads back the bits that Spark writes."""
 
 TIMESTAMP_TYPE = ("spark.sql.timestampType", "TIMESTAMP_LTZ")
 """A conf and the value with which the word timestamp means an instant, as in Delta's logs."""
@@ -63,6 +72,7 @@ def session_confs(*, scratch: Path, cores: int, long_running: bool) -> dict[str,
         f"spark.hadoop.{UMASK}": f"{umask():03o}",
         # Times in system tables and filters mean the same on every machine.
         "spark.sql.session.timeZone": "UTC",
+        **WRITES,
         # No column appears in a user's table because a source had it: schema changes are a step of their own.
         "spark.databricks.delta.schema.autoMerge.enabled": "false",
         # Rows cross between Python and the JVM as Arrow: 2 to 5 times faster than pickled.

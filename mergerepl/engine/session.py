@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from py4j.java_gateway import JavaClass
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkContext
 from pyspark.java_gateway import launch_gateway
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.utils import is_remote
 
 from mergerepl.engine import confs, jvm
@@ -124,17 +124,11 @@ def require_delta(spark: SparkSession) -> None:
 
 
 def require_all_files(spark: SparkSession) -> None:
-    """Check that a read in a session fails where a file is missing or damaged, and that it keeps times as they are.
+    """Check that a read in a session fails where a file is missing or damaged, and that its times are instants.
 
     Raises:
         EngineError: Its confs say otherwise; the message says which to set.
     """
-    if _cuts_times(spark):
-        name, cutting = confs.CUTS_TIMESTAMPS
-        raise EngineError(
-            f"The running Spark session cuts times off: {name}={cutting}. Replicas would differ in their microseconds. Run "
-            f'`spark.conf.set("{name}", "TIMESTAMP_MICROS")` in that session, then run again.'
-        )
     name, zoned = confs.TIMESTAMP_TYPE
     if (stated := (spark.conf.get(name, zoned) or zoned).strip().upper()) != zoned:
         raise EngineError(
@@ -178,11 +172,6 @@ def format_in_jvm(spark: SparkSession, pattern: str, value: object) -> str:
     return str(java.java.lang.String.format(pattern, values))
 
 
-def _cuts_times(session: SparkSession) -> bool:
-    name, cutting = confs.CUTS_TIMESTAMPS
-    return (session.conf.get(name, "INT96") or "").strip().upper() == cutting
-
-
 def _is_true(value: str | None) -> bool:
     return (value or "").strip().lower() == "true"
 
@@ -190,16 +179,45 @@ def _is_true(value: str | None) -> bool:
 def new_session(spark: SparkSession) -> SparkSession:
     """Return a session beside another, with confs of its own, whose reads fail where a file is missing or damaged.
 
-    And that takes times as instants, whole. It begins with what the JVM was started with, not with what the other
-    session was set to since.
+    It takes times as instants, and writes what every engine reads back. It begins with what the JVM was started with, not
+    with what the other session was set to since.
     """
     session = spark.newSession()
     for name in confs.PASSES_OVER_FILES:
         session.conf.set(name, "false")
     session.conf.set(*confs.TIMESTAMP_TYPE)
-    if _cuts_times(session):
-        session.conf.set(confs.CUTS_TIMESTAMPS[0], "TIMESTAMP_MICROS")
+    for name, value in confs.WRITES.items():
+        session.conf.set(name, value)
     return session
+
+
+def with_write_confs(rows: DataFrame) -> DataFrame:
+    """Return rows that are written as every engine reads them back, whatever the confs of their session.
+
+    That session, a user's perhaps, stays as it is: the rows go to a copy of it.
+
+    Raises:
+        EngineError: This Spark has no such copies; the message says which confs to set.
+    """
+    spark = rows.sparkSession
+    if all(spark.conf.get(name, "") == value for name, value in confs.WRITES.items()):
+        return rows
+    jvm: Any = spark._jvm
+    try:
+        copy = SparkSession(spark._sc, spark._jsparkSession.cloneSession())
+        for name, value in confs.WRITES.items():
+            copy.conf.set(name, value)
+        datasets = getattr(jvm, "org.apache.spark.sql.classic.Dataset")
+        return DataFrame(datasets.ofRows(copy._jsparkSession, rows._jdf.logicalPlan()), copy)
+    except Py4JJavaError:
+        raise
+    except Py4JError as error:
+        remedy = "; ".join(f'`spark.conf.set("{name}", "{value}")`' for name, value in confs.WRITES.items())
+        raise EngineError(
+            "The running Spark session writes files that other engines read otherwise (times as INT96, for example), and "
+            f"this Spark lets nobody write in a copy of it ({error}). Nothing was written. Run {remedy} in that session, "
+            "then run again."
+        ) from error
 
 
 def require_utc(spark: SparkSession, article: str, table: Path, timestamp_partitions: Sequence[str]) -> None:

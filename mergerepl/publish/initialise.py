@@ -13,7 +13,7 @@ from pathlib import Path
 from mergerepl.delta.create import create_table
 from mergerepl.delta.log import CDF_PROPERTY, CommitMark
 from mergerepl.delta.merge import Transaction
-from mergerepl.delta.properties import retention_properties
+from mergerepl.delta.properties import folder_properties, retention_properties
 from mergerepl.delta.table_facts import TableFacts, read_table_facts
 from mergerepl.delta.types import Field
 from mergerepl.engine.session import require_utc
@@ -167,7 +167,11 @@ def _article(
         return adopt(work, article, source, captured, root)
     target = article_table(root, article)
     columns = list(article["published_columns"])
-    properties = {CDF_PROPERTY: "true", **retention_properties(source.properties, work.retention)}
+    properties = {
+        CDF_PROPERTY: "true",
+        **retention_properties(source.properties, work.retention),
+        **folder_properties(source),
+    }
     new = replica_table(
         source, columns, properties, is_computable=partial(is_computable, work.spark, source, columns)
     )

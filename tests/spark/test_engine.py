@@ -142,15 +142,6 @@ def test_a_session_that_passes_over_files_is_refused_with_what_to_set(name: str,
     engine.require_all_files(SessionStub({name: "false"}))  # type: ignore[arg-type]
 
 
-def test_a_session_that_cuts_times_off_is_refused() -> None:
-    name, cutting = confs.CUTS_TIMESTAMPS
-    with pytest.raises(
-        EngineError, match=rf'{name}={cutting}.*spark\.conf\.set\("{name}", "TIMESTAMP_MICROS"\)'
-    ):
-        engine.require_all_files(SessionStub({name: cutting.lower()}))  # type: ignore[arg-type]
-    engine.require_all_files(SessionStub({name: "INT96"}))  # type: ignore[arg-type]
-
-
 def test_a_session_whose_timestamps_have_no_zone_is_refused() -> None:
     name, zoned = confs.TIMESTAMP_TYPE
     with pytest.raises(EngineError, match=rf'{name}=TIMESTAMP_NTZ.*spark\.conf\.set\("{name}", "{zoned}"\)'):

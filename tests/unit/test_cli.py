@@ -470,7 +470,7 @@ def test_doctor_is_exit_1_if_something_has_to_be_mended(hq, monkeypatch, status,
     fake = types.ModuleType("mergerepl.doctor")
     asked = []
     check = types.SimpleNamespace(name="java", status=status, detail="21", remedy="install")
-    fake.checks = lambda roots, *, start_engine: asked.append((list(roots), start_engine)) or [check]
+    fake.checks = lambda roots, **chosen: asked.append((list(roots), chosen)) or [check]
     monkeypatch.setitem(sys.modules, "mergerepl.doctor", fake)
     monkeypatch.setattr(mergerepl, "doctor", fake, raising=False)
     with (hq.parent / "sales.yml").open("a") as file:
@@ -478,7 +478,12 @@ def test_doctor_is_exit_1_if_something_has_to_be_mended(hq, monkeypatch, status,
     shown = run("doctor", "hq", "sales.yml", "--engine")
     assert shown.exit_code == code
     assert "java: install" in shown.stdout
-    assert asked == [(["hq", str(hq), str(hq.parent / "north")], True)]
+    assert run("doctor", "hq", "--mend").exit_code == code
+    roots = ["hq", str(hq), str(hq.parent / "north")]
+    assert asked == [
+        (roots, {"start_engine": True, "mend": False}),
+        (["hq"], {"start_engine": False, "mend": True}),
+    ]
 
 
 def test_demo_passes_its_folder(hq, monkeypatch):

@@ -5,14 +5,17 @@ import os
 import sys
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from mergerepl import doctor, roots
 from mergerepl.doctor import Check, Status
 from mergerepl.engine import jars
 from mergerepl.engine import session as engine
-from mergerepl.errors import ConfigurationError
+from mergerepl.errors import ConfigurationError, LeaseError
 from mergerepl.store import lease
+from tests.networks import Network, commit
 
 
 @pytest.fixture(autouse=True)
@@ -132,3 +135,44 @@ def test_names_of_files_that_are_not_in_utf8_fail(tmp_path: Path, monkeypatch: p
     assert "PYTHONUTF8=1" in encoding.remedy
     with pytest.raises(ConfigurationError, match="names of files in iso8859-1"):
         roots.parse(str(tmp_path))
+
+
+def test_files_that_other_libraries_read_or_remove_wrongly_are_told(tmp_path: Path) -> None:
+    network = Network(tmp_path)
+    hq = network.root("hq")
+    assert check("files", doctor.checks([str(hq)])).status is Status.OK
+    table = hq / "orders"
+    times = pa.table({"at": pa.array([0], pa.timestamp("us")), "region": ["N"]})
+    pq.write_table(times, table / "a.parquet", use_deprecated_int96_timestamps=True)
+    (table / "région=Île").mkdir()
+    pq.write_table(times, table / "région=Île" / "a.parquet")
+    for name in ("a.parquet", "région=Île/a.parquet"):
+        file = {"path": name, "size": 1, "modificationTime": 1, "partitionValues": {}, "dataChange": True}
+        commit(table, {"add": file})
+    told = {each.name: each for each in doctor.checks([str(hq)]) if each.name.startswith("files")}
+    assert told.pop(f"files {hq}").detail.startswith("1 of ")
+    (faulty,) = told.values()
+    assert (faulty.name, faulty.status) == (f"files {table}", Status.WARN)
+    assert "1 of 3 hold times as INT96" in faulty.detail
+    assert "1 of 3 have names that are not ASCII" in faulty.detail
+    assert f"`mergerepl doctor {hq} --mend`" in faulty.remedy
+    (table / "a.parquet").unlink()
+    told = {each.name: each for each in doctor.checks([str(hq)]) if each.name.startswith("files")}
+    assert "not looked at" in told[f"files {table}"].detail
+
+
+def test_a_replica_in_use_is_not_mended(tmp_path: Path) -> None:
+    hq = Network(tmp_path).root("hq")
+    table = hq / "orders"
+    pq.write_table(pa.table({"a": [1]}), table / "é.parquet")
+    file = {"path": "é.parquet", "size": 1, "modificationTime": 1, "partitionValues": {}, "dataChange": True}
+    commit(table, {"add": file})
+    with lease.lease(hq, purpose="a nightly job"), pytest.raises(LeaseError, match="a nightly job"):
+        doctor.checks([str(hq)], mend=True)
+
+
+def test_a_damaged_replica_is_no_failure_of_doctor(tmp_path: Path) -> None:
+    (tmp_path / "_mergerepl").mkdir()
+    files = check("files", doctor.checks([str(tmp_path)]))
+    assert (files.status, bool(files.remedy)) == (Status.WARN, True)
+    assert "is no complete replica" in files.detail

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
+from mergerepl.agent import unmatched_removals
 from mergerepl.agent.feed_window import FeedWindow, feed_window, schema_problem
-from mergerepl.delta.log import CommitMark, TableMetadata, log_path
+from mergerepl.delta.log import CommitMark, TableMetadata, head_version, log_path
 from mergerepl.delta.table_facts import read_table_facts
 from mergerepl.engine.errors import gone_reason
-from mergerepl.errors import SchemaMismatchError, StoreError
+from mergerepl.errors import CaptureError, SchemaMismatchError, StoreError
 from mergerepl.store.replica import Replica
 from tests.networks import Network, commit
 
@@ -270,3 +271,128 @@ def test_files_elsewhere_that_left_the_table_again_are_a_gap(orders: Path) -> No
     commit(orders, {"add": file})
     commit(orders, {"remove": {"path": "/elsewhere/x", "dataChange": True}})
     assert window(orders).gap == "files outside the table's folder were part of it for a while"
+
+
+RAW, CODED = "region=Île/a.parquet", "region=%C3%8Ele/a.parquet"
+SPARK, DELTA_RS = "Apache-Spark/4.2.0 Delta-Lake/4.4.0", "delta-rs:py-1.6.6"
+
+
+def files_commit(
+    table: Path,
+    *,
+    add: str = "",
+    remove: str = "",
+    by: str = DELTA_RS,
+    is_change: bool = True,
+    restores: int | None = None,
+) -> None:
+    """Commit that files came and went."""
+    info = {"operation": "UPDATE" if is_change else "OPTIMIZE", "engineInfo": by}
+    if restores is not None:
+        info |= {"operation": "RESTORE", "operationParameters": {"version": str(restores)}}
+    file = {"size": 1, "modificationTime": 1, "partitionValues": {}, "dataChange": is_change}
+    added = [{"add": {"path": add, **file}}] if add else []
+    removed = [{"remove": {"path": remove, "dataChange": is_change}}] if remove else []
+    commit(table, {"commitInfo": info}, *removed, *added)
+
+
+def captured(orders: Path) -> FeedWindow:
+    """Take the table's head for captured."""
+    replica = Replica(orders.parent)
+    info = replica.info()
+    head = head_version(orders)
+    replica.save_info(replace(info, captured=dict.fromkeys(info.captured, head), captured_commits={}))
+    return window(orders)
+
+
+@pytest.mark.parametrize("is_change", [True, False], ids=["update", "optimize"])
+@pytest.mark.parametrize(
+    ("held", "removed"),
+    [(RAW, CODED), ("a b/a.parquet", "a%20b/a.parquet"), ("a%3Db/a.parquet", "a=b/%61.parquet")],
+)
+def test_a_removal_of_no_file_of_the_table_is_refused(
+    orders: Path, held: str, removed: str, *, is_change: bool
+) -> None:
+    files_commit(orders, add=held, by=SPARK)
+    captured(orders)
+    files_commit(orders, remove=removed, add="new.parquet", is_change=is_change)
+    with pytest.raises(CaptureError) as refused:
+        window(orders)
+    for told in (f"version 2 of table '{orders}'", f"'{removed}', which its log names '{held}'", DELTA_RS):
+        assert told in str(refused.value)
+    assert f"RESTORE TABLE delta.`{orders}` TO VERSION AS OF 1" in str(refused.value)
+    # Later commits may have done anything but undo it.
+    files_commit(orders, add="newer.parquet")
+    with pytest.raises(CaptureError, match="version 2 of table"):
+        window(orders)
+
+
+UNDONE = "files were removed that were not in it, and that was undone"
+
+
+@pytest.mark.parametrize(
+    ("later", "gap"),
+    [
+        ({"remove": "new.parquet", "restores": 1}, UNDONE),
+        ({"restores": 0, "remove": RAW}, UNDONE),
+        ({"remove": RAW, "add": "mended.parquet", "by": SPARK, "is_change": False}, UNDONE),
+        ({"remove": "new.parquet", "restores": 2}, None),
+    ],
+    ids=["restored", "restored to before it", "written again", "restored to it"],
+)
+def test_a_removal_of_no_file_is_a_gap_once_undone(
+    orders: Path, later: dict[str, Any], gap: str | None
+) -> None:
+    """What it wrote is in the feed; what the table holds is not."""
+    files_commit(orders, add=RAW, by=SPARK)
+    captured(orders)
+    files_commit(orders, remove=CODED, add="new.parquet")
+    files_commit(orders, **later)
+    if gap is None:
+        with pytest.raises(CaptureError, match="version 2 of table"):
+            window(orders)
+    else:
+        assert window(orders).gap == gap
+
+
+@pytest.mark.parametrize(("held", "by"), [(RAW, SPARK), (RAW, DELTA_RS), (CODED, DELTA_RS)])
+def test_a_removal_by_the_name_of_the_log_is_no_gap(orders: Path, held: str, by: str) -> None:
+    files_commit(orders, add=held)
+    captured(orders)
+    files_commit(orders, remove=held, add="new.parquet", by=by)
+    files_commit(orders, remove="new.parquet", add=held, by=by)
+    files_commit(orders, remove=held, by=by)
+    assert window(orders).gap is None
+
+
+def test_the_files_of_a_table_are_listed_only_for_names_that_have_two_spellings(
+    orders: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files_commit(orders, add=RAW, by=SPARK)
+    captured(orders)
+    listed: list[int] = []
+    monkeypatch.setattr(unmatched_removals, "file_names", lambda _, version: listed.append(version) or [RAW])
+    files_commit(orders, remove=RAW, add="region=N/a.parquet", by=SPARK)
+    files_commit(orders, remove="region=N/a.parquet", add="region=%25C3%258Ele/b.parquet")
+    assert (window(orders).gap, listed) == (None, [])
+    files_commit(orders, remove="region=%25C3%258Ele/b.parquet")
+    assert (window(orders).gap, listed) == (None, [1])
+
+
+def test_a_late_window_with_a_removal_of_no_file_is_a_gap(orders: Path) -> None:
+    files_commit(orders, add=RAW, by=SPARK)
+    captured(orders)
+    files_commit(orders, remove=CODED)
+    replica = Replica(orders.parent)
+    assert feed_window(replica, replica.articles[0], replica.info(), is_late=True).gap == UNDONE
+
+
+def test_removals_from_a_version_that_is_gone_are_a_gap(
+    orders: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(table: Path, version: int) -> list[str]:
+        raise OSError
+
+    monkeypatch.setattr(unmatched_removals, "file_names", gone)
+    files_commit(orders, remove=CODED)
+    assert "is not known (version 0 is gone from its log)" in str(window(orders).gap)

@@ -1,0 +1,53 @@
+"""Files of a table that libraries other than Spark read or remove wrongly: by their footers and names, without an engine.
+
+Spark writes times as INT96 unless it is told otherwise. deltalake takes these for nanoseconds in 64 bits, and when it
+rewrites the file, 9999-12-31 has become 1816-03-29. And Spark writes a path such as `region=Île/…` as it is, where
+deltalake encodes it: the file that deltalake then removes is none of the table's.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote
+
+from mergerepl.delta.log import file_names, head_version, is_foreign
+
+
+@dataclass(frozen=True)
+class FaultyFiles:
+    """Paths of a table's files as its log writes them: with times as INT96, and with names that are not ASCII."""
+
+    table: Path
+    count: int
+    """All files of the table."""
+    int96: Sequence[str]
+    not_ascii: Sequence[str]
+
+    @property
+    def names(self) -> list[str]:
+        """All that have a fault."""
+        return sorted({*self.int96, *self.not_ascii})
+
+
+def faulty_files(table: Path) -> FaultyFiles:
+    """Look at all files of a table's head.
+
+    Raises: StoreError if it is no table or its log has a gap; what deltalake and pyarrow raise if the log, or a file,
+        cannot be read.
+    """
+    names = file_names(table, head_version(table))
+    own = [name for name in names if not is_foreign(table, name)]
+    return FaultyFiles(
+        table,
+        len(names),
+        [name for name in own if has_int96(table / unquote(name))],
+        [name for name in own if not name.isascii()],
+    )
+
+
+def has_int96(file: Path) -> bool:
+    """Return whether a Parquet file holds times as INT96, at any depth."""
+    import pyarrow.parquet as pq
+
+    columns = pq.read_metadata(file).schema
+    return any(columns.column(i).physical_type == "INT96" for i in range(len(columns)))
