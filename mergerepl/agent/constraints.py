@@ -21,6 +21,7 @@ from mergerepl.errors import ApplyError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.publish.check_article import write_problem
 from mergerepl.publish.column_types import padded_types
+from mergerepl.publish.declared_rules import declared_rules
 from mergerepl.publish.partition_texts import text_rules
 from mergerepl.publish.table_facts import TableFacts, read_table_facts
 from mergerepl.publish.text_lengths import length_rules
@@ -53,6 +54,7 @@ def rules_of(facts: TableFacts, article: PublishedArticle) -> dict[str, Column]:
         field = facts.field(name)
         if field is not None and not field["nullable"]:
             rules[f"NOT NULL of column '{name}'"] = F.col(quote(name)).isNotNull()
+    rules |= declared_rules(facts, article.columns)
     return rules | length_rules(facts, article.columns) | text_rules(facts, article.columns)
 
 
