@@ -46,6 +46,9 @@ _loading = Lock()
 USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 """The conf of what a session's commits tell of themselves. Only in a session of its own: it stays set."""
 
+_OF_VECTORS = "deletionvectorid"
+"""A column that a MERGE adds to a table's own where it writes deletion vectors; where it rewrites files it does not."""
+
 _ANALYSIS = "mergerepl-analysis"
 """Delta application id of a MERGE that is analysed only. Nothing is ever written under it."""
 
@@ -307,6 +310,8 @@ def _merge(
     source = source.alias("s")
     target = DeltaTable.forPath(session, str(table)).alias("t")
     types = {field.name: field.dataType for field in target.toDF().schema}
+    if _OF_VECTORS in map(str.lower, types):
+        session.conf.set("spark.databricks.delta.merge.deletionVectors.persistent.enabled", "false")
     merge = target.merge(source, _same_key(article, bounds))
     columns = {
         name: field
