@@ -98,6 +98,7 @@ def sync(
     validate: Level | None = None,
     long_running: bool = False,
     lease_wait_s: float = 0.0,
+    give_up: str | None = None,
     progress: Progress | None = None,
 ) -> SyncResult:
     """Synchronise subscriptions, one session each.
@@ -111,16 +112,19 @@ def sync(
         validate: Compare the replicas after the session, by `rowcount` or by `checksum`; None does not.
         long_running: An agent's session: the embedded engine is tuned for many sessions rather than for one.
         lease_wait_s: Seconds to wait for another agent to let go of a replica.
+        give_up: Id of a session that is staged at the publisher and cannot be finished, or the beginning of it: end that
+            session instead, and run none. One that can be finished is finished. Goes with none of the other settings.
         progress: Told of each step.
 
     Returns: One result per session. A session that fails for a reason of its own is `failed` in the result
-    when there are several; the only one raises.
+    when there are several; the only one raises. An article that cannot go on while others can is named in `refused` of
+    its session, which has an `error` then: look at `ok`.
 
     Raises: ConfigurationError if an argument is wrong, a root is no replica or there is no such subscription
         (no session has begun). If there is one session only: PublicationError, CaptureError,
-        SchemaMismatchError, EnumerationError, ConflictError (nothing was changed); ApplyError, StoreError,
-        EngineError (what was staged is finished by the next run); LeaseError, CommitConflictError,
-        OutOfReachError, EngineLostError (run again).
+        SchemaMismatchError, EnumerationError, ConflictError, ApplyError, RefusedArticlesError (no article could go on);
+        UnfinishedSessionError, StoreError, EngineError (what was staged is finished by the next run); LeaseError,
+        CommitConflictError, OutOfReachError, EngineLostError (run again).
     """
     from mergerepl.model.results import SyncResult
 
@@ -132,6 +136,10 @@ def sync(
                 "A dry run changes nothing that could be validated afterwards: leave out `validate`, or run "
                 "`mergerepl validate` by itself."
             )
+    if give_up is not None:
+        if dry_run or validate is not None or subscriber is not None or direction != "both":
+            raise ConfigurationError("A session is given up alone: leave out the other options.")
+        return _given_up(target, give_up, lease_wait_s)
     targets = _targets(target, subscriber)
     shown = progress or NoProgress()
     sessions: list[SessionResult] = []
@@ -153,6 +161,42 @@ def sync(
             done = _failed(item, done, error, time.monotonic() - started)
         sessions.append(done)
     return SyncResult(sessions[0].publication, tuple(sessions))
+
+
+def _given_up(
+    target: Project | str | Path | Sequence[Project | str | Path], session: str, lease_wait_s: float
+) -> SyncResult:
+    """End one staged session of the publisher that the target names."""
+    from mergerepl.agent.give_up_session import give_up_session
+    from mergerepl.engine import session as engine
+    from mergerepl.model.results import SyncResult
+    from mergerepl.store.replica import Replica
+
+    items = [target] if isinstance(target, Project | str | Path) else list(target)
+    publishers = sorted({publisher for item in items for publisher in _publishers_of(item)})
+    if len(publishers) != 1:
+        named = ", ".join(map(str, publishers)) or "none"
+        raise ConfigurationError(
+            f"A session is given up at one publisher; here are {named}. Name the publisher's folder."
+        )
+    result = give_up_session(
+        Replica(publishers[0]).require(), session, spark_of=engine.session, lease_wait_s=lease_wait_s
+    )
+    return SyncResult(result.publication, (result,))
+
+
+def _publishers_of(item: Project | str | Path) -> set[Path]:
+    """Return the publisher of a file, a publisher's folder itself, or the publishers of a subscriber's."""
+    if not isinstance(item, Project) and roots.names_file(os.fspath(item)):
+        item = load(item)
+    if isinstance(item, Project):
+        return {Path(roots.parse(item.publication.publisher))}
+    from mergerepl.store.replica import Replica
+
+    root = _root(item)
+    if Replica(root).require().info().role == "publisher":
+        return {root}
+    return {target.publisher for target in _targets_of(root)}
 
 
 def _session(

@@ -10,6 +10,8 @@
     ├── EnumerationError          watermarks and generations of two replicas do not fit together
     ├── ConflictError             a resolver is unknown or returned something unusable
     ├── ApplyError                a staged changeset could not be applied
+    │   └── UnfinishedSessionError  the one that was staged before
+    ├── RefusedArticlesError      several articles cannot go on
     ├── DemoError                 the story of `mergerepl demo` came out otherwise than told
     └── StoreError                a table or file of a replica cannot be read or written
         ├── CommitConflictError   another writer won the commit; run again         (transient)
@@ -19,6 +21,7 @@
 A message says what failed, on which object, why, and what to do next. `details()` gives the same facts to `--json`.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 __all__ = [
@@ -35,9 +38,11 @@ __all__ = [
     "MergeReplError",
     "OutOfReachError",
     "PublicationError",
+    "RefusedArticlesError",
     "SchemaMismatchError",
     "StoreError",
     "Transient",
+    "UnfinishedSessionError",
 ]
 
 
@@ -104,6 +109,39 @@ class ConflictError(MergeReplError):
 
 class ApplyError(MergeReplError):
     """A changeset cannot be applied: before it is staged nothing was changed, after that the next run goes on with it."""
+
+
+class UnfinishedSessionError(ApplyError):
+    """A session that is staged could not be carried out. The next run tries again, unless it is given up."""
+
+    def __init__(self, session: str, publisher: str, subscriber: str, reason: str) -> None:
+        """Name the session, why it was not carried out, and both ways on."""
+        super().__init__(
+            f"Session {session} of '{publisher}' with '{subscriber}' is staged and was not carried out to its end: "
+            f"{reason.rstrip('.')}. Mend the cause and run again: it is finished first. "
+            f"{give_up_advice(publisher, session)}",
+            session=session,
+            publisher=publisher,
+            subscriber=subscriber,
+        )
+
+
+def give_up_advice(publisher: object, session: str) -> str:
+    """Return how a staged session is given up, for messages about one that is not finished."""
+    return f"If it cannot be finished, give it up: `mergerepl sync {publisher} --give-up {session}`."
+
+
+class RefusedArticlesError(MergeReplError):
+    """Several articles cannot go on, each for a reason of its own; `details()` has them as `articles`."""
+
+    def __init__(self, names: Sequence[str], reasons: Sequence[MergeReplError]) -> None:
+        """Say all reasons, one a line."""
+        super().__init__("\n".join(reason.message for reason in reasons), article=", ".join(names))
+        self.reasons = tuple(reasons)
+
+    def details(self) -> dict[str, Any]:
+        """Return the error as one JSON-able object."""
+        return super().details() | {"articles": [reason.details() for reason in self.reasons]}
 
 
 class DemoError(MergeReplError):

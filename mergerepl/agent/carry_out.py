@@ -283,6 +283,25 @@ def log_given_up(spark_of: Callable[[], SparkSession], changeset: Changeset, pub
         _log_at(spark, each, [PUBLISHER], parties)
 
 
+def log_everywhere(
+    spark_of: Callable[[], SparkSession], changeset: Changeset, replicas: dict[str, Replica]
+) -> None:
+    """Log the conflicts of a session that is given up, and of its late rounds, where they are kept and in reach.
+
+    At the publisher if none of these is: what was overwritten must be somewhere.
+    """
+    parties = Parties(_works(changeset), replicas)
+    chosen = [name for name in _logging_sides(changeset) if name in replicas] or [PUBLISHER]
+    rounds = [each for each in (changeset, *_late_rounds(changeset)) if _has_conflicts(each)]
+    if not rounds:
+        return
+    spark = spark_of()
+    for name in chosen:
+        record_jvm(replicas[name].root, engine.jvm_pid())
+    for each in rounds:
+        _log_at(spark, each, chosen, parties)
+
+
 def _log_at(spark: SparkSession, changeset: Changeset, sides: Sequence[str], parties: Parties) -> None:
     if not _has_conflicts(changeset):
         return

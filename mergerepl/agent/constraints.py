@@ -2,7 +2,7 @@
 
 A row that breaks a CHECK constraint, a NOT NULL or a length at its destination would make the MERGE fail for
 the whole article, and a partition column would hold some texts as others. It is told from the staged rows and the
-destination's log, so that the session ends with nothing changed and the row named.
+destination's log, so that the article is left out of the session and the row named.
 """
 
 import logging
@@ -16,6 +16,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from mergerepl import changes
+from mergerepl.agent.merge_analysis import refuse_unmergeable
 from mergerepl.agent.stage import StagedArticle
 from mergerepl.delta.log import DEFAULT_EXPRESSION, GENERATION_EXPRESSION
 from mergerepl.delta.merge import read_version
@@ -25,10 +26,12 @@ from mergerepl.engine.session import require_utc
 from mergerepl.errors import ApplyError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.publish.check_article import write_problem
+from mergerepl.publish.declared_rules import declared_rules
 from mergerepl.publish.partition_texts import text_rules
 from mergerepl.publish.text_lengths import length_rules
 from mergerepl.rows.images import identity_value
 from mergerepl.rows.sql import quote, unlike_any
+from mergerepl.store.changeset import ArticleWork
 from mergerepl.store.replica import Replica
 from mergerepl.store.staged_rows import read_staged
 
@@ -53,6 +56,7 @@ def rules_of(facts: TableFacts, article: PublishedArticle) -> dict[str, Column]:
         field = facts.field(name)
         if field is not None and not field["nullable"]:
             rules[f"NOT NULL of column '{name}'"] = F.col(quote(name)).isNotNull()
+    rules |= declared_rules(facts, article.columns)
     return rules | length_rules(facts, article.columns) | text_rules(facts, article.columns)
 
 
@@ -65,10 +69,10 @@ def refuse_violations(
     at_publisher: PublishedArticle,
     at_subscriber: PublishedArticle,
 ) -> None:
-    """Check the staged rows of one article against both tables' rules.
+    """Check the staged rows of one article against both tables, and both MERGEs.
 
-    Raises: ApplyError naming the rule, the table and up to three keys; EngineError if the session would read the table's
-        timestamp partition columns otherwise. Nothing has been applied then.
+    Raises: ApplyError naming the table, and the rule with up to three keys, or why Delta cannot merge the rows;
+        EngineError if the session would read the table's timestamp partition columns otherwise. Nothing has been applied.
     """
     tables = (
         read_table_facts(publisher.table(at_publisher)),
@@ -80,34 +84,48 @@ def refuse_violations(
         (staged.subscriber, at_subscriber, changes.SUBSCRIBER_ACTION),
     )
     for facts, (work, article, action) in zip(tables, sides, strict=True):
-        if not work.touches_rows:
-            continue
-        table = facts.path
-        takes_away = any(work.actions.get(each) for each in (changes.Action.UPDATE, changes.Action.DELETE))
-        problem = write_problem(facts, takes_away=takes_away)
-        if problem is not None:
-            what, remedy = problem
-            raise ApplyError(
-                f"Article '{article.name}': {what}. Nothing was applied. {remedy}",
-                article=article.name,
-                table=str(table),
-            )
-        require_utc(spark, article.name, table, facts.metadata.timestamp_partitions)
-        rows = read_staged(spark, staged_rows).where(
-            F.col(action).isin(changes.Action.INSERT.value, changes.Action.UPDATE.value)
+        if work.touches_rows:
+            refuse_at_side(spark, staged_rows, work, article, facts, action=action)
+
+
+def refuse_at_side(
+    spark: SparkSession,
+    staged_rows: Path,
+    work: ArticleWork,
+    article: PublishedArticle,
+    facts: TableFacts,
+    *,
+    action: str,
+) -> None:
+    """Check the rows that one side writes of one article against its table there.
+
+    Raises: as `refuse_violations`.
+    """
+    table = facts.path
+    takes_away = any(work.actions.get(each) for each in (changes.Action.UPDATE, changes.Action.DELETE))
+    problem = write_problem(facts, takes_away=takes_away)
+    if problem is not None:
+        what, remedy = problem
+        raise ApplyError(
+            f"Article '{article.name}': {what}. Nothing of this article was applied. {remedy}",
+            article=article.name,
+            table=str(table),
         )
-        broken = broken_rules(
-            rows, facts, article, held=partial(read_version, spark, facts.path, facts.version)
+    require_utc(spark, article.name, table, facts.metadata.timestamp_partitions)
+    refuse_unmergeable(spark, staged_rows, work, article, facts, action=action)
+    rows = read_staged(spark, staged_rows).where(
+        F.col(action).isin(changes.Action.INSERT.value, changes.Action.UPDATE.value)
+    )
+    broken = broken_rules(rows, facts, article, held=partial(read_version, spark, facts.path, facts.version))
+    examples = broken.limit(3).collect() if broken is not None else []
+    if examples:
+        raise ApplyError(
+            f"Article '{article.name}': changed rows break the {examples[0][RULE]} of '{table}': "
+            f"{', '.join(row[KEY] for row in examples)}. Nothing of this article was applied. Correct these rows where "
+            "they were changed, or lift that rule there, then run again.",
+            article=article.name,
+            table=str(table),
         )
-        examples = broken.limit(3).collect() if broken is not None else []
-        if examples:
-            raise ApplyError(
-                f"Article '{article.name}': changed rows break the {examples[0][RULE]} of '{table}': "
-                f"{', '.join(row[KEY] for row in examples)}. Nothing was applied. Correct these rows where they were "
-                "changed, or lift that rule there, then run again.",
-                article=article.name,
-                table=str(table),
-            )
 
 
 def _refuse_other_padding(article: PublishedArticle, publisher: TableFacts, subscriber: TableFacts) -> None:
@@ -124,8 +142,8 @@ def _refuse_other_padding(article: PublishedArticle, publisher: TableFacts, subs
         raise ApplyError(
             f"Article '{article.name}': column '{name}' is a char(n) at one side only, or of another length "
             f"({publisher.path}: {', '.join(padded_types(one)) or 'none'}; {subscriber.path}: "
-            f"{', '.join(padded_types(other)) or 'none'}), so its texts would differ in their padding. Nothing was "
-            "applied. Declare the column as it was when it was published, then run again.",
+            f"{', '.join(padded_types(other)) or 'none'}), so its texts would differ in their padding. Nothing of "
+            "this article was applied. Declare the column as it was when it was published, then run again.",
             article=article.name,
             column=name,
         )

@@ -8,8 +8,9 @@ changes is written; from there on the session will be finished, by this run or t
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -20,7 +21,8 @@ from mergerepl.agent.carry_out import Outcome, carry_out
 from mergerepl.agent.compaction import compact_when_due
 from mergerepl.agent.feed_window import move_versions
 from mergerepl.agent.identity import refuse_copies
-from mergerepl.agent.recovery import recover, refuse_interrupted
+from mergerepl.agent.recovery import named, recover, refuse_interrupted
+from mergerepl.agent.refused import Refused, refusal
 from mergerepl.agent.session_plan import has_work, number_generations, plan_generations
 from mergerepl.agent.session_result import session_result, summed
 from mergerepl.agent.sides import as_if_committed, captured_sides, open_sides, with_windows
@@ -32,7 +34,7 @@ from mergerepl.engine.errors import told_plainly
 from mergerepl.model.progress import Progress
 from mergerepl.model.results import ArticleCounts, PhaseCounts, SessionResult, SessionStatus
 from mergerepl.store.control import Row
-from mergerepl.store.lease import lease, record_jvm
+from mergerepl.store.lease import leases, record_jvm
 from mergerepl.store.replica import Replica
 
 SparkSource = Callable[[], SparkSession]
@@ -52,9 +54,12 @@ def merge_session(
 ) -> SessionResult:
     """Run one session and return what it did.
 
-    Raises: LeaseError, CommitConflictError (run again); CaptureError, EnumerationError, SchemaMismatchError,
-    PublicationError (nothing was changed); ApplyError, StoreError (the changeset is staged; the next run goes
-    on).
+    An article that cannot be captured, or whose rows a table would not take, is left out: the result names it as `refused`,
+    with the reason as its `error`.
+
+    Raises: LeaseError, CommitConflictError (run again); EnumerationError, PublicationError (nothing was changed);
+    UnfinishedSessionError (the changeset is staged; the next run goes on); CaptureError, SchemaMismatchError, ApplyError,
+    ConflictError, StoreError, RefusedArticlesError if no article can go on (nothing was applied).
     """
     started = time.monotonic()
     start_time = datetime.now(UTC)
@@ -67,28 +72,34 @@ def merge_session(
         progress.step("recover")
         recovered = recover(publisher, subscriber, spark_of)
         sides = open_sides(publisher, subscriber, subscription)
+        names = {nickname: article.name for nickname, article in sides[PUBLISHER].articles.items()}
+
+        def told(result: SessionResult, refused: Refused) -> SessionResult:
+            return _with_refused(result, refused, names)
+
         progress.step("capture")
-        sides = {name: with_windows(side) for name, side in sides.items()}
+        sides, refused = with_windows(sides)
+        status: SessionStatus = "succeeded" if recovered else "nothing_to_do"
+        nothing = SessionResult(publication, str(subscriber.root), status, recovered=recovered)
         if not has_work(sides, upload=upload, download=download):
             for side in sides.values():
                 move_versions(side.replica, side.info, side.windows)
-            status: SessionStatus = "succeeded" if recovered else "nothing_to_do"
-            duration = time.monotonic() - started
-            return SessionResult(
-                publication, str(subscriber.root), status, duration_s=round(duration, 3), recovered=recovered
-            )
+            return _timed(told(nothing, refused), started)
         spark = spark_of()
         for replica in (publisher, subscriber):
             record_jvm(replica.root, engine.jvm_pid())
-        sides = captured_sides(spark, sides)
+        sides, not_captured = captured_sides(spark, sides)
         try:
-            changeset = staged_changeset(
+            changeset, not_staged = staged_changeset(
                 spark, sides, publication, upload=upload, download=download, progress=progress
             )
         finally:
             for side in sides.values():
                 for item in side.captured:
                     item.release()
+        refused |= not_captured | not_staged
+        if changeset is None:
+            return _timed(told(nothing, refused), started)
         progress.step(
             "apply",
             rows=changeset.manifest.counts(PUBLISHER).total + changeset.manifest.counts(SUBSCRIBER).total,
@@ -97,15 +108,34 @@ def merge_session(
 
         def record(outcome: Outcome) -> None:
             duration_s = time.monotonic() - started
-            results.append(session_result(publication, subscriber, outcome, duration_s, recovered))
+            result = session_result(publication, subscriber, outcome, duration_s, recovered)
+            results.append(told(result, refused))
             history.record(publisher, subscriber, changeset.manifest, results[0], start_time)
 
-        carry_out(spark, changeset, {PUBLISHER: publisher, SUBSCRIBER: subscriber}, record=record)
+        with named(changeset, publisher):
+            carry_out(spark, changeset, {PUBLISHER: publisher, SUBSCRIBER: subscriber}, record=record)
         previous = sides[PUBLISHER].other["session_number"] or 0
         compact_when_due(
             spark, (publisher, subscriber), number=changeset.manifest.number, previous_number=previous
         )
         return results[0]
+
+
+def _with_refused(result: SessionResult, refused: Refused, names: Mapping[int, str]) -> SessionResult:
+    """Return a session's result with the articles that were left out of it.
+
+    Raises: why they cannot go on, if these are all articles there are.
+    """
+    if not refused:
+        return result
+    error = refusal(refused, names)
+    if len(refused) == len(names):
+        raise error
+    return replace(result, refused=tuple(names[n] for n in sorted(refused)), error=error.details())
+
+
+def _timed(result: SessionResult, started: float) -> SessionResult:
+    return replace(result, duration_s=round(time.monotonic() - started, 3))
 
 
 def _refuse(publisher: Replica, subscriber: Replica) -> None:
@@ -118,14 +148,10 @@ def _refuse(publisher: Replica, subscriber: Replica) -> None:
     subscriber.require_unedited()
 
 
-@contextmanager
-def _leases(publisher: Replica, subscriber: Replica, wait_s: float) -> Iterator[None]:
-    """Hold both replicas, the publisher first: all agents take them in this order."""
-    with ExitStack() as stack:
-        for replica in (publisher, subscriber):
-            purpose = f"mergerepl sync {publisher.root} {subscriber.root}"
-            stack.enter_context(lease(replica.root, purpose=purpose, wait_s=wait_s))
-        yield
+def _leases(publisher: Replica, subscriber: Replica, wait_s: float) -> AbstractContextManager[None]:
+    """Hold both replicas."""
+    purpose = f"mergerepl sync {publisher.root} {subscriber.root}"
+    return leases(publisher.root, subscriber.root, purpose=purpose, wait_s=wait_s)
 
 
 def preview_session(
@@ -150,22 +176,20 @@ def preview_session(
     with told_plainly(doing), _leases(publisher, subscriber, 0.0):
         _refuse(publisher, subscriber)
         refuse_interrupted(publisher, subscriber)
-        sides = {n: with_windows(s) for n, s in open_sides(publisher, subscriber, subscription).items()}
+        sides = open_sides(publisher, subscriber, subscription)
+        names = {nickname: article.name for nickname, article in sides[PUBLISHER].articles.items()}
+        sides, refused = with_windows(sides)
+        result = SessionResult(publication, str(subscriber.root), "nothing_to_do")
         if not has_work(sides, upload=upload, download=download):
-            return SessionResult(
-                publication,
-                str(subscriber.root),
-                "nothing_to_do",
-                duration_s=round(time.monotonic() - started, 3),
-            )
+            return _timed(_with_refused(result, refused, names), started)
         spark = spark_of()
-        sides = captured_sides(spark, sides)
+        sides, not_captured = captured_sides(spark, sides)
         folder = Path(tempfile.mkdtemp(prefix="mergerepl-preview-"))
         try:
             sides = {name: as_if_committed(side) for name, side in sides.items()}
             plan = plan_generations(sides, upload=upload, download=download)
             numbers = number_generations(sides, plan)
-            staged = stage_articles(spark, sides, plan, numbers, folder, progress)
+            staged, not_staged = stage_articles(spark, sides, plan, numbers, folder, progress)
             previews = conflict_previews(spark, folder, staged, sides[PUBLISHER].articles)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
@@ -176,16 +200,15 @@ def preview_session(
             _planned(sides[PUBLISHER].articles[n].name, article, upload=upload)
             for n, article in staged.items()
         )
-        return SessionResult(
-            publication,
-            str(subscriber.root),
-            "planned",
+        result = replace(
+            result,
+            status="planned",
             upload=summed(article.upload for article in counts),
             download=summed(article.download for article in counts),
             articles=counts,
-            duration_s=round(time.monotonic() - started, 3),
             conflicts=previews,
         )
+        return _timed(_with_refused(result, refused | not_captured | not_staged, names), started)
 
 
 def _planned(article: str, staged: StagedArticle, *, upload: bool) -> ArticleCounts:

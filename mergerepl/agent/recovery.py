@@ -2,19 +2,29 @@
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime
 
 from pyspark.sql import SparkSession
 
 from mergerepl.agent import history
 from mergerepl.agent.carry_out import Outcome, carry_out, log_given_up, pointer
+from mergerepl.agent.give_up import give_up, is_refused_by, settle
 from mergerepl.agent.identity import AFRESH
 from mergerepl.agent.session_result import session_result
 from mergerepl.agent.subscription import row_about
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.delta.log import TruncatedLogError, head_version, is_delta_table
-from mergerepl.errors import EnumerationError
+from mergerepl.engine.errors import told_plainly
+from mergerepl.errors import (
+    EngineError,
+    EnumerationError,
+    MergeReplError,
+    Transient,
+    UnfinishedSessionError,
+    give_up_advice,
+)
 from mergerepl.store.changeset import (
     Changeset,
     drop,
@@ -36,9 +46,10 @@ def recover(publisher: Replica, subscriber: Replica, spark_of: SparkSource) -> i
 
     A session is known by the subscriber's replid, so a moved folder is still its own. One with another
     subscriber is finished at the publisher only; that subscriber may be out of reach, and the rest waits for its
-    next session. Where the subscription is gone since, the publisher's side is all there is to finish.
+    next session; if a table of the publisher does not take its rows any more, it is given up. Where the subscription is
+    gone since, the publisher's side is all there is to finish.
 
-    Raises: EnumerationError if a replica is older than the session that was staged against it.
+    Raises: EnumerationError if a replica is older than the session that was staged against it; UnfinishedSessionError.
     """
     rolled = 0
     own_id = subscriber.info().replid
@@ -53,7 +64,15 @@ def recover(publisher: Replica, subscriber: Replica, spark_of: SparkSource) -> i
         is_ours = is_subscribed and work is not None and work.replid == own_id
         if is_ours or not changeset.done_file(PUBLISHER).exists():
             log.info("rolling session %s forward", folder.name)
-            _roll_forward(spark_of(), changeset, publisher, subscriber, is_ours=is_ours)
+            try:
+                roll_forward(spark_of(), changeset, publisher, subscriber, is_ours=is_ours)
+            except UnfinishedSessionError as error:
+                if is_ours or not is_refused_by(spark_of(), changeset, publisher, PUBLISHER):
+                    raise
+                # Another subscriber's. It would keep this one from the publisher for good.
+                log.warning("%s It is given up, so that others can go on.", error.message)
+                give_up(changeset, publisher, None, spark_of)
+                continue
             rolled += 1
         if not is_subscribed:
             log_given_up(spark_of, changeset, publisher)
@@ -72,8 +91,9 @@ def refuse_interrupted(publisher: Replica, subscriber: Replica) -> None:
             continue
         if work.replid == own_id or not changeset.done_file(PUBLISHER).exists():
             raise EnumerationError(
-                f"A session of '{publisher.root}' was interrupted and is half carried out, so what a next one "
-                "will do cannot be told yet. Nothing was changed. Run `mergerepl sync`, which finishes it first.",
+                f"Session {folder.name} of '{publisher.root}' was interrupted and is half carried out, so what a next one "
+                "will do cannot be told yet. Nothing was changed. Run `mergerepl sync`, which finishes it first. "
+                f"{give_up_advice(publisher.root, folder.name)}",
                 replica=str(publisher.root),
             )
 
@@ -97,12 +117,16 @@ def _drop_stale_pointers(publisher: Replica, subscriber: Replica) -> None:
             # Whose session it was cannot be told; a capture, which has to know, says what to do about it.
             continue
         if told.get("replid") == publisher_id and not (publisher.staging / path.stem).exists():
-            path.unlink(missing_ok=True)
+            settle(publisher, subscriber, path.stem)
 
 
-def _roll_forward(
+def roll_forward(
     spark: SparkSession, changeset: Changeset, publisher: Replica, subscriber: Replica, *, is_ours: bool
 ) -> None:
+    """Carry out a staged session, at the publisher only if the subscriber is not the session's (`is_ours`).
+
+    Raises: EnumerationError, UnfinishedSessionError: it stays staged.
+    """
     manifest = changeset.manifest
     # Another subscriber may be at hand than the session's.
     subscriber_root = manifest.subscriber.root if manifest.subscriber is not None else str(subscriber.root)
@@ -120,31 +144,54 @@ def _roll_forward(
     if PUBLISHER not in unlike:
         held = {name: replica for name, replica in sides.items() if name not in unlike}
         try:
-            carry_out(spark, changeset, held, record=record)
-        except (TruncatedLogError, FeedGapError) as error:
-            table = error.facts["table"]
+            with named(changeset, publisher):
+                carry_out(spark, changeset, held, record=record)
+        except UnfinishedSessionError as error:
+            cause = error.__cause__
+            if not isinstance(cause, TruncatedLogError | FeedGapError):
+                raise
+            session = changeset.manifest.session
             raise EnumerationError(
-                f"A session of '{publisher.root}' with '{subscriber_root}' was interrupted and needs versions of '{table}' "
-                "that are gone since then. It cannot be finished any more. Give it up by removing the folder "
-                f"'{changeset.folder}', and initialise '{subscriber_root}' again. {AFRESH}",
+                f"Session {session} of '{publisher.root}' with '{subscriber_root}' was interrupted and needs versions of "
+                f"'{cause.facts['table']}' that are gone since then. It cannot be finished any more. "
+                f"{give_up_advice(publisher.root, session)}",
                 replica=str(publisher.root),
+                session=session,
             ) from error
     for name, told in unlike.items():
         raise EnumerationError(
-            f"A session of '{publisher.root}' with '{subscriber_root}' was interrupted, and since then the "
-            f"{name} '{sides[name].root}' was put back to an older state: {told}. The session cannot be finished "
-            f"there. {_way_out(changeset, name)}",
+            f"Session {manifest.session} of '{publisher.root}' with '{subscriber_root}' was interrupted, and since then "
+            f"the {name} '{sides[name].root}' was put back to an older state: {told}. The session cannot be finished "
+            f"there. {_way_out(changeset, publisher, name)}",
             replica=str(sides[name].root),
+            session=manifest.session,
         )
 
 
-def _way_out(changeset: Changeset, name: str) -> str:
+def _way_out(changeset: Changeset, publisher: Replica, name: str) -> str:
+    advice = give_up_advice(publisher.root, changeset.manifest.session)
     if name == SUBSCRIBER:
-        return f"The publisher's side is finished. {AFRESH}"
-    return (
-        "Nothing was changed. Restore the publisher from a later copy; or give that session up by removing the folder "
-        f"'{changeset.folder}'. {AFRESH}"
-    )
+        return f"The publisher's side is finished. {advice} {AFRESH}"
+    return f"Nothing was changed. Restore the publisher from a later copy. {advice} {AFRESH}"
+
+
+@contextmanager
+def named(changeset: Changeset, publisher: Replica) -> Iterator[None]:
+    """Say of an error while a changeset is carried out which session is staged, and how it is given up.
+
+    Raises: UnfinishedSessionError; an error that is transient, or about the engine, stays as it is.
+    """
+    manifest = changeset.manifest
+    subscriber = manifest.subscriber.root if manifest.subscriber is not None else ""
+    try:
+        with told_plainly(f"carrying out session {manifest.session}"):
+            yield
+    except MergeReplError as error:
+        if isinstance(error, Transient | EngineError):
+            raise
+        raise UnfinishedSessionError(
+            manifest.session, str(publisher.root), subscriber, error.message
+        ) from error
 
 
 def _unlike_staged(changeset: Changeset, name: str, replica: Replica) -> str | None:

@@ -1,8 +1,9 @@
 """What a session will tell whom: generations from the watermarks, their numbers at the other side, the manifest."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from math import inf
 from uuid import uuid4
 
 from enumeration.generations import (
@@ -45,6 +46,11 @@ class SessionPlan:
     download_start: int
     up: list[Row]
     down: list[Row]
+
+    def of_articles(self, tablenicks: Collection[int]) -> "SessionPlan":
+        """Return the plan with the generations of these articles alone."""
+        up, down = ([row for row in rows if row["art_nick"] in tablenicks] for rows in (self.up, self.down))
+        return replace(self, up=up, down=down)
 
 
 def plan_generations(sides: dict[str, SideState], *, upload: bool, download: bool) -> SessionPlan:
@@ -178,8 +184,20 @@ def session_manifest(
         subscriber=_side_work(subscriber, at_subscriber, [staged[n].subscriber for n in sorted(staged)]),
         # What a side received in this very session the other one holds too, so both watermarks may cover it;
         # with one direction only, resolved rows have yet to travel.
-        upload_watermark=_watermark(subscriber, at_subscriber if both else []) if plan.upload else None,
-        download_watermark=_watermark(publisher, at_publisher if both else []) if plan.download else None,
+        upload_watermark=_watermark(
+            subscriber,
+            at_subscriber if both else [],
+            _first_left_out(subscriber, publisher, plan.upload_start),
+        )
+        if plan.upload
+        else None,
+        download_watermark=_watermark(
+            publisher,
+            at_publisher if both else [],
+            _first_left_out(publisher, subscriber, plan.download_start),
+        )
+        if plan.download
+        else None,
         uploaded_guids=[row["guidsrc"] for row in plan.up] if plan.upload else [],
         downloaded_guids=[row["guidsrc"] for row in plan.down] if plan.download else [],
         replicastate=str(uuid4()),
@@ -205,8 +223,27 @@ def _side_work(side: SideState, generations: Sequence[Row], works: Sequence[Arti
     )
 
 
-def _watermark(side: SideState, received: Sequence[Row]) -> Mark:
-    rows = [row for row in (*side.genhistory, *received) if row["genstatus"] != GenStatus.OPEN]
+def _first_left_out(source: SideState, destination: SideState, from_generation_exclusive: int) -> float:
+    """Return the first generation of an article that is left out of the session and that the destination lacks."""
+    waiting = generations_to_send(
+        source.genhistory,
+        destination.genhistory,
+        from_generation_exclusive=from_generation_exclusive,
+        tablenicks=source.left_out,
+    )
+    return waiting[0]["generation"] if waiting else inf
+
+
+def _watermark(side: SideState, received: Sequence[Row], before: float) -> Mark:
+    """Return the last closed generation, but one `before` the first that waits.
+
+    Generations after it that travel now are not sent again: the destination holds them.
+    """
+    rows = [
+        row
+        for row in (*side.genhistory, *received)
+        if row["genstatus"] != GenStatus.OPEN and row["generation"] < before
+    ]
     if not rows:
         return Mark(generation=0, guid=None)
     last = max(rows, key=lambda row: int(row["generation"]))

@@ -1,6 +1,6 @@
 """The two sides of a session: what each replica knows of the other, and what is captured there."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 
@@ -19,8 +19,11 @@ from mergerepl.agent.capture import (
 )
 from mergerepl.agent.feed_window import FeedWindow, feed_window
 from mergerepl.agent.identity import require_same_articles, require_same_session
+from mergerepl.agent.refused import ARTICLE_ERRORS, Refused, raised_if_transient, refuse
 from mergerepl.agent.subscription import own_priority, row_about
 from mergerepl.changes import OTHER_SIDE, PUBLISHER, SUBSCRIBER
+from mergerepl.engine.errors import told_plainly
+from mergerepl.errors import MergeReplError
 from mergerepl.failpoints import failpoint
 from mergerepl.model.article import PublishedArticle
 from mergerepl.store.control import Row
@@ -43,10 +46,15 @@ class SideState:
     other: Row
     windows: tuple[FeedWindow, ...] = ()
     captured: tuple[CapturedArticle, ...] = ()
+    left_out: frozenset[int] = frozenset()
+    """Tablenicks of articles that were refused: they are not among `articles`, and their generations wait."""
 
     def captured_article(self, nickname: int) -> CapturedArticle | None:
         """Return what was captured of an article in this session, None if nothing."""
         return next((c for c in self.captured if c.article.nickname == nickname and c.rows is not None), None)
+
+
+_Job = tuple[SideState, FeedWindow, Row]
 
 
 def open_sides(publisher: Replica, subscriber: Replica, subscription: Row) -> dict[str, SideState]:
@@ -83,43 +91,81 @@ def open_sides(publisher: Replica, subscriber: Replica, subscription: Row) -> di
     }
 
 
-def with_windows(side: SideState) -> SideState:
-    """Return the side with what happened to its tables since the last capture, told from their logs."""
-    windows = tuple(feed_window(side.replica, article, side.info) for article in side.articles.values())
-    return replace(side, windows=windows)
+def with_windows(sides: dict[str, SideState]) -> tuple[dict[str, SideState], Refused]:
+    """Return the sides with what happened to their tables since the last capture, told from their logs.
+
+    An article that cannot be captured at one side is left out at both.
+    """
+    refused: Refused = {}
+    windows: dict[str, list[FeedWindow]] = {name: [] for name in sides}
+    for name, side in sides.items():
+        for nickname, article in side.articles.items():
+            try:
+                windows[name].append(feed_window(side.replica, article, side.info))
+            except ARTICLE_ERRORS as error:
+                refuse(refused, nickname, error)
+    found = {name: replace(side, windows=tuple(windows[name])) for name, side in sides.items()}
+    return without(found, refused), refused
 
 
-def captured_sides(spark: SparkSession, sides: dict[str, SideState]) -> dict[str, SideState]:
-    """Compute what is new at both sides, side by side; nothing is written yet."""
+def without(sides: dict[str, SideState], refused: Collection[int]) -> dict[str, SideState]:
+    """Return the sides without these articles: their generations wait, and no watermark of the session passes them.
+
+    What was captured of them stays: it is recorded with the rest.
+    """
+    return {
+        name: replace(
+            side,
+            articles={n: article for n, article in side.articles.items() if n not in refused},
+            windows=tuple(window for window in side.windows if window.article.nickname not in refused),
+            left_out=side.left_out | frozenset(refused),
+        )
+        for name, side in sides.items()
+    }
+
+
+def captured_sides(spark: SparkSession, sides: dict[str, SideState]) -> tuple[dict[str, SideState], Refused]:
+    """Compute what is new at both sides, side by side; nothing is written yet.
+
+    An article that cannot be captured at one side is left out at both.
+    """
     jobs = [
         (side, *job)
         for side in sides.values()
         for job in zip(side.windows, open_generations(side.genhistory, side.windows, side.info), strict=True)
     ]
 
-    def read(job: tuple[SideState, FeedWindow, Row]) -> CapturedArticle:
+    def read(job: _Job) -> CapturedArticle | MergeReplError:
         side, window, generation = job
-        return read_changes(
-            spark,
-            side.replica,
-            window,
-            side.info,
-            priority=own_priority(side.name, side.other),
-            generation=generation,
-        )
+        try:
+            with told_plainly(f"capturing article '{window.article.name}' of '{side.replica.root}'"):
+                return read_changes(
+                    spark,
+                    side.replica,
+                    window,
+                    side.info,
+                    priority=own_priority(side.name, side.other),
+                    generation=generation,
+                )
+        except ARTICLE_ERRORS as error:
+            return raised_if_transient(error)
 
     results = _all_or_none(read, jobs)
+    refused: Refused = {}
     by_side: dict[str, list[CapturedArticle]] = {name: [] for name in sides}
-    for (side, _, _), result in zip(jobs, results, strict=True):
-        by_side[side.name].append(result)
-    return {name: replace(side, captured=tuple(by_side[name])) for name, side in sides.items()}
+    for (side, window, _), result in zip(jobs, results, strict=True):
+        if isinstance(result, MergeReplError):
+            refuse(refused, window.article.nickname, result)
+        else:
+            by_side[side.name].append(result)
+    captured = {name: replace(side, captured=tuple(by_side[name])) for name, side in sides.items()}
+    return without(captured, refused), refused
 
 
 def _all_or_none(
-    read: Callable[[tuple[SideState, FeedWindow, Row]], CapturedArticle],
-    jobs: Sequence[tuple[SideState, FeedWindow, Row]],
-) -> list[CapturedArticle]:
-    """Capture all articles; if one cannot be, what the others keep in memory is released: nobody else knows of it."""
+    read: Callable[[_Job], CapturedArticle | MergeReplError], jobs: Sequence[_Job]
+) -> list[CapturedArticle | MergeReplError]:
+    """Capture all articles; if the engine fails, what the others keep in memory is released: nobody else knows of it."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
         futures = [pool.submit(read, job) for job in jobs]
         try:
@@ -127,8 +173,8 @@ def _all_or_none(
         except BaseException:
             begun = [future for future in futures if not future.cancel()]
             for future in wait(begun).done:
-                if future.exception() is None:
-                    future.result().release()
+                if future.exception() is None and isinstance(done := future.result(), CapturedArticle):
+                    done.release()
             raise
 
 

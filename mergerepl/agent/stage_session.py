@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from conflict.resolve import SessionTerms
 from mergerepl.agent.carry_out import pointer
 from mergerepl.agent.constraints import refuse_violations
+from mergerepl.agent.refused import ARTICLE_ERRORS, Refused, raised_if_transient
 from mergerepl.agent.session_plan import (
     Numbered,
     SessionPlan,
@@ -19,11 +20,13 @@ from mergerepl.agent.session_plan import (
     plan_generations,
     session_manifest,
 )
-from mergerepl.agent.sides import AT_ONCE, SideState, as_if_committed, committed_sides
+from mergerepl.agent.sides import AT_ONCE, SideState, as_if_committed, committed_sides, without
 from mergerepl.agent.stage import Enumerated, StagedArticle, changeset_rows, stage_article
 from mergerepl.agent.subscription import is_client
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
+from mergerepl.engine.errors import told_plainly
 from mergerepl.engine.in_memory import Kept
+from mergerepl.errors import MergeReplError
 from mergerepl.failpoints import failpoint
 from mergerepl.lineage.value import agent_nickname
 from mergerepl.model.progress import Progress
@@ -90,8 +93,11 @@ def stage_articles(
     numbers: Numbered,
     folder: Path,
     progress: Progress,
-) -> dict[int, StagedArticle]:
-    """Write the changesets of all articles with something to tell. Returns tablenick -> what it amounts to."""
+) -> tuple[dict[int, StagedArticle], Refused]:
+    """Write the changesets of all articles with something to tell.
+
+    Returns: tablenick -> what it amounts to; and the articles that cannot be staged: nothing of them is left in the folder.
+    """
     nicknames = sorted(
         {
             row["art_nick"]
@@ -99,7 +105,16 @@ def stage_articles(
         }
     )
 
-    def stage(nickname: int) -> StagedArticle | None:
+    def stage(nickname: int) -> StagedArticle | MergeReplError | None:
+        name = sides[PUBLISHER].articles[nickname].name
+        try:
+            with told_plainly(f"staging article '{name}'"):
+                return staged_article(nickname)
+        except ARTICLE_ERRORS as error:
+            shutil.rmtree(folder / str(nickname), ignore_errors=True)
+            return raised_if_transient(error)
+
+    def staged_article(nickname: int) -> StagedArticle | None:
         publisher = enumerated(sides[PUBLISHER], nickname, plan.down, plan.download_start)
         subscriber = enumerated(sides[SUBSCRIBER], nickname, plan.up, plan.upload_start)
         kept = Kept()
@@ -120,7 +135,9 @@ def stage_articles(
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
         results = list(pool.map(stage, nicknames))
-    return {n: staged for n, staged in zip(nicknames, results, strict=True) if staged is not None}
+    found = dict(zip(nicknames, results, strict=True))
+    refused = {n: each for n, each in found.items() if isinstance(each, MergeReplError)}
+    return {n: each for n, each in found.items() if isinstance(each, StagedArticle)}, refused
 
 
 def _rows_of(staged: StagedArticle) -> int:
@@ -135,10 +152,13 @@ def staged_changeset(
     upload: bool,
     download: bool,
     progress: Progress,
-) -> Changeset:
+) -> tuple[Changeset | None, Refused]:
     """Commit what was captured, stage all articles and commit to the plan: the point of no return.
 
-    Raises: ApplyError (a constraint would refuse a row), UnknownGenerationError; nothing is staged then.
+    Returns: the changeset, and the articles that are not in it, such as one with a row that a constraint would refuse. With
+        nothing but these nothing is staged.
+
+    Raises: UnknownGenerationError; nothing is staged then.
     """
     will_be = {name: as_if_committed(side) for name, side in sides.items()}
     plan = plan_generations(will_be, upload=upload, download=download)
@@ -151,8 +171,12 @@ def staged_changeset(
         # Neither needs what the other writes, and each leaves the machine idle while Spark plans its next query.
         with ThreadPoolExecutor(1) as pool:
             committing = pool.submit(committed_sides, spark, sides)
-            staged = stage_articles(spark, will_be, plan, numbers, folder, progress)
-        sides = committing.result()
+            staged, refused = stage_articles(spark, will_be, plan, numbers, folder, progress)
+        sides = without(committing.result(), refused)
+        if refused and not staged:
+            shutil.rmtree(folder, ignore_errors=True)
+            return None, refused
+        plan = plan.of_articles(sides[PUBLISHER].articles)
         manifest = session_manifest(sides, plan, numbers, staged, session, publication)
     except BaseException as error:
         other = committing.exception() if committing is not None else None
@@ -168,4 +192,4 @@ def staged_changeset(
     failpoint("stage.before_manifest")
     changeset.commit()
     failpoint("stage.after_manifest")
-    return changeset
+    return changeset, refused

@@ -91,9 +91,9 @@ def _sleep(seconds: float, stop: Stop) -> None:
 
 
 def _is_final(session: SessionResult, *, has_run: bool) -> bool:
-    """Return whether a session failed for a reason that the next round would meet again."""
+    """Return whether a session failed for a reason that the next round would meet again, and no article of it can go on."""
     is_away = has_run and session.error is not None and _is_out_of_reach(session.error)
-    return session.is_failed and not session.is_transient and not is_away
+    return session.is_failed and not session.refused and not session.is_transient and not is_away
 
 
 def _is_out_of_reach(facts: Mapping[str, object]) -> bool:

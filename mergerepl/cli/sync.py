@@ -50,6 +50,11 @@ if TYPE_CHECKING:
     metavar="TIME",
     help="Repeat, waiting this long (60s, 5m, 1h) between rounds.",
 )
+@click.option(
+    "--give-up",
+    metavar="SESSION",
+    help="End a staged session that cannot be finished; its rows are kept. Alone.",
+)
 @working
 def sync(
     targets: tuple[str, ...],
@@ -68,10 +73,16 @@ def sync(
     for another reason. On SIGTERM or Ctrl-C it stops after the current round; a second signal ends it at once,
     which is safe too.
 
+    An article that cannot go on, such as one with a row that a table does not take, is named, and the others go on; the
+    exit code is 1. A session that was interrupted is finished first. If that fails for good, the message says how
+    --give-up ends it: what it had written counts as users' changes from then on, its rows are kept below
+    _mergerepl/unsent at the publisher, and the next session sends again what had not arrived.
+
     Example:
       mergerepl sync sales.yml --validate checksum
       mergerepl sync ./hq --subscriber ./north --dry-run
       mergerepl sync sales.yml --interval 60s
+      mergerepl sync sales.yml --give-up 4f0c
     """
     from mergerepl import api
 
@@ -83,6 +94,8 @@ def sync(
                 target, subscriber=only, long_running=interval is not None, progress=progress, **options
             )
 
+    if interval is not None and options["give_up"] is not None:
+        raise click.UsageError("--give-up does not go with --interval.")
     if interval is not None:
         from mergerepl.cli.rounds import repeat
 

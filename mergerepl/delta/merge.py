@@ -33,6 +33,7 @@ from mergerepl.errors import CommitConflictError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.rows.images import all_true, identity_value, same_value
 from mergerepl.rows.key_bounds import KeyBounds, within_bounds
+from mergerepl.rows.not_null import as_declared
 from mergerepl.rows.sql import quote
 from mergerepl.store.staged_rows import read_staged
 
@@ -44,6 +45,12 @@ _loading = Lock()
 
 USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 """The conf of what a session's commits tell of themselves. Only in a session of its own: it stays set."""
+
+_OF_VECTORS = "deletionvectorid"
+"""A column that a MERGE adds to a table's own where it writes deletion vectors; where it rewrites files it does not."""
+
+_ANALYSIS = "mergerepl-analysis"
+"""Delta application id of a MERGE that is analysed only. Nothing is ever written under it."""
 
 COMMIT_ATTEMPTS = 8
 RETRY_WAIT_S = 0.2
@@ -231,12 +238,8 @@ def merge_rows(
     for attempt in range(1, COMMIT_ATTEMPTS + 1):
         try:
             session = marked_session(spark, transaction)
-            chosen = [name for name in (Action.INSERT, Action.UPDATE, Action.DELETE) if actions.get(name)]
-            source = (
-                read_staged(session, staged)
-                .where(F.col(action).isin([name.value for name in chosen]))
-                .select(F.col(action).alias("action"), f"{ROW}.*")
-            )
+            chosen = _chosen(actions)
+            source = _source(session, staged, action, chosen)
             wanted = left_out_columns if Action.INSERT in chosen else ()
             with _with_left_out(source, table, article, bounds, from_version_exclusive - 1, wanted) as (
                 source,
@@ -258,6 +261,43 @@ def merge_rows(
     return read_back(table, transaction, from_version_exclusive=from_version_exclusive)
 
 
+def analyse_merge(
+    spark: SparkSession,
+    staged: Path,
+    table: Path,
+    article: PublishedArticle,
+    *,
+    action: str,
+    actions: Mapping[str, int],
+    bounds: KeyBounds,
+    generated_columns: Collection[str] = (),
+) -> None:
+    """Let Spark and Delta analyse the MERGE that `merge_rows` will execute with these arguments; no job, no commit.
+
+    Delta analyses a MERGE whose transaction it has seen, and then skips it. Of an application that has never written to a
+    table the last version is -1, for Delta.
+
+    Raises: PySparkException or Py4JJavaError if the MERGE cannot be done, whatever its rows are.
+    """
+    nothing = Transaction(_ANALYSIS, -1, CommitMark("", _ANALYSIS))
+    session = marked_session(spark, nothing)
+    chosen = _chosen(actions)
+    source = _source(session, staged, action, chosen)
+    _merge(session, source, table, article, chosen, bounds, generated_columns, {})
+
+
+def _chosen(actions: Mapping[str, int]) -> list[Action]:
+    return [name for name in (Action.INSERT, Action.UPDATE, Action.DELETE) if actions.get(name)]
+
+
+def _source(session: SparkSession, staged: Path, action: str, chosen: Collection[Action]) -> DataFrame:
+    return (
+        read_staged(session, staged)
+        .where(F.col(action).isin([name.value for name in chosen]))
+        .select(F.col(action).alias("action"), f"{ROW}.*")
+    )
+
+
 def _merge(
     session: SparkSession,
     source: DataFrame,
@@ -270,6 +310,9 @@ def _merge(
 ) -> None:
     source = source.alias("s")
     target = DeltaTable.forPath(session, str(table)).alias("t")
+    types = {field.name: field.dataType for field in target.toDF().schema}
+    if _OF_VECTORS in map(str.lower, types):
+        session.conf.set("spark.databricks.delta.merge.deletionVectors.persistent.enabled", "false")
     merge = target.merge(source, _same_key(article, bounds))
     columns = {
         name: field
@@ -277,7 +320,10 @@ def _merge(
         if name not in generated_columns
     }
     inserted = {**columns, **left_out}
-    values: dict[str, str | Column] = {quote(name): F.col(f"s.{field}") for name, field in inserted.items()}
+    values: dict[str, str | Column] = {
+        quote(name): as_declared(session, F.col(f"s.{field}"), types[name])
+        for name, field in inserted.items()
+    }
     if Action.DELETE in chosen:
         merge = merge.whenMatchedDelete(condition=F.col("s.action") == Action.DELETE.value)
     if Action.UPDATE in chosen or Action.INSERT in chosen:
@@ -286,9 +332,7 @@ def _merge(
         is_guid = article.rowguid_column is not None
         kept_equal = [name for name in columns if is_guid or name not in article.identity]
         if kept_equal:
-            changed: dict[str, str | Column] = {
-                quote(name): F.col(f"s.{columns[name]}") for name in kept_equal
-            }
+            changed = {quote(name): values[quote(name)] for name in kept_equal}
             # A row that is the same already (only its lineage is news) is neither rewritten nor counted.
             same = [
                 same_value(F.col(f"t.{quote(name)}"), F.col(f"s.{field}"), source.schema[field].dataType)

@@ -16,7 +16,7 @@ from mergerepl.delta.log import (
     log_path,
     read_commit,
 )
-from mergerepl.delta.types import Field
+from mergerepl.delta.types import Field, has_not_null_parts, invariants
 from mergerepl.errors import StoreError
 
 _ACTIONS = ("metaData", "protocol", "domainMetadata")
@@ -79,6 +79,21 @@ class TableFacts:
         """Return a column's type as it was declared, in DDL, if char(n) or varchar(n) are part of it; else nothing."""
         field = self.field(name)
         return str(field["metadata"].get(CHAR_VARCHAR, "")) if field is not None else ""
+
+    @property
+    def invariants(self) -> dict[str, str]:
+        """The columns, or parts of columns, that have an invariant: dotted name -> SQL text."""
+        return invariants(self.fields)
+
+    def may_hold_uncopied(self, name: str) -> bool:
+        """Return whether other engines may have written values to a column that a copy would not take or keep."""
+        field = self.field(name)
+        return field is not None and bool(
+            self.keeps_empty_as_null(name)
+            or self.declared_lengths(name)
+            or has_not_null_parts(field["type"])
+            or invariants([field])
+        )
 
     @property
     def has_random_folders(self) -> bool:

@@ -1,7 +1,8 @@
 """Column types as a Delta log states them (JSON) and as Spark DDL, translated without a session."""
 
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from mergerepl.delta.log import CHAR_VARCHAR
@@ -12,6 +13,9 @@ Json = Any
 
 Field = dict[str, Any]
 """A field of a Delta schema: name, type, nullable, metadata."""
+
+INVARIANTS = "delta.invariants"
+"""The property of a field with a condition that its values meet, as JSON."""
 
 USER_DEFINED = "udt"
 """The name of all user-defined types, such as the vectors of Spark ML."""
@@ -118,3 +122,33 @@ def leaf_types(data_type: Json) -> set[str]:
     if data_type["type"] == USER_DEFINED:
         return {USER_DEFINED}
     return set().union(*(leaf_types(f["type"]) for f in data_type["fields"]))
+
+
+def invariants(fields: Iterable[Field], prefix: str = "") -> dict[str, str]:
+    """Return the fields, also inside of structs, that have an invariant: dotted name -> SQL over the table's columns."""
+    found: dict[str, str] = {}
+    for field in fields:
+        name = prefix + field["name"]
+        if INVARIANTS in field["metadata"]:
+            found[name] = invariant_text(field["metadata"])
+        if isinstance(field["type"], dict) and field["type"]["type"] == "struct":
+            found |= invariants(field["type"]["fields"], f"{name}.")
+    return found
+
+
+def invariant_text(metadata: Json) -> str:
+    """Return the SQL text of the invariant in a field's metadata."""
+    return str(json.loads(metadata[INVARIANTS])["expression"]["expression"])
+
+
+def has_not_null_parts(data_type: Json) -> bool:
+    """Return whether a part of a type, at any depth, is NOT NULL."""
+    if isinstance(data_type, str) or data_type["type"] == USER_DEFINED:
+        return False
+    if not data_type.get("containsNull", True) or not data_type.get("valueContainsNull", True):
+        return True
+    parts = [data_type[part] for part in ("elementType", "keyType", "valueType") if part in data_type]
+    fields = data_type.get("fields", ())
+    return any(not field["nullable"] for field in fields) or any(
+        has_not_null_parts(each) for each in (*parts, *(field["type"] for field in fields))
+    )

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
-SessionStatus = Literal["succeeded", "nothing_to_do", "planned", "failed"]
+SessionStatus = Literal["succeeded", "nothing_to_do", "planned", "failed", "given_up"]
 
 
 def _is_transient(error: Mapping[str, Any] | None) -> bool:
@@ -100,10 +100,21 @@ class ConflictPreview:
 
 
 @dataclass(frozen=True)
+class GivenUp:
+    """A staged session that was given up: its id, the folder that keeps its rows, why, and what to do next."""
+
+    session: str
+    kept: str
+    reason: str
+    next_step: str
+
+
+@dataclass(frozen=True)
 class SessionResult:
     """One merge session (one subscription).
 
-    A session that went well and could not be validated keeps its status and counts, and has an `error`.
+    A session that went well and could not be validated keeps its status and counts, and has an `error`. So has one whose
+    `refused` articles could not go on, while the others did.
     """
 
     publication: str
@@ -118,10 +129,12 @@ class SessionResult:
     validation: tuple[ArticleValidation, ...] | None = None
     conflicts: tuple[ConflictPreview, ...] = ()
     error: dict[str, Any] | None = None
+    refused: tuple[str, ...] = ()
+    given_up: GivenUp | None = None
 
     @property
     def is_failed(self) -> bool:
-        """True when the session, or the validation after it, ended in an error."""
+        """True when the session, an article of it or the validation after it ended in an error."""
         return self.status == "failed" or self.error is not None
 
     @property

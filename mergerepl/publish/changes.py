@@ -379,14 +379,14 @@ def published_anew_otherwise(*errors: type[MergeReplError]) -> Iterator[None]:
 
 
 def check_copied(work: Work, articles: Sequence[Row]) -> None:
-    """Check that copies of published tables would take and keep their texts, also those written since they were published.
+    """Check that copies of published tables would take and keep their values, also those written since they were published.
 
     Raises: PublicationError naming the column and up to three keys.
     """
     for article in articles:
         table = read_table_facts(work.publisher / article["source_table"])
         names = article["published_columns"]
-        if any(table.keeps_empty_as_null(name) or table.declared_lengths(name) for name in names):
+        if any(table.may_hold_uncopied(name) for name in names):
             from mergerepl.publish.check_rows import check_texts
 
             work.progress.step("check", article=article["name"])

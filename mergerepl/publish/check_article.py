@@ -58,6 +58,20 @@ _UNSUPPORTED_TYPES = {
 }
 _RESERVED_PREFIX = "__mr_"
 _OF_THE_FEED = frozenset({"_change_type", "_commit_version", "_commit_timestamp"})
+_OF_THE_MERGE = frozenset(
+    {
+        "__delta_internal_is_row_deleted",
+        "__is_cdc",
+        "_metadata",
+        "_row_dropped_",
+        "_source_row_present_",
+        "_target_row_present_",
+        "_tmp_metadata_row_index",
+    }
+)
+"""Columns that Delta's MERGE, or its reading of files and feeds, adds to a table's own, found by trying with
+delta-spark 4.4.0. `_metadata` with deletion vectors only, which a table may get at any time."""
+
 _MAPPING_CHARACTERS = " ,;{}()\n\t="
 
 
@@ -149,12 +163,14 @@ def table_problem(table: TableFacts) -> Problem | None:
         or _isolation_problem(table)
         or _append_only_problem(table)
         or _type_problem(table)
+        or _name_problem(table)
     )
 
 
 def write_problem(table: TableFacts, *, takes_away: bool) -> Problem | None:
     """Return why a MERGE into a published table would fail, one that updates or deletes (`takes_away`) or only inserts."""
     problem = _protocol_problem(table, KNOWN_FEATURES | _HEEDED_FEATURES) or _isolation_problem(table)
+    problem = problem or _name_problem(table)
     return problem or (_append_only_problem(table) if takes_away else None)
 
 
@@ -189,6 +205,17 @@ def _isolation_problem(table: TableFacts) -> Problem | None:
         "stay beside the one that the session brings, two rows of one key",
         f"Set it to {_SERIALIZABLE}.",
     )
+
+
+def _name_problem(table: TableFacts) -> Problem | None:
+    """Return that a column has a name that Delta's MERGE needs for itself, and what to do; None if none has."""
+    for field in table.fields:
+        if field["name"].lower() in _OF_THE_MERGE:
+            return (
+                f"column '{field['name']}' of table '{table.path}' has a name that Delta's MERGE needs for itself",
+                "Rename the column.",
+            )
+    return None
 
 
 def _append_only_problem(table: TableFacts) -> Problem | None:

@@ -19,6 +19,7 @@ from mergerepl.engine.session import require_utc
 from mergerepl.errors import PublicationError
 from mergerepl.model.publication import Article, Tracking
 from mergerepl.publish.check_article import published_fields
+from mergerepl.publish.declared_rules import declared_rules
 from mergerepl.publish.partition_texts import text_rules
 from mergerepl.publish.text_lengths import length_rules
 from mergerepl.rows.images import unlike_generated, with_readable
@@ -80,12 +81,13 @@ def check_rows(spark: SparkSession, article: Article, table: TableFacts) -> None
 
 
 def check_texts(spark: SparkSession, article: Article, table: TableFacts) -> None:
-    """Check that a copy of a table would take its texts and keep them. Other engines write any text, also of any length.
+    """Check that a copy of a table would take its values and keep them. Other engines write any text, also of any length,
+    and values that break what a column states.
 
     Raises: PublicationError naming the column and up to three keys.
     """
     names = [field["name"] for field in published_fields(article, table)]
-    rules = text_rules(table, names, of_copy=True) | length_rules(table, names)
+    rules = text_rules(table, names, of_copy=True) | length_rules(table, names) | declared_rules(table, names)
     if not rules:
         return
     rule = F.coalesce(*(F.when(~is_kept, F.lit(name)) for name, is_kept in rules.items()))

@@ -62,6 +62,10 @@ class TextOutput(Output):
             self._table(tables.travelled(moved))
         for session in result.sessions:
             self._say(_session_line(session, in_full=session not in moved))
+            if session.given_up is not None:
+                self._say(f"It could not be finished: {session.given_up.reason}")
+                self._say(f"What it had staged is kept in '{session.given_up.kept}'.")
+                self._say(session.given_up.next_step)
             self._previews(session)
             if session.validation is not None:
                 self._validation(session.subscriber, session.validation)
@@ -115,7 +119,10 @@ class TextOutput(Output):
         for problem in status.problems:
             self._say(f"Problem: {problem}")
         for session in status.open_sessions:
-            self._say(f"Session {session} was interrupted: the next sync finishes it before anything else.")
+            self._say(
+                f"Session {session} was interrupted: the next sync finishes it before anything else. If it fails for good, "
+                f"`mergerepl sync {typed(status.replica)} --give-up {session}` ends it."
+            )
 
     def pending(self, replica: str, subscriptions: Sequence[PendingSubscription]) -> None:
         """Show what waits, by subscription, article and direction."""
@@ -310,8 +317,14 @@ def _session_line(session: SessionResult, *, in_full: bool) -> str:
     took = seconds(session.duration_s)
     if session.status == "failed":
         return f"{who}: failed after {took}."
+    if session.given_up is not None:
+        return f"Session {session.given_up.session} is given up."
+    if session.refused:
+        problem = f", but for {', '.join(session.refused)}"
+    else:
+        problem = ", not validated" if session.is_failed else ""
     if session.status == "nothing_to_do":
-        return f"{who}: nothing to do{', not validated' * session.is_failed} ({took})."
+        return f"{who}: nothing to do{problem} ({took})."
     words = {"planned": "planned, nothing was changed (--dry-run)", "succeeded": "synchronized"}
     parts = [f"{who}: {words.get(session.status, session.status)}"]
     if in_full:
@@ -320,8 +333,7 @@ def _session_line(session: SessionResult, *, in_full: bool) -> str:
         parts += [counted(conflicts, "conflict")] if conflicts else []
     if session.recovered:
         parts.append(f"finished {counted(session.recovered, 'interrupted session')} first")
-    if session.error is not None:
-        parts.append("not validated")
+    parts[-1] += problem
     if session.late_changes:
         parts.append(f"{counted(session.late_changes, 'change')} made meanwhile will travel next time")
     return f"{', '.join(parts)} ({took})."

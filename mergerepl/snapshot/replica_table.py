@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from mergerepl.delta.create import NewTable
 from mergerepl.delta.table_facts import TableFacts, clustering_columns
-from mergerepl.delta.types import Field
+from mergerepl.delta.types import INVARIANTS, Field, invariant_text
 from mergerepl.rows.sql import quote
 
 if TYPE_CHECKING:
@@ -44,10 +44,13 @@ def replica_table(
         table: The publisher's table.
         columns: The published columns.
         properties: What replication adds to the table's own properties.
-        is_computable: Whether the expression of a CHECK constraint needs published columns only; others cannot hold
-            where their columns are missing.
+        is_computable: Whether the expression of a constraint or an invariant needs published columns only; others cannot
+            hold where their columns are missing.
     """
     fields = [_without_own(field) for field in table.fields if field["name"] in columns]
+    for field in fields:
+        if INVARIANTS in field["metadata"] and not is_computable(invariant_text(field["metadata"])):
+            del field["metadata"][INVARIANTS]
     own = {name: value for name, value in table.properties.items() if not name.startswith(_OWN_PROPERTIES)}
     if len(fields) < len(table.fields):
         # Delta refuses every later ALTER of a table without a column that is named there.

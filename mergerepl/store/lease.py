@@ -12,7 +12,7 @@ import os
 import socket
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -65,6 +65,18 @@ def lease(root: Path, *, purpose: str, wait_s: float = 0.0) -> Iterator[None]:
         if os.getpid() == owner:
             fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)
+
+
+@contextmanager
+def leases(*roots: Path, purpose: str, wait_s: float = 0.0) -> Iterator[None]:
+    """Hold several replicas, taken in this order: the publisher first, as all agents do.
+
+    Raises: as `lease`.
+    """
+    with ExitStack() as stack:
+        for root in roots:
+            stack.enter_context(lease(root, purpose=purpose, wait_s=wait_s))
+        yield
 
 
 def _end(descriptor: int, root: Path, *, is_done: bool) -> None:

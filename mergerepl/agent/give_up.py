@@ -1,0 +1,134 @@
+"""Give up a staged session: end it where it stands, and keep its rows.
+
+What a side recorded of it stays a session's. What a side wrote and did not record is captured by the next session as if
+users had written it (docs/protocol.md, Capture). So no write is lost, and a later session brings both sides together.
+"""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from mergerepl.agent.carry_out import log_everywhere, pointer
+from mergerepl.agent.constraints import refuse_at_side
+from mergerepl.apply.side import Side, data_transaction
+from mergerepl.changes import ACTION_OF, PUBLISHER, SUBSCRIBER
+from mergerepl.delta.log import find_own_commit
+from mergerepl.delta.table_facts import read_table_facts
+from mergerepl.errors import ApplyError, MergeReplError
+from mergerepl.failpoints import failpoint
+from mergerepl.store.changeset import Changeset, force_to_disk, read_changeset
+from mergerepl.store.replica import Replica
+from mergerepl.systables.genhistory import GenStatus
+
+log = logging.getLogger(__name__)
+
+UNSENT = "unsent"
+"""The folder, beside that of staged sessions, of rows that sessions did not bring to their end."""
+
+
+def give_up(
+    changeset: Changeset,
+    publisher: Replica,
+    subscriber: Replica | None,
+    spark_of: Callable[[], SparkSession],
+) -> Path:
+    """End a staged session that cannot be finished; the caller holds these replicas. Returns the folder that keeps it.
+
+    The conflicts that it resolved are logged where its publication keeps them, if it wrote anything; its rows, its plan and
+    what became of its sides stay in the folder. `subscriber` is None if it is out of reach.
+    """
+    replicas = {PUBLISHER: publisher, **({SUBSCRIBER: subscriber} if subscriber is not None else {})}
+    if len(replicas) < 2 or any(_has_written(changeset, name, replica) for name, replica in replicas.items()):
+        _log_conflicts(changeset, replicas, spark_of)
+    failpoint("give_up.before_move")
+    kept = set_aside(changeset.folder, publisher)
+    failpoint("give_up.after_move")
+    if subscriber is not None:
+        settle(publisher, subscriber, changeset.folder.name)
+    return kept
+
+
+def settle(publisher: Replica, subscriber: Replica, session: str) -> None:
+    """End at a subscriber what was given up at its publisher; a subscriber that was out of reach is settled later."""
+    kept = publisher.folder / UNSENT / session
+    changeset = read_changeset(kept) if kept.is_dir() else None
+    if changeset is not None:
+        _own_resolutions(changeset, publisher, subscriber)
+    pointer(subscriber, session).unlink(missing_ok=True)
+
+
+def set_aside(folder: Path, publisher: Replica) -> Path:
+    """Move a staged folder out of the way, in one step: from here on there is no such session. Returns its new place."""
+    kept = publisher.folder / UNSENT / folder.name
+    kept.parent.mkdir(exist_ok=True)
+    folder.rename(kept)
+    for path in (kept.parent, folder.parent):
+        force_to_disk(path)
+    return kept
+
+
+def is_refused_by(spark: SparkSession, changeset: Changeset, replica: Replica, name: str) -> bool:
+    """Return whether a table of one side would not take the session's rows, by what is checked before one is staged."""
+    articles = {article.nickname: article for article in replica.articles}
+    for work in changeset.work_of(name).articles:
+        if not work.touches_rows or work.nickname not in articles:
+            continue
+        article, rows = articles[work.nickname], changeset.rows(work.nickname)
+        try:
+            facts = read_table_facts(replica.table(article))
+            refuse_at_side(spark, rows, work, article, facts, action=ACTION_OF[name])
+        except ApplyError as error:
+            log.warning("%s", error.message)
+            return True
+    return False
+
+
+def _has_written(changeset: Changeset, name: str, replica: Replica) -> bool:
+    """Return whether a side has done its part, or a MERGE of it."""
+    if changeset.done_file(name).exists():
+        return True
+    work = changeset.work_of(name)
+    articles = {article.nickname: article for article in replica.articles}
+    side = Side(name, replica, articles, work)
+    return any(
+        find_own_commit(
+            replica.table(articles[item.nickname]),
+            data_transaction(changeset, side, item.nickname).mark,
+            from_version_exclusive=item.from_version,
+        )
+        is not None
+        for item in work.articles
+        if item.nickname in articles and item.touches_rows
+    )
+
+
+def _log_conflicts(
+    changeset: Changeset, replicas: dict[str, Replica], spark_of: Callable[[], SparkSession]
+) -> None:
+    try:
+        log_everywhere(spark_of, changeset, replicas)
+    except (MergeReplError, PySparkException, Py4JError) as error:
+        # What keeps the session from its end may be a conflict table. The folder has the losing rows, too.
+        log.warning("session %s: its conflicts could not be logged: %s", changeset.manifest.session, error)
+
+
+def _own_resolutions(changeset: Changeset, publisher: Replica, subscriber: Replica) -> None:
+    """Let the subscriber send the rows that the session resolved, where it alone has recorded them.
+
+    They were to be the publisher's, which does not know of them: it would refuse a subscriber that has them from elsewhere.
+    """
+    at_publisher = {row["guidsrc"] for row in publisher.genhistory()}
+    planned = {row["guidsrc"] for row in changeset.work_of(SUBSCRIBER).generations}
+    before = subscriber.genhistory()
+    after = [
+        {**row, "genstatus": int(GenStatus.CLOSED)}
+        if row["guidsrc"] in planned - at_publisher and row["genstatus"] == GenStatus.CLOSED_ELSEWHERE
+        else row
+        for row in before
+    ]
+    if after != before:
+        subscriber.save_genhistory(after)

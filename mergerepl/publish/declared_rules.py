@@ -1,0 +1,31 @@
+"""What a table's columns state of their values beyond types and lengths, as Delta enforces it whenever Spark writes a row.
+
+NOT NULL inside of a column, and the older kind of constraint, which stands in a column's metadata (`delta.invariants`).
+Other engines do not check these.
+"""
+
+from collections.abc import Collection
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from mergerepl.delta.table_facts import TableFacts
+from mergerepl.rows.not_null import holds_inside
+from mergerepl.rows.sql import quote
+
+
+def declared_rules(table: TableFacts, columns: Collection[str]) -> dict[str, Column]:
+    """Return name -> condition of what these columns of a table state, and of all its invariants, by the columns' names."""
+    rules: dict[str, Column] = {}
+    for field in table.fields:
+        if field["name"] not in columns:
+            continue
+        data_type = T.StructField.fromJson({**field, "metadata": {}}).dataType
+        inside = holds_inside(F.col(quote(field["name"])), data_type)
+        if inside is not None:
+            rules[f"NOT NULL inside of column '{field['name']}'"] = inside
+    for name, text in table.invariants.items():
+        # Delta, unlike SQL, takes a row only if the condition is true: NULL breaks it.
+        rules[f"invariant of column '{name}' ({text})"] = F.coalesce(F.expr(text), F.lit(False))
+    return rules
