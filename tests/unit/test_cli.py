@@ -211,6 +211,7 @@ def test_sync_passes_its_options_on(api, hq):
         "direction": "upload",
         "validate": "checksum",
         "dry_run": False,
+        "give_up": None,
         "long_running": False,
     }
     assert api.calls == [("sync", (str(hq),), options)]
