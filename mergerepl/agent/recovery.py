@@ -30,7 +30,7 @@ from mergerepl.errors import (
     give_up_advice,
 )
 from mergerepl.store.deltalog import TruncatedLogError, head_version, is_delta_table
-from mergerepl.store.engine_errors import told_plainly
+from mergerepl.store.engine_errors import AGAIN, told_plainly
 from mergerepl.store.replica import Replica, is_another_commit
 from mergerepl.systables.catalog import SubscriptionState
 from triggers.errors import FeedGapError
@@ -184,14 +184,13 @@ def named(changeset: Changeset, publisher: Replica) -> Iterator[None]:
     manifest = changeset.manifest
     subscriber = manifest.subscriber.root if manifest.subscriber is not None else ""
     try:
-        with told_plainly(f"carrying out session {manifest.session}"):
+        with told_plainly("it was carried out"):
             yield
     except MergeReplError as error:
         if isinstance(error, Transient | EngineError):
             raise
-        raise UnfinishedSessionError(
-            manifest.session, str(publisher.root), subscriber, error.message
-        ) from error
+        reason = error.message.removesuffix(AGAIN).strip()
+        raise UnfinishedSessionError(manifest.session, str(publisher.root), subscriber, reason) from error
 
 
 def _unlike_staged(changeset: Changeset, name: str, replica: Replica) -> str | None:

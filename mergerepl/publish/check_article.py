@@ -69,7 +69,7 @@ _OF_THE_MERGE = frozenset(
         "_tmp_metadata_row_index",
     }
 )
-"""Columns that Delta's MERGE, or its reading of files and feeds, adds to a table's own: found by trying (delta-spark 4.4.0).
+"""Columns that Delta's MERGE, or its reading of files and feeds, adds to a table's own: found by trying with Delta 4.4.0.
 `_metadata` with deletion vectors only, which a table may get at any time."""
 
 _MAPPING_CHARACTERS = " ,;{}()\n\t="
