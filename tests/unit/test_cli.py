@@ -212,6 +212,7 @@ def test_sync_passes_its_options_on(api, hq):
         "validate": "checksum",
         "dry_run": False,
         "long_running": False,
+        "give_up": None,
     }
     assert api.calls == [("sync", (str(hq),), options)]
 
