@@ -115,7 +115,8 @@ class UnfinishedSessionError(ApplyError):
     """A session that is staged could not be carried out. The next run tries again, unless it is given up."""
 
     def __init__(self, session: str, publisher: str, subscriber: str, reason: str) -> None:
-        """Name the session, why it was not carried out, and both ways on."""
+        """Name the session, why it was not carried out (`reason`), and both ways on."""
+        self.reason = reason
         super().__init__(
             f"Session {session} of '{publisher}' with '{subscriber}' is staged and was not carried out to its end: "
             f"{reason.rstrip('.')}. Mend the cause and run again: it is finished first. "

@@ -9,7 +9,7 @@ from mergerepl.agent.session_plan import plan_generations
 from mergerepl.agent.sides import open_sides
 from mergerepl.agent.subscription import find_subscription
 from mergerepl.engine.errors import told_plainly
-from mergerepl.errors import ConfigurationError, MergeReplError, StoreError, Transient
+from mergerepl.errors import ConfigurationError, MergeReplError, StoreError, Transient, UnfinishedSessionError
 from mergerepl.model.results import GivenUp, SessionResult
 from mergerepl.store.changeset import Changeset, read_changeset, staged_folders
 from mergerepl.store.lease import leases
@@ -69,7 +69,7 @@ def _finished_or_given_up(
     except MergeReplError as error:
         if isinstance(error, Transient):
             raise
-        reason = error.message
+        reason = error.reason if isinstance(error, UnfinishedSessionError) else error.message
     with told_plainly(f"giving up session {manifest.session}"):
         kept = give_up(changeset, publisher, subscriber, spark_of)
     next_step = _next_step(publisher, subscriber, manifest.publication)

@@ -16,7 +16,7 @@ from mergerepl.agent.session_result import session_result
 from mergerepl.agent.subscription import row_about
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.delta.log import TruncatedLogError, head_version, is_delta_table
-from mergerepl.engine.errors import told_plainly
+from mergerepl.engine.errors import AGAIN, told_plainly
 from mergerepl.errors import (
     EngineError,
     EnumerationError,
@@ -184,14 +184,13 @@ def named(changeset: Changeset, publisher: Replica) -> Iterator[None]:
     manifest = changeset.manifest
     subscriber = manifest.subscriber.root if manifest.subscriber is not None else ""
     try:
-        with told_plainly(f"carrying out session {manifest.session}"):
+        with told_plainly("it was carried out"):
             yield
     except MergeReplError as error:
         if isinstance(error, Transient | EngineError):
             raise
-        raise UnfinishedSessionError(
-            manifest.session, str(publisher.root), subscriber, error.message
-        ) from error
+        reason = error.message.removesuffix(AGAIN).strip()
+        raise UnfinishedSessionError(manifest.session, str(publisher.root), subscriber, reason) from error
 
 
 def _unlike_staged(changeset: Changeset, name: str, replica: Replica) -> str | None:

@@ -173,7 +173,7 @@ def _all_or_none(
         except BaseException:
             begun = [future for future in futures if not future.cancel()]
             for future in wait(begun).done:
-                if future.exception() is None and isinstance(done := future.result(), CapturedArticle):
+                if future.exception() is None and not isinstance(done := future.result(), MergeReplError):
                     done.release()
             raise
 

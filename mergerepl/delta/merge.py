@@ -20,6 +20,7 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import NullType
 
 from mergerepl.changes import (
     ROW,
@@ -310,6 +311,7 @@ def _merge(
 ) -> None:
     source = source.alias("s")
     target = DeltaTable.forPath(session, str(table)).alias("t")
+    # A column that is gone Delta names itself.
     types = {field.name: field.dataType for field in target.toDF().schema}
     if _OF_VECTORS in map(str.lower, types):
         session.conf.set("spark.databricks.delta.merge.deletionVectors.persistent.enabled", "false")
@@ -321,7 +323,7 @@ def _merge(
     }
     inserted = {**columns, **left_out}
     values: dict[str, str | Column] = {
-        quote(name): as_declared(session, F.col(f"s.{field}"), types[name])
+        quote(name): as_declared(session, F.col(f"s.{field}"), types.get(name, NullType()))
         for name, field in inserted.items()
     }
     if Action.DELETE in chosen:

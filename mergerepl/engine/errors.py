@@ -24,9 +24,7 @@ COMMIT_CONFLICTS = (
 )
 """What Delta raises if another writer's commit came first: in Python these have no base in common, as they have in Java."""
 
-_AGAIN = (
-    "Mend the cause and run again: a session that was staged is finished first; else nothing was changed."
-)
+AGAIN = "Mend the cause and run again: a session that was staged is finished first; else nothing was changed."
 _DEEP = (
     "java.lang.StackOverflowError, which a table of very many columns may lead to. Start Spark with "
     "spark.driver.extraJavaOptions=-Xss16m, or let mergerepl start its own; or publish fewer columns (`columns:`)."
@@ -49,23 +47,23 @@ def told_plainly(doing: str) -> Iterator[None]:
     except (PySparkException, Py4JError, ConnectionError) as error:
         # What pyspark and py4j raise once the JVM is gone has many types and texts, by the call it met.
         if not engine_answers():
-            raise EngineLostError(f"The Spark engine ended while {doing}. {_AGAIN}") from error
+            raise EngineLostError(f"The Spark engine ended while {doing}. {AGAIN}") from error
         if isinstance(error, COMMIT_CONFLICTS):
             raise CommitConflictError(
-                f"Another writer won a commit while {doing}: {cause_of(error)}. {_AGAIN}"
+                f"Another writer won a commit while {doing}: {cause_of(error)}. {AGAIN}"
             ) from error
         if "StackOverflowError" in str(_java_cause(error)):
-            raise StoreError(f"Spark failed while {doing}: {_DEEP} {_AGAIN}") from error
+            raise StoreError(f"Spark failed while {doing}: {_DEEP} {AGAIN}") from error
         if (found := unopened_file(error)) is not None:
             path, why = found
             raise StoreError(
                 f"'{path}' could not be opened while {doing}: {why}. Check its permissions, the disk and the limit of open "
                 "files, then run again: a session that was staged is finished first; else nothing was changed."
             ) from error
-        raise StoreError(f"Spark failed while {doing}: {cause_of(error)}. {_AGAIN}") from error
+        raise StoreError(f"Spark failed while {doing}: {cause_of(error)}. {AGAIN}") from error
     except (DeltaError, OSError) as error:
         raise StoreError(
-            f"A file could not be read or written while {doing}: {cause_of(error)}. {_AGAIN}"
+            f"A file could not be read or written while {doing}: {cause_of(error)}. {AGAIN}"
         ) from error
 
 

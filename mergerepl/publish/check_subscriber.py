@@ -6,7 +6,7 @@ from pathlib import Path
 from mergerepl.delta.log import CHAR_VARCHAR, GENERATION_EXPRESSION, is_delta_table
 from mergerepl.delta.table_facts import TableFacts, read_table_facts
 from mergerepl.delta.types import Field, bare, ddl_of
-from mergerepl.errors import PublicationError, StoreError
+from mergerepl.errors import PublicationError, StoreError, give_up_advice
 from mergerepl.model.publication import Subscription, SyncType
 from mergerepl.publish.changes import columns_changed
 from mergerepl.publish.check_article import column_problem, table_problem
@@ -85,13 +85,19 @@ def check_no_session_open(publisher: ReplicaState, subscriber: Path) -> None:
     Raises: PublicationError; LeaseError while an agent holds the publisher.
     """
     told = {path.stem for path in (subscriber / FOLDER / "staging").glob("*.json")}
-    if any(each.session in told and publisher.is_active(each.subid) for each in publisher.sessions):
+    open_sessions = [
+        each.session
+        for each in publisher.sessions
+        if each.session in told and publisher.is_active(each.subid)
+    ]
+    if open_sessions:
         check_not_held(publisher.root)
         raise PublicationError(
             f"Subscriber '{subscriber}' has a session that was interrupted. Run `mergerepl sync "
             f"{publisher.root} --subscriber {subscriber}` first, which finishes it, then `mergerepl apply` "
-            "again.",
+            f"again. {give_up_advice(publisher.root, open_sessions[0])}",
             replica=str(subscriber),
+            session=open_sessions[0],
         )
 
 

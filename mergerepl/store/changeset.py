@@ -15,10 +15,11 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from mergerepl.changes import DATA_ACTIONS, PUBLISHER, SUBSCRIBER
-from mergerepl.errors import StoreError
+from mergerepl.errors import StoreError, give_up_advice
 from mergerepl.model.results import PhaseCounts
 
 MANIFEST = "manifest.json"
+STAGING = "staging"
 
 Generation = dict[str, Any]
 """A row of MSmerge_genhistory."""
@@ -160,10 +161,14 @@ def read_changeset(folder: Path) -> Changeset | None:
     try:
         return Changeset(folder, Manifest.model_validate_json(path.read_text(encoding="utf-8")))
     except ValueError as error:
+        # A late round lies in its session's folder.
+        session = folder if folder.parent.name == STAGING else folder.parent
         raise StoreError(
-            f"The staged session '{folder.name}' cannot be read: {path} is damaged. Restore the file from a "
-            "copy; the session must be finished before another one.",
+            f"The staged session '{session.name}' cannot be read: {path} is damaged. Restore the file from a "
+            "copy; the session must be finished before another one. "
+            f"{give_up_advice(session.parents[2], session.name)}",
             path=str(path),
+            session=session.name,
         ) from error
 
 

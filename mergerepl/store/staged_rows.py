@@ -37,6 +37,6 @@ def read_staged(spark: SparkSession, folder: Path) -> DataFrame:
 def _unreadable(path: Path, reason: str) -> StoreError:
     return StoreError(
         f"Staged rows cannot be read in '{path}': {reason}. Run again; if a session that was interrupted needs them, "
-        "restore the files from a copy, or give it up: remove the session's folder, and initialise its subscriber anew.",
+        "restore the files from a copy.",
         path=str(path),
     )

@@ -184,5 +184,5 @@ def test_rows_that_the_other_side_does_not_take(
     write_table(network.root("north") / "orders", {**values(9), "region": [region]}, mode="append")
     assert run(*SYNC).exit_code == 1
     assert [head_version(network.root(name) / "orders") for name in ("hq", "north")] == [1, 1]
-    says = (rule, "/hq/orders'", '{"id":9}', "Nothing was applied", "Correct these rows")
+    says = (rule, "/hq/orders'", '{"id":9}', "Nothing of this article was applied", "Correct these rows")
     refused(*SYNC, code=1, says=says)

@@ -54,7 +54,9 @@ def test_a_check_is_told_from_published_columns_and_must_be_true(
         ("update north.orders set b = 200 where id = 1", 1),
     ):
         pair.sql(change)
-        pair.sync_refused(ApplyError, rf"CHECK constraint 'mixed'.*\"id\":{key}\b.*Nothing was applied")
+        pair.sync_refused(
+            ApplyError, rf"CHECK constraint 'mixed'.*\"id\":{key}\b.*Nothing of this article was applied"
+        )
         pair.sql(f"delete from north.orders where id = {key}")
     pair.sql("insert into hq.orders values (7, 'seven', 7, 7)")
     pair.sync()
@@ -65,7 +67,9 @@ def test_a_check_is_told_from_published_columns_and_must_be_true(
     with pytest.raises(Exception, match="DELTA_VIOLATE_CONSTRAINT_WITH_VALUES"):
         pair.sql("insert into hq.orders values (11, 'null', null, 0)")
     pair.sql("insert into north.orders values (11, 'null', null)")
-    pair.sync_refused(ApplyError, r"CHECK constraint '(mixed|positive)'.*\"id\":11.*Nothing was applied")
+    pair.sync_refused(
+        ApplyError, r"CHECK constraint '(mixed|positive)'.*\"id\":11.*Nothing of this article was applied"
+    )
 
 
 @pytest.mark.slow
@@ -88,7 +92,8 @@ def test_what_a_table_was_made_not_to_take_later_is_told_before_anything_is_appl
     pair.sync()
     pair.sql("update north.orders set region = '' where id = 1")
     pair.sync_refused(
-        ApplyError, r"partition column 'region' that no value is empty.*\"id\":1.*Nothing was applied"
+        ApplyError,
+        r"partition column 'region' that no value is empty.*\"id\":1.*Nothing of this article was applied",
     )
     for value, says in (
         ("'__HIVE_DEFAULT_PARTITION__'", "that no value is '__HIVE_DEFAULT_PARTITION__'"),
@@ -98,7 +103,9 @@ def test_what_a_table_was_made_not_to_take_later_is_told_before_anything_is_appl
         ("cast(X'61FF' as string)", "that every value is UTF-8"),
     ):
         pair.sql(f"update north.orders set region = {value} where id = 1")
-        pair.sync_refused(ApplyError, rf"partition column 'region' {says}.*\"id\":1.*Nothing was applied")
+        pair.sync_refused(
+            ApplyError, rf"partition column 'region' {says}.*\"id\":1.*Nothing of this article was applied"
+        )
     pair.sql("update north.orders set region = repeat('é', 124) where id = 0")
     pair.sql("update north.orders set region = null where id = 1")
     pair.sync()
@@ -112,14 +119,16 @@ def test_what_a_table_was_made_not_to_take_later_is_told_before_anything_is_appl
     assert {(0, "/" * 300, None), (1, "x\0y", None)} < set(pair.rows("hq", "orders"))
     pair.sql("alter table hq.orders set tblproperties ('delta.appendOnly' = 'true')")
     pair.sql("delete from north.orders where id = 2")
-    pair.sync_refused(ApplyError, r"is append-only .*Nothing was applied. Unset the property")
+    pair.sync_refused(ApplyError, r"is append-only .*Nothing of this article was applied. Unset the property")
     pair.sql("alter table hq.orders set tblproperties ('delta.appendOnly' = 'false')")
     pair.sync()
     assert 2 not in {row[0] for row in pair.rows("hq", "orders")}
     log = DeltaTable(str(path))
     log.alter.set_table_properties({"delta.isolationLevel": "WriteSerializable"})
     pair.sql("update north.orders set region = 'w' where id = 4")
-    pair.sync_refused(ApplyError, r"isolationLevel = WriteSerializable.*Nothing was applied. Set it to")
+    pair.sync_refused(
+        ApplyError, r"isolationLevel = WriteSerializable.*Nothing of this article was applied. Set it to"
+    )
     log.alter.set_table_properties({"delta.isolationLevel": "Serializable"})
     pair.sync()
     assert (4, "w", None) in pair.rows("hq", "orders")
@@ -181,7 +190,7 @@ def test_generated_columns_neither_conflict_nor_hide_a_broken_rule(
     pair.sql("alter table north.lines add constraint few check (total <= 40)")
     pair.sql("update hq.lines set state = 13 where id = 0")
     pair.sql("update north.lines set `unit-price` = 20 where id = 0")
-    pair.sync_refused(ApplyError, r"CHECK constraint 'few'.*\"id\":0.*Nothing was applied")
+    pair.sync_refused(ApplyError, r"CHECK constraint 'few'.*\"id\":0.*Nothing of this article was applied")
     pair.sql("update hq.lines set state = 2 where id = 0")
     pair.sync()
     assert (0, 2, 20, None, 40) in pair.same_rows("lines")
@@ -289,7 +298,8 @@ def test_texts_inside_of_columns_have_their_lengths_too(spark: SparkSession, rep
         rows = pa.Table.from_pylist([{"id": 1, **fits}, {"id": 2, **fits, name: value}], schema=schema)
         write_deltalake(str(replica_dir / "north" / "orders"), rows, mode="append")
         pair.sync_refused(
-            ApplyError, rf"break the type .*char.* of column '{name}' .*\{{\"id\":2\}}\. Nothing was applied"
+            ApplyError,
+            rf"break the type .*char.* of column '{name}' .*\{{\"id\":2\}}\. Nothing of this article was applied",
         )
         pair.sql("delete from north.orders where true")
     pair.sql("insert into north.orders select 3, struct('abc', 1), array('ab', null), map('a', struct('b'))")

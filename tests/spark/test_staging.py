@@ -58,7 +58,7 @@ def test_staged_rows_that_are_gone_or_damaged_are_named(
     if content is not None:
         (tmp_path / "part-0.parquet").write_bytes(content)
     with pytest.raises(
-        StoreError, match=r"Staged rows cannot be read in '.*': .*give it up: remove the session"
+        StoreError, match=r"Staged rows cannot be read in '.*': .*restore the files from a copy"
     ):
         read_staged(spark, tmp_path)
 
@@ -89,7 +89,7 @@ def test_what_is_staged_from_is_what_is_committed(engine: EngineNetwork, spark: 
     hub, north = (Replica(engine.path(name)) for name in ("hub", "north"))
     (subscription,) = (found for found in hub.subscriptions() if found["replid"] == north.info().replid)
     sides = open_sides(hub, north, subscription)
-    sides = captured_sides(spark, {name: with_windows(side) for name, side in sides.items()})
+    sides, _ = captured_sides(spark, with_windows(sides)[0])
     expected = {name: told(as_if_committed(side)) for name, side in sides.items()}
     committed = committed_sides(spark, sides)
     assert {name: told(side) for name, side in committed.items()} == expected

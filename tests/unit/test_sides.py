@@ -9,7 +9,7 @@ import pytest
 from mergerepl.agent import sides
 from mergerepl.agent.feed_window import FeedWindow
 from mergerepl.agent.sides import SideState, captured_sides
-from mergerepl.errors import CaptureError
+from mergerepl.errors import CaptureError, EngineLostError, MergeReplError
 from mergerepl.model.article import published_article
 from mergerepl.store.replica import Replica, ReplicaInfo
 from tests.networks import article_row
@@ -36,24 +36,51 @@ def side(name: str, tables: tuple[str, ...]) -> SideState:
 
 
 @pytest.mark.parametrize("broken", ["orders", "lines", "items"])
-def test_what_other_articles_keep_is_released_if_one_cannot_be_captured(
+def test_what_other_articles_keep_is_released_if_the_engine_is_lost(
     monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
+    captured = let_fail(monkeypatch, broken, EngineLostError("no"))
+    both = {name: side(name, ("orders", "lines", "items")) for name in ("publisher", "subscriber")}
+    with pytest.raises(EngineLostError):
+        captured_sides(None, both)  # type: ignore[arg-type]
+    assert captured
+    assert all(each.is_released for each in captured)
+
+
+@pytest.mark.parametrize("broken", ["orders", "lines", "items"])
+def test_an_article_that_cannot_be_captured_is_left_out_at_both_sides(
+    monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    captured = let_fail(monkeypatch, broken, CaptureError("no"), at="subscriber")
+    both = {name: side(name, ("orders", "lines", "items")) for name in ("publisher", "subscriber")}
+    found, refused = captured_sides(None, both)  # type: ignore[arg-type]
+    (nickname,) = refused
+    assert both["publisher"].articles[nickname].name == broken
+    for name, others in (("publisher", 3), ("subscriber", 2)):
+        assert {article.name for article in found[name].articles.values()} == {"orders", "lines", "items"} - {
+            broken
+        }
+        assert found[name].left_out == {nickname}
+        # What the other side has of it is recorded, and waits.
+        assert len(found[name].captured) == others
+    assert not any(each.is_released for each in captured)
+
+
+def let_fail(
+    monkeypatch: pytest.MonkeyPatch, broken: str, error: MergeReplError, *, at: str = ""
+) -> list[Captured]:
+    """Let one article's capture fail, at one side or at both. Returns what the others come to."""
     captured: list[Captured] = []
     has_failed = threading.Event()
 
     def read_changes(spark: Any, replica: Any, window: FeedWindow, info: Any, **_: Any) -> Captured:
-        if window.article.name == broken:
+        if window.article.name == broken and str(replica.root).endswith(at):
             has_failed.set()
-            raise CaptureError("no")
+            raise error
         if broken != "items":
             has_failed.wait(10)
         captured.append(Captured())
         return captured[-1]
 
     monkeypatch.setattr(sides, "read_changes", read_changes)
-    both = {name: side(name, ("orders", "lines", "items")) for name in ("publisher", "subscriber")}
-    with pytest.raises(CaptureError):
-        captured_sides(None, both)  # type: ignore[arg-type]
-    assert captured
-    assert all(each.is_released for each in captured)
+    return captured
