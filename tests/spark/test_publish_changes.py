@@ -69,53 +69,53 @@ def change_rows(hub: Hub) -> None:
     hub.table("orders", {"id": [4], "note": ["d"]}, mode="append")
 
 
-def test_a_new_subscriber_gets_rows_and_metadata_of_a_running_publication(
-    spark: SparkSession, hub: Hub
-) -> None:
+@pytest.fixture(scope="module")
+def joined(published: Hub, worker_folder: Path) -> Hub:
+    """The publication after changes, some captured and one not, when `south` came to it."""
+    hub = published.copied(worker_folder / uuid.uuid4().hex[:12])
     change_rows(hub)
     capture_all(hub)
     LogTable(str(hub.publisher / "orders")).update(predicate="id = 3", updates={"note": "'late'"})
     hub.subscribe("south", type=SubscriberType.CLIENT)
     hub.apply(capture=capture)
-    assert notes(hub, "south") == {1: "changed", 3: "late", 4: "d"}
-    assert metadata(spark, hub, "south", "MSmerge_tombstone") == metadata(
-        spark, hub, "hq", "MSmerge_tombstone"
+    return hub
+
+
+def test_a_new_subscriber_gets_rows_and_metadata_of_a_running_publication(
+    spark: SparkSession, joined: Hub
+) -> None:
+    assert notes(joined, "south") == {1: "changed", 3: "late", 4: "d"}
+    assert metadata(spark, joined, "south", "MSmerge_tombstone") == metadata(
+        spark, joined, "hq", "MSmerge_tombstone"
     )
-    contents = metadata(spark, hub, "south", "MSmerge_contents")
-    assert contents == metadata(spark, hub, "hq", "MSmerge_contents")
+    contents = metadata(spark, joined, "south", "MSmerge_contents")
+    assert contents == metadata(spark, joined, "hq", "MSmerge_contents")
     assert len(contents) == 3
 
 
-def test_a_new_subscribers_watermarks_are_at_the_publishers_last_generation(
-    spark: SparkSession, hub: Hub
-) -> None:
-    change_rows(hub)
-    capture_all(hub)
-    hub.subscribe("south")
-    hub.apply(capture=capture)
-    (at_hq,) = hub.rows("hq", genhistory.TABLE)
-    (at_south,) = hub.rows("south", genhistory.TABLE)
+def test_a_new_subscribers_watermarks_are_at_the_publishers_last_generation(joined: Hub) -> None:
+    (at_hq,) = joined.rows("hq", genhistory.TABLE)
+    (at_south,) = joined.rows("south", genhistory.TABLE)
     assert (at_hq["genstatus"], at_south["genstatus"]) == (1, 2)
     assert at_hq["guidsrc"] == at_south["guidsrc"]
     assert at_hq["nicknames"] == [1, 3]
     assert at_south["nicknames"] == [1, 3]
-    sent = next(row for row in hub.rows("hq", catalog.SUBSCRIPTIONS) if row["replnickname"] == 3)
-    received = next(row for row in hub.rows("south", catalog.SUBSCRIPTIONS) if row["replnickname"] == 1)
+    sent = next(row for row in joined.rows("hq", catalog.SUBSCRIPTIONS) if row["replnickname"] == 3)
+    received = next(row for row in joined.rows("south", catalog.SUBSCRIPTIONS) if row["replnickname"] == 1)
     marks = ("sentgen", "sentguid", "recgen", "recguid")
     assert [sent[name] for name in marks] == [1, at_hq["guidsrc"], 1, at_hq["guidsrc"]]
     assert [received[name] for name in marks] == [1, at_hq["guidsrc"], 1, at_hq["guidsrc"]]
-    (info,) = hub.rows("south", replinfo.TABLE)
+    (info,) = joined.rows("south", replinfo.TABLE)
     assert (info["last_seq"], info["last_generation"]) == (1, 1)
     # and the subscriber that was there before still has the generation to come
-    before = next(row for row in hub.rows("hq", catalog.SUBSCRIPTIONS) if row["replnickname"] == 2)
+    before = next(row for row in joined.rows("hq", catalog.SUBSCRIPTIONS) if row["replnickname"] == 2)
     assert (before["sentgen"], before["recgen"]) == (0, 0)
 
 
-def test_later_changes_never_join_a_generation_that_counts_as_sent(spark: SparkSession, hub: Hub) -> None:
-    change_rows(hub)
-    capture_all(hub)
-    hub.subscribe("south")
-    hub.apply(capture=capture)
+def test_later_changes_never_join_a_generation_that_counts_as_sent(
+    spark: SparkSession, joined: Hub, replica_dir: Path
+) -> None:
+    hub = joined.copied(replica_dir)
     LogTable(str(hub.publisher / "orders")).update(predicate="id = 4", updates={"note": "'after'"})
     capture_all(hub)
     generations = hub.rows("hq", genhistory.TABLE)
@@ -231,6 +231,7 @@ def test_a_broken_table_of_another_publication_keeps_no_subscriber_away(
     assert notes(hub, "south") == {1: "changed", 3: "c", 4: "d"}
 
 
+@pytest.mark.slow
 def test_an_ended_subscription_comes_back_with_the_same_rows(spark: SparkSession, hub: Hub) -> None:
     hub.unsubscribe("north")
     hub.apply()
