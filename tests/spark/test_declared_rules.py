@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from tests.bad_inputs.network import commit
 
+from mergerepl.delta import merge
 from mergerepl.delta.log import head_version
 from mergerepl.delta.table_facts import read_table_facts
 from mergerepl.delta.types import has_not_null_parts, invariants
