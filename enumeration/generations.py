@@ -4,14 +4,12 @@ MSmerge_genhistory.
 Pure Python over the control plane's rows; genhistory is small. Rules: merge_replication.md 2.5 to 2.7.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 from enumeration.errors import UnknownGenerationError
-from mergerepl.systables.genhistory import GenStatus
-
-Row = dict[str, Any]
+from mergerepl.systables.genhistory import Generation, GenStatus
 
 
 @dataclass(frozen=True)
@@ -22,16 +20,18 @@ class Watermark:
     guid: str | None
 
 
-def make_generation(genhistory: Iterable[Row]) -> list[Row]:
+def make_generation(genhistory: Iterable[Generation]) -> list[Generation]:
     """Return genhistory with every open generation closed: later changes join a new one."""
-    return [
-        {**row, "genstatus": int(GenStatus.CLOSED)} if row["genstatus"] == GenStatus.OPEN else row
-        for row in genhistory
-    ]
+    return [row.closed() for row in genhistory]
 
 
 def start_generation(
-    *, sent: Watermark, received: Watermark, source_genhistory: Sequence[Row], source: str, destination: str
+    *,
+    sent: Watermark,
+    received: Watermark,
+    source_genhistory: Iterable[Generation],
+    source: str,
+    destination: str,
 ) -> int:
     """Return the generation after which the source's changes are enumerated: the lower of sentgen and recgen.
 
@@ -45,7 +45,7 @@ def start_generation(
     Raises:
         UnknownGenerationError: A watermark's guid is not the source's generation of that number.
     """
-    guid_of = {row["generation"]: row["guidsrc"] for row in source_genhistory}
+    guid_of = {row.generation: row.guidsrc for row in source_genhistory}
     for watermark, where in ((sent, source), (received, destination)):
         if watermark.generation > 0 and guid_of.get(watermark.generation) != watermark.guid:
             raise UnknownGenerationError(
@@ -62,51 +62,53 @@ def start_generation(
 
 
 def generations_to_send(
-    source_genhistory: Iterable[Row],
-    destination_genhistory: Iterable[Row],
+    source_genhistory: Iterable[Generation],
+    held: Collection[str],
     *,
     from_generation_exclusive: int,
     tablenicks: Iterable[int],
     destination_nickname: int | None = None,
-) -> list[Row]:
+) -> list[Generation]:
     """Return the closed generations of these articles after the start that the destination does not hold yet.
 
-    The destination's own genhistory says what it holds. Only where it cannot be asked, its nickname among the holders the
-    source knows of must do: a session enters it there before the destination has done its part, or it was restored since.
+    `held` are the guids that the destination's own genhistory has. Only where it cannot be asked, its nickname among the
+    holders the source knows of must do: a session enters it there before the destination has done its part, or it was
+    restored since.
     """
-    held = {row["guidsrc"] for row in destination_genhistory}
     articles = set(tablenicks)
     return sorted(
         (
             row
             for row in source_genhistory
-            if row["generation"] > from_generation_exclusive
-            and row["genstatus"] != GenStatus.OPEN
-            and row["art_nick"] in articles
-            and destination_nickname not in (row["nicknames"] or ())
-            and row["guidsrc"] not in held
+            if row.generation > from_generation_exclusive
+            and not row.is_open
+            and row.art_nick in articles
+            and destination_nickname not in row.nicknames
+            and row.guidsrc not in held
         ),
-        key=lambda row: int(row["generation"]),
+        key=lambda row: row.generation,
     )
 
 
-def with_nickname(genhistory: Iterable[Row], guids: Iterable[str], nickname: int) -> list[Row]:
+def with_nickname(genhistory: Iterable[Generation], guids: Iterable[str], nickname: int) -> list[Generation]:
     """Return genhistory with a replica added to the holders of these generations."""
     chosen = set(guids)
     return [
-        {**row, "nicknames": sorted({*(row["nicknames"] or ()), nickname})}
-        if row["guidsrc"] in chosen
-        else row
+        replace(row, nicknames=_with(row.nicknames, nickname)) if row.guidsrc in chosen else row
         for row in genhistory
     ]
 
 
-def received_generation(row: Mapping[str, Any], *, generation: int, nickname: int, now: Any) -> Row:
+def received_generation(row: Generation, *, generation: int, nickname: int, now: Any) -> Generation:
     """Return the row a destination keeps of a generation it received: the source's guid under a number of its own."""
-    return {
-        **row,
-        "generation": generation,
-        "genstatus": int(GenStatus.CLOSED_ELSEWHERE),
-        "nicknames": sorted({*(row["nicknames"] or ()), nickname}),
-        "coldate": now,
-    }
+    return replace(
+        row,
+        generation=generation,
+        genstatus=GenStatus.CLOSED_ELSEWHERE,
+        nicknames=_with(row.nicknames, nickname),
+        coldate=now,
+    )
+
+
+def _with(nicknames: Iterable[int], nickname: int) -> tuple[int, ...]:
+    return tuple(sorted({*nicknames, nickname}))

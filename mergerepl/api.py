@@ -194,7 +194,7 @@ def _publishers_of(item: Project | str | Path) -> set[Path]:
     from mergerepl.store.replica import Replica
 
     root = _root(item)
-    if Replica(root).require().info().role == "publisher":
+    if Replica(root).require().published:
         return {root}
     return {target.publisher for target in _targets_of(root)}
 

@@ -36,12 +36,12 @@ from mergerepl.model.results import ApplyResult
 from mergerepl.publish import rows
 from mergerepl.publish.apply import apply_publication
 from mergerepl.publish.system_tables import create_conflict_table, create_replica
-from mergerepl.store.control import ControlPlane, Row
 from mergerepl.store.lease import LOCK_FILE
 from mergerepl.store.replica import Replica, commit_text
 from mergerepl.systables import catalog, registry, replinfo
-from mergerepl.systables.catalog import SubscriptionState
-from mergerepl.systables.table import FOLDER, SystemTable
+from mergerepl.systables.catalog import ArticleRow, PublicationRow, SubscriptionRow, SubscriptionState
+from mergerepl.systables.replinfo import ReplicaInfo
+from mergerepl.systables.table import FOLDER, RowT, TypedTable
 
 
 def moved(text: Any, folder: Path, to: Path) -> Any:
@@ -56,10 +56,13 @@ def copy_replicas(folder: Path, to: Path) -> None:
     """
     shutil.copytree(folder, to, dirs_exist_ok=True)
     for root in (system_tables.parent for system_tables in to.glob(f"*/{FOLDER}")):
-        control = ControlPlane(root)
+        control = Replica(root).control
         for table in registry.CONTROL_PLANE:
             rows = control.rows(table)
-            there = [{name: moved(value, folder, to) for name, value in row.items()} for row in rows]
+            there = [
+                replace(row, **{n: moved(value, folder, to) for n, value in table.values(row).items()})
+                for row in rows
+            ]
             if there != rows:
                 assert str(folder) not in str(there), f"{table.name} names the folder that was copied"
                 control.replace(table, there)
@@ -256,8 +259,8 @@ class Hub:
         hub.publication = replace(self.publication, publisher=publisher, subscriptions=subscriptions)
         return hub
 
-    def rows(self, name: str, table: SystemTable) -> list[Row]:
-        return ControlPlane(self.root(name)).rows(table)
+    def rows(self, name: str, table: TypedTable[RowT]) -> list[RowT]:
+        return Replica(self.root(name)).control.rows(table)
 
     def snapshot_of_files(self) -> dict[str, bytes]:
         """Return every file below the folder: what a refused or dry `apply` must leave as it was."""
@@ -304,10 +307,10 @@ class Network:
         """Write the publication's file, with other values for some keys."""
         (self.folder / name).write_text(yaml.safe_dump({**self.stated, **stated}, sort_keys=False))
 
-    def edit(self, name: str, table: SystemTable, **values: Any) -> None:
+    def edit(self, name: str, table: TypedTable[Any], **values: Any) -> None:
         """Change columns of all rows of a system table, as somebody with a SQL prompt could."""
-        control = ControlPlane(self.root(name))
-        control.replace(table, [{**row, **values} for row in control.rows(table)])
+        control = Replica(self.root(name)).control
+        control.replace(table, [replace(row, **values) for row in control.rows(table)])
 
     def add_rows(self, name: str, *ids: int, **options: Any) -> None:
         """Let a user append rows."""
@@ -331,26 +334,28 @@ class Network:
         )
         roots = {name: str(self.root(name)) for name in NICKNAMES}
         infos = {
-            name: rows.info_row(
+            name: ReplicaInfo(
                 repid=self._id(name),
-                nickname=nickname,
+                replnickname=nickname,
                 root=roots[name],
-                role="publisher" if name == "hq" else "subscriber",
+                captured={1: facts[name].version},
+                table_ids={1: facts[name].metadata.table_id},
+                captured_commits={1: commit_text(facts[name].path, facts[name].version) or ""},
             )
-            | {"captured": {1: facts[name].version}, "table_ids": {1: facts[name].metadata.table_id}}
-            | {"captured_commits": {1: commit_text(facts[name].path, facts[name].version)}}
             for name, nickname in NICKNAMES.items()
         }
         abouts = [
-            rows.subscriber_row(
-                subscription,
-                self._id("sales"),
-                subid=self._id(f"subscription of {name}"),
-                replid=infos[name]["repid"],
-                nickname=infos[name]["replnickname"],
-                replicastate=self._id(f"state of {name}"),
+            replace(
+                rows.subscriber_row(
+                    subscription,
+                    self._id("sales"),
+                    subid=self._id(f"subscription of {name}"),
+                    replid=infos[name].replid,
+                    nickname=infos[name].nickname,
+                    replicastate=self._id(f"state of {name}"),
+                ),
+                status=SubscriptionState.ACTIVE,
             )
-            | {"status": int(SubscriptionState.ACTIVE)}
             for name, subscription in zip(("north", "south"), publication.subscriptions, strict=True)
         ]
         known = {
@@ -364,7 +369,12 @@ class Network:
             self._make_replica(name, infos[name], article, known[name], definition)
 
     def _make_replica(
-        self, name: str, info: Row, article: Row, subscriptions: Sequence[Row], definition: str
+        self,
+        name: str,
+        info: ReplicaInfo,
+        article: ArticleRow,
+        subscriptions: Sequence[SubscriptionRow],
+        definition: str,
     ) -> None:
         root, publication = self.root(name), config.load(self.folder / FILE)
         mark = CommitMark("test", "create")
@@ -372,17 +382,15 @@ class Network:
         create_replica(root, info, {1: fields}, retention=publication.retention, mark=mark)
         create_conflict_table(
             root,
-            article["conflict_table"],
+            article.conflict_table,
             fields,
             retention=publication.retention,
             mark=mark,
             spark_of=_no_engine,
         )
-        control = ControlPlane(root)
-        row = rows.publication_row(publication, self._id("sales"), 1) | {
-            "status": 1,
-            "definition": definition,
-        }
+        control = Replica(root).control
+        row = rows.publication_row(publication, self._id("sales"), 1, publisher_replid=self._id("hq"))
+        row = replace(row, status=1, definition=definition)
         control.replace(catalog.PUBLICATIONS, [row])
         control.replace(catalog.ARTICLES, [article])
         control.replace(catalog.SUBSCRIPTIONS, subscriptions)
@@ -414,8 +422,8 @@ LAST_GENERATION = 2
 PUBID = "pub-1"
 
 
-def article_row(name: str, nickname: int) -> dict[str, Any]:
-    return {
+def article_row(name: str, nickname: int, **more: Any) -> ArticleRow:
+    known = {
         "name": name,
         "artid": f"art-{nickname}",
         "pubid": PUBID,
@@ -427,39 +435,38 @@ def article_row(name: str, nickname: int) -> dict[str, Any]:
         "vertical_partition": 0,
         "resolution": "row",
         "source_table": name,
-        "key_columns": ["id"],
-        "published_columns": ["id"],
-        "published_types": ["bigint"],
+        "key_columns": ("id",),
+        "published_columns": ("id",),
+        "published_types": ("bigint",),
     }
+    return ArticleRow(**known | more)
 
 
-def publication_row(name: str, pubid: str) -> dict[str, Any]:
-    return {
-        "name": name,
-        "pubid": pubid,
-        "status": 1,
-        "centralized_conflicts": 1,
-        "decentralized_conflicts": 0,
-    }
+def publication_row(name: str, pubid: str) -> PublicationRow:
+    return PublicationRow(
+        name=name,
+        pubid=pubid,
+        status=1,
+        centralized_conflicts=1,
+        decentralized_conflicts=0,
+        publisher_replid="replica-1",
+    )
 
 
-def subscription_row(server: Path, replid: str, nickname: int, **more: Any) -> dict[str, Any]:
-    return {
-        "subscriber_server": str(server),
-        "pubid": PUBID,
-        "subid": "sub-1",
-        "replid": replid,
-        "replnickname": nickname,
-        "status": 1,
-        "subscriber_type": 1,
-        "priority": 0.0,
-        "sentgen": 0,
-        "recgen": 0,
-        **more,
-    }
+def subscription_row(server: Path, replid: str, nickname: int, *, subid: str = "sub-1") -> SubscriptionRow:
+    return SubscriptionRow(
+        subscriber_server=str(server),
+        pubid=PUBID,
+        subid=subid,
+        replid=replid,
+        replnickname=nickname,
+        status=1,
+        subscriber_type=1,
+        priority=0.0,
+    )
 
 
-def make_replica(root: Path, role: str, nickname: int, other: dict[str, Any]) -> Replica:
+def make_replica(root: Path, nickname: int, other: SubscriptionRow) -> Replica:
     """Write the system tables of a replica that captured its one table up to its head."""
     replica = Replica(root)
     write_deltalake(str(root / "orders"), pa.table({"id": [1, 2]}))
@@ -467,18 +474,14 @@ def make_replica(root: Path, role: str, nickname: int, other: dict[str, Any]) ->
         replica.control.replace(table, [])
     for past in (replica.contents, replica.tombstone):
         write_deltalake(str(past), pa.table({"seq": [0]}))
-    info = {
-        "repid": f"replica-{nickname}",
-        "replnickname": nickname,
-        "root": str(root),
-        "role": role,
-        "schema_version": 1,
-        "last_seq": 0,
-        "last_generation": LAST_GENERATION,
-        "captured": {1: 0},
-        "table_ids": {1: "x"},
-        "session_number": 0,
-    }
+    info = ReplicaInfo(
+        repid=f"replica-{nickname}",
+        replnickname=nickname,
+        root=str(root),
+        last_generation=LAST_GENERATION,
+        captured={1: 0},
+        table_ids={1: "x"},
+    )
     replica.control.replace(replinfo.TABLE, [info])
     replica.control.replace(catalog.PUBLICATIONS, [publication_row("sales", PUBID)])
     replica.control.replace(catalog.ARTICLES, [article_row("orders", 1)])

@@ -23,10 +23,10 @@ from mergerepl.engine.in_memory import Kept, keep_in_memory, let_go
 from mergerepl.engine.session import require_utc
 from mergerepl.failpoints import failpoint
 from mergerepl.model.article import PublishedArticle
-from mergerepl.store.control import Row
-from mergerepl.store.replica import Replica, ReplicaInfo
+from mergerepl.store.replica import Replica
 from mergerepl.store.runs import delete_runs_after, latest_of
-from mergerepl.systables.genhistory import GenStatus
+from mergerepl.systables.genhistory import Generation, GenStatus
+from mergerepl.systables.replinfo import ReplicaInfo
 from triggers.tracked_rows import KNOWN_COLUMNS, Origin, tracked_rows
 
 
@@ -36,7 +36,7 @@ class CapturedArticle:
 
     window: FeedWindow
     rows: DataFrame | None
-    generation: Row | None
+    generation: Generation | None
     inserts: int = 0
     updates: int = 0
     deletes: int = 0
@@ -65,7 +65,7 @@ def read_changes(
     info: ReplicaInfo,
     *,
     priority: float,
-    generation: Row,
+    generation: Generation,
     through_seq_inclusive: int | None = None,
     writer: int | None = None,
     known_meanwhile: DataFrame | None = None,
@@ -86,7 +86,7 @@ def read_changes(
         let_go(net)
         return CapturedArticle(window, None, None)
     seq = info.last_seq if through_seq_inclusive is None else through_seq_inclusive
-    origin = Origin(writer or info.nickname, priority, generation["generation"])
+    origin = Origin(writer or info.nickname, priority, generation.generation)
     lookup = Kept()
     try:
         known = None
@@ -120,7 +120,7 @@ def read_changes(
     return CapturedArticle(
         window,
         rows,
-        {**generation, "changecount": (generation["changecount"] or 0) + counts["changes"]},
+        replace(generation, changecount=generation.changecount + counts["changes"]),
         inserts,
         counts["changes"] - inserts - deletes,
         deletes,
@@ -129,8 +129,8 @@ def read_changes(
 
 
 def open_generations(
-    genhistory: Sequence[Row], windows: Sequence[FeedWindow], info: ReplicaInfo
-) -> list[Row]:
+    genhistory: Sequence[Generation], windows: Sequence[FeedWindow], info: ReplicaInfo
+) -> list[Generation]:
     """Return the open generation that the changes of each window join; new ones are numbered in turn."""
     number = info.last_generation
     found = []
@@ -141,11 +141,11 @@ def open_generations(
 
 
 def open_generation(
-    genhistory: Sequence[Row], article: PublishedArticle, info: ReplicaInfo, number: int
-) -> Row:
+    genhistory: Sequence[Generation], article: PublishedArticle, info: ReplicaInfo, number: int
+) -> Generation:
     """Return the article's open generation, or a new one under the given number."""
     for row in genhistory:
-        if row["art_nick"] == article.nickname and row["genstatus"] == GenStatus.OPEN:
+        if row.art_nick == article.nickname and row.is_open:
             return row
     return new_generation(article, number=number, nicknames=[info.nickname], status=GenStatus.OPEN)
 
@@ -157,26 +157,26 @@ def new_generation(
     nicknames: Sequence[int],
     status: GenStatus,
     guid: str | None = None,
-) -> Row:
+) -> Generation:
     """Return a new row of MSmerge_genhistory."""
-    return {
-        "guidsrc": guid or str(uuid4()),
-        "pubid": article.pubid,
-        "generation": number,
-        "art_nick": article.nickname,
-        "nicknames": sorted(nicknames),
-        "coldate": datetime.now(UTC),
-        "genstatus": int(status),
-        "changecount": 0,
-    }
+    return Generation(
+        guidsrc=guid or str(uuid4()),
+        pubid=article.pubid,
+        generation=number,
+        art_nick=article.nickname,
+        nicknames=tuple(sorted(nicknames)),
+        coldate=datetime.now(UTC),
+        genstatus=status,
+        changecount=0,
+    )
 
 
 def commit_changes(
     replica: Replica,
     captured: Sequence[CapturedArticle],
-    genhistory: Sequence[Row],
+    genhistory: Sequence[Generation],
     info: ReplicaInfo,
-) -> tuple[ReplicaInfo, list[Row]]:
+) -> tuple[ReplicaInfo, list[Generation]]:
     """Append the captured rows, then move the captured versions. Returns the new replinfo and genhistory.
 
     Windows without changes (OPTIMIZE, property changes) only move the captured version.
@@ -203,9 +203,7 @@ def commit_changes(
     moved = {item.article.nickname: item.window.through_version_inclusive for item in captured}
     if moved.items() <= info.captured.items() and not changed:
         return info, history
-    last = max(
-        [info.last_generation, *(item.generation["generation"] for item in changed if item.generation)]
-    )
+    last = max([info.last_generation, *(item.generation.generation for item in changed if item.generation)])
     info = replace(info, last_seq=seq, last_generation=last, captured={**info.captured, **moved})
     replica.save_info(info)
     failpoint("capture.after_replinfo")
@@ -221,8 +219,8 @@ def remove_leftovers(spark_of: Callable[[], SparkSession], replica: Replica, inf
     return found
 
 
-def upserted(genhistory: Sequence[Row], rows: Sequence[Row]) -> list[Row]:
+def upserted(genhistory: Sequence[Generation], rows: Sequence[Generation]) -> list[Generation]:
     """Return genhistory with rows added, or replaced where the guid is there already."""
-    by_guid = {row["guidsrc"]: row for row in genhistory}
-    by_guid.update({row["guidsrc"]: row for row in rows})
-    return sorted(by_guid.values(), key=lambda row: int(row["generation"]))
+    by_guid = {row.guidsrc: row for row in genhistory}
+    by_guid.update({row.guidsrc: row for row in rows})
+    return sorted(by_guid.values(), key=lambda row: row.generation)

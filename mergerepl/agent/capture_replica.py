@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING
 from mergerepl.agent.feed_window import FeedWindow, feed_window, move_versions
 from mergerepl.agent.identity import refuse_copies
 from mergerepl.agent.subscription import own_priority
-from mergerepl.changes import PUBLISHER
+from mergerepl.changes import SUBSCRIBER
 from mergerepl.errors import CaptureError, LeaseError
 from mergerepl.model.progress import Progress
+from mergerepl.model.publication import PUBLISHER_PRIORITY
 from mergerepl.model.results import ArticleCapture, CaptureResult
 from mergerepl.store.changeset import MANIFEST
-from mergerepl.store.control import Row
 from mergerepl.store.lease import lease, record_jvm
-from mergerepl.store.replica import Replica, ReplicaInfo, refuse_older_bookkeeping
-from mergerepl.systables.catalog import SubscriptionState
+from mergerepl.store.replica import Replica, refuse_older_bookkeeping
+from mergerepl.systables.replinfo import ReplicaInfo
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -135,12 +135,12 @@ def _capture(
         with told_plainly(f"finishing the sessions of '{replica.root}' that were interrupted"):
             _recover(replica, publishers, source, progress)
     info = replica.info()
-    refuse_older_bookkeeping(replica.root, info, replica.subscriptions())
-    sources = {pubid: row for pubid, row in _sources(replica, info).items() if only in (None, pubid)}
+    refuse_older_bookkeeping(replica.root, info, replica.relations())
+    priorities = {pubid: own for pubid, own in _priorities(replica).items() if only in (None, pubid)}
     windows = [
         feed_window(replica, article, info)
         for article in replica.articles
-        if article.pubid in sources and article.nickname in info.captured
+        if article.pubid in priorities and article.nickname in info.captured
     ]
     if not any(window.has_changes for window in windows):
         move_versions(replica, info, windows)
@@ -148,7 +148,7 @@ def _capture(
     from mergerepl.engine.errors import told_plainly
 
     with told_plainly(f"capturing '{replica.root}'"):
-        captured = _captured(replica, info, sources, windows, source, progress)
+        captured = _captured(replica, info, priorities, windows, source, progress)
     return CaptureResult(str(replica.root), captured)
 
 
@@ -180,22 +180,18 @@ def _recover(
         recover(replica, replica, spark_of)
 
 
-def _sources(replica: Replica, info: ReplicaInfo) -> dict[str, Row]:
-    """Return pubid -> how the replica takes part: at a subscriber its row about the publisher."""
-    if info.role == PUBLISHER:
-        return {row["pubid"]: {} for row in replica.publications}
+def _priorities(replica: Replica) -> dict[str, float]:
+    """Return pubid -> the priority of the changes made here, of the publications that the replica takes part in."""
     # The tables of a subscription that has ended are the user's own again, and may be gone.
-    return {
-        row["pubid"]: row
-        for row in replica.subscriptions()
-        if row["replid"] != info.replid and row["status"] != SubscriptionState.DELETED
-    }
+    received = {row.pubid: own_priority(SUBSCRIBER, row) for row in replica.relations() if not row.is_ended}
+    published = [row.pubid for row in replica.published]
+    return received | dict.fromkeys(published, PUBLISHER_PRIORITY)
 
 
 def _captured(
     replica: Replica,
     info: ReplicaInfo,
-    sources: dict[str, Row],
+    priorities: dict[str, float],
     windows: Sequence[FeedWindow],
     spark_of: SparkSource,
     progress: Progress,
@@ -209,7 +205,7 @@ def _captured(
     try:
         for window, generation in zip(windows, open_generations(genhistory, windows, info), strict=True):
             progress.step("capture", article=window.article.name)
-            priority = own_priority(info.role, sources[window.article.pubid])
+            priority = priorities[window.article.pubid]
             captured.append(
                 read_changes(spark, replica, window, info, priority=priority, generation=generation)
             )

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from pydantic import TypeAdapter
 from pyspark.sql import SparkSession
@@ -19,7 +20,7 @@ from pyspark.sql import SparkSession
 from enumeration.generations import with_nickname
 from mergerepl.agent.capture import upserted
 from mergerepl.agent.late import late_windows, stage_late_round
-from mergerepl.agent.subscription import is_client, own_priority
+from mergerepl.agent.subscription import own_priority
 from mergerepl.apply.conflict_log import log_conflicts
 from mergerepl.apply.side import Side, append_side_run, merge_article
 from mergerepl.changes import OTHER_SIDE, PUBLISHER, SUBSCRIBER
@@ -34,17 +35,16 @@ from mergerepl.store.changeset import (
     MANIFEST,
     ArticleWork,
     Changeset,
-    Generation,
     SideWork,
     drop,
     read_changeset,
     write_durably,
 )
-from mergerepl.store.control import Row
 from mergerepl.store.lease import record_jvm
 from mergerepl.store.replica import Replica
 from mergerepl.systables import catalog
-from mergerepl.systables.catalog import SyncStatus
+from mergerepl.systables.catalog import SubscriptionRow, SyncStatus
+from mergerepl.systables.genhistory import Generation
 
 log = logging.getLogger(__name__)
 
@@ -178,7 +178,7 @@ def _carry_out_side(
             versions,
             info,
             priority=own_priority(name, subscription),
-            client_subscription=is_client(subscription),
+            client_subscription=subscription.is_client,
             run_seq=seq + 1,
             last_generation=last_generation,
         )
@@ -330,8 +330,7 @@ def _save_bookkeeping(
     """Record the generations, then the captured versions and the run: the side's commit point. Nothing goes back."""
     failpoint("bookkeeping.before_genhistory")
     if generations:
-        rows = [{**row, "coldate": datetime.fromisoformat(str(row["coldate"]))} for row in generations]
-        replica.save_genhistory(upserted(replica.genhistory(), rows))
+        replica.save_genhistory(upserted(replica.genhistory(), generations))
     failpoint("bookkeeping.before_replinfo")
     info = replica.info()
     replica.save_info(
@@ -346,15 +345,11 @@ def _save_bookkeeping(
     failpoint("bookkeeping.after_replinfo")
 
 
-def _subscription_row(changeset: Changeset, replica: Replica, name: str) -> Row:
+def _subscription_row(changeset: Changeset, replica: Replica, name: str) -> SubscriptionRow:
     """Return a replica's row about the other side of the session."""
-    other = changeset.manifest.side(OTHER_SIDE[name])
-    replid = other.replid if other is not None else None
-    return next(
-        row
-        for row in replica.subscriptions()
-        if row["subid"] == changeset.manifest.subid and replid in (None, row["replid"])
-    )
+    row = replica.relation(changeset.manifest.subid, changeset.work_of(OTHER_SIDE[name]).replid)
+    assert row is not None
+    return row
 
 
 def _move_watermarks(changeset: Changeset, replicas: dict[str, Replica]) -> None:
@@ -372,7 +367,7 @@ def _move_watermarks(changeset: Changeset, replicas: dict[str, Replica]) -> None
             replica.save_genhistory(with_nickname(replica.genhistory(), sent_guids[name], nicknames[other]))
         other_work = changeset.work_of(other)
         failpoint(f"watermarks.before_{name}")
-        changed: Row = {
+        changed: dict[str, Any] = {
             "last_sync_date": datetime.now(UTC),
             "last_sync_status": int(SyncStatus.SUCCEEDED),
             "last_sync_summary": f"session {manifest.number} succeeded",
@@ -387,13 +382,11 @@ def _move_watermarks(changeset: Changeset, replicas: dict[str, Replica]) -> None
         failpoint(f"watermarks.after_{name}")
 
 
-def update_subscription(replica: Replica, subid: str, other_replid: str, changed: Row) -> None:
+def update_subscription(replica: Replica, subid: str, other_replid: str, changed: dict[str, Any]) -> None:
     """Change one replica's row about the other side of a subscription."""
-    rows = replica.subscriptions()
-    is_it: Callable[[Row], bool] = lambda row: row["subid"] == subid and row["replid"] == other_replid  # noqa: E731
-    replica.control.replace(
-        catalog.SUBSCRIPTIONS, [{**row, **changed} if is_it(row) else row for row in rows]
-    )
+    about = replica.relation(subid, other_replid)
+    rows = [replace(row, **changed) if row == about else row for row in replica.subscriptions()]
+    replica.control.replace(catalog.SUBSCRIPTIONS, rows)
 
 
 def pointer(subscriber: Replica, session: str) -> Path:

@@ -20,7 +20,8 @@ from mergerepl.store.captured_table import (
     metadata_when_captured,
     require_same_table,
 )
-from mergerepl.store.replica import Replica, ReplicaInfo
+from mergerepl.store.replica import Replica
+from mergerepl.systables.replinfo import ReplicaInfo
 
 
 @dataclass(frozen=True)

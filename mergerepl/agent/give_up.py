@@ -6,6 +6,7 @@ users had written it (docs/protocol.md, Capture). So no write is lost, and a lat
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from py4j.protocol import Py4JError
@@ -121,12 +122,12 @@ def _own_resolutions(changeset: Changeset, publisher: Replica, subscriber: Repli
 
     They were to be the publisher's, which does not know of them: it would refuse a subscriber that has them from elsewhere.
     """
-    at_publisher = {row["guidsrc"] for row in publisher.genhistory()}
-    planned = {row["guidsrc"] for row in changeset.work_of(SUBSCRIBER).generations}
+    at_publisher = {row.guidsrc for row in publisher.genhistory()}
+    planned = {row.guidsrc for row in changeset.work_of(SUBSCRIBER).generations}
     before = subscriber.genhistory()
     after = [
-        {**row, "genstatus": int(GenStatus.CLOSED)}
-        if row["guidsrc"] in planned - at_publisher and row["genstatus"] == GenStatus.CLOSED_ELSEWHERE
+        replace(row, genstatus=GenStatus.CLOSED)
+        if row.guidsrc in planned - at_publisher and row.genstatus == GenStatus.CLOSED_ELSEWHERE
         else row
         for row in before
     ]

@@ -127,7 +127,7 @@ def _subscriber(changeset: Changeset, publisher: Replica) -> Replica | None:
     work = changeset.manifest.subscriber
     if work is None:
         return None
-    known = [row["subscriber_server"] for row in publisher.subscriptions() if row["replid"] == work.replid]
+    known = [row.subscriber_server for row in publisher.relations() if row.replid == work.replid]
     for root in dict.fromkeys([*known, work.root]):
         try:
             replica = Replica(Path(root)).require()

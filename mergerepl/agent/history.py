@@ -6,10 +6,9 @@ from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.failpoints import failpoint
 from mergerepl.model.results import ArticleCounts, PhaseCounts, SessionResult
 from mergerepl.store.changeset import Manifest
-from mergerepl.store.control import Row
 from mergerepl.store.replica import Replica
 from mergerepl.systables import sessions
-from mergerepl.systables.sessions import Phase, RunStatus
+from mergerepl.systables.sessions import ArticleHistoryRow, HistoryRow, Phase, RunStatus, SessionRow
 
 
 def record(
@@ -21,13 +20,9 @@ def record(
     articles = [
         row for counts in result.articles for row in _article_rows(manifest, counts, start_time, end_time)
     ]
-    comment = {
-        "session_id": manifest.session,
-        "agent_id": manifest.subid,
-        "comments": summary(result),
-        "error_id": None,
-        "timestamp": end_time,
-    }
+    comment = HistoryRow(
+        session_id=manifest.session, agent_id=manifest.subid, comments=summary(result), timestamp=end_time
+    )
     for name, replica in ((PUBLISHER, publisher), (SUBSCRIBER, subscriber)):
         failpoint(f"history.before_{name}")
         replica.control.append(sessions.SESSIONS, [session])
@@ -56,54 +51,54 @@ def summary(result: SessionResult) -> str:
     return "; ".join(parts)
 
 
-def _session_row(manifest: Manifest, result: SessionResult, start_time: datetime, end_time: datetime) -> Row:
+def _session_row(
+    manifest: Manifest, result: SessionResult, start_time: datetime, end_time: datetime
+) -> SessionRow:
     seconds = max((end_time - start_time) / timedelta(seconds=1), 0.0)
     changes = result.upload.total + result.download.total
-    row: Row = {
-        "session_id": manifest.session,
-        "agent_id": manifest.subid,
-        "publication": manifest.publication,
-        "subscriber": manifest.subscriber.root if manifest.subscriber else result.subscriber,
-        "start_time": start_time,
-        "end_time": end_time,
-        "duration": seconds,
-        "delivery_rate": changes / seconds if seconds else None,
-        "percent_complete": 100.0,
-        "runstatus": int(RunStatus.SUCCEED),
-        "late_changes": result.late_changes,
-        "schema_changes": 0,
-        "metadata_rows_cleanedup": 0,
-    }
-    for direction, counts in (("upload", result.upload), ("download", result.download)):
-        row |= {
-            f"{direction}_inserts": counts.inserts,
-            f"{direction}_updates": counts.updates,
-            f"{direction}_deletes": counts.deletes,
-            f"{direction}_conflicts": counts.conflicts,
-            f"{direction}_conflicts_resolved": counts.conflicts,
-            f"{direction}_rows_retried": 0,
-        }
-    return row
+    up, down = result.upload, result.download
+    return SessionRow(
+        session_id=manifest.session,
+        agent_id=manifest.subid,
+        publication=manifest.publication,
+        subscriber=manifest.subscriber.root if manifest.subscriber else result.subscriber,
+        start_time=start_time,
+        end_time=end_time,
+        duration=seconds,
+        delivery_rate=changes / seconds if seconds else None,
+        percent_complete=100.0,
+        upload_inserts=up.inserts,
+        upload_updates=up.updates,
+        upload_deletes=up.deletes,
+        upload_conflicts=up.conflicts,
+        upload_conflicts_resolved=up.conflicts,
+        download_inserts=down.inserts,
+        download_updates=down.updates,
+        download_deletes=down.deletes,
+        download_conflicts=down.conflicts,
+        download_conflicts_resolved=down.conflicts,
+        runstatus=RunStatus.SUCCEED,
+        late_changes=result.late_changes,
+    )
 
 
 def _article_rows(
     manifest: Manifest, counts: ArticleCounts, start_time: datetime, end_time: datetime
-) -> list[Row]:
+) -> list[ArticleHistoryRow]:
     return [
-        {
-            "session_id": manifest.session,
-            "phase_id": int(phase),
-            "article_name": counts.article,
-            "start_time": start_time,
-            "duration": (end_time - start_time) / timedelta(seconds=1),
-            "inserts": done.inserts,
-            "updates": done.updates,
-            "deletes": done.deletes,
-            "conflicts": done.conflicts,
-            "conflicts_resolved": done.conflicts,
-            "rows_retried": 0,
-            "percent_complete": 100.0,
-        }
+        ArticleHistoryRow(
+            session_id=manifest.session,
+            phase_id=phase,
+            article_name=counts.article,
+            start_time=start_time,
+            duration=(end_time - start_time) / timedelta(seconds=1),
+            inserts=done.inserts,
+            updates=done.updates,
+            deletes=done.deletes,
+            conflicts=done.conflicts,
+            conflicts_resolved=done.conflicts,
+            percent_complete=100.0,
+        )
         for phase, done in ((Phase.UPLOAD, counts.upload), (Phase.DOWNLOAD, counts.download))
         if done != PhaseCounts()
     ]

@@ -4,9 +4,9 @@ from pathlib import Path
 
 from mergerepl.errors import EnumerationError, PublicationError
 from mergerepl.model.article import PublishedArticle
-from mergerepl.store.control import Row
-from mergerepl.store.replica import Replica, ReplicaInfo
-from mergerepl.systables.catalog import SubscriptionState
+from mergerepl.store.replica import Replica
+from mergerepl.systables.catalog import SubscriptionRow
+from mergerepl.systables.replinfo import ReplicaInfo
 from mergerepl.systables.table import FOLDER
 
 AFRESH = (
@@ -18,8 +18,8 @@ AFRESH = (
 def require_same_session(
     publisher: Replica,
     subscriber: Replica,
-    rows: dict[str, Row | None],
-) -> dict[str, Row]:
+    rows: dict[str, SubscriptionRow | None],
+) -> dict[str, SubscriptionRow]:
     """Return each side's row about the other.
 
     Args:
@@ -40,14 +40,14 @@ def require_same_session(
             publisher=str(publisher.root),
             subscriber=str(subscriber.root),
         )
-    if any(row["status"] != SubscriptionState.ACTIVE for row in found.values()):
+    if not all(row.is_active for row in found.values()):
         raise PublicationError(
             f"The subscription of '{subscriber.root}' at publisher '{publisher.root}' was ended meanwhile, or an `apply` "
             "of it did not come to its end. Nothing was changed. Run `mergerepl apply FILE`, then synchronize again.",
             publisher=str(publisher.root),
             subscriber=str(subscriber.root),
         )
-    if found["publisher"]["replicastate"] != found["subscriber"]["replicastate"]:
+    if found["publisher"].replicastate != found["subscriber"].replicastate:
         raise EnumerationError(
             f"'{subscriber.root}' and '{publisher.root}' did not part in the same session: one of the two "
             "was restored from an older copy, so what it already sent or received is not certain. Nothing was changed. "

@@ -7,6 +7,7 @@ that only this side carries out.
 """
 
 import logging
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from uuid import uuid4
@@ -35,15 +36,14 @@ from mergerepl.rows.images import image_type, same_image
 from mergerepl.store.changeset import (
     ArticleWork,
     Changeset,
-    Generation,
     Manifest,
     SideWork,
     drop,
     read_changeset,
 )
-from mergerepl.store.replica import ReplicaInfo
 from mergerepl.store.staged_rows import read_staged
-from mergerepl.systables.genhistory import GenStatus
+from mergerepl.systables.genhistory import Generation, GenStatus
+from mergerepl.systables.replinfo import ReplicaInfo
 from triggers.tracked_rows import KNOWN_COLUMNS
 
 log = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ def late_windows(side: Side, merged_versions: dict[int, int], info: ReplicaInfo)
     windows = []
     for work in side.work.articles:
         if work.nickname in merged_versions:
-            as_staged = ReplicaInfo(**{**info.__dict__, "captured": {work.nickname: work.from_version}})
+            as_staged = replace(info, captured={work.nickname: work.from_version})
             window = feed_window(
                 side.replica,
                 side.articles[work.nickname],
@@ -133,9 +133,7 @@ def stage_late_round(
             captured.release()
         works.append(result.publisher if side.name == PUBLISHER else result.subscriber)
         conflicts[article.nickname] = result.conflicts
-        generations.append(
-            {**generation, "coldate": generation["coldate"].isoformat(), "changecount": captured.changes}
-        )
+        generations.append(replace(generation, changecount=captured.changes))
     work = SideWork(
         root=side.work.root,
         replid=side.work.replid,
@@ -201,7 +199,7 @@ def _late_rows(
     article = captured.article
     assert captured.rows is not None
     assert captured.generation is not None
-    generation = captured.generation["generation"]
+    generation = captured.generation.generation
     late_keys = captured.rows.select(changes.ROWGUID)
     written = recorded_rows(spark, changeset, side, _work_of(side, article), actions=changes.DATA_ACTIONS)
     applied = written.join(late_keys, on=changes.ROWGUID, how="left_semi")

@@ -33,9 +33,9 @@ from mergerepl.engine import session as engine
 from mergerepl.engine.errors import told_plainly
 from mergerepl.model.progress import Progress
 from mergerepl.model.results import ArticleCounts, PhaseCounts, SessionResult, SessionStatus
-from mergerepl.store.control import Row
 from mergerepl.store.lease import leases, record_jvm
 from mergerepl.store.replica import Replica
+from mergerepl.systables.catalog import SubscriptionRow
 
 SparkSource = Callable[[], SparkSession]
 
@@ -43,7 +43,7 @@ SparkSource = Callable[[], SparkSession]
 def merge_session(
     publisher: Replica,
     subscriber: Replica,
-    subscription: Row,
+    subscription: SubscriptionRow,
     publication: str,
     *,
     spark_of: SparkSource,
@@ -114,7 +114,7 @@ def merge_session(
 
         with named(changeset, publisher):
             carry_out(spark, changeset, {PUBLISHER: publisher, SUBSCRIBER: subscriber}, record=record)
-        previous = sides[PUBLISHER].other["session_number"] or 0
+        previous = sides[PUBLISHER].other.session_number
         compact_when_due(
             spark, (publisher, subscriber), number=changeset.manifest.number, previous_number=previous
         )
@@ -157,7 +157,7 @@ def _leases(publisher: Replica, subscriber: Replica, wait_s: float) -> AbstractC
 def preview_session(
     publisher: Replica,
     subscriber: Replica,
-    subscription: Row,
+    subscription: SubscriptionRow,
     publication: str,
     *,
     spark_of: SparkSource,

@@ -65,7 +65,7 @@ def remember_quiet(publisher: Replica, subscriber: Replica, publication: str, di
     First the versions, then a check: what comes after that session (a user's commit, another subscriber's
     session) is either seen by the check or makes a version newer than the noted one. So no lease is needed.
     """
-    pubid = publisher.publication(publication)["pubid"]
+    pubid = publisher.publication(publication).pubid
     tables = [
         *(replica.folder / name for replica in (publisher, subscriber) for name in _SYSTEM_TABLES),
         *(
@@ -180,16 +180,16 @@ def _has_nothing(publisher: Replica, subscriber: Replica, pubid: str, direction:
         source, destination = ways[way]
         sent = generations_to_send(
             make_generation(histories[source.root]),
-            histories[destination.root],
+            {row.guidsrc for row in histories[destination.root]},
             from_generation_exclusive=_start(source, infos[destination.root].replid, pubid),
             tablenicks=[article.nickname for article in source.articles_of(pubid)],
         )
-        if any(row["changecount"] for row in sent):
+        if any(row.changecount for row in sent):
             return False
     return True
 
 
 def _start(source: Replica, destination_replid: str, pubid: str) -> int:
     """Return the generation up to which a source knows to have sent."""
-    rows = [r for r in source.subscriptions() if r["replid"] == destination_replid and r["pubid"] == pubid]
-    return min((int(row["sentgen"] or 0) for row in rows), default=0)
+    about = (row for row in source.relations(pubid) if row.replid == destination_replid)
+    return min((row.sentgen for row in about), default=0)

@@ -13,7 +13,6 @@ from mergerepl.agent.carry_out import Outcome, carry_out, log_given_up, pointer
 from mergerepl.agent.give_up import give_up, is_refused_by, settle
 from mergerepl.agent.identity import AFRESH
 from mergerepl.agent.session_result import session_result
-from mergerepl.agent.subscription import row_about
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.delta.log import TruncatedLogError, head_version, is_delta_table
 from mergerepl.engine.errors import AGAIN, told_plainly
@@ -32,7 +31,6 @@ from mergerepl.store.changeset import (
     staged_folders,
 )
 from mergerepl.store.replica import Replica, is_another_commit
-from mergerepl.systables.catalog import SubscriptionState
 from triggers.errors import FeedGapError
 
 log = logging.getLogger(__name__)
@@ -99,10 +97,8 @@ def refuse_interrupted(publisher: Replica, subscriber: Replica) -> None:
 
 
 def _is_subscribed(publisher: Replica, subid: str, replid: str) -> bool:
-    return any(
-        row["subid"] == subid and row["replid"] == replid and row["status"] != SubscriptionState.DELETED
-        for row in publisher.subscriptions()
-    )
+    row = publisher.relation(subid, replid)
+    return row is not None and not row.is_ended
 
 
 def _drop_stale_pointers(publisher: Replica, subscriber: Replica) -> None:
@@ -237,6 +233,6 @@ def _later_session(changeset: Changeset, subscriber: Replica) -> int | None:
     """
     manifest = changeset.manifest
     assert manifest.publisher is not None
-    row = row_about(subscriber.subscriptions(), manifest.subid, manifest.publisher.replid)
-    number = (row or {}).get("session_number") or 0
+    row = subscriber.relation(manifest.subid, manifest.publisher.replid)
+    number = row.session_number if row is not None else 0
     return number if number > manifest.number else None

@@ -25,15 +25,14 @@ from mergerepl.delta.log import is_delta_table
 from mergerepl.errors import EnumerationError
 from mergerepl.store.changeset import (
     ArticleWork,
-    Generation,
     Manifest,
     Mark,
     SideWork,
 )
-from mergerepl.store.control import Row
 from mergerepl.store.replica import commit_text
 from mergerepl.systables import conflicts_info
-from mergerepl.systables.genhistory import GenStatus
+from mergerepl.systables.catalog import PublicationRow
+from mergerepl.systables.genhistory import Generation, GenStatus
 
 
 @dataclass(frozen=True)
@@ -44,12 +43,12 @@ class SessionPlan:
     download: bool
     upload_start: int
     download_start: int
-    up: list[Row]
-    down: list[Row]
+    up: list[Generation]
+    down: list[Generation]
 
     def of_articles(self, tablenicks: Collection[int]) -> "SessionPlan":
         """Return the plan with the generations of these articles alone."""
-        up, down = ([row for row in rows if row["art_nick"] in tablenicks] for rows in (self.up, self.down))
+        up, down = ([row for row in rows if row.art_nick in tablenicks] for rows in (self.up, self.down))
         return replace(self, up=up, down=down)
 
 
@@ -63,23 +62,23 @@ def plan_generations(sides: dict[str, SideState], *, upload: bool, download: boo
     starts = {}
     for source, destination in ((subscriber, publisher), (publisher, subscriber)):
         starts[source.name] = start_generation(
-            sent=Watermark(source.other["sentgen"] or 0, source.other["sentguid"]),
-            received=Watermark(destination.other["recgen"] or 0, destination.other["recguid"]),
+            sent=Watermark(source.other.sentgen, source.other.sentguid),
+            received=Watermark(destination.other.recgen, destination.other.recguid),
             source_genhistory=source.genhistory,
             source=str(source.replica.root),
             destination=str(destination.replica.root),
         )
 
-    def to_send(source: SideState, destination: SideState) -> list[Row]:
+    def to_send(source: SideState, destination: SideState) -> list[Generation]:
         return generations_to_send(
             make_generation(source.genhistory),
-            destination.genhistory,
+            {row.guidsrc for row in destination.genhistory},
             from_generation_exclusive=starts[source.name],
             tablenicks=source.articles,
         )
 
     up, down = to_send(subscriber, publisher), to_send(publisher, subscriber)
-    if any(row["genstatus"] == GenStatus.CLOSED_ELSEWHERE for row in up):
+    if any(row.genstatus == GenStatus.CLOSED_ELSEWHERE for row in up):
         raise EnumerationError(
             f"'{subscriber.replica.root}' received changes in a session that its publisher '{publisher.replica.root}' does "
             "not know of: the publisher was put back to an older state, or that session's folder was removed before it "
@@ -94,8 +93,8 @@ def has_work(sides: dict[str, SideState], *, upload: bool, download: bool) -> bo
     """Return whether there is anything to capture or to tell in the directions that run."""
     plan = plan_generations(sides, upload=upload, download=download)
     has_new = {name: any(window.has_changes for window in side.windows) for name, side in sides.items()}
-    has_up = upload and (has_new[SUBSCRIBER] or any(row["changecount"] for row in plan.up))
-    has_down = download and (has_new[PUBLISHER] or any(row["changecount"] for row in plan.down))
+    has_up = upload and (has_new[SUBSCRIBER] or any(row.changecount for row in plan.up))
+    has_down = download and (has_new[PUBLISHER] or any(row.changecount for row in plan.down))
     return has_up or has_down
 
 
@@ -111,13 +110,15 @@ class Numbered:
 
 def number_generations(sides: dict[str, SideState], plan: SessionPlan) -> Numbered:
     """Give out the next local numbers at each side; an article changed at both sides gets one for resolved rows."""
-    two_sided = sorted({row["art_nick"] for row in plan.up} & {row["art_nick"] for row in plan.down})
+    two_sided = sorted({row.art_nick for row in plan.up} & {row.art_nick for row in plan.down})
 
-    def number(side: SideState, received: list[Row], *, used: bool) -> tuple[dict[int, int], dict[int, int]]:
+    def number(
+        side: SideState, received: list[Generation], *, used: bool
+    ) -> tuple[dict[int, int], dict[int, int]]:
         if not used:
             return {}, {}
         first = side.info.last_generation + 1
-        numbers = {row["generation"]: first + i for i, row in enumerate(received)}
+        numbers = {row.generation: first + i for i, row in enumerate(received)}
         resolved = {nickname: first + len(received) + i for i, nickname in enumerate(two_sided)}
         return numbers, resolved
 
@@ -141,40 +142,40 @@ def session_manifest(
     both = plan.upload and plan.download
     guids = {nickname: str(uuid4()) for nickname in resolved}
 
-    def resolution(side: SideState, numbers_: dict[int, int], *, made_here: bool) -> list[Row]:
+    def resolution(side: SideState, numbers_: dict[int, int], *, made_here: bool) -> list[Generation]:
         holders = [publisher.info.nickname, subscriber.info.nickname] if both else [side.info.nickname]
         status = GenStatus.CLOSED if made_here else GenStatus.CLOSED_ELSEWHERE
         return [
-            {
-                **new_generation(
+            replace(
+                new_generation(
                     side.articles[n], number=numbers_[n], nicknames=holders, status=status, guid=guids[n]
                 ),
-                "changecount": staged[n].resolved,
-            }
+                changecount=staged[n].resolved,
+            )
             for n in resolved
             if n in numbers_
         ]
 
-    def received(side: SideState, rows: Iterable[Row], numbers_: dict[int, int]) -> list[Row]:
+    def received(side: SideState, rows: Iterable[Generation], numbers_: dict[int, int]) -> list[Generation]:
         return [
             received_generation(
-                row, generation=numbers_[row["generation"]], nickname=side.info.nickname, now=now
+                row, generation=numbers_[row.generation], nickname=side.info.nickname, now=now
             )
             for row in rows
-            if row["generation"] in numbers_
+            if row.generation in numbers_
         ]
 
     at_publisher = received(publisher, plan.up, numbers.publisher_numbers)
     at_publisher += resolution(publisher, numbers.resolved_at_publisher, made_here=True)
     at_subscriber = received(subscriber, plan.down, numbers.subscriber_numbers)
     at_subscriber += resolution(subscriber, numbers.resolved_at_subscriber, made_here=not plan.upload)
-    first = publisher.replica.publication(pubid=publisher.other["pubid"])
+    first = publisher.replica.publication(pubid=publisher.other.pubid)
     return Manifest(
         session=session,
         number=_next_session_number(sides, staged),
         publication=publication,
-        pubid=publisher.other["pubid"],
-        subid=publisher.other["subid"],
+        pubid=publisher.other.pubid,
+        subid=publisher.other.subid,
         upload=plan.upload,
         download=plan.download,
         started=now.isoformat(),
@@ -198,14 +199,13 @@ def session_manifest(
         )
         if plan.download
         else None,
-        uploaded_guids=[row["guidsrc"] for row in plan.up] if plan.upload else [],
-        downloaded_guids=[row["guidsrc"] for row in plan.down] if plan.download else [],
+        uploaded_guids=[row.guidsrc for row in plan.up] if plan.upload else [],
+        downloaded_guids=[row.guidsrc for row in plan.down] if plan.download else [],
         replicastate=str(uuid4()),
     )
 
 
-def _side_work(side: SideState, generations: Sequence[Row], works: Sequence[ArticleWork]) -> SideWork:
-    rows: list[Generation] = [{**row, "coldate": row["coldate"].isoformat()} for row in generations]
+def _side_work(side: SideState, generations: Sequence[Generation], works: Sequence[ArticleWork]) -> SideWork:
     commits = {
         work.nickname: commit_text(side.replica.table(side.articles[work.nickname]), work.from_version)
         for work in works
@@ -216,8 +216,8 @@ def _side_work(side: SideState, generations: Sequence[Row], works: Sequence[Arti
         nickname=side.info.nickname,
         base_seq=side.info.last_seq,
         seq=next_seq(side.replica.root, side.info.last_seq),
-        last_generation=max([side.info.last_generation, *(row["generation"] for row in generations)]),
-        generations=rows,
+        last_generation=max([side.info.last_generation, *(row.generation for row in generations)]),
+        generations=list(generations),
         articles=list(works),
         commits={nickname: text for nickname, text in commits.items() if text is not None},
     )
@@ -227,47 +227,43 @@ def _first_left_out(source: SideState, destination: SideState, from_generation_e
     """Return the first generation of an article that is left out of the session and that the destination lacks."""
     waiting = generations_to_send(
         source.genhistory,
-        destination.genhistory,
+        {row.guidsrc for row in destination.genhistory},
         from_generation_exclusive=from_generation_exclusive,
         tablenicks=source.left_out,
     )
-    return waiting[0]["generation"] if waiting else inf
+    return waiting[0].generation if waiting else inf
 
 
-def _watermark(side: SideState, received: Sequence[Row], before: float) -> Mark:
+def _watermark(side: SideState, received: Sequence[Generation], before: float) -> Mark:
     """Return the last closed generation, but one `before` the first that waits.
 
     Generations after it that travel now are not sent again: the destination holds them.
     """
-    rows = [
-        row
-        for row in (*side.genhistory, *received)
-        if row["genstatus"] != GenStatus.OPEN and row["generation"] < before
-    ]
+    rows = [row for row in (*side.genhistory, *received) if not row.is_open and row.generation < before]
     if not rows:
         return Mark(generation=0, guid=None)
-    last = max(rows, key=lambda row: int(row["generation"]))
-    return Mark(generation=last["generation"], guid=last["guidsrc"])
+    last = max(rows, key=lambda row: row.generation)
+    return Mark(generation=last.generation, guid=last.guidsrc)
 
 
 def _next_session_number(sides: dict[str, SideState], staged: dict[int, StagedArticle]) -> int:
     """Return a number above every one used, also in tables whose bookkeeping was restored: writes must not be skipped."""
     used = [0]
     for side in sides.values():
-        used += [side.info.session_number, side.other["session_number"] or 0]
-        app_id = data_app_id(side.other["subid"])
+        used += [side.info.session_number, side.other.session_number]
+        app_id = data_app_id(side.other.subid)
         for nickname in staged:
             version = merge.transaction_version(side.replica.table(side.articles[nickname]), app_id)
             used.append(session_number_of(version) if version >= 0 else 0)
         # A session that was given up may have logged its conflicts and nothing else.
         names = [side.articles[nickname].conflict_table for nickname in staged if staged[nickname].conflicts]
         logged = [side.replica.folder / name for name in (*names, conflicts_info.NAME)] if names else []
-        log_id = log_app_id(side.other["subid"])
+        log_id = log_app_id(side.other.subid)
         # At the side that keeps no conflicts nobody misses such a table.
         used += [merge.transaction_version(table, log_id) for table in logged if is_delta_table(table)]
     return max(used) + 1
 
 
-def _conflict_logging(publication: Row) -> str:
-    centralized, decentralized = publication["centralized_conflicts"], publication["decentralized_conflicts"]
+def _conflict_logging(publication: PublicationRow) -> str:
+    centralized, decentralized = publication.centralized_conflicts, publication.decentralized_conflicts
     return "both" if centralized and decentralized else "subscriber" if decentralized else "publisher"

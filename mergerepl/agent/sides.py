@@ -20,15 +20,16 @@ from mergerepl.agent.capture import (
 from mergerepl.agent.feed_window import FeedWindow, feed_window
 from mergerepl.agent.identity import require_same_articles, require_same_session
 from mergerepl.agent.refused import ARTICLE_ERRORS, Refused, raised_if_transient, refuse
-from mergerepl.agent.subscription import own_priority, row_about
+from mergerepl.agent.subscription import own_priority
 from mergerepl.changes import OTHER_SIDE, PUBLISHER, SUBSCRIBER
 from mergerepl.engine.errors import told_plainly
 from mergerepl.errors import MergeReplError
 from mergerepl.failpoints import failpoint
 from mergerepl.model.article import PublishedArticle
-from mergerepl.store.control import Row
-from mergerepl.store.replica import Replica, ReplicaInfo, refuse_older_bookkeeping
-from mergerepl.systables.genhistory import GenStatus
+from mergerepl.store.replica import Replica, refuse_older_bookkeeping
+from mergerepl.systables.catalog import SubscriptionRow
+from mergerepl.systables.genhistory import Generation
+from mergerepl.systables.replinfo import ReplicaInfo
 
 AT_ONCE = 2
 """Spark actions run side by side: one keeps two cores busy only in part."""
@@ -41,9 +42,9 @@ class SideState:
     name: str
     replica: Replica
     info: ReplicaInfo
-    genhistory: list[Row]
+    genhistory: list[Generation]
     articles: dict[int, PublishedArticle]
-    other: Row
+    other: SubscriptionRow
     windows: tuple[FeedWindow, ...] = ()
     captured: tuple[CapturedArticle, ...] = ()
     left_out: frozenset[int] = frozenset()
@@ -54,25 +55,26 @@ class SideState:
         return next((c for c in self.captured if c.article.nickname == nickname and c.rows is not None), None)
 
 
-_Job = tuple[SideState, FeedWindow, Row]
+_Job = tuple[SideState, FeedWindow, Generation]
 
 
-def open_sides(publisher: Replica, subscriber: Replica, subscription: Row) -> dict[str, SideState]:
+def open_sides(
+    publisher: Replica, subscriber: Replica, subscription: SubscriptionRow
+) -> dict[str, SideState]:
     """Return both sides by name, from the control plane alone.
 
     Raises: PublicationError, EnumerationError if the replicas are not those of the subscription, or not in the
     state in which they parted.
     """
-    pubid, subid = subscription["pubid"], subscription["subid"]
+    pubid, subid = subscription.pubid, subscription.subid
     for replica in (publisher, subscriber):
         replica.require_tables()
     infos = {PUBLISHER: publisher.info(), SUBSCRIBER: subscriber.info()}
     replicas = {PUBLISHER: publisher, SUBSCRIBER: subscriber}
-    rows = {name: replica.subscriptions() for name, replica in replicas.items()}
-    found = {name: row_about(rows[name], subid, infos[OTHER_SIDE[name]].replid) for name in replicas}
+    found = {n: replica.relation(subid, infos[OTHER_SIDE[n]].replid) for n, replica in replicas.items()}
     row_of = require_same_session(publisher, subscriber, found)
     for name, replica in replicas.items():
-        refuse_older_bookkeeping(replica.root, infos[name], rows[name])
+        refuse_older_bookkeeping(replica.root, infos[name], replica.relations())
     articles = {
         name: {article.nickname: article for article in replica.articles_of(pubid)}
         for name, replica in replicas.items()
@@ -200,9 +202,7 @@ def committed_sides(spark: SparkSession, sides: dict[str, SideState]) -> dict[st
 
 def closed(item: CapturedArticle) -> CapturedArticle:
     """Return what was captured with its generation closed (make_generation)."""
-    if item.generation is None:
-        return item
-    return replace(item, generation={**item.generation, "genstatus": int(GenStatus.CLOSED)})
+    return item if item.generation is None else replace(item, generation=item.generation.closed())
 
 
 def as_if_committed(side: SideState) -> SideState:
@@ -210,7 +210,7 @@ def as_if_committed(side: SideState) -> SideState:
     items = [closed(item) for item in side.captured]
     generations = [item.generation for item in items if item.generation is not None]
     history_ = upserted(make_generation(side.genhistory), generations)
-    last = max([side.info.last_generation, *(row["generation"] for row in generations)])
+    last = max([side.info.last_generation, *(row.generation for row in generations)])
     moved = {item.article.nickname: item.window.through_version_inclusive for item in items}
     info = replace(side.info, last_generation=last, captured={**side.info.captured, **moved})
     return replace(side, genhistory=history_, captured=tuple(items), info=info)

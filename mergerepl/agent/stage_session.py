@@ -22,7 +22,6 @@ from mergerepl.agent.session_plan import (
 )
 from mergerepl.agent.sides import AT_ONCE, SideState, as_if_committed, committed_sides, without
 from mergerepl.agent.stage import Enumerated, StagedArticle, changeset_rows, stage_article
-from mergerepl.agent.subscription import is_client
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.engine.errors import told_plainly
 from mergerepl.engine.in_memory import Kept
@@ -34,26 +33,26 @@ from mergerepl.store.changeset import (
     Changeset,
     write_durably,
 )
-from mergerepl.store.control import Row
+from mergerepl.systables.genhistory import Generation
 
 log = logging.getLogger(__name__)
 
 
-def enumerated(side: SideState, nickname: int, sent: list[Row], start: int) -> Enumerated:
+def enumerated(side: SideState, nickname: int, sent: list[Generation], start: int) -> Enumerated:
     """Return one side of one article for staging."""
-    to_send = [row for row in sent if row["art_nick"] == nickname]
-    chosen = {row["generation"] for row in to_send}
+    to_send = [row for row in sent if row.art_nick == nickname]
+    chosen = {row.generation for row in to_send}
     known = tuple(
-        row["generation"]
+        row.generation
         for row in side.genhistory
-        if row["art_nick"] == nickname and row["generation"] > start and row["generation"] not in chosen
+        if row.art_nick == nickname and row.generation > start and row.generation not in chosen
     )
     captured = side.captured_article(nickname)
     is_new = (
         captured is not None
         and captured.generation is not None
-        and [row["guidsrc"] for row in to_send] == [captured.generation["guidsrc"]]
-        and captured.generation["changecount"] == captured.changes
+        and [row.guidsrc for row in to_send] == [captured.generation.guidsrc]
+        and captured.generation.changecount == captured.changes
     )
     return Enumerated(
         side.replica,
@@ -76,7 +75,7 @@ def session_terms(
         upload=plan.upload,
         download=plan.download,
         resolver_nickname=agent_nickname(sides[resolver_side].info.nickname),
-        client_subscription=plan.upload and is_client(sides[SUBSCRIBER].other),
+        client_subscription=plan.upload and sides[SUBSCRIBER].other.is_client,
         publisher_generations=numbers.publisher_numbers,
         subscriber_generations=numbers.subscriber_numbers,
         resolved_at_publisher=numbers.resolved_at_publisher.get(nickname, 0),
@@ -99,10 +98,7 @@ def stage_articles(
     Returns: tablenick -> what it amounts to; and the articles that cannot be staged: nothing of them is left in the folder.
     """
     nicknames = sorted(
-        {
-            row["art_nick"]
-            for row in (*(plan.up if plan.upload else ()), *(plan.down if plan.download else ()))
-        }
+        {row.art_nick for row in (*(plan.up if plan.upload else ()), *(plan.down if plan.download else ()))}
     )
 
     def stage(nickname: int) -> StagedArticle | MergeReplError | None:

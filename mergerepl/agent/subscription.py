@@ -4,18 +4,18 @@ At the publisher, a subscription is the row of sysmergesubscriptions about the s
 the one about the publisher. Each replica also has a row about itself.
 """
 
-from collections.abc import Iterable
 from pathlib import Path
 
 from mergerepl.changes import PUBLISHER
 from mergerepl.errors import ConfigurationError, PublicationError
 from mergerepl.model.publication import PUBLISHER_PRIORITY
-from mergerepl.store.control import Row
 from mergerepl.store.replica import Replica, require_ends
-from mergerepl.systables.catalog import SubscriberKind, SubscriptionState
+from mergerepl.systables.catalog import SubscriptionRow
 
 
-def find_subscription(publisher: Path, subscriber: Path, publication: str) -> tuple[Replica, Replica, Row]:
+def find_subscription(
+    publisher: Path, subscriber: Path, publication: str
+) -> tuple[Replica, Replica, SubscriptionRow]:
     """Return both replicas and the publisher's row about the subscriber.
 
     A subscriber whose folder was moved is known by its replica id.
@@ -24,10 +24,8 @@ def find_subscription(publisher: Path, subscriber: Path, publication: str) -> tu
         not active; StoreError if a folder is not there, OutOfReachError (run again) if the other end knows it.
     """
     at_publisher, at_subscriber = require_ends(publisher, subscriber)
-    info = at_publisher.info()
-    names = {row["pubid"]: row["name"] for row in at_publisher.publications if info.role == PUBLISHER}
-    rows = [row for row in at_publisher.subscriptions() if row["replid"] != info.replid]
-    rows = [row for row in rows if names.get(row["pubid"]) == publication]
+    names = {row.pubid: row.name for row in at_publisher.published}
+    rows = [row for row in at_publisher.relations() if names.get(row.pubid) == publication]
     chosen = _about(rows, at_subscriber)
     if not chosen:
         raise ConfigurationError(
@@ -37,12 +35,12 @@ def find_subscription(publisher: Path, subscriber: Path, publication: str) -> tu
             publisher=str(at_publisher.root),
             subscriber=str(at_subscriber.root),
         )
-    active = next((row for row in chosen if row["status"] == SubscriptionState.ACTIVE), None)
+    active = next((row for row in chosen if row.is_active), None)
     if active is None:
         was = (
             "has ended. To subscribe it again, put it in the file and move its old tables away; then, or to tell it of "
             "that end, run `mergerepl apply FILE`."
-            if all(row["status"] == SubscriptionState.DELETED for row in chosen)
+            if all(row.is_ended for row in chosen)
             else "is not initialised yet. Run `mergerepl apply FILE`."
         )
         raise PublicationError(
@@ -56,55 +54,36 @@ def find_subscription(publisher: Path, subscriber: Path, publication: str) -> tu
 def subscriptions_of_root(root: Path) -> list[tuple[Path, Path, str]]:
     """Return (publisher root, subscriber root, publication name) of each active subscription of a replica.
 
-    For a publisher those of all its subscribers, for a subscriber its own.
+    Of what it publishes those of all its subscribers, of what it receives its own.
 
     Raises: ConfigurationError if the folder is no replica.
     """
     replica = Replica(root).require()
-    info = replica.info()
-    names = {row["pubid"]: row["name"] for row in replica.publications}
-    others = [
-        row
-        for row in replica.subscriptions()
-        if row["replid"] != info.replid
-        and row["status"] == SubscriptionState.ACTIVE
-        and row["pubid"] in names
-    ]
-    if info.role == PUBLISHER:
-        return [(replica.root, Path(row["subscriber_server"]), names[row["pubid"]]) for row in others]
-    return [(Path(row["subscriber_server"]), replica.root, names[row["pubid"]]) for row in others]
+    names = {row.pubid: row.name for row in replica.publications}
+    found = []
+    for row in replica.relations():
+        if row.is_active and row.pubid in names:
+            ends = replica.root, Path(row.subscriber_server)
+            publisher, subscriber = ends if replica.publishes(row.pubid) else ends[::-1]
+            found.append((publisher, subscriber, names[row.pubid]))
+    return found
 
 
-def row_about(rows: Iterable[Row], subid: str, replid: str) -> Row | None:
-    """Return a replica's row of a subscription about the replica with this id, None if it has none."""
-    return next((row for row in rows if row["subid"] == subid and row["replid"] == replid), None)
-
-
-def own_priority(side: str, subscription: Row) -> float:
+def own_priority(side: str, subscription: SubscriptionRow) -> float:
     """Return the priority of the changes made at one side of a subscription (merge_replication.md 3.3)."""
     if side == PUBLISHER:
         return PUBLISHER_PRIORITY
-    return 0.0 if is_client(subscription) else float(subscription["priority"] or 0.0)
+    return 0.0 if subscription.is_client else subscription.priority
 
 
-def is_client(subscription: Row) -> bool:
-    """Return whether the subscriber is a client: its changes become the publisher's once they are there."""
-    return bool(subscription["subscriber_type"] == SubscriberKind.CLIENT)
-
-
-def _about(rows: list[Row], subscriber: Replica) -> list[Row]:
+def _about(rows: list[SubscriptionRow], subscriber: Replica) -> list[SubscriptionRow]:
     """Return the rows about a subscriber: by its root, else by its replica id."""
-    by_root = [row for row in rows if row["subscriber_server"] == str(subscriber.root)]
-    if any(row["status"] != SubscriptionState.DELETED for row in by_root):
+    by_root = [row for row in rows if row.subscriber_server == str(subscriber.root)]
+    if any(not row.is_ended for row in by_root):
         return by_root
     replid = subscriber.info().replid
-    return [row for row in rows if row["replid"] == replid] or by_root
+    return [row for row in rows if row.replid == replid] or by_root
 
 
-def _known(rows: list[Row]) -> str:
-    return (
-        ", ".join(
-            sorted({row["subscriber_server"] for row in rows if row["status"] != SubscriptionState.DELETED})
-        )
-        or "none"
-    )
+def _known(rows: list[SubscriptionRow]) -> str:
+    return ", ".join(sorted({row.subscriber_server for row in rows if not row.is_ended})) or "none"

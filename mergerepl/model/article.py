@@ -1,7 +1,6 @@
 """An article as the system tables know it: what the phases need of a published table, without storage."""
 
 from dataclasses import dataclass
-from typing import Any
 
 
 @dataclass(frozen=True)
@@ -54,26 +53,3 @@ class PublishedArticle:
     def triggers(self) -> tuple[str, str, str]:
         """Return the names of the article's insert, update and delete triggers, as in the original."""
         return (f"MSmerge_ins_{self.artid}", f"MSmerge_upd_{self.artid}", f"MSmerge_del_{self.artid}")
-
-
-def published_article(row: dict[str, Any], publication: str) -> PublishedArticle:
-    """Read a row of sysmergearticles."""
-    return PublishedArticle(
-        publication=publication,
-        pubid=row["pubid"],
-        name=row["name"],
-        artid=row["artid"],
-        nickname=row["nickname"],
-        table=row["source_table"],
-        identity=tuple(row["key_columns"]),
-        columns=tuple(row["published_columns"]),
-        types=tuple(row["published_types"]),
-        column_tracking=bool(row["column_tracking"]),
-        resolution=row["resolution"],
-        resolver=row["article_resolver"],
-        conflict_table=row["conflict_table"],
-        vertical=bool(row["vertical_partition"]),
-        rowguid_column=row["rowguid_column"],
-        maxversion_at_cleanup=row["maxversion_at_cleanup"] or 0,
-        generated=tuple(sorted((row.get("generated_columns") or {}).items())),
-    )

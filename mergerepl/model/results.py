@@ -315,7 +315,7 @@ class ConflictRecord:
     rowguid: str
     key: dict[str, object]
     conflict_type: int
-    reason_code: int
+    reason_code: int | None
     reason_text: str
     origin_datasource: str
     winner: str

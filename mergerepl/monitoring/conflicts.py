@@ -19,7 +19,12 @@ from mergerepl.monitoring.parties import article_named, publication_name
 from mergerepl.store.control import Row, column_names, count_rows, read_rows, text_literal
 from mergerepl.store.replica import Replica
 from mergerepl.systables import conflicts_info, contents
-from mergerepl.systables.conflicts_info import CONFLICT_COLUMNS, CONFLICT_ID, CONFLICT_TABLE_PREFIX
+from mergerepl.systables.conflicts_info import (
+    CONFLICT_COLUMNS,
+    CONFLICT_ID,
+    CONFLICT_TABLE_PREFIX,
+    ConflictRow,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -50,15 +55,13 @@ def read_conflicts(
         return ()
     if conflict_id is not None:
         limit = _SHOWN_IDS + 1
-    rows = read_rows(
-        replica.folder / conflicts_info.NAME,
-        conflicts_info.TABLE.names,
+    rows = replica.control.rows(
+        conflicts_info.TABLE,
         where=" and ".join(conditions) or None,
         order_limit='order by "MSrepl_create_time" desc, conflict_id'
         + (f" limit {limit}" if limit is not None else ""),
-        required=conflicts_info.TABLE.required,
     )
-    ids = sorted({row[CONFLICT_ID] for row in rows})
+    ids = sorted({row.conflict_id for row in rows})
     if conflict_id is not None and len(ids) > 1:
         raise ConfigurationError(
             f"Several conflicts at '{replica.root}' begin with '{conflict_id}': "
@@ -86,7 +89,7 @@ def _conditions(
     """Return the SQL conditions of what is asked for; None if no conflict can have such an id."""
     conditions = []
     if publication is not None:
-        conditions.append(f"pubid = '{replica.publication(publication)['pubid']}'")
+        conditions.append(f"pubid = '{replica.publication(publication).pubid}'")
     if article is not None:
         conditions.append(f"tablenick = {article_named(replica, article, publication).nickname}")
     if conflict_id is not None:
@@ -97,22 +100,22 @@ def _conditions(
     return conditions
 
 
-def _record(replica: Replica, row: Row) -> ConflictRecord:
-    article = _article(replica, row["tablenick"])
+def _record(replica: Replica, row: ConflictRow) -> ConflictRecord:
+    article = _article(replica, row.tablenick)
     return ConflictRecord(
-        row["conflict_id"],
-        publication_name(replica, row["pubid"]),
-        article.name if article is not None else f"article {row['tablenick']}",
-        row["rowguid"],
-        dict(row["rowkey"] or {}),
-        row["conflict_type"],
-        row["reason_code"],
-        row["reason_text"] or "",
-        row["origin_datasource"] or "",
-        row["winner_datasource"] or "",
-        row["MSrepl_create_time"],
+        row.conflict_id,
+        publication_name(replica, row.pubid),
+        article.name if article is not None else f"article {row.tablenick}",
+        row.rowguid,
+        dict(row.rowkey),
+        row.conflict_type,
+        row.reason_code,
+        row.reason_text,
+        row.origin_datasource,
+        row.winner_datasource,
+        row.MSrepl_create_time,
         is_published=article is not None,
-        conflict_columns=tuple(row["columns"] or ()),
+        conflict_columns=row.columns,
     )
 
 
@@ -121,23 +124,23 @@ def _article(replica: Replica, nickname: int) -> PublishedArticle | None:
     return next((article for article in replica.articles if article.nickname == nickname), None)
 
 
-def _with_rows(replica: Replica, rows: Sequence[Row]) -> tuple[ConflictRecord, ...]:
+def _with_rows(replica: Replica, rows: Sequence[ConflictRow]) -> tuple[ConflictRecord, ...]:
     """Return conflicts with their rows; those of an article that is not published any more only with the losing one."""
     articles = {article.nickname: article for article in replica.articles}
-    known = [row for row in rows if row["tablenick"] in articles]
+    known = [row for row in rows if row.tablenick in articles]
     losing, versions = _losing_rows(replica, articles, known), _versions(replica, articles, known)
-    former = [row[CONFLICT_ID] for row in rows if row["tablenick"] not in articles]
+    former = [row.conflict_id for row in rows if row.tablenick not in articles]
     kept = _kept_rows(replica, former) if former else {}
     records = []
     for row in rows:
-        record, article = _record(replica, row), articles.get(row["tablenick"])
+        record, article = _record(replica, row), articles.get(row.tablenick)
         if article is None:
-            record = replace(record, losing_row=kept.get(row["conflict_id"]))
+            record = replace(record, losing_row=kept.get(row.conflict_id))
         else:
-            of_row = versions[article.nickname, row["rowguid"]]
+            of_row = versions[article.nickname, row.rowguid]
             record = replace(
                 record,
-                losing_row=losing.get(row["conflict_id"]),
+                losing_row=losing.get(row.conflict_id),
                 winning_row=_winning_row(article, row, of_row),
             )
         records.append(record)
@@ -145,12 +148,12 @@ def _with_rows(replica: Replica, rows: Sequence[Row]) -> tuple[ConflictRecord, .
 
 
 def _losing_rows(
-    replica: Replica, articles: Mapping[int, PublishedArticle], rows: Iterable[Row]
+    replica: Replica, articles: Mapping[int, PublishedArticle], rows: Iterable[ConflictRow]
 ) -> dict[str, dict[str, object]]:
     """Return conflict id -> losing row, of those that lost one."""
     ids = defaultdict(list)
     for row in rows:
-        ids[row["tablenick"]].append(row[CONFLICT_ID])
+        ids[row.tablenick].append(row.conflict_id)
     found: dict[str, dict[str, object]] = {}
     for nickname, wanted in ids.items():
         article = articles[nickname]
@@ -172,17 +175,20 @@ def _kept_in(table: Path, columns: Sequence[str], ids: Iterable[str]) -> dict[st
     return {row[CONFLICT_ID]: {name: row[name] for name in columns} for row in lost}
 
 
-def _winning_row(article: PublishedArticle, row: Row, versions: Iterable[Row]) -> dict[str, object] | None:
+def _winning_row(
+    article: PublishedArticle, row: ConflictRow, versions: Iterable[Row]
+) -> dict[str, object] | None:
     """Return the row as it won, by the oldest version here that includes the winning change; None: a delete won.
 
     The resolving session records the outcome, which includes the losing change too. A session of one direction
     records nothing at the replica that won: there the winner's own version is the oldest one.
     """
-    winning, losing = (dict(row[f"{which}_lineage"] or {}) for which in ("winning", "losing"))
-    versions = [each for each in versions if covers(each["lineage"], winning)]
+    versions = [each for each in versions if covers(each["lineage"], row.winning_lineage)]
 
     def order(version: Row) -> tuple[bool, int]:
-        is_outcome = version[contents.MARKER] == row["session_id"] and covers(version["lineage"], losing)
+        is_outcome = version[contents.MARKER] == row.session_id and covers(
+            version["lineage"], row.losing_lineage
+        )
         return not is_outcome, version[contents.SEQ]
 
     image = min(versions, key=order)["image"] if versions else None
@@ -192,12 +198,12 @@ def _winning_row(article: PublishedArticle, row: Row, versions: Iterable[Row]) -
 
 
 def _versions(
-    replica: Replica, articles: Mapping[int, PublishedArticle], rows: Iterable[Row]
+    replica: Replica, articles: Mapping[int, PublishedArticle], rows: Iterable[ConflictRow]
 ) -> defaultdict[tuple[int, str], list[Row]]:
     """Return article and rowguid -> all recorded versions of that row, a delete without an image."""
     guids = defaultdict(set)
     for row in rows:
-        guids[row["tablenick"]].add(row["rowguid"])
+        guids[row.tablenick].add(row.rowguid)
     found: defaultdict[tuple[int, str], list[Row]] = defaultdict(list)
     if not guids:
         return found
@@ -209,14 +215,14 @@ def _versions(
     names = (contents.TABLENICK, contents.ROWGUID, contents.LINEAGE, contents.MARKER, contents.SEQ)
     live = read_rows(replica.contents, [*names, *map(contents.row_column, guids)], where=where)
     deleted = read_rows(replica.tombstone, names, where=where)
-    for row in (*live, *deleted):
-        nickname = row[contents.TABLENICK]
-        version = {
-            **row,
-            "lineage": dict(row["lineage"] or {}),
-            "image": row.get(contents.row_column(nickname)),
+    for version in (*live, *deleted):
+        nickname = version[contents.TABLENICK]
+        told = {
+            **version,
+            "lineage": dict(version["lineage"] or {}),
+            "image": version.get(contents.row_column(nickname)),
         }
-        found[nickname, row[contents.ROWGUID]].append(version)
+        found[nickname, version[contents.ROWGUID]].append(told)
     return found
 
 

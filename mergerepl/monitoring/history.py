@@ -1,20 +1,19 @@
 """`mergerepl history`: the last merge sessions, their articles and their messages."""
 
 import os
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from mergerepl.errors import ConfigurationError
 from mergerepl.model.results import ArticleCounts, PhaseCounts, SessionRecord
 from mergerepl.monitoring.parties import subscriber_root
-from mergerepl.store.control import Row, read_rows, text_literal, timestamp_literal
+from mergerepl.store.control import text_literal, timestamp_literal
 from mergerepl.store.replica import Replica
 from mergerepl.systables import sessions
-from mergerepl.systables.sessions import Phase, RunStatus
-from mergerepl.systables.table import SystemTable
+from mergerepl.systables.sessions import ArticleHistoryRow, HistoryRow, Phase, RunStatus, SessionRow
+from mergerepl.systables.table import RowT, TypedTable
 
-_RUNSTATUS = {
+_RUNSTATUS: dict[int | None, str] = {
     RunStatus.START: "started",
     RunStatus.SUCCEED: "succeeded",
     RunStatus.IN_PROGRESS: "in progress",
@@ -40,23 +39,23 @@ def session_history(
         if subscriber is not None:
             _require_known(replica, subscriber)
         return ()
-    ids = [row["session_id"] for row in chosen]
-    since = min(row["start_time"] for row in chosen)
-    articles = _by_session(
-        _rows_of(replica, sessions.ARTICLEHISTORY, ids, f"start_time >= {timestamp_literal(since)}")
+    ids = [row.session_id for row in chosen]
+    since = timestamp_literal(min(row.start_time for row in chosen))
+    articles = _rows_of(replica, sessions.ARTICLEHISTORY, ids, f"start_time >= {since}")
+    messages = _rows_of(replica, sessions.HISTORY, ids, f"timestamp >= {since}")
+    return tuple(
+        _record(
+            row,
+            [each for each in articles if each.session_id == row.session_id],
+            [each for each in messages if each.session_id == row.session_id],
+        )
+        for row in chosen
     )
-    messages = _by_session(
-        _rows_of(replica, sessions.HISTORY, ids, f"timestamp >= {timestamp_literal(since)}")
-    )
-    return tuple(_record(row, articles[row["session_id"]], messages[row["session_id"]]) for row in chosen)
 
 
 def _require_known(replica: Replica, subscriber: str) -> None:
     """Refuse a subscriber without sessions that the replica has never heard of: the name is a mistake."""
-    info = replica.info()
-    known = {
-        subscriber_root(replica, info, row) for row in replica.subscriptions() if row["replid"] != info.replid
-    }
+    known = {subscriber_root(replica, row) for row in replica.relations()}
     if subscriber not in map(os.path.realpath, known):
         raise ConfigurationError(
             f"Replica '{replica.root}' knows no subscriber '{subscriber}'. Known: {', '.join(sorted(known)) or 'none'}. "
@@ -66,18 +65,16 @@ def _require_known(replica: Replica, subscriber: str) -> None:
         )
 
 
-def _last_sessions(replica: Replica, limit: int, subscriber: str | None) -> list[Row]:
-    table = replica.control.path(sessions.SESSIONS.name)
+def _last_sessions(replica: Replica, limit: int, subscriber: str | None) -> list[SessionRow]:
     where = None if subscriber is None else _ran_for(replica, subscriber)
-    known = sessions.SESSIONS
     # A session is recorded by the run that carried it out, and again by each that finished it after another had died.
     most = 2 * limit
     while True:
         order = f"order by start_time desc, end_time desc limit {most}"
-        rows = read_rows(table, known.names, where=where, order_limit=order, required=known.required)
-        unique: dict[str, Row] = {}
+        rows = replica.control.rows(sessions.SESSIONS, where=where, order_limit=order)
+        unique: dict[str, SessionRow] = {}
         for row in rows:
-            unique.setdefault(row["session_id"], row)
+            unique.setdefault(row.session_id, row)
         if len(unique) >= limit or len(rows) < most:
             return list(unique.values())[:limit]
         most *= 2
@@ -85,12 +82,10 @@ def _last_sessions(replica: Replica, limit: int, subscriber: str | None) -> list
 
 def _ran_for(replica: Replica, subscriber: str) -> str:
     """Return the condition of a subscriber's sessions: also of those that it had before it was moved to its root."""
-    info = replica.info()
     subids = {
-        row["subid"]
-        for row in replica.subscriptions()
-        if row["replid"] != info.replid
-        and os.path.realpath(subscriber_root(replica, info, row)) == subscriber
+        row.subid
+        for row in replica.relations()
+        if os.path.realpath(subscriber_root(replica, row)) == subscriber
     }
     conditions = [f"subscriber = {text_literal(subscriber)}"]
     if subids:
@@ -98,46 +93,37 @@ def _ran_for(replica: Replica, subscriber: str) -> str:
     return " or ".join(conditions)
 
 
-def _rows_of(replica: Replica, table: SystemTable, ids: Sequence[str], since: str) -> list[Row]:
+def _rows_of(replica: Replica, table: TypedTable[RowT], ids: Sequence[str], since: str) -> list[RowT]:
     chosen = ", ".join(text_literal(session_id) for session_id in ids)
     return replica.control.rows(table, where=f"{since} and session_id in ({chosen})")
 
 
-def _by_session(rows: Iterable[Row]) -> defaultdict[str, list[Row]]:
-    grouped: defaultdict[str, list[Row]] = defaultdict(list)
-    for row in rows:
-        grouped[row["session_id"]].append(row)
-    return grouped
-
-
-def _record(row: Row, articles: list[Row], messages: list[Row]) -> SessionRecord:
-    told = sorted(messages, key=lambda message: message["timestamp"], reverse=True)
+def _record(
+    row: SessionRow, articles: Iterable[ArticleHistoryRow], messages: Iterable[HistoryRow]
+) -> SessionRecord:
+    told = sorted(messages, key=lambda message: message.timestamp or row.start_time, reverse=True)
     return SessionRecord(
-        row["session_id"],
-        row["publication"],
-        row["subscriber"],
-        row["start_time"],
-        row["end_time"],
-        float(row["duration"] or 0.0),
-        _RUNSTATUS.get(row["runstatus"], str(row["runstatus"])),
-        _counts(row, "upload_"),
-        _counts(row, "download_"),
+        row.session_id,
+        row.publication,
+        row.subscriber,
+        row.start_time,
+        row.end_time,
+        row.duration,
+        _RUNSTATUS.get(row.runstatus, str(row.runstatus)),
+        PhaseCounts(row.upload_inserts, row.upload_updates, row.upload_deletes, row.upload_conflicts),
+        PhaseCounts(row.download_inserts, row.download_updates, row.download_deletes, row.download_conflicts),
         _articles(articles),
-        tuple(dict.fromkeys(message["comments"] for message in told if message["comments"])),
+        tuple(dict.fromkeys(message.comments for message in told if message.comments)),
     )
 
 
-def _articles(rows: list[Row]) -> tuple[ArticleCounts, ...]:
+def _articles(rows: Iterable[ArticleHistoryRow]) -> tuple[ArticleCounts, ...]:
     phases: dict[str, dict[int, PhaseCounts]] = {}
     for row in rows:
-        phases.setdefault(row["article_name"], {})[row["phase_id"]] = _counts(row, "")
+        counts = PhaseCounts(row.inserts, row.updates, row.deletes, row.conflicts)
+        phases.setdefault(row.article_name, {})[row.phase_id] = counts
     none = PhaseCounts()
     return tuple(
         ArticleCounts(name, counts.get(Phase.UPLOAD, none), counts.get(Phase.DOWNLOAD, none))
         for name, counts in sorted(phases.items())
     )
-
-
-def _counts(row: Row, prefix: str) -> PhaseCounts:
-    names = ("inserts", "updates", "deletes", "conflicts")
-    return PhaseCounts(*(int(row[f"{prefix}{name}"] or 0) for name in names))

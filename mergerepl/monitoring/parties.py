@@ -3,31 +3,25 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from mergerepl.changes import PUBLISHER
 from mergerepl.errors import ConfigurationError, MergeReplError, StoreError
 from mergerepl.model.article import PublishedArticle
-from mergerepl.store.control import Row
-from mergerepl.store.replica import Replica, ReplicaInfo
-from mergerepl.systables.catalog import SubscriptionState
+from mergerepl.store.replica import Replica
+from mergerepl.systables.catalog import SubscriptionRow
 
 
-def others(replica: Replica, info: ReplicaInfo) -> list[Row]:
-    """Return a replica's rows of sysmergesubscriptions about other replicas, dropped ones left out."""
-    return [
-        row
-        for row in replica.subscriptions()
-        if row["replid"] != info.replid and row["status"] != SubscriptionState.DELETED
-    ]
+def others(replica: Replica, pubid: str | None = None) -> list[SubscriptionRow]:
+    """Return a replica's rows of sysmergesubscriptions about other replicas, those that have ended left out."""
+    return [row for row in replica.relations(pubid) if not row.is_ended]
 
 
-def subscriber_root(replica: Replica, info: ReplicaInfo, other: Row) -> str:
+def subscriber_root(replica: Replica, other: SubscriptionRow) -> str:
     """Return the subscriber's root of a subscription, at whichever end it is asked for."""
-    return str(other["subscriber_server"]) if info.role == PUBLISHER else str(replica.root)
+    return other.subscriber_server if replica.publishes(other.pubid) else str(replica.root)
 
 
 def publication_name(replica: Replica, pubid: str) -> str:
     """Return a publication's name, its id if the replica does not know it any more."""
-    names = {row["pubid"]: str(row["name"]) for row in replica.publications}
+    names = {row.pubid: row.name for row in replica.publications}
     return names.get(pubid, pubid)
 
 
@@ -46,18 +40,16 @@ def members(replica: Replica, pubid: str, *, asking: str | None = None) -> tuple
     The asked replica is among them. A subscriber knows the others only through its publisher, which may not know yet
     where a subscriber that is `asking` (a replica's id) was moved to.
     """
-    info = replica.info()
-    known = [row for row in others(replica, info) if row["pubid"] == pubid]
-    ends = {str(row["subscriber_server"]): row["replid"] for row in known}
+    ends = {row.subscriber_server: row.replid for row in others(replica, pubid)}
     reached = {root: reachable(root, replid) for root, replid in ends.items()}
     found = [each for each in reached.values() if each is not None]
     missing = [root for root, each in reached.items() if each is None and ends[root] != asking]
-    if info.role == PUBLISHER:
+    if replica.publishes(pubid):
         return [replica, *found], missing
     if not found:
         return [replica], missing
     try:
-        all_, missing = members(found[0], pubid, asking=info.replid)
+        all_, missing = members(found[0], pubid, asking=replica.info().replid)
     except StoreError:
         # Who the others are is not to be read; what is wrong is told with the publisher.
         return [found[0], replica], missing
@@ -69,7 +61,7 @@ def article_named(replica: Replica, name: str, publication: str | None) -> Publi
 
     Raises: ConfigurationError naming the articles there are, or the publications if several have it.
     """
-    pubid = replica.publication(publication)["pubid"] if publication is not None else None
+    pubid = replica.publication(publication).pubid if publication is not None else None
     articles = [article for article in replica.articles if pubid in (None, article.pubid)]
     chosen = [article for article in articles if article.name == name]
     if len(chosen) == 1:

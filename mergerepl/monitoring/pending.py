@@ -1,17 +1,16 @@
 """`mergerepl pending`: the changes that wait for the next sync, per subscription, article and direction."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 
-from mergerepl.changes import PUBLISHER
 from mergerepl.errors import StoreError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.results import PendingArticle, PendingSubscription
 from mergerepl.monitoring.parties import others, publication_name, reachable, subscriber_root
 from mergerepl.monitoring.waiting import uncaptured, unsent_generations
-from mergerepl.store.control import Row
-from mergerepl.store.replica import Replica, ReplicaInfo
-from mergerepl.systables.catalog import SubscriptionState
+from mergerepl.store.replica import Replica
+from mergerepl.systables.catalog import SubscriptionRow
+from mergerepl.systables.replinfo import ReplicaInfo
 
 UPLOAD = "upload"
 DOWNLOAD = "download"
@@ -31,7 +30,7 @@ def pending_changes(root: Path, *, table_problems: TableProblems) -> tuple[Pendi
     """
     replica = Replica(root).require()
     info = replica.info()
-    active = (row for row in others(replica, info) if row["status"] == SubscriptionState.ACTIVE)
+    active = (row for row in others(replica) if row.is_active)
     told: dict[tuple[Path, int], Sequence[str]] = {}
 
     def problems(source: Replica, article: PublishedArticle) -> Sequence[str]:
@@ -45,33 +44,33 @@ def pending_changes(root: Path, *, table_problems: TableProblems) -> tuple[Pendi
 
 
 def _subscription(
-    replica: Replica, info: ReplicaInfo, row: Row, table_problems: TableProblems
+    replica: Replica, info: ReplicaInfo, row: SubscriptionRow, table_problems: TableProblems
 ) -> PendingSubscription:
     """Return the article counts of the asked replica's own direction, then of the other one."""
-    other = reachable(row["subscriber_server"], row["replid"])
-    away, back = (DOWNLOAD, UPLOAD) if info.role == PUBLISHER else (UPLOAD, DOWNLOAD)
+    other = reachable(row.subscriber_server, row.replid)
+    away, back = (DOWNLOAD, UPLOAD) if replica.publishes(row.pubid) else (UPLOAD, DOWNLOAD)
     theirs: list[PendingArticle] = []
-    held: Sequence[Row] | None = None
+    held: Collection[str] | None = None
     problem = None
     if other is None:
         problem = (
-            f"Replica '{row['subscriber_server']}' is out of reach: nobody knows what waits there. Check the "
+            f"Replica '{row.subscriber_server}' is out of reach: nobody knows what waits there. Check the "
             "path, or ask again when it is back."
         )
     else:
-        own = replica.genhistory()
+        own = _guids(replica)
         try:
-            held, their_info = other.genhistory(), other.info()
-            for each in others(other, their_info):
-                if (each["subid"], each["replid"]) == (row["subid"], info.replid):
+            held, their_info = _guids(other), other.info()
+            for each in others(other):
+                if (each.subid, each.replid) == (row.subid, info.replid):
                     theirs += _direction(back, other, their_info, each, own, table_problems)
         except StoreError as error:
             # What is wrong there says nothing against the other subscriptions.
             problem = error.message
     articles = [*_direction(away, replica, info, row, held, table_problems), *theirs]
     return PendingSubscription(
-        publication_name(replica, row["pubid"]),
-        subscriber_root(replica, info, row),
+        publication_name(replica, row.pubid),
+        subscriber_root(replica, row),
         tuple(articles),
         problem,
     )
@@ -81,21 +80,25 @@ def _direction(
     direction: str,
     source: Replica,
     info: ReplicaInfo,
-    row: Row,
-    held: Sequence[Row] | None,
+    row: SubscriptionRow,
+    held: Collection[str] | None,
     table_problems: TableProblems,
 ) -> Iterator[PendingArticle]:
-    """Yield what waits at a source; `held` is the destination's genhistory, if it can be asked."""
-    articles = source.articles_of(row["pubid"])
+    """Yield what waits at a source; `held` are the generations that the destination has, if it can be asked."""
+    articles = source.articles_of(row.pubid)
     waiting = unsent_generations(source, row, articles, held=held)
     for article in articles:
-        generations = [each for each in waiting if each["art_nick"] == article.nickname]
+        generations = [each for each in waiting if each.art_nick == article.nickname]
         found = uncaptured(source, article, info)
         yield PendingArticle(
             article.name,
             direction,
             len(generations),
-            sum(each["changecount"] for each in generations),
+            sum(each.changecount for each in generations),
             found.commits,
             found.problem or " ".join(table_problems(source, article)) or None,
         )
+
+
+def _guids(replica: Replica) -> Collection[str]:
+    return {generation.guidsrc for generation in replica.genhistory()}

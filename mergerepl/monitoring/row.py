@@ -20,8 +20,9 @@ from mergerepl.rows.arrow_values import python_values
 from mergerepl.rows.rowguid import KeyValue, base_type, key_value, rowguid_of
 from mergerepl.store.captured_table import require_columns
 from mergerepl.store.control import Row, column_names, quoted, read_rows, text_literal, timestamp_literal
-from mergerepl.store.replica import Replica, ReplicaInfo
+from mergerepl.store.replica import Replica
 from mergerepl.systables import contents
+from mergerepl.systables.replinfo import ReplicaInfo
 
 log = logging.getLogger(__name__)
 

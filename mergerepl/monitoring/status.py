@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from enum import IntEnum
 from pathlib import Path
 
-from mergerepl.changes import PUBLISHER
+from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.errors import MergeReplError, StoreError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.publication import Tracking
@@ -12,10 +12,11 @@ from mergerepl.model.results import ArticleStatus, ReplicaStatus, SubscriptionSt
 from mergerepl.monitoring.parties import others, publication_name, subscriber_root
 from mergerepl.monitoring.waiting import NO_VERSION, Uncaptured, uncaptured, unsent_generations
 from mergerepl.store.changeset import MANIFEST
-from mergerepl.store.control import Row, count_rows
-from mergerepl.store.replica import Replica, ReplicaInfo
+from mergerepl.store.control import count_rows
+from mergerepl.store.replica import Replica
 from mergerepl.systables import conflicts_info
-from mergerepl.systables.catalog import SubscriberKind, SubscriptionState, SyncStatus
+from mergerepl.systables.catalog import SubscriberKind, SubscriptionRow, SubscriptionState, SyncStatus
+from mergerepl.systables.replinfo import ReplicaInfo
 
 
 def replica_status(
@@ -31,10 +32,11 @@ def replica_status(
     """
     replica = Replica(root).require()
     info = replica.info()
-    rows = others(replica, info)
+    rows = others(replica)
+    published = [row.pubid for row in replica.published]
     # The tables of a subscription that has ended are the user's own again, and may be gone.
-    subscribed = {row["pubid"] for row in rows}
-    articles = [each for each in replica.articles if info.role == PUBLISHER or each.pubid in subscribed]
+    part = {*published, *(row.pubid for row in rows)}
+    articles = [each for each in replica.articles if each.pubid in part]
     looks = [(article, uncaptured(replica, article, info)) for article in articles]
     problems: list[str] = []
     for article, look in looks:
@@ -46,7 +48,7 @@ def replica_status(
     subscriptions = []
     for row in rows:
         try:
-            unsent = len(unsent_generations(replica, row, replica.articles_of(row["pubid"]), held=None))
+            unsent = len(unsent_generations(replica, row, replica.articles_of(row.pubid), held=None))
         except MergeReplError as error:
             unsent = 0
             problems.append(error.message)
@@ -56,7 +58,7 @@ def replica_status(
         str(replica.root),
         info.replid,
         info.nickname,
-        info.role,
+        PUBLISHER if published else SUBSCRIBER,
         tuple(_article(article, info, look) for article, look in looks),
         tuple(subscriptions),
         conflicts,
@@ -80,19 +82,21 @@ def _article(article: PublishedArticle, info: ReplicaInfo, look: Uncaptured) -> 
     )
 
 
-def _subscription(replica: Replica, info: ReplicaInfo, row: Row, unsent: int) -> SubscriptionStatus:
+def _subscription(
+    replica: Replica, info: ReplicaInfo, row: SubscriptionRow, unsent: int
+) -> SubscriptionStatus:
     return SubscriptionStatus(
-        publication_name(replica, row["pubid"]),
-        subscriber_root(replica, info, row),
-        _word(SubscriberKind, row["subscriber_type"]),
-        float(row["priority"] or 0.0),
-        _word(SubscriptionState, row["status"]),
-        row["sentgen"] or 0,
-        row["recgen"] or 0,
+        publication_name(replica, row.pubid),
+        subscriber_root(replica, row),
+        _word(SubscriberKind, row.subscriber_type),
+        row.priority,
+        _word(SubscriptionState, row.status),
+        row.sentgen,
+        row.recgen,
         unsent,
-        row["last_sync_date"],
-        _word(SyncStatus, row["last_sync_status"] or 0),
-        row["last_sync_summary"] or "",
+        row.last_sync_date,
+        _word(SyncStatus, row.last_sync_status),
+        row.last_sync_summary,
     )
 
 

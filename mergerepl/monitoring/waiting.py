@@ -1,6 +1,6 @@
 """What waits at a replica: commits not captured yet, generations not sent yet. Told without an engine."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,8 +8,10 @@ from enumeration.generations import generations_to_send, make_generation
 from mergerepl.delta.log import Commit, commits, head_version, is_delta_table
 from mergerepl.errors import MergeReplError
 from mergerepl.model.article import PublishedArticle
-from mergerepl.store.control import Row
-from mergerepl.store.replica import Replica, ReplicaInfo
+from mergerepl.store.replica import Replica
+from mergerepl.systables.catalog import SubscriptionRow
+from mergerepl.systables.genhistory import Generation
+from mergerepl.systables.replinfo import ReplicaInfo
 
 NO_VERSION = -1
 
@@ -74,24 +76,24 @@ def _recreated(article: PublishedArticle, info: ReplicaInfo, found: Iterable[Com
 
 def unsent_generations(
     replica: Replica,
-    other: Row,
+    other: SubscriptionRow,
     articles: Iterable[PublishedArticle],
     *,
-    held: Sequence[Row] | None,
-) -> list[Row]:
+    held: Collection[str] | None,
+) -> list[Generation]:
     """Return the generations with changes, open ones too, that a replica has yet to send to another.
 
     Args:
         replica: The source.
         other: Its row of sysmergesubscriptions about the destination.
         articles: The articles in question.
-        held: The destination's genhistory; None if it is not asked.
+        held: Guids of the generations that the destination has; None if it is not asked.
     """
     waiting = generations_to_send(
         make_generation(replica.genhistory()),
         held or (),
-        from_generation_exclusive=other["sentgen"] or 0,
-        destination_nickname=other["replnickname"] if held is None else None,
+        from_generation_exclusive=other.sentgen,
+        destination_nickname=other.replnickname if held is None else None,
         tablenicks=[article.nickname for article in articles],
     )
-    return [row for row in waiting if row["changecount"]]
+    return [row for row in waiting if row.changecount]

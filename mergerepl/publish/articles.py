@@ -19,7 +19,7 @@ from mergerepl.publish.replica_state import note_captured
 from mergerepl.publish.rows import article_row
 from mergerepl.publish.system_tables import add_image_columns, create_conflict_table
 from mergerepl.publish.work import Step, Work
-from mergerepl.store.control import ControlPlane
+from mergerepl.store.replica import Replica
 from mergerepl.systables import catalog
 from mergerepl.systables.conflicts_info import conflict_table_name
 
@@ -31,7 +31,6 @@ class NewArticle:
     article: Article
     table: TableFacts
     nickname: int
-    source_table: str
 
     @property
     def fields(self) -> list[Field]:
@@ -77,12 +76,11 @@ def _publish(work: Work, new: NewArticle) -> None:
     failpoint("publish.after_system_tables")
     note_captured(root, {new.nickname: (table.path, captured, table.metadata.table_id)})
     failpoint("publish.after_captured")
-    control = ControlPlane(root)
+    control = Replica(root).control
     row = article_row(
         work.publication, new.article, table, pubid=work.pubid, artid=str(uuid.uuid4()), nickname=new.nickname
     )
-    rows = control.rows(catalog.ARTICLES)
-    control.replace(catalog.ARTICLES, [*rows, {**row, "source_table": new.source_table}])
+    control.replace(catalog.ARTICLES, [*control.rows(catalog.ARTICLES), row])
     failpoint("publish.after_article")
 
 
@@ -112,7 +110,5 @@ def _check_again(work: Work, new: NewArticle, captured: int) -> None:
 
 def unpublish(root: Path, artid: str) -> None:
     """Take an article out of the publication. Its table keeps the feed; the nickname is not reused."""
-    control = ControlPlane(root)
-    control.replace(
-        catalog.ARTICLES, [row for row in control.rows(catalog.ARTICLES) if row["artid"] != artid]
-    )
+    control = Replica(root).control
+    control.replace(catalog.ARTICLES, [row for row in control.rows(catalog.ARTICLES) if row.artid != artid])

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,15 +22,29 @@ from mergerepl.publish.replica_state import (
     note_captured,
     same_place,
 )
-from mergerepl.publish.rows import article_settings, definition, publication_settings, subscription_settings
+from mergerepl.publish.rows import (
+    Columns,
+    article_settings,
+    definition,
+    publication_settings,
+    subscription_settings,
+)
 from mergerepl.publish.unfinished import article_table, drop_unfinished
 from mergerepl.publish.unsent import unsent_changes
 from mergerepl.publish.work import Step, Work
 from mergerepl.store.captured_table import table_gone
-from mergerepl.store.control import ControlPlane, Row, edited_table
+from mergerepl.store.control import edited_table
+from mergerepl.store.replica import Replica
 from mergerepl.systables import catalog
-from mergerepl.systables.catalog import SubscriberKind, SubscriptionState, SyncKind
-from mergerepl.systables.table import SystemTable
+from mergerepl.systables.catalog import (
+    ArticleRow,
+    PublicationRow,
+    SubscriberKind,
+    SubscriptionRow,
+    SubscriptionState,
+    SyncKind,
+)
+from mergerepl.systables.table import RowT, TypedTable
 
 _PUBLISH_ANEW = (
     "take all subscriptions and then the article out of the file, running `mergerepl apply` after each, and put them "
@@ -37,16 +52,16 @@ _PUBLISH_ANEW = (
 )
 
 
-def check_article_unchanged(article: Article, row: Row) -> None:
+def check_article_unchanged(article: Article, row: ArticleRow) -> None:
     """Refuse what cannot change while replicas hold metadata by it.
 
     Raises: PublicationError naming the setting, its value then and now.
     """
     wanted: dict[str, tuple[Any, Any]] = {
-        "table": (row["source_table"], os.path.normpath(article.table)),
-        "key": (list(row["key_columns"]), list(article.identity)),
-        "rowguid": (row["rowguid_column"], article.rowguid),
-        "tracking": ("column" if row["column_tracking"] else "row", article.tracking.value),
+        "table": (row.source_table, os.path.normpath(article.table)),
+        "key": (list(row.key_columns), list(article.identity)),
+        "rowguid": (row.rowguid_column, article.rowguid),
+        "tracking": ("column" if row.column_tracking else "row", article.tracking.value),
         "columns": (_columns(row), _wanted_columns(article)),
     }
     for name, (before, now) in wanted.items():
@@ -58,8 +73,8 @@ def check_article_unchanged(article: Article, row: Row) -> None:
             )
 
 
-def _columns(row: Row) -> list[str] | None:
-    return sorted(row["published_columns"]) if row["vertical_partition"] else None
+def _columns(row: ArticleRow) -> list[str] | None:
+    return sorted(row.published_columns) if row.vertical_partition else None
 
 
 def _wanted_columns(article: Article) -> list[str] | None:
@@ -72,15 +87,15 @@ def _shown(value: object) -> str:
     return f"[{', '.join(map(str, value))}]" if isinstance(value, list) else f"'{value}'"
 
 
-def check_subscription_unchanged(publisher: Path, subscription: Subscription, row: Row) -> None:
+def check_subscription_unchanged(publisher: Path, subscription: Subscription, row: SubscriptionRow) -> None:
     """Refuse a change of a subscription's type: what is won by priority already was won by the old one.
 
     Raises: PublicationError; StoreError if the publisher's row has no known type.
     """
-    if row["subscriber_type"] not in list(SubscriberKind):
-        path = ControlPlane(publisher).path(catalog.SUBSCRIPTIONS.name)
-        raise edited_table(path, f"has {row['subscriber_type']} in column 'subscriber_type'")
-    before = SubscriberKind(row["subscriber_type"]).name.lower()
+    if row.subscriber_type not in list(SubscriberKind):
+        path = Replica(publisher).control.path(catalog.SUBSCRIPTIONS.name)
+        raise edited_table(path, f"has {row.subscriber_type} in column 'subscriber_type'")
+    before = SubscriberKind(row.subscriber_type).name.lower()
     if before != subscription.type.value:
         raise PublicationError(
             f"Subscriber '{subscription.subscriber}': `type` was {before} and is {subscription.type.value} "
@@ -90,17 +105,21 @@ def check_subscription_unchanged(publisher: Path, subscription: Subscription, ro
         )
 
 
-def update_rows(root: Path, table: SystemTable, change: Row, **where: object) -> None:
+def update_rows(root: Path, table: TypedTable[RowT], change: Columns, **where: object) -> None:
     """Change columns of the rows with these values, in one commit."""
-    control = ControlPlane(root)
+    control = Replica(root).control
     rows = control.rows(table)
-    changed = [{**row, **change} if all(row[n] == v for n, v in where.items()) else row for row in rows]
+
+    def is_meant(row: RowT) -> bool:
+        return all(getattr(row, name) == value for name, value in where.items())
+
+    changed = [replace(row, **change) if is_meant(row) else row for row in rows]
     if changed != rows:
         control.replace(table, changed)
 
 
 def _update_everywhere(
-    replicas: Sequence[ReplicaState], table: SystemTable, change: Row, **where: object
+    replicas: Sequence[ReplicaState], table: TypedTable[RowT], change: Columns, **where: object
 ) -> None:
     """Change rows at all replicas, the publisher (the first) last: by its rows the next `apply` goes on."""
     for replica in reversed(replicas):
@@ -108,19 +127,22 @@ def _update_everywhere(
         failpoint("change.after_replica")
 
 
-def _differing(rows: Sequence[Row], wanted: Row) -> Row:
+def _differing(rows: Sequence[object], wanted: Columns) -> Columns:
     """Return what one of the rows does not say; a change that was cut short reached some replicas only."""
-    return {name: value for name, value in wanted.items() if any(row[name] != value for row in rows)}
+    return {name: value for name, value in wanted.items() if any(getattr(row, name) != value for row in rows)}
 
 
-def _told(rows: Sequence[Row], change: Row) -> str:
-    before = {name: next(r[name] for r in rows if r[name] != value) for name, value in change.items()}
+def _told(rows: Sequence[object], change: Columns) -> str:
+    before = {
+        name: next(former for row in rows if (former := getattr(row, name)) != value)
+        for name, value in change.items()
+    }
     return ", ".join(f"{name} {before[name]} → {value}" for name, value in change.items())
 
 
 def publication_steps(work: Work, replicas: Sequence[ReplicaState]) -> list[Step]:
     """Return the step that changes retention or conflict logging, if the file changed them."""
-    rows = [row for replica in replicas for row in replica.publications if row["pubid"] == work.pubid]
+    rows = [row for replica in replicas for row in replica.publications if row.pubid == work.pubid]
     change = _differing(rows, publication_settings(work.publication))
     if not change:
         return []
@@ -128,12 +150,14 @@ def publication_steps(work: Work, replicas: Sequence[ReplicaState]) -> list[Step
     return [Step(PlanStep("change", work.publication.name, _told(rows, change)), run)]
 
 
-def article_steps(articles: Sequence[tuple[Article, Row]], replicas: Sequence[ReplicaState]) -> list[Step]:
+def article_steps(
+    articles: Sequence[tuple[Article, ArticleRow]], replicas: Sequence[ReplicaState]
+) -> list[Step]:
     """Return a step for each article whose resolver or resolution changed."""
     steps = []
     for article, known in articles:
-        artid = known["artid"]
-        rows = [row for replica in replicas for row in replica.articles if row["artid"] == artid]
+        artid = known.artid
+        rows = [row for replica in replicas for row in replica.articles if row.artid == artid]
         change = _differing(rows, article_settings(article))
         if change:
             run = partial(_update_everywhere, replicas, catalog.ARTICLES, change, artid=artid)
@@ -142,13 +166,13 @@ def article_steps(articles: Sequence[tuple[Article, Row]], replicas: Sequence[Re
 
 
 def subscription_steps(
-    work: Work, subscription: Subscription, row: Row, subscriber: ReplicaState
+    work: Work, subscription: Subscription, row: SubscriptionRow, subscriber: ReplicaState
 ) -> list[Step]:
     """Return the step that changes priority or host name of a subscription, at both sides."""
     # The subscriber has two rows: about itself and about the publisher. Ending a subscription may have been cut short
     # between the two sides, and the file taken back.
-    ids = {row["subid"], row["pubid"]}
-    rows = [row, *(each for each in subscriber.subscriptions if each["subid"] in ids)]
+    ids = {row.subid, row.pubid}
+    rows = [row, *(each for each in subscriber.subscriptions if each.subid in ids)]
     wanted = {**subscription_settings(subscription), "status": int(SubscriptionState.ACTIVE)}
     change = _differing(rows, wanted)
     if not change:
@@ -158,16 +182,16 @@ def subscription_steps(
         for subid in sorted(ids):
             update_rows(subscriber.root, catalog.SUBSCRIPTIONS, change, subid=subid)
         failpoint("change.between_sides")
-        update_rows(work.publisher, catalog.SUBSCRIPTIONS, change, subid=row["subid"])
+        update_rows(work.publisher, catalog.SUBSCRIPTIONS, change, subid=row.subid)
 
     return [Step(PlanStep("change", subscription.subscriber, _told(rows, change)), run)]
 
 
 def unsubscribe_step(
     work: Work,
-    row: Row,
+    row: SubscriptionRow,
     subscriber: ReplicaState | None,
-    articles: Sequence[Row],
+    articles: Sequence[ArticleRow],
     *,
     staged: Collection[str],
 ) -> Step:
@@ -175,8 +199,8 @@ def unsubscribe_step(
 
     Its detail tells what was never uploaded; `staged` are guids of generations that are, by a step before.
     """
-    is_unfinished = row["status"] == SubscriptionState.INACTIVE
-    is_copied = row["sync_type"] == SyncKind.AUTOMATIC
+    is_unfinished = row.status == SubscriptionState.INACTIVE
+    is_copied = row.sync_type == SyncKind.AUTOMATIC
     detail = "end the subscription; its tables " + (
         "were not finished: removed" if is_unfinished and is_copied else "stay"
     )
@@ -196,15 +220,15 @@ def unsubscribe_step(
 
     def run() -> None:
         if is_unfinished and subscriber is not None:
-            drop_unfinished([article_table(subscriber.root, a) for a in articles], row["subid"])
+            drop_unfinished([article_table(subscriber.root, a) for a in articles], row.subid)
         ended = {"status": int(SubscriptionState.DELETED)}
         if subscriber is not None:
             update_rows(subscriber.root, catalog.SUBSCRIPTIONS, ended, pubid=work.pubid)
             failpoint("unsubscribe.between_sides")
         # The publisher last: what it calls ended no `apply` finishes or cleans up again.
-        update_rows(work.publisher, catalog.SUBSCRIPTIONS, ended, subid=row["subid"])
+        update_rows(work.publisher, catalog.SUBSCRIPTIONS, ended, subid=row.subid)
 
-    return Step(PlanStep("unsubscribe", row["subscriber_server"], detail), run)
+    return Step(PlanStep("unsubscribe", row.subscriber_server, detail), run)
 
 
 def tell_ended_step(work: Work, subscriber: Path) -> Step:
@@ -231,8 +255,8 @@ def told_steps(work: Work, publisher: ReplicaState, subscribers: Sequence[Replic
     """Return a step for each subscriber that the publisher's move was not told, such as those of another file."""
     steps = []
     for subscriber in subscribers:
-        about = [row for row in subscriber.subscriptions if row["replid"] == publisher.repid]
-        known = {str(row["subscriber_server"]) for row in about}
+        about = [row for row in subscriber.subscriptions if row.replid == publisher.repid]
+        known = {str(row.subscriber_server) for row in about}
         before = next((place for place in known if not same_place(Path(place), publisher.root)), None)
         if before is not None:
             run = partial(_note_place, work, subscriber.root, publisher)
@@ -260,15 +284,15 @@ def property_steps(work: Work, replica: ReplicaState) -> list[Step]:
     steps = []
     stated = {article.name for article in work.publication.articles}
     for row in replica.articles_of(work.pubid):
-        if row["name"] not in stated:
+        if row.name not in stated:
             continue
-        path = replica.root / row["source_table"]
+        path = replica.root / row.source_table
         if not is_delta_table(path):
-            raise table_gone(row["name"], path, replica.root, is_publisher=replica.root == work.publisher)
+            raise table_gone(row.name, path, replica.root, is_publisher=replica.root == work.publisher)
         table = read_table_facts(path)
         properties = missing_properties(table, work.retention)
         if properties:
-            mark = work.mark(f"properties of {row['name']} at {replica.root}")
+            mark = work.mark(f"properties of {row.name} at {replica.root}")
 
             def run(table: Any = table, properties: dict[str, str] = properties, mark: Any = mark) -> None:
                 set_properties(work.spark, table, properties, mark)
@@ -278,11 +302,11 @@ def property_steps(work: Work, replica: ReplicaState) -> list[Step]:
 
 
 def definition_step(
-    work: Work, row: Row | None, replicas: Sequence[ReplicaState], *, is_alone: bool
+    work: Work, row: PublicationRow | None, replicas: Sequence[ReplicaState], *, is_alone: bool
 ) -> list[Step]:
     """Return the step that stores the file as applied: the last one, which makes a new publication active."""
     wanted = definition(work.publication)
-    if row is not None and row["definition"] == wanted and row["status"] == 1:
+    if row is not None and row.definition == wanted and row.status == 1:
         return []
 
     def run() -> None:
@@ -304,7 +328,7 @@ def definition_step(
     return [Step(PlanStep("record", work.publication.name, detail), run)]
 
 
-def check_uncaptured(work: Work, articles: Sequence[Row]) -> dict[int, TableFacts]:
+def check_uncaptured(work: Work, articles: Sequence[ArticleRow]) -> dict[int, TableFacts]:
     """Check the tables of a publication without subscribers as a capture would: columns as published, real keys.
 
     Returns: Nickname -> the table at the version that was checked.
@@ -313,13 +337,13 @@ def check_uncaptured(work: Work, articles: Sequence[Row]) -> dict[int, TableFact
     """
     found = {}
     for article in articles:
-        found[article["nickname"]] = table = read_table_facts(work.publisher / article["source_table"])
+        found[article.nickname] = table = read_table_facts(work.publisher / article.source_table)
         _check_columns(article, table)
         _check_keys(work, article, table)
     return found
 
 
-def skip_to_head(work: Work, articles: Sequence[Row], checked: Mapping[int, TableFacts]) -> None:
+def skip_to_head(work: Work, articles: Sequence[ArticleRow], checked: Mapping[int, TableFacts]) -> None:
     """Take the publisher's tables as they are now for captured: nobody else has rows of them yet.
 
     Args:
@@ -331,34 +355,34 @@ def skip_to_head(work: Work, articles: Sequence[Row], checked: Mapping[int, Tabl
     """
     tables = {}
     for article in articles:
-        table = read_table_facts(work.publisher / article["source_table"])
+        table = read_table_facts(work.publisher / article.source_table)
         _check_columns(article, table)
-        before = checked[article["nickname"]].version
+        before = checked[article.nickname].version
         since = commits(table.path, from_version_exclusive=before, through_version_inclusive=table.version)
         if any(commit.is_user_change for commit in since):
             _check_keys(work, article, table)
-        tables[article["nickname"]] = table.path, table.version, table.metadata.table_id
+        tables[article.nickname] = table.path, table.version, table.metadata.table_id
     note_captured(work.publisher, tables)
 
 
-def _check_columns(article: Row, table: TableFacts) -> None:
+def _check_columns(article: ArticleRow, table: TableFacts) -> None:
     types = {field["name"]: ddl_of(field["type"]) for field in table.fields}
-    published = dict(zip(article["published_columns"], article["published_types"], strict=True))
+    published = dict(zip(article.published_columns, article.published_types, strict=True))
     generated = {name: text for name, text in table.generated_columns.items() if name in published}
     if (
         any(types.get(name) != type_ for name, type_ in published.items())
-        or (not article["vertical_partition"] and len(types) != len(published))
-        or generated != dict(article["generated_columns"] or {})
+        or (not article.vertical_partition and len(types) != len(published))
+        or generated != dict(article.generated_columns)
     ):
         raise columns_changed(article, table)
 
 
-def columns_changed(article: Row, table: TableFacts) -> PublicationError:
+def columns_changed(article: ArticleRow, table: TableFacts) -> PublicationError:
     """Return the error that a published table has not the columns any more with which it was published."""
     return PublicationError(
-        f"Article '{article['name']}': the columns of table '{table.path}' changed since it was published. Undo that; or "
+        f"Article '{article.name}': the columns of table '{table.path}' changed since it was published. Undo that; or "
         f"{_PUBLISH_ANEW}.",
-        article=article["name"],
+        article=article.name,
         table=str(table.path),
     )
 
@@ -378,27 +402,27 @@ def published_anew_otherwise(*errors: type[MergeReplError]) -> Iterator[None]:
         ) from error
 
 
-def check_copied(work: Work, articles: Sequence[Row]) -> None:
+def check_copied(work: Work, articles: Sequence[ArticleRow]) -> None:
     """Check that copies of published tables would take and keep their values, also those written since they were published.
 
     Raises: PublicationError naming the column and up to three keys.
     """
     for article in articles:
-        table = read_table_facts(work.publisher / article["source_table"])
-        names = article["published_columns"]
+        table = read_table_facts(work.publisher / article.source_table)
+        names = article.published_columns
         if any(table.may_hold_uncopied(name) for name in names):
             from mergerepl.publish.check_rows import check_texts
 
-            work.progress.step("check", article=article["name"])
+            work.progress.step("check", article=article.name)
             check_texts(work.spark, _stated(work, article), table)
 
 
-def _check_keys(work: Work, row: Row, table: TableFacts) -> None:
+def _check_keys(work: Work, row: ArticleRow, table: TableFacts) -> None:
     from mergerepl.publish.check_rows import check_rows
 
-    work.progress.step("check", article=row["name"])
+    work.progress.step("check", article=row.name)
     check_rows(work.spark, _stated(work, row), table)
 
 
-def _stated(work: Work, row: Row) -> Article:
-    return next(article for article in work.publication.articles if article.name == row["name"])
+def _stated(work: Work, row: ArticleRow) -> Article:
+    return next(article for article in work.publication.articles if article.name == row.name)

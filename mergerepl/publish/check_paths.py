@@ -223,7 +223,7 @@ def _check_one_replica(publication: Publication, publisher: Path) -> None:
 
 
 def _subscriber_path(article: Article) -> str:
-    return subscriber_path({"name": article.name, "source_table": article.table})
+    return subscriber_path(article.name, article.table)
 
 
 def _overlap(one: Path, other: Path) -> bool:

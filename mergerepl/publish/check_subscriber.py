@@ -13,20 +13,19 @@ from mergerepl.publish.check_article import column_problem, table_problem
 from mergerepl.publish.replica_state import ReplicaState
 from mergerepl.publish.unfinished import article_table, check_unwritten, is_unfinished, is_vacant
 from mergerepl.publish.work import Work
-from mergerepl.store.control import Row
 from mergerepl.store.lease import check_not_held
-from mergerepl.systables.catalog import SubscriptionState
+from mergerepl.systables.catalog import ArticleRow, SubscriptionRow, SubscriptionState, relations
 from mergerepl.systables.table import FOLDER
 
 
-def check_was_ours(publisher: ReplicaState, subscriber: ReplicaState, row: Row | None) -> None:
+def check_was_ours(publisher: ReplicaState, subscriber: ReplicaState, row: SubscriptionRow | None) -> None:
     """Check that a replica at the subscriber's root is this publisher's, and is still there if it was.
 
     Raises: PublicationError.
     """
     root = subscriber.root
     if subscriber.info is None:
-        if row is not None and row["status"] == SubscriptionState.ACTIVE:
+        if row is not None and row.is_active:
             raise PublicationError(
                 f"Subscriber '{root}' has lost its replica: there are no system tables below it. If the "
                 "folder is elsewhere or not mounted, bring it back. To initialise it anew, take the "
@@ -37,28 +36,24 @@ def check_was_ours(publisher: ReplicaState, subscriber: ReplicaState, row: Row |
         return
     # A subscription that was cut short before its replica was made has an id that no replica got: another
     # publication's may have come there since.
-    is_known_by = row is not None and row["status"] != SubscriptionState.INACTIVE
-    if row is not None and is_known_by and row["replid"] != subscriber.repid:
+    is_known_by = row is not None and row.status != SubscriptionState.INACTIVE
+    if row is not None and is_known_by and row.replid != subscriber.repid:
         raise PublicationError(
             f"Subscriber '{root}' is another replica than the one subscribed from there (it is "
-            f"{subscriber.repid}, the subscription {row['subid']} is of {row['replid']}). Bring the right "
+            f"{subscriber.repid}, the subscription {row.subid} is of {row.replid}). Bring the right "
             "folder back, or take the subscription out of the file, run `mergerepl apply`, and put it in "
             "again.",
             replica=str(root),
         )
-    if subscriber.info["role"] == "publisher":
+    if any(row.is_published_by(subscriber.repid) for row in subscriber.publications):
         raise PublicationError(
             f"'{root}' is a publisher; this version of mergerepl cannot make a publisher a subscriber. Give "
             "a folder of its own.",
             replica=str(root),
         )
-    publishers = {
-        r["replid"]: r["subscriber_server"]
-        for r in subscriber.subscriptions
-        if r["replid"] != subscriber.repid
-    }
+    publishers = {r.replid: r.subscriber_server for r in relations(subscriber.subscriptions)}
     others = {replid: server for replid, server in publishers.items() if replid != publisher.repid}
-    is_known = any(r["replid"] == subscriber.repid for r in publisher.subscriptions)
+    is_known = any(r.replid == subscriber.repid for r in publisher.subscriptions)
     if publisher.repid in publishers and not is_known:
         # Rows of subscriptions that have ended stay. The nickname of this one may be another's by now.
         raise PublicationError(
@@ -101,21 +96,21 @@ def check_no_session_open(publisher: ReplicaState, subscriber: Path) -> None:
         )
 
 
-def check_target(publisher: Path, subscription: Subscription, article: Row, subid: str | None) -> None:
+def check_target(publisher: Path, subscription: Subscription, article: ArticleRow, subid: str | None) -> None:
     """Check that an article can be put there: nothing is in its place; or, without a snapshot, its like.
 
     Raises: PublicationError.
     """
     table = article_table(Path(subscription.subscriber), article)
     if subscription.sync_type is SyncType.NONE:
-        source = read_table_facts(publisher / article["source_table"])
+        source = read_table_facts(publisher / article.source_table)
         root = Path(os.path.realpath(subscription.subscriber))
         if root not in Path(os.path.realpath(table)).parents:
             raise PublicationError(
-                f"Subscriber '{subscription.subscriber}': the table of article '{article['name']}', '{table}', is a link "
+                f"Subscriber '{subscription.subscriber}': the table of article '{article.name}', '{table}', is a link "
                 f"that leads out of the replica, to '{os.path.realpath(table)}'. Writers there would not be kept apart "
                 "from sessions here. Move the table into the replica's folder.",
-                article=article["name"],
+                article=article.name,
                 replica=subscription.subscriber,
                 table=str(table),
             )
@@ -128,36 +123,34 @@ def check_target(publisher: Path, subscription: Subscription, article: Row, subi
         return
     what = "there is a table already" if is_delta_table(table) else "the place is taken"
     raise PublicationError(
-        f"Subscriber '{subscription.subscriber}': article '{article['name']}' would be copied to '{table}', "
+        f"Subscriber '{subscription.subscriber}': article '{article.name}' would be copied to '{table}', "
         f"but {what}. Move it away; or, if it holds the publisher's rows, say `sync_type: none` in the "
         "subscription.",
-        article=article["name"],
+        article=article.name,
         replica=subscription.subscriber,
         table=str(table),
     )
 
 
-def _facts_of_adopted(article: Row, table: Path, subid: str | None) -> TableFacts:
+def _facts_of_adopted(article: ArticleRow, table: Path, subid: str | None) -> TableFacts:
     # A table that a snapshot left unfinished is not the user's: it will be dropped.
     if not is_delta_table(table) or (subid is not None and is_unfinished(table, subid)):
         raise PublicationError(
-            f"Article '{article['name']}': `sync_type: none` says that '{table}' holds the publisher's rows, "
+            f"Article '{article.name}': `sync_type: none` says that '{table}' holds the publisher's rows, "
             "but there is no Delta table, or only what a snapshot left unfinished. Create it, or leave `sync_type` out: "
             "the rows are then copied from the publisher.",
-            article=article["name"],
+            article=article.name,
             table=str(table),
         )
     try:
         return read_table_facts(table)
     except StoreError as error:
-        raise PublicationError(
-            f"Article '{article['name']}': {error.message}", article=article["name"]
-        ) from error
+        raise PublicationError(f"Article '{article.name}': {error.message}", article=article.name) from error
 
 
-def _check_schema(article: Row, source: TableFacts, table: TableFacts) -> None:
+def _check_schema(article: ArticleRow, source: TableFacts, table: TableFacts) -> None:
     """Check that both tables have the published columns, alike but for their order, and that sessions can write."""
-    for name in article["published_columns"]:
+    for name in article.published_columns:
         ours, theirs = source.field(name), table.field(name)
         if ours is None:
             raise columns_changed(article, source)
@@ -180,7 +173,7 @@ def _check_schema(article: Row, source: TableFacts, table: TableFacts) -> None:
                 "value as NULL there"
             )
             _differ(article, table.path, how)
-    extra = [field["name"] for field in table.fields if field["name"] not in article["published_columns"]]
+    extra = [field["name"] for field in table.fields if field["name"] not in article.published_columns]
     if extra:
         _differ(article, table.path, f"it has the column '{extra[0]}', which is not published")
 
@@ -188,9 +181,9 @@ def _check_schema(article: Row, source: TableFacts, table: TableFacts) -> None:
     if problem is not None:
         why, next_step = problem
         raise PublicationError(
-            f"Article '{article['name']}': `sync_type: none` takes table '{table.path}' as it is, but {why}. "
+            f"Article '{article.name}': `sync_type: none` takes table '{table.path}' as it is, but {why}. "
             f"{next_step}",
-            article=article["name"],
+            article=article.name,
             table=str(table.path),
         )
 
@@ -205,23 +198,23 @@ def _generated(field: Field) -> str:
     return "not generated" if expression is None else f"generated as ({expression})"
 
 
-def _differ(article: Row, table: Path, how: str) -> None:
+def _differ(article: ArticleRow, table: Path, how: str) -> None:
     raise PublicationError(
-        f"Article '{article['name']}': `sync_type: none` needs a table like the publisher's at '{table}', "
+        f"Article '{article.name}': `sync_type: none` needs a table like the publisher's at '{table}', "
         f"but {how}. Change the table, or move it away and leave `sync_type` out: the rows are then copied "
         "from the publisher.",
-        article=article["name"],
+        article=article.name,
         table=str(table),
     )
 
 
-def check_same_rows_now(work: Work, article: Row, root: Path) -> None:
+def check_same_rows_now(work: Work, article: ArticleRow, root: Path) -> None:
     """Check that an adopted table holds the publisher's rows as they are now.
 
     Raises: As `adopt.check_same_rows`.
     """
     from mergerepl.publish.adopt import check_same_rows
 
-    source = read_table_facts(work.publisher / article["source_table"])
+    source = read_table_facts(work.publisher / article.source_table)
     target = read_table_facts(article_table(root, article))
     check_same_rows(work, article, source, source.version, target, target.version)

@@ -7,6 +7,7 @@ until then the next `apply` drops what was made and starts over.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -27,7 +28,7 @@ from mergerepl.publish.replica_state import (
     note_captured,
     read_replica,
 )
-from mergerepl.publish.rows import definition, info_row, publication_row, rows_at_subscriber
+from mergerepl.publish.rows import Columns, definition, publication_row, rows_at_subscriber
 from mergerepl.publish.system_tables import add_image_columns, create_conflict_table, create_replica
 from mergerepl.publish.unfinished import (
     article_table,
@@ -39,10 +40,10 @@ from mergerepl.publish.unfinished import (
 from mergerepl.publish.work import Work
 from mergerepl.snapshot.copy_rows import copy_rows
 from mergerepl.snapshot.replica_table import is_computable, replica_table
-from mergerepl.store.control import ControlPlane, Row
 from mergerepl.store.replica import Replica
 from mergerepl.systables import catalog
-from mergerepl.systables.catalog import SubscriptionState
+from mergerepl.systables.catalog import ArticleRow, SubscriptionRow, SubscriptionState, relations
+from mergerepl.systables.replinfo import ReplicaInfo
 
 
 def initialise(
@@ -55,23 +56,23 @@ def initialise(
     publisher = read_replica(work.publisher)
     row = _subscription(publisher, subid)
     root = Path(subscription.subscriber)
-    articles = [a for a in publisher.articles_of(work.pubid) if artids is None or a["artid"] in artids]
-    mark = initialise_mark(subid, "create", row["replid"])
+    articles = [a for a in publisher.articles_of(work.pubid) if artids is None or a.artid in artids]
+    mark = initialise_mark(subid, "create", row.replid)
     failpoint("initialise.begin")
     _prepare(work, publisher, row, articles, root, mark)
     failpoint("initialise.after_system_tables")
     tables = {}
     for article in articles:
-        work.progress.step("copy", article=article["name"])
+        work.progress.step("copy", article=article.name)
         version, table_id = _article(work, subscription, publisher, article, root, mark)
-        tables[article["nickname"]] = article_table(root, article), version, table_id
+        tables[article.nickname] = article_table(root, article), version, table_id
         failpoint("initialise.after_article")
-    nicknames = [article["nickname"] for article in articles]
-    give_metadata(work, publisher, nicknames, root, row["replnickname"], _step(mark, "metadata"))
+    nicknames = [article.nickname for article in articles]
+    give_metadata(work, publisher, nicknames, root, row.replnickname, _step(mark, "metadata"))
     note_captured(root, tables)
     failpoint("initialise.after_captured")
     if artids is None:
-        _enter_publication(work, root)
+        _enter_publication(work, publisher, root)
     _enter_articles(articles, root)
     failpoint("initialise.after_articles")
     if artids is None:
@@ -81,92 +82,94 @@ def initialise(
         failpoint("initialise.after_active")
 
 
-def _subscription(publisher: ReplicaState, subid: str) -> Row:
-    return next(
-        row for row in publisher.subscriptions if row["subid"] == subid and row["replid"] != publisher.repid
-    )
+def _subscription(publisher: ReplicaState, subid: str) -> SubscriptionRow:
+    return next(row for row in relations(publisher.subscriptions) if row.subid == subid)
 
 
 def _prepare(
-    work: Work, publisher: ReplicaState, row: Row, articles: Sequence[Row], root: Path, mark: CommitMark
+    work: Work,
+    publisher: ReplicaState,
+    row: SubscriptionRow,
+    articles: Sequence[ArticleRow],
+    root: Path,
+    mark: CommitMark,
 ) -> None:
     """Drop what an unfinished run left, and make the system tables that are missing."""
-    drop_unfinished([article_table(root, article) for article in articles], row["subid"])
-    if row["status"] == SubscriptionState.INACTIVE and not _is_shared(publisher, read_replica(root), row):
-        drop_unfinished_replica(root, row["subid"])
-    images = {article["nickname"]: _fields(publisher, article) for article in articles}
+    drop_unfinished([article_table(root, article) for article in articles], row.subid)
+    if row.status == SubscriptionState.INACTIVE and not _is_shared(publisher, read_replica(root), row):
+        drop_unfinished_replica(root, row.subid)
+    images = {article.nickname: _fields(publisher, article) for article in articles}
     state = read_replica(root)
     if state.info is None:
-        info = info_row(repid=row["replid"], nickname=row["replnickname"], root=str(root), role="subscriber")
+        info = ReplicaInfo(repid=row.replid, replnickname=row.replnickname, root=str(root))
         create_replica(root, info, images, retention=work.retention, mark=mark)
     else:
         Replica(root).require_unedited()
-        forget_metadata(work, state, [*(row["nickname"] for row in articles), *_gone(work, publisher, state)])
+        forget_metadata(work, state, [*(row.nickname for row in articles), *_gone(work, publisher, state)])
         add_image_columns(work.spark, root, images)
     for article in articles:
         create_conflict_table(
             root,
-            article["conflict_table"],
-            images[article["nickname"]],
+            article.conflict_table,
+            images[article.nickname],
             spark_of=lambda: work.spark,
             retention=work.retention,
             mark=mark,
         )
 
 
-def _is_shared(publisher: ReplicaState, subscriber: ReplicaState, row: Row) -> bool:
+def _is_shared(publisher: ReplicaState, subscriber: ReplicaState, row: SubscriptionRow) -> bool:
     """Return whether a replica has to do with another publication than the one that it was made for.
 
     One may have come while the first was unfinished: its metadata and its conflicts are there, too.
     """
-    rows = [*subscriber.subscriptions, *subscriber.articles]
-    return any(each["pubid"] != row["pubid"] for each in rows) or any(
-        each["replid"] == row["replid"]
-        and each["subid"] != row["subid"]
-        and each["status"] == SubscriptionState.ACTIVE
+    pubids = {each.pubid for each in subscriber.subscriptions}
+    pubids |= {each.pubid for each in subscriber.articles}
+    return not pubids <= {row.pubid} or any(
+        each.replid == row.replid and each.subid != row.subid and each.is_active
         for each in publisher.subscriptions
     )
 
 
 def _gone(work: Work, publisher: ReplicaState, subscriber: ReplicaState) -> list[int]:
     """Return the nicknames of articles a former subscriber still has and the publication has not any more."""
-    published = {row["artid"] for row in publisher.articles_of(work.pubid)}
+    published = {row.artid for row in publisher.articles_of(work.pubid)}
     rows = subscriber.articles_of(work.pubid)
-    return [row["nickname"] for row in rows if row["artid"] not in published]
+    return [row.nickname for row in rows if row.artid not in published]
 
 
-def _fields(publisher: ReplicaState, article: Row) -> list[Field]:
+def _fields(publisher: ReplicaState, article: ArticleRow) -> list[Field]:
     """Return the columns in the order in which they were published: images tell them by it, whatever the table's is now.
 
     Raises: PublicationError.
     """
     table = _publisher_table(publisher, article)
     fields = {field["name"]: field for field in table.fields}
-    if not fields.keys() >= set(article["published_columns"]):
+    if not fields.keys() >= set(article.published_columns):
         raise columns_changed(article, table)
-    return [fields[name] for name in article["published_columns"]]
+    return [fields[name] for name in article.published_columns]
 
 
-def _publisher_table(publisher: ReplicaState, article: Row) -> TableFacts:
-    return read_table_facts(publisher.root / article["source_table"])
+def _publisher_table(publisher: ReplicaState, article: ArticleRow) -> TableFacts:
+    return read_table_facts(publisher.root / article.source_table)
 
 
 def _article(
     work: Work,
     subscription: Subscription,
     publisher: ReplicaState,
-    article: Row,
+    article: ArticleRow,
     root: Path,
     mark: CommitMark,
 ) -> tuple[int, str]:
     """Make or check one article's table; return its captured version and its id."""
     source = _publisher_table(publisher, article)
-    require_utc(work.spark, article["name"], source.path, source.metadata.timestamp_partitions)
-    captured = publisher.captured[article["nickname"]]
+    require_utc(work.spark, article.name, source.path, source.metadata.timestamp_partitions)
+    captured = publisher.captured[article.nickname]
     if subscription.sync_type is SyncType.NONE:
         return adopt(work, article, source, captured, root)
     target = article_table(root, article)
-    columns = list(article["published_columns"])
+    columns = list(article.published_columns)
     properties = {
         CDF_PROPERTY: "true",
         **retention_properties(source.properties, work.retention),
@@ -194,35 +197,35 @@ def _step(mark: CommitMark, step: str) -> CommitMark:
     return CommitMark(mark.session, step, mark.replid)
 
 
-def _enter_publication(work: Work, root: Path) -> None:
+def _enter_publication(work: Work, publisher: ReplicaState, root: Path) -> None:
     """Write the publication's row at a new subscriber; a former one has it as it was then."""
-    control = ControlPlane(root)
+    control = Replica(root).control
     publications = control.rows(catalog.PUBLICATIONS)
-    former = next((row for row in publications if row["pubid"] == work.pubid), None)
-    number = len(publications) + 1 if former is None else former["publication_number"]
-    row = publication_row(work.publication, work.pubid, number)
-    row |= {"status": 1, "definition": definition(work.publication, with_subscriptions=False)}
+    former = next((row for row in publications if row.pubid == work.pubid), None)
+    number = len(publications) + 1 if former is None else former.publication_number
+    row = publication_row(work.publication, work.pubid, number, publisher_replid=publisher.repid)
+    row = replace(row, status=1, definition=definition(work.publication, with_subscriptions=False))
     if row != former:
         control.replace(catalog.PUBLICATIONS, [*(each for each in publications if each is not former), row])
 
 
-def _enter_articles(articles: Sequence[Row], root: Path) -> None:
-    control = ControlPlane(root)
-    entered = [{**article, "source_table": subscriber_path(article)} for article in articles]
-    known = {article["artid"] for article in entered}
-    others = [row for row in control.rows(catalog.ARTICLES) if row["artid"] not in known]
+def _enter_articles(articles: Sequence[ArticleRow], root: Path) -> None:
+    control = Replica(root).control
+    entered = [replace(a, source_table=subscriber_path(a.name, a.source_table)) for a in articles]
+    known = {article.artid for article in entered}
+    others = [row for row in control.rows(catalog.ARTICLES) if row.artid not in known]
     control.replace(catalog.ARTICLES, [*others, *entered])
 
 
-def _enter_subscription(work: Work, publisher: ReplicaState, row: Row, root: Path) -> None:
+def _enter_subscription(work: Work, publisher: ReplicaState, row: SubscriptionRow, root: Path) -> None:
     """Write the subscriber's own rows of the subscription: one for itself, one for the publisher."""
     assert publisher.info is not None
-    control = ControlPlane(root)
+    control = Replica(root).control
     at_publisher = last_generation(work.publisher, work.pubid)
     here = last_generation(root, work.pubid)
     itself, other = rows_at_subscriber(publisher.info, row)
-    other |= {"recgen": at_publisher[0], "recguid": at_publisher[1], "sentgen": here[0], "sentguid": here[1]}
-    kept = [r for r in control.rows(catalog.SUBSCRIPTIONS) if r["pubid"] != work.pubid]
+    other = replace(other, recgen=at_publisher[0], recguid=at_publisher[1], sentgen=here[0], sentguid=here[1])
+    kept = [r for r in control.rows(catalog.SUBSCRIPTIONS) if r.pubid != work.pubid]
     control.replace(catalog.SUBSCRIPTIONS, [*kept, itself, other])
 
 
@@ -231,15 +234,15 @@ def _activate(work: Work, root: Path, subid: str) -> None:
     publisher = read_replica(work.publisher)
     at_publisher = last_generation(work.publisher, work.pubid)
     at_subscriber = last_generation(root, work.pubid)
-    change = {
-        "status": int(SubscriptionState.ACTIVE),
+    change: Columns = {
+        "status": SubscriptionState.ACTIVE,
         "sentgen": at_publisher[0],
         "sentguid": at_publisher[1],
         "recgen": at_subscriber[0],
         "recguid": at_subscriber[1],
     }
     rows = [
-        {**row, **change} if row["subid"] == subid and row["status"] != SubscriptionState.DELETED else row
+        replace(row, **change) if row.subid == subid and not row.is_ended else row
         for row in publisher.subscriptions
     ]
     publisher.control.replace(catalog.SUBSCRIPTIONS, rows)

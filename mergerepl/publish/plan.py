@@ -22,7 +22,6 @@ from mergerepl.publish.replica_state import (
 )
 from mergerepl.publish.rows import (
     PUBLISHER_NICKNAME,
-    info_row,
     publication_row,
     publisher_row,
     subscriber_row,
@@ -41,8 +40,10 @@ from mergerepl.publish.situation import (
 from mergerepl.publish.system_tables import create_replica
 from mergerepl.publish.work import Agent, Step, Work
 from mergerepl.snapshot.replica_table import CONSTRAINT_PREFIX, is_computable, uncomputable
-from mergerepl.store.control import ControlPlane, Row
+from mergerepl.store.replica import Replica
 from mergerepl.systables import catalog
+from mergerepl.systables.catalog import ArticleRow
+from mergerepl.systables.replinfo import ReplicaInfo
 from triggers.errors import FeedGapError
 
 
@@ -128,9 +129,9 @@ def _finish_steps(situation: Situation) -> Iterator[Step]:
         yield Step(PlanStep("finish", session.subscriber, detail), run)
 
 
-def _unpublish_step(work: Work, article: Row) -> Step:
-    step = PlanStep("unpublish", article["name"], "take it out of the publication; its table stays")
-    return Step(step, lambda: unpublish(work.publisher, article["artid"]))
+def _unpublish_step(work: Work, article: ArticleRow) -> Step:
+    step = PlanStep("unpublish", article.name, "take it out of the publication; its table stays")
+    return Step(step, lambda: unpublish(work.publisher, article.artid))
 
 
 def _publication_step(situation: Situation) -> Step:
@@ -141,11 +142,10 @@ def _publication_step(situation: Situation) -> Step:
     def run() -> None:
         info = publisher.info
         if info is None:
-            info = info_row(
+            info = ReplicaInfo(
                 repid=str(uuid.uuid4()),
-                nickname=PUBLISHER_NICKNAME,
+                replnickname=PUBLISHER_NICKNAME,
                 root=str(publisher.root),
-                role="publisher",
             )
             images = {new.nickname: new.fields for new in situation.new}
             create_replica(
@@ -153,11 +153,12 @@ def _publication_step(situation: Situation) -> Step:
             )
             failpoint("create.after_system_tables")
         itself = publisher_row(info, work.pubid)
-        new_row = publication_row(work.publication, work.pubid, len(publisher.publications) + 1)
-        control = ControlPlane(publisher.root)
+        number = len(publisher.publications) + 1
+        new_row = publication_row(work.publication, work.pubid, number, publisher_replid=info.replid)
+        control = Replica(publisher.root).control
         # A run that was cut short here left a row of a publication that never came to be.
-        known = {row["pubid"] for row in publisher.publications}
-        subscriptions = [row for row in control.rows(catalog.SUBSCRIPTIONS) if row["pubid"] in known]
+        known = {row.pubid for row in publisher.publications}
+        subscriptions = [row for row in control.rows(catalog.SUBSCRIPTIONS) if row.pubid in known]
         control.replace(catalog.SUBSCRIPTIONS, [*subscriptions, itself])
         failpoint("create.after_subscriptions")
         control.replace(catalog.PUBLICATIONS, [*control.rows(catalog.PUBLICATIONS), new_row])
@@ -174,7 +175,7 @@ def _change_steps(situation: Situation) -> Iterator[Step]:
         yield from changes.property_steps(work, replica)
     yield from settings
     stated = {article.name: article for article in work.publication.articles}
-    known = [(stated[r["name"]], r) for r in situation.articles if r["name"] in stated]
+    known = [(stated[r.name], r) for r in situation.articles if r.name in stated]
     yield from changes.article_steps(known, replicas)
     for pair in situation.pairs:
         if pair.row is not None and pair.is_active:
@@ -186,10 +187,10 @@ def _initialise_steps(situation: Situation) -> Iterator[Step]:
     waiting = [(pair, missing_articles(work, pair, situation.articles)) for pair in situation.pairs]
     nicknames = _Nicknames(situation.publisher)
     of_new = rows_of_new(situation)
-    new_names = [row["name"] for row in of_new]
+    new_names = [row.name for row in of_new]
     for pair, rows in waiting:
         copied = [row for row in rows if not is_removed(situation, row)]
-        names = [*(row["name"] for row in copied), *new_names]
+        names = [*(row.name for row in copied), *new_names]
         # A table that is there already stays as it is.
         is_copied = pair.subscription.sync_type is SyncType.AUTOMATIC
         without = _unusable_constraints(work, [*copied, *of_new]) if is_copied and names else []
@@ -201,14 +202,14 @@ def _initialise_steps(situation: Situation) -> Iterator[Step]:
             yield _new_articles_step(work, pair, names, lacking)
 
 
-def _unusable_constraints(work: Work, articles: Sequence[Row]) -> list[str]:
+def _unusable_constraints(work: Work, articles: Sequence[ArticleRow]) -> list[str]:
     """Return the CHECK constraints that a subscriber cannot have: a vertical filter leaves columns out."""
     found = []
     for article in articles:
-        if article["vertical_partition"]:
-            table = read_table_facts(work.publisher / article["source_table"])
+        if article.vertical_partition:
+            table = read_table_facts(work.publisher / article.source_table)
             if any(name.startswith(CONSTRAINT_PREFIX) for name in table.properties):
-                check = partial(is_computable, work.spark, table, article["published_columns"])
+                check = partial(is_computable, work.spark, table, article.published_columns)
                 found += uncomputable(table, is_computable=check)
     return found
 
@@ -217,13 +218,14 @@ class _Nicknames:
     """Gives out the nicknames of new subscribers, unique among all this publisher ever knew."""
 
     def __init__(self, publisher: ReplicaState) -> None:
-        self._last: int = max([PUBLISHER_NICKNAME, *(row["replnickname"] for row in publisher.subscriptions)])
+        own = publisher.info.nickname if publisher.info is not None else PUBLISHER_NICKNAME
+        self._last = max([own, *(row.replnickname for row in publisher.subscriptions)])
 
     def of(self, pair: Pair) -> int:
         if pair.replica.info is not None:
-            return int(pair.replica.info["replnickname"])
+            return pair.replica.info.nickname
         if pair.row is not None:
-            return int(pair.row["replnickname"])
+            return pair.row.replnickname
         self._last += 1
         return self._last
 
@@ -265,30 +267,30 @@ def _subscribe_step(work: Work, pair: Pair, names: Sequence[str], nickname: int,
                 nickname=nickname,
                 replicastate=str(uuid.uuid4()),
             )
-            control = ControlPlane(work.publisher)
+            control = Replica(work.publisher).control
             control.replace(catalog.SUBSCRIPTIONS, [*control.rows(catalog.SUBSCRIPTIONS), row])
         else:
             # The file may say something else by now, and the replica have come with another publication.
             stated = subscription_columns(subscription)
-            stated |= {"replid": pair.replica.repid or row["replid"], "replnickname": nickname}
-            changes.update_rows(work.publisher, catalog.SUBSCRIPTIONS, stated, subid=row["subid"])
+            stated |= {"replid": pair.replica.repid or row.replid, "replnickname": nickname}
+            changes.update_rows(work.publisher, catalog.SUBSCRIPTIONS, stated, subid=row.subid)
         failpoint("subscribe.after_row")
         from mergerepl.publish.initialise import initialise
 
-        initialise(work, subscription, row["subid"])
+        initialise(work, subscription, row.subid)
 
     return Step(PlanStep("subscribe", subscription.subscriber, detail), run)
 
 
 def _new_articles_step(work: Work, pair: Pair, names: Sequence[str], lacking: str) -> Step:
     assert pair.row is not None
-    subid = pair.row["subid"]
+    subid = pair.row.subid
 
     def run() -> None:
         from mergerepl.publish.initialise import initialise
 
         publisher = read_replica(work.publisher)
-        artids = [row["artid"] for row in publisher.articles_of(work.pubid) if row["name"] in names]
+        artids = [row.artid for row in publisher.articles_of(work.pubid) if row.name in names]
         initialise(work, pair.subscription, subid, artids)
 
     return Step(PlanStep("initialise", pair.subscription.subscriber, f"add {', '.join(names)}{lacking}"), run)

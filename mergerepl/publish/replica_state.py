@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -10,11 +10,12 @@ from typing import Any
 from mergerepl.delta.log import is_delta_table
 from mergerepl.errors import PublicationError, StoreError
 from mergerepl.publish.staged import StagedSession, staged_sessions
-from mergerepl.store.control import ControlPlane, Row
-from mergerepl.store.replica import commit_text, require_schema_version
+from mergerepl.store.control import ControlPlane
+from mergerepl.store.replica import Replica, commit_text, require_schema_version
 from mergerepl.systables import catalog, registry, replinfo
-from mergerepl.systables.catalog import SubscriptionState
-from mergerepl.systables.table import FOLDER
+from mergerepl.systables.catalog import ArticleRow, PublicationRow, SubscriptionRow, relations
+from mergerepl.systables.replinfo import ReplicaInfo
+from mergerepl.systables.table import FOLDER, TypedTable
 
 
 @dataclass(frozen=True)
@@ -25,51 +26,46 @@ class ReplicaState:
     """
 
     root: Path
-    info: Row | None = None
-    publications: list[Row] = field(default_factory=list)
-    articles: list[Row] = field(default_factory=list)
-    subscriptions: list[Row] = field(default_factory=list)
+    info: ReplicaInfo | None = None
+    publications: list[PublicationRow] = field(default_factory=list)
+    articles: list[ArticleRow] = field(default_factory=list)
+    subscriptions: list[SubscriptionRow] = field(default_factory=list)
     sessions: tuple[StagedSession, ...] = ()
 
     @cached_property
     def control(self) -> ControlPlane:
         """The control plane of the replica."""
-        return ControlPlane(self.root)
+        return Replica(self.root).control
 
     @property
     def repid(self) -> str:
         """The identity of the replica, empty where there is none yet."""
-        return str(self.info["repid"]) if self.info else ""
+        return self.info.repid if self.info else ""
 
     @property
-    def captured(self) -> dict[int, int]:
+    def captured(self) -> Mapping[int, int]:
         """Article nickname to captured version."""
-        return dict((self.info or {}).get("captured") or {})
+        return self.info.captured if self.info else {}
 
-    def publication(self, name: str) -> Row | None:
+    def publication(self, name: str) -> PublicationRow | None:
         """Return the row of a publication."""
-        return next((row for row in self.publications if row["name"] == name), None)
+        return next((row for row in self.publications if row.name == name), None)
 
-    def articles_of(self, pubid: str) -> list[Row]:
+    def articles_of(self, pubid: str) -> list[ArticleRow]:
         """Return the article rows of a publication."""
-        return [row for row in self.articles if row["pubid"] == pubid]
+        return [row for row in self.articles if row.pubid == pubid]
 
     def is_active(self, subid: str) -> bool:
         """Return whether a subscription is active here."""
-        return any(
-            row["subid"] == subid and row["status"] == SubscriptionState.ACTIVE for row in self.subscriptions
-        )
+        return any(row.subid == subid and row.is_active for row in self.subscriptions)
 
-    def others_of(self, pubid: str) -> list[Row]:
+    def others_of(self, pubid: str) -> list[SubscriptionRow]:
         """Return the subscription rows of a publication that speak of the other side, if not deleted."""
-        return [row for row in self._about_others(pubid) if row["status"] != SubscriptionState.DELETED]
+        return [row for row in relations(self.subscriptions, pubid) if not row.is_ended]
 
-    def ended_of(self, pubid: str) -> list[Row]:
+    def ended_of(self, pubid: str) -> list[SubscriptionRow]:
         """Return the subscription rows of a publication that speak of the other side, and are deleted."""
-        return [row for row in self._about_others(pubid) if row["status"] == SubscriptionState.DELETED]
-
-    def _about_others(self, pubid: str) -> list[Row]:
-        return [row for row in self.subscriptions if row["pubid"] == pubid and row["replid"] != self.repid]
+        return [row for row in relations(self.subscriptions, pubid) if row.is_ended]
 
 
 def read_replica(root: Path) -> ReplicaState:
@@ -78,7 +74,7 @@ def read_replica(root: Path) -> ReplicaState:
     Raises: PublicationError if system tables are missing or of another version of mergerepl; StoreError if
         one cannot be read.
     """
-    control = ControlPlane(root)
+    control = Replica(root).control
     if not control.exists(replinfo.TABLE):
         _refuse_orphans(root)
         return ReplicaState(root)
@@ -92,16 +88,15 @@ def read_replica(root: Path) -> ReplicaState:
             replica=str(root),
             table=missing[0],
         )
-    require_schema_version(root, _info(root, control)["schema_version"])
-    publications, articles, subscriptions = map(
-        control.rows, (catalog.PUBLICATIONS, catalog.ARTICLES, catalog.SUBSCRIPTIONS)
-    )
+    require_schema_version(root, _info(root, control).schema_version)
+    publications, articles = control.rows(catalog.PUBLICATIONS), control.rows(catalog.ARTICLES)
+    subscriptions = control.rows(catalog.SUBSCRIPTIONS)
     sessions = staged_sessions(root)
     # Last, as no lease is held: a session writes it before the watermarks, and must not seem to have been put back.
     return ReplicaState(root, _info(root, control), publications, articles, subscriptions, sessions)
 
 
-def _info(root: Path, control: ControlPlane) -> Row:
+def _info(root: Path, control: ControlPlane) -> ReplicaInfo:
     rows = control.rows(replinfo.TABLE)
     if len(rows) != 1:
         raise PublicationError(
@@ -117,8 +112,9 @@ def _refuse_orphans(root: Path) -> None:
 
     MSmerge_replinfo is made last: where a first `apply` was cut short, all the others are still empty.
     """
-    control = ControlPlane(root)
-    for table in (catalog.ARTICLES, catalog.SUBSCRIPTIONS, catalog.PUBLICATIONS):
+    control = Replica(root).control
+    tables: tuple[TypedTable[Any], ...] = (catalog.ARTICLES, catalog.SUBSCRIPTIONS, catalog.PUBLICATIONS)
+    for table in tables:
         if control.exists(table) and control.rows(table):
             raise PublicationError(
                 f"Replica '{root}' has lost its system table {replinfo.NAME}. Restore the folder "
@@ -136,7 +132,7 @@ def where_it_was(replica: ReplicaState) -> Path | None:
     """
     if replica.info is None:
         return None
-    before = Path(str(replica.info["root"]))
+    before = Path(replica.info.root)
     if same_place(before, replica.root):
         return None
     if _repid_at(before) == replica.repid:
@@ -151,12 +147,12 @@ def where_it_was(replica: ReplicaState) -> Path | None:
 
 
 def _repid_at(root: Path) -> str | None:
-    control = ControlPlane(root)
+    control = Replica(root).control
     try:
         rows = control.rows(replinfo.TABLE) if control.exists(replinfo.TABLE) else []
     except (StoreError, OSError):
         return None
-    return str(rows[0]["repid"]) if rows else None
+    return rows[0].repid if rows else None
 
 
 def same_place(one: Path, other: Path) -> bool:
@@ -168,11 +164,10 @@ def same_place(one: Path, other: Path) -> bool:
 
 def change_info(replica: Path, /, **values: Any) -> None:
     """Change columns of MSmerge_replinfo, in one commit; maps (`captured`) are added to, not replaced."""
-    control = ControlPlane(replica)
-    (row,) = control.rows(replinfo.TABLE)
-    for name, value in values.items():
-        row[name] = {**(row[name] or {}), **value} if isinstance(value, dict) else value
-    control.replace(replinfo.TABLE, [row])
+    control = Replica(replica).control
+    (info,) = control.rows(replinfo.TABLE)
+    added = {n: {**getattr(info, n), **value} for n, value in values.items() if isinstance(value, dict)}
+    control.replace(replinfo.TABLE, [replace(info, **{**values, **added})])
 
 
 def note_captured(replica: Path, /, tables: Mapping[int, tuple[Path, int, str]]) -> None:

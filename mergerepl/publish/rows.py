@@ -1,8 +1,8 @@
 """Rows of the sysmerge* catalog as `apply` writes them."""
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict
+import os
+from dataclasses import asdict, replace
 from datetime import timedelta
 from typing import Any
 
@@ -17,12 +17,22 @@ from mergerepl.model.publication import (
     Subscription,
 )
 from mergerepl.publish.check_article import published_fields
-from mergerepl.store.control import Row
-from mergerepl.systables import replinfo
-from mergerepl.systables.catalog import ArticleState, SubscriberKind, SubscriptionState, SyncKind, SyncStatus
+from mergerepl.systables.catalog import (
+    ArticleRow,
+    ArticleState,
+    PublicationRow,
+    SubscriberKind,
+    SubscriptionRow,
+    SubscriptionState,
+    SyncKind,
+)
 from mergerepl.systables.conflicts_info import conflict_table_name
+from mergerepl.systables.replinfo import ReplicaInfo
 
 PUBLISHER_NICKNAME = 1
+
+Columns = dict[str, Any]
+"""Values of some columns of a system table, by name."""
 
 _DAYS, _HOURS = 0, 4
 _CONFLICT_RETENTION_DAYS = 14
@@ -40,25 +50,28 @@ def definition(publication: Publication, *, with_subscriptions: bool = True) -> 
     return json.dumps(stated, sort_keys=True, ensure_ascii=False)
 
 
-def publication_row(publication: Publication, pubid: str, number: int) -> Row:
+def publication_row(
+    publication: Publication, pubid: str, number: int | None, *, publisher_replid: str
+) -> PublicationRow:
     """Return a new row of sysmergepublications; it becomes active when everything else is done."""
-    return {
-        "publisher": publication.publisher,
-        "name": publication.name,
-        "publication_type": 0,
-        "pubid": pubid,
-        "conflict_retention": _CONFLICT_RETENTION_DAYS,
-        "status": 0,
-        "snapshot_ready": 1,
-        "publication_number": number,
-        "replicate_ddl": 0,
-        "generation_leveling_threshold": _GENERATION_LEVELING_THRESHOLD,
-        "automatic_reinitialization_policy": 0,
+    return PublicationRow(
+        publisher=publication.publisher,
+        name=publication.name,
+        publication_type=0,
+        pubid=pubid,
+        conflict_retention=_CONFLICT_RETENTION_DAYS,
+        status=0,
+        snapshot_ready=1,
+        publication_number=number,
+        replicate_ddl=0,
+        generation_leveling_threshold=_GENERATION_LEVELING_THRESHOLD,
+        automatic_reinitialization_policy=0,
+        publisher_replid=publisher_replid,
         **publication_settings(publication),
-    }
+    )
 
 
-def publication_settings(publication: Publication) -> Row:
+def publication_settings(publication: Publication) -> Columns:
     """Return the columns of sysmergepublications that a changed file may change."""
     unit, length = _in_units(publication.retention)
     logging = publication.conflict_logging
@@ -77,111 +90,74 @@ def _in_units(retention: timedelta) -> tuple[int, int]:
 
 def article_row(
     publication: Publication, article: Article, table: TableFacts, *, pubid: str, artid: str, nickname: int
-) -> Row:
+) -> ArticleRow:
     """Return a new row of sysmergearticles, the same at every replica."""
     columns = published_fields(article, table)
     types = {column["name"]: ddl_of(column["type"]) for column in columns}
-    return {
-        "name": article.name,
-        "type": _TABLE_ARTICLE,
-        "artid": artid,
-        "pre_creation_command": 0,
-        "pubid": pubid,
-        "nickname": nickname,
-        "status": int(ArticleState.ACTIVE),
-        "conflict_table": conflict_table_name(publication.name, article.name),
-        "vertical_partition": int(article.columns is not None),
-        "maxversion_at_cleanup": 0,
-        "processing_order": 0,
-        "upload_options": 0,
-        "delete_tracking": 1,
-        "compensate_for_errors": 0,
-        "source_table": article.table,
-        "column_tracking": int(article.tracking.value == "column"),
-        "key_columns": list(article.identity),
-        "key_types": [types[name] for name in article.identity],
-        "rowguid_column": article.rowguid,
-        "published_columns": list(types),
-        "published_types": list(types.values()),
-        "generated_columns": {n: text for n, text in table.generated_columns.items() if n in types},
+    return ArticleRow(
+        name=article.name,
+        type=_TABLE_ARTICLE,
+        artid=artid,
+        pre_creation_command=0,
+        pubid=pubid,
+        nickname=nickname,
+        status=ArticleState.ACTIVE,
+        conflict_table=conflict_table_name(publication.name, article.name),
+        vertical_partition=int(article.columns is not None),
+        processing_order=0,
+        upload_options=0,
+        delete_tracking=1,
+        compensate_for_errors=0,
+        source_table=os.path.normpath(article.table),
+        column_tracking=int(article.tracking.value == "column"),
+        key_columns=tuple(article.identity),
+        key_types=tuple(types[name] for name in article.identity),
+        rowguid_column=article.rowguid,
+        published_columns=tuple(types),
+        published_types=tuple(types.values()),
+        generated_columns={n: text for n, text in table.generated_columns.items() if n in types},
         **article_settings(article),
-    }
+    )
 
 
-def article_settings(article: Article) -> Row:
+def article_settings(article: Article) -> Columns:
     """Return the columns of sysmergearticles that a changed file may change."""
     return {"article_resolver": article.resolver, "resolution": article.resolution.value}
 
 
-def info_row(*, repid: str, nickname: int, root: str, role: str) -> Row:
-    """Return the MSmerge_replinfo row of a new replica."""
-    return {
-        "repid": repid,
-        "replnickname": nickname,
-        "root": root,
-        "role": role,
-        "schema_version": replinfo.SCHEMA_VERSION,
-        "last_seq": 0,
-        "last_generation": 0,
-        "captured": {},
-        "table_ids": {},
-        "session_number": 0,
-    }
-
-
-def _subscription_row(*, server: str, pubid: str, subid: str, replid: str, nickname: int) -> Row:
-    return {
-        "subscriber_server": server,
-        "pubid": pubid,
-        "subid": subid,
-        "replid": replid,
-        "replnickname": nickname,
-        "subscription_type": 0,
-        "recgen": 0,
-        "sentgen": 0,
-        "schemaversion": 0,
-        "last_sync_status": int(SyncStatus.WAITING),
-        "session_number": 0,
-    }
-
-
-def publisher_row(info: Mapping[str, Any], pubid: str) -> Row:
+def publisher_row(info: ReplicaInfo, pubid: str) -> SubscriptionRow:
     """Return the publisher's row about itself."""
-    return {
-        **_subscription_row(
-            server=info["root"],
-            pubid=pubid,
-            subid=pubid,
-            replid=info["repid"],
-            nickname=info["replnickname"],
-        ),
-        "status": int(SubscriptionState.ACTIVE),
-        "subscriber_type": int(SubscriberKind.SERVER),
-        "sync_type": int(SyncKind.AUTOMATIC),
-        "priority": PUBLISHER_PRIORITY,
-    }
+    return SubscriptionRow(
+        subscriber_server=info.root,
+        pubid=pubid,
+        subid=pubid,
+        replid=info.repid,
+        replnickname=info.replnickname,
+        subscription_type=0,
+        status=SubscriptionState.ACTIVE,
+        subscriber_type=SubscriberKind.SERVER,
+        sync_type=SyncKind.AUTOMATIC,
+        priority=PUBLISHER_PRIORITY,
+    )
 
 
-def rows_at_subscriber(publisher: Mapping[str, Any], row: Row) -> tuple[Row, Row]:
+def rows_at_subscriber(
+    publisher: ReplicaInfo, row: SubscriptionRow
+) -> tuple[SubscriptionRow, SubscriptionRow]:
     """Return a subscriber's rows: about itself, and about the publisher.
 
     Args:
         publisher: MSmerge_replinfo of the publisher.
         row: The publisher's row of the subscription. What the file says of the subscription stands in both.
     """
-    other = {
-        **row,
-        "subscriber_server": publisher["root"],
-        "replid": publisher["repid"],
-        "replnickname": publisher["replnickname"],
-        "status": int(SubscriptionState.ACTIVE),
-    }
-    return {
-        **row,
-        "subid": row["pubid"],
-        "replicastate": None,
-        "status": int(SubscriptionState.ACTIVE),
-    }, other
+    active = replace(row, status=SubscriptionState.ACTIVE)
+    other = replace(
+        active,
+        subscriber_server=publisher.root,
+        replid=publisher.repid,
+        replnickname=publisher.replnickname,
+    )
+    return replace(active, subid=row.pubid, replicastate=None), other
 
 
 def subscriber_row(
@@ -192,19 +168,22 @@ def subscriber_row(
     replid: str,
     nickname: int,
     replicastate: str | None,
-) -> Row:
+) -> SubscriptionRow:
     """Return the row that speaks of a subscriber, not active yet."""
-    return {
-        **_subscription_row(
-            server=subscription.subscriber, pubid=pubid, subid=subid, replid=replid, nickname=nickname
-        ),
-        "replicastate": replicastate,
-        "status": int(SubscriptionState.INACTIVE),
+    return SubscriptionRow(
+        subscriber_server=subscription.subscriber,
+        pubid=pubid,
+        subid=subid,
+        replid=replid,
+        replnickname=nickname,
+        subscription_type=0,
+        replicastate=replicastate,
+        status=SubscriptionState.INACTIVE,
         **subscription_columns(subscription),
-    }
+    )
 
 
-def subscription_columns(subscription: Subscription) -> Row:
+def subscription_columns(subscription: Subscription) -> Columns:
     """Return all that the file says of a subscription, for sysmergesubscriptions."""
     return {
         "subscriber_type": int(SubscriberKind[subscription.type.name]),
@@ -213,7 +192,7 @@ def subscription_columns(subscription: Subscription) -> Row:
     }
 
 
-def subscription_settings(subscription: Subscription) -> Row:
+def subscription_settings(subscription: Subscription) -> Columns:
     """Return the columns of sysmergesubscriptions that a changed file may change."""
     is_server = subscription.type is SubscriberType.SERVER
     return {"priority": subscription.priority if is_server else 0.0, "host_name": subscription.host_name}

@@ -10,7 +10,6 @@ from pathlib import Path
 from mergerepl.delta.log import is_delta_table
 from mergerepl.delta.table_facts import TableFacts
 from mergerepl.errors import CaptureError, PublicationError, SchemaMismatchError, StoreError
-from mergerepl.model.article import published_article
 from mergerepl.model.progress import Progress
 from mergerepl.model.publication import Article, Publication, Subscription, SyncType
 from mergerepl.publish import changes
@@ -22,18 +21,22 @@ from mergerepl.publish.replica_state import (
     read_replica,
     where_it_was,
 )
-from mergerepl.publish.rows import (
-    article_row,
-)
+from mergerepl.publish.rows import article_row
 from mergerepl.publish.staged import StagedSession
 from mergerepl.publish.system_tables import free_nickname
 from mergerepl.publish.unfinished import article_table, check_unwritten, is_unfinished
 from mergerepl.publish.work import Agent, Work
 from mergerepl.store.captured_table import check_captured_table
-from mergerepl.store.control import Row
-from mergerepl.store.replica import Replica, ReplicaInfo, no_subscriptions, refuse_older_bookkeeping
+from mergerepl.store.replica import Replica, no_subscriptions, refuse_older_bookkeeping
 from mergerepl.systables import genhistory
-from mergerepl.systables.catalog import ArticleState, SubscriptionState
+from mergerepl.systables.catalog import (
+    ArticleRow,
+    ArticleState,
+    PublicationRow,
+    SubscriptionRow,
+    SubscriptionState,
+    relations,
+)
 from mergerepl.systables.conflicts_info import conflict_table_name
 
 
@@ -43,12 +46,12 @@ class Pair:
 
     subscription: Subscription
     replica: ReplicaState
-    row: Row | None
+    row: SubscriptionRow | None
 
     @property
     def is_active(self) -> bool:
         """True when the subscriber was initialised."""
-        return self.row is not None and self.row["status"] == SubscriptionState.ACTIVE
+        return self.row is not None and self.row.is_active
 
 
 @dataclass
@@ -63,25 +66,25 @@ class Situation:
     work: Work
     publisher: ReplicaState
     pairs: list[Pair]
-    left: list[tuple[Row, ReplicaState | None]]
+    left: list[tuple[SubscriptionRow, ReplicaState | None]]
     untold: list[ReplicaState]
     new: list[NewArticle] = field(default_factory=list)
     uncaptured: dict[int, TableFacts] | None = None
 
     @property
-    def row(self) -> Row | None:
+    def row(self) -> PublicationRow | None:
         """The publication's row, None while it is new."""
         return self.publisher.publication(self.work.publication.name)
 
     @property
-    def articles(self) -> list[Row]:
+    def articles(self) -> list[ArticleRow]:
         """The rows of the articles that are published already."""
         return self.publisher.articles_of(self.work.pubid)
 
     @property
     def interrupted(self) -> list[tuple[StagedSession, ReplicaState | None]]:
         """The sessions to finish, since their subscription ends or has ended; each with its subscriber if in reach."""
-        leaving = {row["subid"]: replica for row, replica in self.left}
+        leaving = {row.subid: replica for row, replica in self.left}
         return [
             (session, leaving.get(session.subid))
             for session in self.publisher.sessions
@@ -96,7 +99,7 @@ class Situation:
     @property
     def is_subscribed(self) -> bool:
         """True when a subscriber is initialised, also one that the file no longer names and that is yet to end."""
-        return bool(self.active) or any(row["status"] == SubscriptionState.ACTIVE for row, _ in self.left)
+        return bool(self.active) or any(row.is_active for row, _ in self.left)
 
 
 def look(publication: Publication) -> list[ReplicaState]:
@@ -109,18 +112,14 @@ def look(publication: Publication) -> list[ReplicaState]:
     row = publisher.publication(publication.name)
     if row is not None:
         known = {replica.repid for replica in seen}
-        gone = [
-            Path(r["subscriber_server"])
-            for r in publisher.others_of(row["pubid"])
-            if r["replid"] not in known
-        ]
+        gone = [Path(r.subscriber_server) for r in publisher.others_of(row.pubid) if r.replid not in known]
         named = {str(replica.root) for replica in seen}
         seen += [_if_readable(root) for root in gone if str(root) not in named]
-        for ended in publisher.ended_of(row["pubid"]):
-            if all(ended["replid"] != replica.repid for replica in seen):
-                replica = _if_readable(Path(ended["subscriber_server"]))
+        for ended in publisher.ended_of(row.pubid):
+            if all(ended.replid != replica.repid for replica in seen):
+                replica = _if_readable(Path(ended.subscriber_server))
                 # One on a disk that cannot be written is left alone: the publication goes on without it.
-                if replica.is_active(ended["subid"]) and os.access(replica.root, os.W_OK):
+                if replica.is_active(ended.subid) and os.access(replica.root, os.W_OK):
                     seen.append(replica)
     return seen
 
@@ -162,20 +161,20 @@ def _situation(
     publisher = seen[0]
     _check_publisher(publisher)
     row = publisher.publication(publication.name)
-    pubid = row["pubid"] if row else str(uuid.uuid4())
+    pubid = row.pubid if row else str(uuid.uuid4())
     rows = publisher.others_of(pubid)
     replicas = seen[1 : 1 + len(publication.subscriptions)]
     # By their identity first: where a replica was before it was moved, a new one may be.
-    by_id = [next((r for r in rows if r["replid"] == replica.repid), None) for replica in replicas]
+    by_id = [next((r for r in rows if r.replid == replica.repid), None) for replica in replicas]
     taken = {id(found) for found in by_id}
     pairs = []
     for subscription, replica, known in zip(publication.subscriptions, replicas, by_id, strict=True):
-        at_root = (r for r in rows if r["subscriber_server"] == str(replica.root) and id(r) not in taken)
+        at_root = (r for r in rows if r.subscriber_server == str(replica.root) and id(r) not in taken)
         pairs.append(Pair(subscription, replica, known or next(at_root, None)))
     named = {id(pair.row) for pair in pairs}
     at = {replica.repid: replica for replica in seen if replica.info}
-    left = [(r, at.get(r["replid"])) for r in rows if id(r) not in named]
-    known_yet = {*(replica.repid for replica in replicas), *(r["replid"] for r in rows)}
+    left = [(r, at.get(r.replid)) for r in rows if id(r) not in named]
+    known_yet = {*(replica.repid for replica in replicas), *(r.replid for r in rows)}
     untold = [replica for repid, replica in at.items() if repid not in {publisher.repid, *known_yet}]
     work = Work(publication, pubid, publisher.root, agent, progress)
     return Situation(work, publisher, pairs, left, untold)
@@ -183,7 +182,7 @@ def _situation(
 
 def _check_publisher(publisher: ReplicaState) -> None:
     where_it_was(publisher)
-    if publisher.info and publisher.info["role"] != "publisher":
+    if not all(row.is_published_by(publisher.repid) for row in publisher.publications):
         raise PublicationError(
             f"'{publisher.root}' is a subscriber; this version of mergerepl cannot publish from a "
             "subscriber. Publish from the publisher, or from a replica root of its own.",
@@ -196,10 +195,10 @@ def _check_publisher(publisher: ReplicaState) -> None:
 def _check_articles(situation: Situation) -> None:
     work = situation.work
     publication = work.publication
-    known = {row["name"]: row for row in situation.articles}
+    known = {row.name: row for row in situation.articles}
     _check_removed(situation, known)
     staying = [row for row in situation.publisher.articles if not is_removed(situation, row)]
-    nicknames = [row["nickname"] for row in situation.publisher.articles]
+    nicknames = [row.nickname for row in situation.publisher.articles]
     last_nickname = max([0, *nicknames, *situation.publisher.captured])
     for article in publication.articles:
         if article.name in known:
@@ -215,20 +214,16 @@ def _check_articles(situation: Situation) -> None:
             if situation.publisher.info is not None
             else last_nickname + 1
         )
-        situation.new.append(NewArticle(article, table, last_nickname, _source_table(article)))
+        situation.new.append(NewArticle(article, table, last_nickname))
 
 
-def _source_table(article: Article) -> str:
-    return os.path.normpath(article.table)
-
-
-def is_removed(situation: Situation, row: Row) -> bool:
+def is_removed(situation: Situation, row: ArticleRow) -> bool:
     """Return whether the file no longer names an article of the publication."""
     names = {article.name for article in situation.work.publication.articles}
-    return row["pubid"] == situation.work.pubid and row["name"] not in names
+    return row.pubid == situation.work.pubid and row.name not in names
 
 
-def _check_removed(situation: Situation, known: dict[str, Row]) -> None:
+def _check_removed(situation: Situation, known: dict[str, ArticleRow]) -> None:
     removed = [name for name, row in known.items() if is_removed(situation, row)]
     if removed and situation.work.publication.subscriptions:
         raise PublicationError(
@@ -240,23 +235,23 @@ def _check_removed(situation: Situation, known: dict[str, Row]) -> None:
         )
 
 
-def _check_claims(situation: Situation, article: Article, path: Path, others: Sequence[Row]) -> None:
+def _check_claims(situation: Situation, article: Article, path: Path, others: Sequence[ArticleRow]) -> None:
     """Refuse a table, or a conflict table, that another article has already."""
     conflict_table = conflict_table_name(situation.work.publication.name, article.name).casefold()
-    names = {row["pubid"]: row["name"] for row in situation.publisher.publications}
+    names = {row.pubid: row.name for row in situation.publisher.publications}
     for row in others:
-        owner = f"article '{row['name']}' of publication '{names.get(row['pubid'])}'"
-        if os.path.realpath(situation.publisher.root / row["source_table"]) == os.path.realpath(path):
+        owner = f"article '{row.name}' of publication '{names.get(row.pubid)}'"
+        if os.path.realpath(situation.publisher.root / row.source_table) == os.path.realpath(path):
             raise PublicationError(
                 f"Article '{article.name}': table '{path}' is {owner} already. A table belongs to one "
                 "article; add the subscriptions there, or take it out there first.",
                 article=article.name,
                 table=str(path),
             )
-        if row["conflict_table"].casefold() == conflict_table:
+        if row.conflict_table.casefold() == conflict_table:
             raise PublicationError(
                 f"Article '{article.name}': its conflict table would have the name of that of {owner} "
-                f"({row['conflict_table']}). Choose another name for the article.",
+                f"({row.conflict_table}). Choose another name for the article.",
                 article=article.name,
             )
 
@@ -271,7 +266,7 @@ def _check_subscriptions(situation: Situation) -> None:
         if pair.is_active:
             assert pair.row is not None
             changes.check_subscription_unchanged(work.publisher, pair.subscription, pair.row)
-        subid = pair.row["subid"] if pair.row else None
+        subid = pair.row.subid if pair.row else None
         missing = missing_articles(work, pair, wanted)
         if missing:
             check_no_session_open(situation.publisher, pair.replica.root)
@@ -289,15 +284,13 @@ def _check_not_moved(situation: Situation, pair: Pair) -> None:
     root, row = str(pair.replica.root), situation.row
     if pair.row is not None or row is None:
         return
-    applied = {each["subscriber"] for each in json.loads(row["definition"] or "{}").get("subscriptions", [])}
-    active = [
-        each for each in situation.publisher.subscriptions if each["status"] == SubscriptionState.ACTIVE
-    ]
-    shared = {each["replid"] for each in active if each["pubid"] != row["pubid"]}
+    applied = {each["subscriber"] for each in json.loads(row.definition or "{}").get("subscriptions", [])}
+    active = [each for each in situation.publisher.subscriptions if each.is_active]
+    shared = {each.replid for each in active if each.pubid != row.pubid}
     moved = [
-        each["subscriber_server"]
+        each.subscriber_server
         for each, _ in situation.left
-        if each["replid"] in shared and each in active and each["subscriber_server"] not in applied
+        if each.replid in shared and each in active and each.subscriber_server not in applied
     ]
     if root in applied and moved:
         where = " or ".join(f"'{place}'" for place in moved)
@@ -321,15 +314,15 @@ def _check_in_step(situation: Situation) -> None:
     """
     for state in (situation.publisher, *(pair.replica for pair in situation.pairs)):
         if state.info is not None:
-            refuse_older_bookkeeping(state.root, ReplicaInfo.of(state.info), state.subscriptions)
+            refuse_older_bookkeeping(state.root, state.info, relations(state.subscriptions))
     relies = situation.active or (is_waited_for(situation) and not _is_idle(situation))
     for state in (situation.publisher, *situation.active) if relies else ():
         assert state.info is not None
         if not state.subscriptions:
             raise no_subscriptions(state.root)
-        replica, info = Replica(state.root), ReplicaInfo.of(state.info)
+        replica, info = Replica(state.root), state.info
         for row in state.articles_of(situation.work.pubid):
-            article = published_article(row, situation.work.publication.name)
+            article = row.published(situation.work.publication.name)
             if situation.is_subscribed or not is_delta_table(state.root / article.table):
                 check_captured_table(replica, article, info)
             else:
@@ -340,39 +333,30 @@ def _check_in_step(situation: Situation) -> None:
 def _check_left(situation: Situation) -> None:
     """Check that ending an unfinished subscription drops nothing but what `apply` made."""
     for left, replica in situation.left:
-        if replica is not None and left["status"] == SubscriptionState.INACTIVE:
+        if replica is not None and left.status == SubscriptionState.INACTIVE:
             for article in situation.articles:
                 table = article_table(replica.root, article)
-                if is_unfinished(table, left["subid"]):
+                if is_unfinished(table, left.subid):
                     check_unwritten(replica.root, table)
 
 
-def rows_of_new(situation: Situation) -> list[Row]:
+def rows_of_new(situation: Situation) -> list[ArticleRow]:
     """Return the rows that the new articles will have; without an identity yet."""
+    work = situation.work
     return [
-        {
-            **article_row(
-                situation.work.publication,
-                new.article,
-                new.table,
-                pubid=situation.work.pubid,
-                artid="",
-                nickname=new.nickname,
-            ),
-            "source_table": new.source_table,
-        }
+        article_row(
+            work.publication, new.article, new.table, pubid=work.pubid, artid="", nickname=new.nickname
+        )
         for new in situation.new
     ]
 
 
-def missing_articles(work: Work, pair: Pair, articles: Sequence[Row]) -> list[Row]:
+def missing_articles(work: Work, pair: Pair, articles: Sequence[ArticleRow]) -> list[ArticleRow]:
     """Return the articles that a subscriber does not have yet."""
     if not pair.is_active:
         return list(articles)
-    held = {
-        row["artid"] for row in pair.replica.articles_of(work.pubid) if row["status"] == ArticleState.ACTIVE
-    }
-    return [row for row in articles if row["artid"] not in held]
+    held = {row.artid for row in pair.replica.articles_of(work.pubid) if row.status == ArticleState.ACTIVE}
+    return [row for row in articles if row.artid not in held]
 
 
 def is_waited_for(situation: Situation) -> bool:
@@ -384,11 +368,11 @@ def _is_idle(situation: Situation) -> bool:
     """Return whether nobody but the publisher has rows of the publication: what changed then need not travel."""
     pubid = situation.work.pubid
     return not situation.is_subscribed and not any(
-        generation["pubid"] == pubid for generation in situation.publisher.control.rows(genhistory.TABLE)
+        generation.pubid == pubid for generation in situation.publisher.control.rows(genhistory.TABLE)
     )
 
 
-def _copied(situation: Situation) -> list[Row]:
+def _copied(situation: Situation) -> list[ArticleRow]:
     """Return the articles, published already, of which a subscriber is to get a copy."""
     pairs = [pair for pair in situation.pairs if pair.subscription.sync_type is SyncType.AUTOMATIC]
     work, articles = situation.work, situation.articles
@@ -413,5 +397,5 @@ def _check_rows(situation: Situation) -> None:
             from mergerepl.publish.check_subscriber import check_same_rows_now
 
             for row in missing_articles(work, pair, [*rows_of_new(situation), *situation.articles]):
-                work.progress.step("compare", article=row["name"])
+                work.progress.step("compare", article=row.name)
                 check_same_rows_now(work, row, pair.replica.root)

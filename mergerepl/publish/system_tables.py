@@ -16,9 +16,11 @@ from mergerepl.delta.properties import retention_properties
 from mergerepl.delta.table_facts import read_table_facts
 from mergerepl.delta.types import Field, ddl_of, field, json_of, nullable
 from mergerepl.rows.sql import quote
-from mergerepl.store.control import CHECKPOINT_INTERVAL, ControlPlane, Row
+from mergerepl.store.control import CHECKPOINT_INTERVAL
+from mergerepl.store.replica import Replica
 from mergerepl.systables import conflicts_info, contents, registry, replinfo, tombstone
 from mergerepl.systables.contents import row_column
+from mergerepl.systables.replinfo import ReplicaInfo
 from mergerepl.systables.table import FOLDER
 
 if TYPE_CHECKING:
@@ -31,7 +33,12 @@ _STATS_COLUMNS = "tablenick,generation,seq"
 
 
 def create_replica(
-    root: Path, info: Row, images: Mapping[int, Sequence[Field]], *, retention: timedelta, mark: CommitMark
+    root: Path,
+    info: ReplicaInfo,
+    images: Mapping[int, Sequence[Field]],
+    *,
+    retention: timedelta,
+    mark: CommitMark,
 ) -> None:
     """Make all system tables of a new replica; MSmerge_replinfo, which makes it one, comes last.
 
@@ -42,19 +49,17 @@ def create_replica(
         retention: How long files must live that a session may still read.
         mark: Who does it.
     """
-    control = ControlPlane(root)
+    control = Replica(root).control
     for table in registry.CONTROL_PLANE:
         if table.name != replinfo.NAME:
             control.replace(table, [])
-    for table in registry.DATA_PLANE:
+    for data in registry.DATA_PLANE:
         # What a first `apply` left that was cut short is empty, and may lack this one's articles.
-        shutil.rmtree(control.path(table.name), ignore_errors=True)
-        columns = [field(column.name, json_of(column.type)) for column in table.columns]
-        if table.name in IMAGE_TABLES:
+        shutil.rmtree(control.path(data.name), ignore_errors=True)
+        columns = [field(column.name, json_of(column.type)) for column in data.columns]
+        if data.name in IMAGE_TABLES:
             columns += [image_field(nickname, fields) for nickname, fields in images.items()]
-        create_table(
-            control.path(table.name), NewTable(columns, (), _properties(table.name, retention)), mark
-        )
+        create_table(control.path(data.name), NewTable(columns, (), _properties(data.name, retention)), mark)
     control.replace(replinfo.TABLE, [info])
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from mergerepl.delta.log import CommitMark, commits, head_version, is_delta_table, log_path, read_commit
 from mergerepl.errors import PublicationError, StoreError
 from mergerepl.failpoints import failpoint
-from mergerepl.store.control import Row
 from mergerepl.systables import contents
+from mergerepl.systables.catalog import ArticleRow
 from mergerepl.systables.table import FOLDER
 
 _DROPPED = f"{FOLDER}.dropped"
@@ -20,14 +20,14 @@ def initialise_mark(subid: str, step: str, replid: str = "") -> CommitMark:
     return CommitMark(f"initialise {subid}", step, replid)
 
 
-def subscriber_path(article: Row) -> str:
+def subscriber_path(article: str, source_table: str) -> str:
     """Return an article's path below a subscriber's root: the publisher's, or the article's name."""
-    return str(article["name"] if Path(article["source_table"]).is_absolute() else article["source_table"])
+    return article if Path(source_table).is_absolute() else source_table
 
 
-def article_table(root: Path, article: Row) -> Path:
+def article_table(root: Path, article: ArticleRow) -> Path:
     """Return where an article's table is at a subscriber."""
-    return root / subscriber_path(article)
+    return root / subscriber_path(article.name, article.source_table)
 
 
 def is_vacant(table: Path) -> bool:

@@ -21,16 +21,14 @@ def unsent_changes(publisher: Path, subscriber: Path, pubid: str, *, staged: Col
     replica = Replica(subscriber)
     info = replica.info()
     # Also of one that is ended here already: the publisher was to be told next when that was cut short.
-    about_publisher = [
-        row for row in replica.subscriptions() if row["pubid"] == pubid and row["replid"] != info.replid
-    ]
+    about_publisher = replica.relations(pubid)
     if not about_publisher:
         return ""
     articles = replica.articles_of(pubid)
-    held = [*Replica(publisher).genhistory(), *({"guidsrc": guid} for guid in staged)]
+    held = {*(generation.guidsrc for generation in Replica(publisher).genhistory()), *staged}
     generations = unsent_generations(replica, about_publisher[0], articles, held=held)
     looks = [uncaptured(replica, article, info) for article in articles]
-    changes, commits = sum(row["changecount"] for row in generations), sum(look.commits for look in looks)
+    changes, commits = sum(row.changecount for row in generations), sum(look.commits for look in looks)
     told = [f"{_count(changes, 'change')}"] if changes else []
     told += [f"{_count(commits, 'commit')} not captured yet"] if commits else []
     told += [f"what cannot be told ({look.problem})" for look in looks if look.problem]

@@ -3,12 +3,12 @@
 from collections.abc import Collection
 from pathlib import Path
 
-from mergerepl.changes import PUBLISHER
 from mergerepl.delta.log import TableMetadata, head_version, is_delta_table
 from mergerepl.errors import CaptureError, SchemaMismatchError, StoreError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.store.control import reason_of
-from mergerepl.store.replica import Replica, ReplicaInfo
+from mergerepl.store.replica import Replica
+from mergerepl.systables.replinfo import ReplicaInfo
 
 
 def captured_version(replica: Replica, article: PublishedArticle, info: ReplicaInfo) -> int:
@@ -47,7 +47,7 @@ def head_of(replica: Replica, article: PublishedArticle, info: ReplicaInfo) -> i
     """
     table, captured = replica.table(article), captured_version(replica, article, info)
     if not is_delta_table(table):
-        raise table_gone(article.name, table, replica.root, is_publisher=info.role == PUBLISHER)
+        raise table_gone(article.name, table, replica.root, is_publisher=replica.publishes(article.pubid))
     head = head_version(table)
     if head < captured:
         raise _older_copy(

@@ -10,19 +10,16 @@ import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
 from mergerepl.changes import DATA_ACTIONS, PUBLISHER, SUBSCRIBER
 from mergerepl.errors import StoreError, give_up_advice
 from mergerepl.model.results import PhaseCounts
+from mergerepl.systables.genhistory import Generation
 
 MANIFEST = "manifest.json"
 STAGING = "staging"
-
-Generation = dict[str, Any]
-"""A row of MSmerge_genhistory."""
 
 
 class _Frozen(BaseModel):

@@ -1,7 +1,7 @@
-"""The control plane of one replica: small system tables read and written through `deltalake`, without a JVM.
+"""Control planes: small system tables read and written through `deltalake`, without a JVM.
 
-A table is read whole and replaced whole by one commit (7 ms), so every change of it is atomic. The caller
-holds the replica's lease; history tables are only appended to.
+A table of the control plane is read whole and replaced whole by one commit (7 ms), so every change of it is atomic;
+one that grows is appended to and read with a condition. The caller holds the lease of the replica or of the folder.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from mergerepl.delta.log import as_seen, is_as_seen, is_delta_table, log_path, read_commit
 from mergerepl.errors import StoreError
 from mergerepl.rows.arrow_values import python_values
-from mergerepl.systables.table import FOLDER, SystemTable
+from mergerepl.systables.table import RowT, SystemTable, TypedTable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,15 +27,17 @@ part of a session took six times the processor's time after 24 sessions, now thr
 
 
 class ControlPlane:
-    """Rows of the control-plane tables of one replica as plain dictionaries (maps as dicts, arrays as lists).
+    """The system tables in one folder; their rows are values of each table's type.
+
+    A replica keeps its tables in `_mergerepl`, another product in a folder of its own.
 
     A table is read again only if another commit is its last one than what was read, or written, here: a session asks for
     some of them ten times.
     """
 
-    def __init__(self, root: Path) -> None:
-        """Look at the system tables below `root`; nothing is read yet."""
-        self.folder = root / FOLDER
+    def __init__(self, folder: Path) -> None:
+        """Look at the system tables in `folder`; nothing is read yet."""
+        self.folder = folder
         self._read: dict[str, tuple[list[Any], pa.Table]] = {}
 
     def path(self, name: str) -> Path:
@@ -46,26 +48,35 @@ class ControlPlane:
         """Return whether the table was created."""
         return is_delta_table(self.path(table.name))
 
-    def rows(self, table: SystemTable, *, where: str | None = None) -> list[Row]:
-        """Return the rows of a table; `where` is a SQL condition of ours, for the tables that grow.
+    def rows(self, table: TypedTable[RowT], *, where: str | None = None, order_limit: str = "") -> list[RowT]:
+        """Return the rows of a table.
 
-        Raises: StoreError if the table is missing or unreadable.
+        Args:
+            table: The table.
+            where: A condition in delta-rs' SQL, for tables that grow.
+            order_limit: ORDER BY and LIMIT in delta-rs' SQL.
+
+        Raises: StoreError if the table is missing or unreadable, or lacks a value it needs.
         """
         path = self.path(table.name)
-        if where is not None:
-            return read_rows(path, table.names, where=where, required=table.required)
+        if where is not None or order_limit:
+            bounded = read_rows(
+                path, table.names, where=where, order_limit=order_limit, required=table.required
+            )
+            return [table.read(row) for row in bounded]
         known = self._read.get(table.name)
         if known is not None and is_as_seen(known[0]):
-            return _python_rows(known[1], table.names)
-        version, stored = _version_and_rows(path, table.names, required=table.required)
-        self._keep(table, version, stored)
-        return _python_rows(stored, table.names)
+            stored = known[1]
+        else:
+            version, stored = _version_and_rows(path, table.names, required=table.required)
+            self._keep(table, version, stored)
+        return [table.read(row) for row in _python_rows(stored, table.names)]
 
-    def replace(self, table: SystemTable, rows: Iterable[Mapping[str, Any]]) -> None:
+    def replace(self, table: TypedTable[RowT], rows: Iterable[RowT]) -> None:
         """Make `rows` the table's content, in one commit."""
         self._keep(table, *self._write(table, rows, mode="overwrite"))
 
-    def append(self, table: SystemTable, rows: Sequence[Mapping[str, Any]]) -> None:
+    def append(self, table: TypedTable[RowT], rows: Sequence[RowT]) -> None:
         """Add rows, in one commit; no commit if there are none."""
         if rows:
             self._write(table, rows, mode="append")
@@ -75,15 +86,13 @@ class ControlPlane:
         with suppress(FileNotFoundError):
             self._read[table.name] = as_seen(self.path(table.name), version), stored
 
-    def _write(
-        self, table: SystemTable, rows: Iterable[Mapping[str, Any]], *, mode: str
-    ) -> tuple[int, "pa.Table"]:
+    def _write(self, table: TypedTable[RowT], rows: Iterable[RowT], *, mode: str) -> tuple[int, "pa.Table"]:
         """Write rows in one commit. Returns its version and what was written."""
         import pyarrow as pa
         from deltalake import DeltaTable, write_deltalake
 
         path = str(self.path(table.name))
-        values = [{name: _arrow_value(row.get(name)) for name in table.names} for row in rows]
+        values = [{name: _arrow_value(value) for name, value in table.values(row).items()} for row in rows]
         written = pa.Table.from_pylist(values, schema=arrow_schema(table))
         if self.exists(table):
             opened = DeltaTable(path)

@@ -1,11 +1,10 @@
 """One replica: where its tables are and what its control plane says of them."""
 
 from collections.abc import Container, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
 from mergerepl.delta.log import is_delta_table, is_folder, log_path
 from mergerepl.errors import (
@@ -15,11 +14,14 @@ from mergerepl.errors import (
     PublicationError,
     StoreError,
 )
-from mergerepl.model.article import PublishedArticle, published_article
+from mergerepl.model.article import PublishedArticle
 from mergerepl.roots import is_absent
-from mergerepl.store.control import ControlPlane, Row, edited_table
+from mergerepl.store.control import ControlPlane, edited_table
 from mergerepl.store.unedited import refuse_edited
 from mergerepl.systables import catalog, contents, genhistory, registry, replinfo, tombstone
+from mergerepl.systables.catalog import ArticleRow, PublicationRow, SubscriptionRow, relations
+from mergerepl.systables.genhistory import Generation
+from mergerepl.systables.replinfo import ReplicaInfo
 from mergerepl.systables.table import FOLDER, Plane
 
 
@@ -51,60 +53,6 @@ def no_subscriptions(root: Path) -> StoreError:
     )
 
 
-@dataclass(frozen=True)
-class ReplicaInfo:
-    """The one row of MSmerge_replinfo."""
-
-    replid: str
-    nickname: int
-    root: str
-    role: str
-    schema_version: int
-    last_seq: int
-    last_generation: int
-    captured: dict[int, int]
-    table_ids: dict[int, str]
-    session_number: int
-    captured_commits: dict[int, str] = field(default_factory=dict)
-
-    def row(self) -> Row:
-        """Return the row to store."""
-        return {
-            "repid": self.replid,
-            "replnickname": self.nickname,
-            "root": self.root,
-            "role": self.role,
-            "schema_version": self.schema_version,
-            "last_seq": self.last_seq,
-            "last_generation": self.last_generation,
-            "captured": self.captured,
-            "table_ids": self.table_ids,
-            "session_number": self.session_number,
-            "captured_commits": self.captured_commits,
-        }
-
-    @staticmethod
-    def of(row: Row) -> "ReplicaInfo":
-        """Read the stored row."""
-        return ReplicaInfo(
-            row["repid"],
-            row["replnickname"],
-            row["root"],
-            row["role"],
-            row["schema_version"],
-            row["last_seq"],
-            row["last_generation"],
-            _known(row["captured"]),
-            _known(row["table_ids"]),
-            row["session_number"] or 0,
-            _known(row["captured_commits"]),
-        )
-
-
-def _known(values: dict[int, Any] | None) -> dict[int, Any]:
-    return {nickname: value for nickname, value in (values or {}).items() if value is not None}
-
-
 def require_schema_version(root: Path, version: int) -> None:
     """Check that a replica's system tables are of the one version this mergerepl knows.
 
@@ -118,7 +66,7 @@ def require_schema_version(root: Path, version: int) -> None:
         )
 
 
-def refuse_older_bookkeeping(root: Path, info: ReplicaInfo, rows: Iterable[Row]) -> None:
+def refuse_older_bookkeeping(root: Path, info: ReplicaInfo, rows: Iterable[SubscriptionRow]) -> None:
     """Check that MSmerge_replinfo was not put back alone: a session writes there before it notes its end anywhere else.
 
     What an older one does not know of, runs above all, would be taken for leftovers and removed.
@@ -126,11 +74,11 @@ def refuse_older_bookkeeping(root: Path, info: ReplicaInfo, rows: Iterable[Row])
     Args:
         root: The replica.
         info: Its row of MSmerge_replinfo.
-        rows: Its rows of sysmergesubscriptions.
+        rows: Its rows of sysmergesubscriptions about other replicas.
 
     Raises: EnumerationError.
     """
-    completed = max((row["session_number"] or 0 for row in rows if row["replid"] != info.replid), default=0)
+    completed = max((row.session_number for row in rows), default=0)
     if info.session_number < completed:
         raise EnumerationError(
             f"'MSmerge_replinfo' of '{root}' is older than its other system tables: it knows of "
@@ -148,7 +96,7 @@ class Replica:
         """Look at the replica at `root`; nothing is read yet."""
         self.root = Path(root).expanduser().resolve()
         self.folder = self.root / FOLDER
-        self.control = ControlPlane(self.root)
+        self.control = ControlPlane(self.folder)
         self.contents = self.folder / contents.NAME
         self.tombstone = self.folder / tombstone.NAME
         self.staging = self.folder / "staging"
@@ -236,14 +184,14 @@ class Replica:
                 "or damaged. Restore the '_mergerepl' folder from a copy.",
                 replica=str(self.root),
             )
-        return ReplicaInfo.of(rows[0])
+        return rows[0]
 
     def save_info(self, info: ReplicaInfo) -> None:
         """Store the row of MSmerge_replinfo: the commit point of a capture or an apply.
 
         Whoever moves a captured version need not know of its commit: it is noted here.
         """
-        self.control.replace(replinfo.TABLE, [replace(info, captured_commits=self._noted(info)).row()])
+        self.control.replace(replinfo.TABLE, [replace(info, captured_commits=self._noted(info))])
 
     def _noted(self, info: ReplicaInfo) -> dict[int, str]:
         """Return the commits of the captured versions; a commit that is noted already is not looked at again."""
@@ -271,7 +219,7 @@ class Replica:
         return is_another_commit(self.table(article), info.captured[article.nickname], known)
 
     @cached_property
-    def publications(self) -> list[Row]:
+    def publications(self) -> list[PublicationRow]:
         """The rows of sysmergepublications."""
         return self.control.rows(catalog.PUBLICATIONS)
 
@@ -281,20 +229,30 @@ class Replica:
 
         Raises: StoreError if a row of sysmergearticles contradicts sysmergepublications, or itself.
         """
-        names = {row["pubid"]: row["name"] for row in self.publications}
+        names = {row.pubid: row.name for row in self.publications}
         rows = self.control.rows(catalog.ARTICLES)
         for row in rows:
             wrong = _contradiction(row, names)
             if wrong is not None:
                 path = self.control.path(catalog.ARTICLES.name)
-                raise edited_table(path, f"has {wrong} for article '{row['name']}'", article=row["name"])
-        return sorted((published_article(row, names[row["pubid"]]) for row in rows), key=lambda a: a.nickname)
+                raise edited_table(path, f"has {wrong} for article '{row.name}'", article=row.name)
+        return sorted((row.published(names[row.pubid]) for row in rows), key=lambda a: a.nickname)
 
     def articles_of(self, pubid: str) -> list[PublishedArticle]:
         """Return the articles of one publication."""
         return [article for article in self.articles if article.pubid == pubid]
 
-    def subscriptions(self) -> list[Row]:
+    @property
+    def published(self) -> list[PublicationRow]:
+        """The publications whose publisher the replica is; of the others that it knows it is a subscriber."""
+        replid = self.info().replid
+        return [row for row in self.publications if row.is_published_by(replid)]
+
+    def publishes(self, pubid: str) -> bool:
+        """Return whether the replica is the publisher of a publication."""
+        return any(row.pubid == pubid for row in self.published)
+
+    def subscriptions(self) -> list[SubscriptionRow]:
         """Return the rows of sysmergesubscriptions as they are now.
 
         Raises: StoreError if there are none: a replica of a publication has one about itself at least.
@@ -304,16 +262,30 @@ class Replica:
             raise no_subscriptions(self.root)
         return rows
 
-    def genhistory(self) -> list[Row]:
+    def relations(self, pubid: str | None = None) -> list[SubscriptionRow]:
+        """Return the rows of sysmergesubscriptions about the other sides, also of subscriptions that have ended.
+
+        Raises: As `subscriptions`.
+        """
+        return relations(self.subscriptions(), pubid)
+
+    def relation(self, subid: str, replid: str) -> SubscriptionRow | None:
+        """Return the row of a subscription about the replica with this id, None if there is none.
+
+        Raises: As `subscriptions`.
+        """
+        return next((row for row in self.relations() if (row.subid, row.replid) == (subid, replid)), None)
+
+    def genhistory(self) -> list[Generation]:
         """Return the rows of MSmerge_genhistory as they are now.
 
         One beyond the last generation given out does not count: the capture or the session that entered it never came
         to its commit point, and its changes are told anew.
         """
         last = self.info().last_generation
-        return [row for row in self.control.rows(genhistory.TABLE) if row["generation"] <= last]
+        return [row for row in self.control.rows(genhistory.TABLE) if row.generation <= last]
 
-    def save_genhistory(self, rows: Iterable[Row]) -> None:
+    def save_genhistory(self, rows: Iterable[Generation]) -> None:
         """Store MSmerge_genhistory."""
         self.control.replace(genhistory.TABLE, rows)
 
@@ -321,33 +293,31 @@ class Replica:
         """Return where an article's table is at this replica."""
         return self.root / article.table
 
-    def publication(self, name: str | None = None, *, pubid: str | None = None) -> dict[str, Any]:
+    def publication(self, name: str | None = None, *, pubid: str | None = None) -> PublicationRow:
         """Return one row of sysmergepublications, by name or id; without either the only one there is.
 
         Raises: ConfigurationError naming the publications there are.
         """
         chosen = [
-            row
-            for row in self.publications
-            if (name in (None, row["name"])) and (pubid in (None, row["pubid"]))
+            row for row in self.publications if (name in (None, row.name)) and (pubid in (None, row.pubid))
         ]
         if len(chosen) == 1:
             return chosen[0]
-        known = ", ".join(sorted(row["name"] for row in self.publications)) or "none"
+        known = ", ".join(sorted(row.name for row in self.publications)) or "none"
         what = f"has no publication {name!r}" if name is not None else "holds several publications; name one"
         raise ConfigurationError(f"Replica '{self.root}' {what}. Known: {known}.", replica=str(self.root))
 
 
-def _contradiction(row: Row, publications: Container[str]) -> str | None:
+def _contradiction(row: ArticleRow, publications: Container[str]) -> str | None:
     """Return what of a row of sysmergearticles cannot be, as everything after it takes it for granted."""
-    columns, types, key = row["published_columns"], row["published_types"], row["key_columns"]
-    if row["pubid"] not in publications:
-        return f"a pubid that {catalog.PUBLICATIONS.name} does not have ({row['pubid']})"
+    columns, types, key = row.published_columns, row.published_types, row.key_columns
+    if row.pubid not in publications:
+        return f"a pubid that {catalog.PUBLICATIONS.name} does not have ({row.pubid})"
     if not columns or None in columns or len(set(columns)) < len(columns):
         return "no list of columns in published_columns"
     if None in types or len(types) != len(columns):
         return "not one type in published_types for each of published_columns"
-    if not key or not set(key) <= set(columns) or row["rowguid_column"] not in (None, *key):
+    if not key or not set(key) <= set(columns) or row.rowguid_column not in (None, *key):
         return "key_columns or a rowguid_column that are not among published_columns"
     return None
 
@@ -373,7 +343,4 @@ def require_ends(publisher: Path, subscriber: Path) -> tuple[Replica, Replica]:
 
 
 def _is_subscribed(replica: Replica, root: Path) -> bool:
-    return any(
-        row["subscriber_server"] == str(root) and row["status"] == catalog.SubscriptionState.ACTIVE
-        for row in replica.subscriptions()
-    )
+    return any(row.subscriber_server == str(root) and row.is_active for row in replica.relations())

@@ -1,10 +1,13 @@
 """MSmerge_conflicts_info and the conflict table of an article (merge_replication.md 1.4, 3.4, 3.5)."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
 from enum import IntEnum
 from typing import Final
 
 from mergerepl.systables.contents import LINEAGE_TYPE
-from mergerepl.systables.table import Plane, SystemTable, columns
+from mergerepl.systables.table import Plane, TypedTable, columns
 
 NAME: Final = "MSmerge_conflicts_info"
 
@@ -34,7 +37,33 @@ REASONS: Final = {
     ConflictType.UPDATE_WINS_DELETE: "The row was updated at one side and deleted at the other; the update won.",
 }
 
-TABLE: Final = SystemTable(
+
+@dataclass(frozen=True, kw_only=True)
+class ConflictRow:
+    """A row of MSmerge_conflicts_info."""
+
+    tablenick: int
+    rowguid: str
+    origin_datasource: str = ""
+    conflict_type: int
+    reason_code: int | None = None
+    reason_text: str = ""
+    pubid: str
+    MSrepl_create_time: datetime
+    origin_datasource_id: str | None = None
+    conflict_id: str
+    winner_datasource_id: str | None = None
+    winner_datasource: str = ""
+    losing_lineage: Mapping[int, int] = field(default_factory=dict)
+    winning_lineage: Mapping[int, int] = field(default_factory=dict)
+    losing_priority: float | None = None
+    winning_priority: float | None = None
+    columns: tuple[str, ...] = ()
+    session_id: str | None = None
+    rowkey: Mapping[str, str | None] = field(default_factory=dict)
+
+
+TABLE: Final = TypedTable(
     NAME,
     Plane.DATA,
     columns(
@@ -61,6 +90,7 @@ TABLE: Final = SystemTable(
         rowkey | map<string,string> | key columns as text, for people
         """
     ),
+    ConflictRow,
 )
 
 CONFLICT_COLUMNS: Final = columns(

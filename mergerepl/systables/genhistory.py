@@ -1,9 +1,11 @@
 """MSmerge_genhistory: one row per generation a replica knows (merge_replication.md 1.1)."""
 
+from dataclasses import dataclass, replace
+from datetime import datetime
 from enum import IntEnum
 from typing import Final
 
-from mergerepl.systables.table import Plane, SystemTable, columns
+from mergerepl.systables.table import Plane, TypedTable, columns
 
 NAME: Final = "MSmerge_genhistory"
 
@@ -19,7 +21,30 @@ class GenStatus(IntEnum):
     """Closed, made at another replica and applied here."""
 
 
-TABLE: Final = SystemTable(
+@dataclass(frozen=True, kw_only=True)
+class Generation:
+    """A row of MSmerge_genhistory: one article's changes that travel together."""
+
+    guidsrc: str
+    pubid: str
+    generation: int
+    art_nick: int
+    nicknames: tuple[int, ...]
+    coldate: datetime | None = None
+    genstatus: int
+    changecount: int
+
+    @property
+    def is_open(self) -> bool:
+        """True while it collects changes; it is never sent then."""
+        return self.genstatus == GenStatus.OPEN
+
+    def closed(self) -> "Generation":
+        """Return the generation closed: later changes join another one."""
+        return replace(self, genstatus=GenStatus.CLOSED) if self.is_open else self
+
+
+TABLE: Final = TypedTable(
     NAME,
     Plane.CONTROL,
     columns(
@@ -34,4 +59,5 @@ TABLE: Final = SystemTable(
         changecount | bigint not null | changes in it when it was last added to
         """
     ),
+    Generation,
 )

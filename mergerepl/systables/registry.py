@@ -1,9 +1,9 @@
 """All system tables of a replica."""
 
-from typing import Final
+from typing import Any, Final
 
 from mergerepl.systables import catalog, conflicts_info, contents, genhistory, replinfo, sessions, tombstone
-from mergerepl.systables.table import Plane, SystemTable
+from mergerepl.systables.table import Plane, SystemTable, TypedTable
 
 ALL: Final[tuple[SystemTable, ...]] = (
     catalog.PUBLICATIONS,
@@ -22,4 +22,6 @@ ALL: Final[tuple[SystemTable, ...]] = (
 )
 
 DATA_PLANE: Final = tuple(table for table in ALL if table.plane is Plane.DATA)
-CONTROL_PLANE: Final = tuple(table for table in ALL if table.plane is not Plane.DATA)
+CONTROL_PLANE: Final[tuple[TypedTable[Any], ...]] = tuple(
+    table for table in ALL if table.plane is not Plane.DATA and isinstance(table, TypedTable)
+)

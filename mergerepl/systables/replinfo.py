@@ -4,16 +4,45 @@ Everything here moves in one commit. `captured` and `last_seq` together are the 
 an apply: a run of MSmerge_contents or MSmerge_tombstone with a higher `seq` is the leftover of a crash.
 """
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
-from mergerepl.systables.table import Plane, SystemTable, columns
+from mergerepl.systables.table import Plane, TypedTable, columns
 
 NAME: Final = "MSmerge_replinfo"
 
 SCHEMA_VERSION: Final = 1
 """Version of the whole set of system tables; migrations lead from one to the next."""
 
-TABLE: Final = SystemTable(
+
+@dataclass(frozen=True, kw_only=True)
+class ReplicaInfo:
+    """The one row of MSmerge_replinfo."""
+
+    repid: str
+    replnickname: int
+    root: str
+    schema_version: int = SCHEMA_VERSION
+    last_seq: int = 0
+    last_generation: int = 0
+    captured: Mapping[int, int] = field(default_factory=dict)
+    table_ids: Mapping[int, str] = field(default_factory=dict)
+    session_number: int = 0
+    captured_commits: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def replid(self) -> str:
+        """The replica's identity by the name that it has in the other tables."""
+        return self.repid
+
+    @property
+    def nickname(self) -> int:
+        """The replica's nickname, by which lineages name it."""
+        return self.replnickname
+
+
+TABLE: Final = TypedTable(
     NAME,
     Plane.CONTROL,
     columns(
@@ -21,7 +50,6 @@ TABLE: Final = SystemTable(
         repid | string not null | identity of this replica
         replnickname | int not null | short id, unique among the replicas that know each other
         root | string not null | where the replica was when it was last written: a copy is told from the original by it
-        role | string not null | publisher or subscriber
         schema_version | int not null | version of the set of system tables
         last_seq | bigint not null | the last committed run of contents and tombstone
         last_generation | bigint not null | the last generation number given out
@@ -31,4 +59,5 @@ TABLE: Final = SystemTable(
         captured_commits | map<int,string> | tablenick -> captured version and hash of its log file, to notice an older copy
         """
     ),
+    ReplicaInfo,
 )

@@ -1,11 +1,76 @@
 """MSmerge_sessions, MSmerge_articlehistory and MSmerge_history: what the agent did (merge_replication.md 1.5)."""
 
+from dataclasses import dataclass
+from datetime import datetime
 from enum import IntEnum
 from typing import Final
 
-from mergerepl.systables.table import Plane, SystemTable, columns
+from mergerepl.systables.table import Plane, TypedTable, columns
 
-SESSIONS: Final = SystemTable(
+
+@dataclass(frozen=True, kw_only=True)
+class SessionRow:
+    """A row of MSmerge_sessions."""
+
+    session_id: str
+    agent_id: str | None = None
+    publication: str
+    subscriber: str
+    start_time: datetime
+    end_time: datetime
+    duration: float = 0.0
+    upload_time: float | None = None
+    download_time: float | None = None
+    delivery_rate: float | None = None
+    percent_complete: float | None = None
+    upload_inserts: int = 0
+    upload_updates: int = 0
+    upload_deletes: int = 0
+    upload_conflicts: int = 0
+    upload_conflicts_resolved: int = 0
+    upload_rows_retried: int = 0
+    download_inserts: int = 0
+    download_updates: int = 0
+    download_deletes: int = 0
+    download_conflicts: int = 0
+    download_conflicts_resolved: int = 0
+    download_rows_retried: int = 0
+    schema_changes: int = 0
+    metadata_rows_cleanedup: int = 0
+    runstatus: int | None = None
+    late_changes: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArticleHistoryRow:
+    """A row of MSmerge_articlehistory."""
+
+    session_id: str | None = None
+    phase_id: int
+    article_name: str
+    start_time: datetime | None = None
+    duration: float | None = None
+    inserts: int = 0
+    updates: int = 0
+    deletes: int = 0
+    conflicts: int = 0
+    conflicts_resolved: int = 0
+    rows_retried: int = 0
+    percent_complete: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistoryRow:
+    """A row of MSmerge_history."""
+
+    session_id: str | None = None
+    agent_id: str | None = None
+    comments: str = ""
+    error_id: str | None = None
+    timestamp: datetime | None = None
+
+
+SESSIONS: Final = TypedTable(
     "MSmerge_sessions",
     Plane.HISTORY,
     columns(
@@ -39,9 +104,10 @@ SESSIONS: Final = SystemTable(
         late_changes | bigint | user changes that landed while the session applied
         """
     ),
+    SessionRow,
 )
 
-ARTICLEHISTORY: Final = SystemTable(
+ARTICLEHISTORY: Final = TypedTable(
     "MSmerge_articlehistory",
     Plane.HISTORY,
     columns(
@@ -60,9 +126,10 @@ ARTICLEHISTORY: Final = SystemTable(
         percent_complete | double | 0 to 100
         """
     ),
+    ArticleHistoryRow,
 )
 
-HISTORY: Final = SystemTable(
+HISTORY: Final = TypedTable(
     "MSmerge_history",
     Plane.HISTORY,
     columns(
@@ -74,6 +141,7 @@ HISTORY: Final = SystemTable(
         timestamp | timestamp | when
         """
     ),
+    HistoryRow,
 )
 
 

@@ -1,7 +1,14 @@
-"""What a system table is: a name, a plane and columns that are only ever appended to."""
+"""What a system table is: a name, a plane, columns that are only ever appended to, and the type of its rows."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+RowT = TypeVar("RowT", bound="DataclassInstance")
 
 FOLDER = "_mergerepl"
 """The folder below a replica root that holds the system tables."""
@@ -51,6 +58,31 @@ class SystemTable:
     def required(self) -> list[str]:
         """Return the columns without whose values a replica cannot be told: rows are refused where one is NULL."""
         return [column.name for column in self.columns if column.is_required]
+
+
+@dataclass(frozen=True)
+class TypedTable(SystemTable, Generic[RowT]):
+    """A system table whose rows are values of one type: a frozen dataclass, a field for each column.
+
+    The field of a column that may be NULL has a default, and NULL is read as that value.
+    """
+
+    row: type[RowT]
+
+    def read(self, stored: Mapping[str, Any]) -> RowT:
+        """Return the row of these stored values: lists become tuples, maps lose entries that are NULL."""
+        given = [column for column in self.columns if stored.get(column.name) is not None]
+        return self.row(**{column.name: _typed(column.type, stored[column.name]) for column in given})
+
+    def values(self, row: RowT) -> dict[str, Any]:
+        """Return a row's values by column, as they are stored."""
+        return {name: getattr(row, name) for name in self.names}
+
+
+def _typed(type_: str, value: Any) -> Any:
+    if type_.startswith("map<"):
+        return {key: each for key, each in dict(value).items() if each is not None}
+    return tuple(value) if type_.startswith("array<") else value
 
 
 def columns(text: str) -> tuple[Column, ...]:

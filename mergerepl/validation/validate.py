@@ -14,7 +14,6 @@ from mergerepl.errors import ConfigurationError, MergeReplError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.results import ArticleValidation
 from mergerepl.store.replica import Replica, require_ends
-from mergerepl.systables.catalog import SubscriptionState
 from mergerepl.validation.row_count import row_count
 
 ROWCOUNT = "rowcount"
@@ -81,12 +80,9 @@ def not_compared(
 
 def _articles(publisher: Replica, subscriber: Replica, publication: str) -> list[Pair]:
     """Return the articles of the subscription, as each side has them; None where a side lacks one."""
-    replid, role = subscriber.info().replid, publisher.info().role
-    rows = publisher.subscriptions() if role == PUBLISHER else []
-    named = {row["pubid"] for row in publisher.publications if row["name"] == publication}
-    subscribed = named & {
-        row["pubid"] for row in rows if row["replid"] == replid and row["status"] == SubscriptionState.ACTIVE
-    }
+    replid, rows = subscriber.info().replid, publisher.relations()
+    named = {row.pubid for row in publisher.published if row.name == publication}
+    subscribed = named & {row.pubid for row in rows if row.replid == replid and row.is_active}
     here = {article.artid: article for article in publisher.articles if article.pubid in subscribed}
     there = {article.artid: article for article in subscriber.articles if article.pubid in subscribed}
     pairs = [(here.get(artid), there.get(artid)) for artid in dict.fromkeys([*here, *there])]

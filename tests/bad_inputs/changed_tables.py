@@ -2,12 +2,13 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mergerepl.store.control import ControlPlane
+from mergerepl.store.replica import Replica
 from mergerepl.systables import catalog
 from tests.networks import Network, commit, write_table
 
@@ -67,14 +68,7 @@ SCHEMA = ("Schema changes do not travel", "Undo it with ALTER TABLE")
 def with_lines(network: Network) -> None:
     """Publish a second article, as far as a publisher without subscribers knows it."""
     write_table(network.root("hq") / "lines")
-    (row,) = (control := ControlPlane(network.root("hq"))).rows(catalog.ARTICLES)
-    lines = {
-        **row,
-        "name": "lines",
-        "source_table": "lines",
-        "nickname": 2,
-        "artid": "lines",
-        "conflict_table": "x",
-    }
+    (row,) = (control := Replica(network.root("hq")).control).rows(catalog.ARTICLES)
+    lines = replace(row, name="lines", source_table="lines", nickname=2, artid="lines", conflict_table="x")
     control.replace(catalog.ARTICLES, [row, lines])
     network.stated["articles"].append({"name": "lines", "key": ["id"]})

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mergerepl.store.control import ControlPlane
+from mergerepl.store.replica import Replica
 from mergerepl.systables import catalog, registry, replinfo
 from tests.bad_inputs.conftest import Refused, run
 from tests.networks import FILE, Network
@@ -109,7 +109,7 @@ def test_a_damaged_system_table_is_named(
 def test_an_empty_last_commit_is_no_older_state(
     network: Network, refused: Refused, table: str, name: str
 ) -> None:
-    network.edit(name, replinfo.TABLE, role="publisher" if name == "hq" else "subscriber")
+    network.edit(name, replinfo.TABLE, last_seq=0)
     last = last_commit(network.system_table(name, table))
     last.write_text("")
     for words in (("status", name), ("pending", name), SYNC, ("apply", FILE)):
@@ -118,7 +118,7 @@ def test_an_empty_last_commit_is_no_older_state(
 
 @pytest.mark.parametrize("name", ["hq", "north"])
 def test_no_row_about_any_subscription_is_told_as_such(network: Network, refused: Refused, name: str) -> None:
-    ControlPlane(network.root(name)).replace(catalog.SUBSCRIPTIONS, [])
+    Replica(network.root(name)).control.replace(catalog.SUBSCRIPTIONS, [])
     for words in (
         ("status", name),
         ("pending", name),
@@ -132,7 +132,7 @@ def test_no_row_about_any_subscription_is_told_as_such(network: Network, refused
 
 def replinfo_rows(count: int) -> Callable[[Network], None]:
     def edit(network: Network) -> None:
-        control = ControlPlane(network.root("hq"))
+        control = Replica(network.root("hq")).control
         control.replace(replinfo.TABLE, control.rows(replinfo.TABLE) * count)
 
     return edit
@@ -140,6 +140,10 @@ def replinfo_rows(count: int) -> Callable[[Network], None]:
 
 def info(**values: Any) -> Callable[[Network], None]:
     return lambda network: network.edit("hq", replinfo.TABLE, **values)
+
+
+def publications(**values: Any) -> Callable[[Network], None]:
+    return lambda network: network.edit("hq", catalog.PUBLICATIONS, **values)
 
 
 def subscriptions(**values: Any) -> Callable[[Network], None]:
@@ -170,7 +174,7 @@ EDITED: list[Any] = [
     pytest.param(subscriptions(replicastate="x"), (SYNC,), 1, ("did not part in the same session", "older copy", "To initialise"), id="49 restored"),
     pytest.param(subscriptions(status=2), (SYNC, VALIDATE), 2, ("no subscription for", "mergerepl apply FILE"), id="95 dropped"),
     pytest.param(subscriptions(status=0), (SYNC, VALIDATE), 2, ("no subscription for", "mergerepl apply FILE"), id="95 unfinished"),
-    pytest.param(info(role="king"), (("apply", FILE),), 1, ("cannot publish", "Publish from"), id="51 role"),
+    pytest.param(publications(publisher_replid="x"), (("apply", FILE),), 1, ("cannot publish", "Publish from"), id="51 role"),
     pytest.param(articles(source_table="../x"), (SYNC, CAPTURE), 1, ("'orders'", "no Delta table any more", "Restore it"), id="32 table outside"),
     pytest.param(articles(key_columns=["nr"]), (("apply", FILE),), 1, ("`key` was [nr] and is [id]", "Put it back"), id="51 key"),
 ]  # fmt: skip

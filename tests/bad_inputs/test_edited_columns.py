@@ -12,9 +12,10 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from mergerepl.delta.log import CommitMark, head_version, log_path
-from mergerepl.store.control import ControlPlane, Row
+from mergerepl.store.control import Row
+from mergerepl.store.replica import Replica
 from mergerepl.systables import catalog, conflicts_info, genhistory, replinfo, sessions
-from mergerepl.systables.table import SystemTable
+from mergerepl.systables.table import TypedTable
 from tests.bad_inputs.conftest import Refused, run
 from tests.networks import FILE, Network, commit
 
@@ -26,7 +27,7 @@ SYNC = ("sync", "hq", "--subscriber", "north")
 STATUS, PENDING, HISTORY, CONFLICTS = (("status",), ("pending",), ("history",), ("conflicts", "list"))
 VALIDATE = ("validate", "hq", "--subscriber", "north", "--level", "rowcount")
 APPLY = ("apply", FILE)
-NEEDED_BY: dict[SystemTable, tuple[tuple[str, ...], ...]] = {
+NEEDED_BY: dict[TypedTable[Any], tuple[tuple[str, ...], ...]] = {
     catalog.PUBLICATIONS: (STATUS, SYNC, APPLY),
     catalog.ARTICLES: (STATUS, PENDING, VALIDATE, SYNC, APPLY),
     catalog.SUBSCRIPTIONS: (STATUS, PENDING, VALIDATE, SYNC, APPLY),
@@ -38,14 +39,14 @@ NEEDED_BY: dict[SystemTable, tuple[tuple[str, ...], ...]] = {
 }
 
 
-def rows_of(network: Network, table: SystemTable) -> list[Row]:
+def rows_of(network: Network, table: TypedTable[Any]) -> list[Row]:
     """Return rows that the tables which are empty in a new network could have."""
     known = {"session_id": ID, "start_time": NOW}
     return {
         genhistory.TABLE: [
             {
                 "guidsrc": ID,
-                "pubid": ControlPlane(network.root("hq")).rows(catalog.PUBLICATIONS)[0]["pubid"],
+                "pubid": Replica(network.root("hq")).control.rows(catalog.PUBLICATIONS)[0].pubid,
                 "generation": 1,
                 "art_nick": 1,
                 "nicknames": [1, 2, 3],
@@ -69,7 +70,7 @@ def rows_of(network: Network, table: SystemTable) -> list[Row]:
                 "conflict_id": ID,
             }
         ],
-    }.get(table) or ControlPlane(network.root("hq")).rows(table)
+    }.get(table) or [table.values(row) for row in Replica(network.root("hq")).control.rows(table)]
 
 
 def write(table: DeltaTable, schema: pa.Schema, rows: list[Row], *, without: Sequence[str] = ()) -> None:
@@ -84,7 +85,7 @@ def _arrow(value: Any) -> Any:
 
 
 def edited(
-    network: Network, table: SystemTable, groups: Iterable[Sequence[str]]
+    network: Network, table: TypedTable[Any], groups: Iterable[Sequence[str]]
 ) -> Iterator[tuple[Sequence[str], str]]:
     """Yield each group of columns, its table without their values and then without them, and what is to be said of one."""
     for each in (sessions.SESSIONS, table):
@@ -105,7 +106,7 @@ def words_for(command: tuple[str, ...]) -> tuple[str, ...]:
 
 @pytest.mark.parametrize("table", NEEDED_BY, ids=lambda table: table.name)
 def test_51_a_needed_value_that_is_gone_is_named(
-    network: Network, refused: Refused, table: SystemTable
+    network: Network, refused: Refused, table: TypedTable[Any]
 ) -> None:
     for (column,), how in edited(network, table, [(column,) for column in table.required]):
         for command in NEEDED_BY[table][: None if column == table.required[0] else 1]:
@@ -141,7 +142,7 @@ WIDE = (catalog.PUBLICATIONS, catalog.ARTICLES, catalog.SUBSCRIPTIONS)
         ),
     ],
 )
-def test_51_what_is_not_needed_is_no_bug(network: Network, table: SystemTable, each: bool) -> None:
+def test_51_what_is_not_needed_is_no_bug(network: Network, table: TypedTable[Any], each: bool) -> None:
     missed = [column for name, column in STOPPED_BY if name == table.name]
     unneeded = [name for name in table.names if name not in (*table.required, *missed)]
     groups = [[name] for name in unneeded] if each else [unneeded]
@@ -192,10 +193,9 @@ KEY = "key_columns or a rowguid_column that are not among published_columns"
     ],
 )
 def test_51_an_article_that_contradicts_itself_is_named(
-    network: Network, refused: Refused, table: SystemTable, values: Row, says: str
+    network: Network, refused: Refused, table: TypedTable[Any], values: Row, says: str
 ) -> None:
-    control = ControlPlane(network.root("hq"))
-    control.replace(table, [{**row, **values} for row in control.rows(table)])
+    network.edit("hq", table, **values)
     for command in (STATUS, PENDING, ROW, ("capture",)):
         where = (
             "'sysmergearticles' of replica",

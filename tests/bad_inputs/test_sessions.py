@@ -10,8 +10,8 @@ import pytest
 
 from mergerepl.engine import jars, java
 from mergerepl.engine import session as engine
-from mergerepl.store.control import ControlPlane
 from mergerepl.store.lease import lease
+from mergerepl.store.replica import Replica
 from mergerepl.systables import catalog, genhistory, replinfo
 from tests.bad_inputs.changed_tables import (
     BOTH,
@@ -233,7 +233,7 @@ def test_25_a_published_table_that_is_gone_can_leave_the_publication_as_told(
 def test_67_columns_changed_before_the_first_subscriber_are_undone_or_published_anew(
     network: Network, refused: Refused
 ) -> None:
-    control = ControlPlane(network.root("hq"))
+    control = Replica(network.root("hq")).control
     control.replace(catalog.SUBSCRIPTIONS, control.rows(catalog.SUBSCRIPTIONS)[:1])
     altered(add)(network.root("hq") / "orders")
     with_lines(network)

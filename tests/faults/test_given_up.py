@@ -17,7 +17,8 @@ from mergerepl.agent import carry_out
 from mergerepl.delta.log import head_version
 from mergerepl.errors import EnumerationError
 from mergerepl.failpoints import FailpointError
-from mergerepl.store.replica import Replica, ReplicaInfo
+from mergerepl.store.replica import Replica
+from mergerepl.systables.replinfo import ReplicaInfo
 from tests.faults.sessions import NORTH, apply_without_north, die, edit_file, row
 from tests.properties.engine_network import EngineNetwork, Setting
 from tests.properties.reference import Subscriber

@@ -10,8 +10,8 @@ import mergerepl
 from mergerepl.agent import carry_out
 from mergerepl.errors import EnumerationError, PublicationError, SchemaMismatchError
 from mergerepl.failpoints import FailpointError
-from mergerepl.store.control import Row
 from mergerepl.store.replica import Replica
+from mergerepl.systables.catalog import SubscriptionRow
 from tests.faults.sessions import NORTH, apply_without_north, die, edit_file, paused_sync, row
 from tests.properties.engine_network import EngineNetwork, Setting
 
@@ -172,7 +172,7 @@ def test_inv_20_21_a_subscriber_restored_after_its_side_was_done_is_refused(
     assert not list((engine.path("hub") / "_mergerepl" / "staging").iterdir())
 
 
-def subscription_of_north(engine: EngineNetwork) -> list[Row]:
+def subscription_of_north(engine: EngineNetwork) -> list[SubscriptionRow]:
     """Return what the subscriber knows of its subscriptions."""
     return Replica(engine.path("north")).subscriptions()
 

@@ -10,12 +10,11 @@ from pyspark.sql import SparkSession
 
 from mergerepl.delta import merge
 from mergerepl.delta.table_facts import read_table_facts
-from mergerepl.model.article import published_article
 from mergerepl.snapshot.replica_table import replica_table
 from tests.networks import article_row
 from tests.spark.memory import frames_in_memory
 
-COLUMNS = {"published_columns": ["id", "a"], "published_types": ["bigint", "string"], "vertical_partition": 1}
+COLUMNS = {"published_columns": ("id", "a"), "published_types": ("bigint", "string"), "vertical_partition": 1}
 
 
 def test_rows_come_back_with_what_can_be_read_only(
@@ -26,9 +25,7 @@ def test_rows_come_back_with_what_can_be_read_only(
     rows = {"id": [1, 1, 2, 3, 3], "a": [*"abcde"], "odd name": ["one", "one", None, "three", "four"]}
     write_deltalake(str(table), pa.table(rows))
     DeltaTable(str(table)).delete("id < 3")
-    told = published_article(
-        {**article_row("t", 1), **COLUMNS, "rowguid_column": None, "maxversion_at_cleanup": 0}, "p"
-    )
+    told = article_row("t", 1, **COLUMNS).published("p")
     source = spark.createDataFrame(
         [("delete", 9, None), ("insert", 1, "late"), ("update", 3, "in")],
         "action string, c0 long, c1 string",

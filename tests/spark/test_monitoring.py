@@ -22,7 +22,7 @@ from mergerepl.failpoints import FailpointError
 from mergerepl.model.progress import NoProgress
 from mergerepl.model.publication import Article, SubscriberType, Tracking
 from mergerepl.model.results import CaptureResult, PendingArticle, PhaseCounts, SessionResult
-from mergerepl.store.control import ControlPlane, read_rows
+from mergerepl.store.control import read_rows
 from mergerepl.store.replica import Replica
 from mergerepl.systables import catalog, genhistory, sessions
 from mergerepl.systables.genhistory import GenStatus
@@ -333,9 +333,9 @@ def test_a_losing_delete_is_in_the_frame_without_a_row_and_losers_outlive_their_
     (found,) = (each for each in api.conflict_records(fresh.path("hq")) if each.conflict_type == 4)
     (shown,) = api.conflict_records(fresh.path("hq"), conflict_id=found.conflict_id)
     assert (shown.losing_row, shown.winning_row) == (None, {"id": 2, "note": "kept", "amount": 2.5})
-    control = ControlPlane(fresh.path("hq"))
+    control = Replica(fresh.path("hq")).control
     rows = control.rows(catalog.ARTICLES)
-    control.replace(catalog.ARTICLES, [row for row in rows if row["name"] != "orders"])
+    control.replace(catalog.ARTICLES, [row for row in rows if row.name != "orders"])
     logged = api.conflict_records(fresh.path("hq"), with_rows=True)
     (shown,) = (each for each in logged if each.conflict_type == 2)
     assert (shown.is_published, shown.winning_row) == (False, None)
@@ -414,7 +414,7 @@ def test_capture_leaves_the_generation_open_and_the_next_sync_sends_it(fresh):
     assert captured_counts(fresh.capture("north"))["orders"] == (0, 0, 1)
     replica = Replica(fresh.path("north"))
     (generation,) = replica.genhistory()
-    assert (generation["genstatus"], generation["changecount"]) == (GenStatus.OPEN, 2)
+    assert (generation.genstatus, generation.changecount) == (GenStatus.OPEN, 2)
     assert waiting(fresh, "hq", "north") == {("orders", "upload"): (2, 0)}
     done = fresh.sync("north")
     assert (done.upload.updates, done.upload.deletes) == (1, 1)
@@ -490,7 +490,7 @@ def test_a_generation_number_left_by_a_capture_that_died_is_not_given_twice(fres
     fresh.run("update TABLE set note = 'q'", "north")
     assert captured_counts(fresh.capture("north")) == {"orders": (0, 3, 0), "lines": (0, 2, 0)}
     generations = Replica(fresh.path("north")).control.rows(genhistory.TABLE)
-    numbers = [row["generation"] for row in generations]
+    numbers = [row.generation for row in generations]
     assert len(set(numbers)) == len(numbers) == 2
-    assert sorted(row["changecount"] for row in generations) == [2, 3]
+    assert sorted(row.changecount for row in generations) == [2, 3]
     assert fresh.sync("north").upload.updates == 5

@@ -24,7 +24,7 @@ from mergerepl.errors import CaptureError, LeaseError, PublicationError
 from mergerepl.model.publication import Article, ConflictLogging
 from mergerepl.model.results import ApplyResult, SessionResult
 from mergerepl.publish.system_tables import create_conflict_table
-from mergerepl.store.control import ControlPlane
+from mergerepl.store.replica import Replica
 from mergerepl.systables import catalog, genhistory
 from tests.networks import Hub
 from tests.spark.publishing import orders
@@ -161,7 +161,7 @@ def test_a_subscriber_initialised_anew_forgets_articles_that_are_gone(
     assert (
         spark.read.format("delta").load(str(hub.root("north") / "_mergerepl" / "MSmerge_contents")).isEmpty()
     )
-    assert [row["changecount"] for row in hub.rows("north", genhistory.TABLE)] == [0]
+    assert [row.changecount for row in hub.rows("north", genhistory.TABLE)] == [0]
     set_note(hub, "north", 2, "from north")
     set_note(hub, "hq", 3, "from hq")
     assert sync(hub, "north").status == "succeeded"
@@ -240,13 +240,13 @@ def test_a_generation_keeps_its_number_when_an_article_is_initialised_again(
     LogTable(str(hub.publisher / "lines")).update(updates={"item": "'y'"})
     sync(hub, "north")
     stop_at(hub, "initialise.after_genhistory", monkeypatch)
-    (before,) = (row for row in hub.rows("south", genhistory.TABLE) if row["art_nick"] == 2)
+    (before,) = (row for row in hub.rows("south", genhistory.TABLE) if row.art_nick == 2)
     set_note(hub, "south", 1, "from south")
     with pytest.raises(PublicationError, match="'lines' is not there"):
         sync(hub, "south")
     apply(hub)
-    (after,) = (row for row in hub.rows("south", genhistory.TABLE) if row["art_nick"] == 2)
-    assert (after["guidsrc"], after["generation"]) == (before["guidsrc"], before["generation"])
+    (after,) = (row for row in hub.rows("south", genhistory.TABLE) if row.art_nick == 2)
+    assert (after.guidsrc, after.generation) == (before.guidsrc, before.generation)
     set_note(hub, "hq", 2, "from hq")
     LogTable(str(hub.root("south") / "lines")).update(updates={"item": "'z'"})
     assert sync(hub, "south").status == "succeeded"
@@ -309,9 +309,9 @@ def test_a_subscription_that_never_got_a_replica_goes_on_with_the_one_of_another
     rows = [
         row
         for row in hub.rows("hq", catalog.SUBSCRIPTIONS)
-        if row["subscriber_server"] == str(hub.root("north"))
+        if row.subscriber_server == str(hub.root("north"))
     ]
-    assert len({(row["replid"], row["replnickname"]) for row in rows}) == 1
+    assert len({(row.replid, row.replnickname) for row in rows}) == 1
     assert len(rows) == 2
     LogTable(str(hub.root("north") / "lines")).update(updates={"item": "'y'"})
     set_note(hub, "north", 2, "from north")
@@ -400,8 +400,8 @@ def test_a_session_of_a_subscription_that_ended_blocks_nobody(
     stop_at(hub, "stage.after_manifest", monkeypatch, subscriber="north")
     for name in ("hq", "north"):
         rows = hub.rows(name, catalog.SUBSCRIPTIONS)
-        ended = [{**row, "status": 2} if name == "north" or row["replnickname"] == 2 else row for row in rows]
-        ControlPlane(hub.root(name)).replace(catalog.SUBSCRIPTIONS, ended)
+        ended = [replace(row, status=2) if name == "north" or row.replnickname == 2 else row for row in rows]
+        Replica(hub.root(name)).control.replace(catalog.SUBSCRIPTIONS, ended)
     with pytest.raises(PublicationError, match="has ended"):
         api.sync(api.Project(hub.publication))
     shutil.move(hub.root("north") / "orders", hub.folder / "old orders")

@@ -23,8 +23,9 @@ from mergerepl.model.results import ApplyResult
 from mergerepl.publish.apply import apply_publication
 from mergerepl.publish.replica_state import read_replica
 from mergerepl.store.lease import lease
-from mergerepl.store.replica import commit_text
+from mergerepl.store.replica import Replica, commit_text
 from mergerepl.systables import catalog, genhistory, registry, replinfo
+from mergerepl.systables.catalog import ArticleRow
 from tests.networks import Hub
 from tests.spark.publishing import column, log_actions, orders
 
@@ -97,39 +98,39 @@ def test_a_new_publication_reaches_its_subscribers(applied: Applied) -> None:
 def test_the_catalog_says_who_replicates_what_with_whom(applied: Applied) -> None:
     hub = applied.hub
     (publication,) = hub.rows("hq", catalog.PUBLICATIONS)
-    assert (publication["name"], publication["status"], publication["retention"]) == ("sales", 1, 14)
+    assert (publication.name, publication.status, publication.retention) == ("sales", 1, 14)
     infos = {name: hub.rows(name, replinfo.TABLE)[0] for name in ("hq", "north", "south")}
-    assert [infos[name]["replnickname"] for name in infos] == [1, 2, 3]
-    assert [infos[name]["role"] for name in infos] == ["publisher", "subscriber", "subscriber"]
-    assert [info["root"] for info in infos.values()] == [str(hub.root(name)) for name in infos]
-    assert all(info["captured"] == {1: 1, 2: 1} for info in infos.values())
+    assert [infos[name].nickname for name in infos] == [1, 2, 3]
+    assert [Replica(hub.root(name)).publishes(publication.pubid) for name in infos] == [True, False, False]
+    assert [info.root for info in infos.values()] == [str(hub.root(name)) for name in infos]
+    assert all(info.captured == {1: 1, 2: 1} for info in infos.values())
     for name, info in infos.items():
         ids = {
             1: read_table_facts(hub.root(name) / "orders"),
             2: read_table_facts(hub.root(name) / "sub/lines"),
         }
-        assert info["table_ids"] == {nickname: table.metadata.table_id for nickname, table in ids.items()}
+        assert info.table_ids == {nickname: table.metadata.table_id for nickname, table in ids.items()}
         commits = {nickname: commit_text(table.path, 1) for nickname, table in ids.items()}
-        assert info["captured_commits"] == commits
+        assert info.captured_commits == commits
     articles = hub.rows("hq", catalog.ARTICLES)
     assert articles == hub.rows("north", catalog.ARTICLES) == hub.rows("south", catalog.ARTICLES)
-    assert [(a["name"], a["nickname"], a["status"], a["column_tracking"]) for a in articles] == [
+    assert [(a.name, a.nickname, a.status, a.column_tracking) for a in articles] == [
         ("orders", 1, 2, 1),
         ("lines", 2, 2, 0),
     ]
-    assert articles[1]["key_columns"] == ["order_id", "n"]
-    assert articles[1]["published_types"] == ["bigint", "bigint", "string"]
-    at_publisher = {row["replnickname"]: row for row in hub.rows("hq", catalog.SUBSCRIPTIONS)}
-    assert [at_publisher[n]["priority"] for n in (1, 2, 3)] == [100.0, 80.0, 0.0]
-    assert [at_publisher[n]["subscriber_type"] for n in (1, 2, 3)] == [1, 1, 2]
-    assert all(row["status"] == 1 for row in at_publisher.values())
+    assert articles[1].key_columns == ("order_id", "n")
+    assert articles[1].published_types == ("bigint", "bigint", "string")
+    at_publisher = {row.replnickname: row for row in hub.rows("hq", catalog.SUBSCRIPTIONS)}
+    assert [at_publisher[n].priority for n in (1, 2, 3)] == [100.0, 80.0, 0.0]
+    assert [at_publisher[n].subscriber_type for n in (1, 2, 3)] == [1, 1, 2]
+    assert all(row.status == 1 for row in at_publisher.values())
     itself, other = hub.rows("north", catalog.SUBSCRIPTIONS)
-    assert itself["replid"] == infos["north"]["repid"]
-    assert other["replid"] == infos["hq"]["repid"]
-    assert other["subscriber_server"] == str(hub.publisher)
+    assert itself.replid == infos["north"].replid
+    assert other.replid == infos["hq"].replid
+    assert other.subscriber_server == str(hub.publisher)
     for name in ("subid", "replicastate", "priority", "subscriber_type", "host_name"):
-        assert other[name] == at_publisher[2][name], name
-    assert (other["sentgen"], other["sentguid"], other["recgen"], other["recguid"]) == (0, None, 0, None)
+        assert getattr(other, name) == getattr(at_publisher[2], name), name
+    assert (other.sentgen, other.sentguid, other.recgen, other.recguid) == (0, None, 0, None)
 
 
 def test_our_commits_on_users_tables_are_marked(applied: Applied) -> None:
@@ -225,9 +226,9 @@ def various(spark: SparkSession, worker_folder: Path) -> Applied:
     return Applied(hub, dry, hub.apply())
 
 
-def article_of(applied: Applied, name: str) -> dict[str, Any]:
+def article_of(applied: Applied, name: str) -> ArticleRow:
     """Return what the subscriber knows of an article."""
-    (row,) = (row for row in applied.hub.rows("north", catalog.ARTICLES) if row["name"] == name)
+    (row,) = (row for row in applied.hub.rows("north", catalog.ARTICLES) if row.name == name)
     return row
 
 
@@ -243,7 +244,7 @@ def test_odd_column_and_article_names_work(various: Applied) -> None:
 def test_a_vertical_filter_copies_the_published_columns_and_the_key(various: Applied) -> None:
     assert rows_of(various.hub, "north", "filtered") == [(1, "a"), (2, None), (3, "c")]
     article = article_of(various, "filtered")
-    assert (article["published_columns"], article["vertical_partition"]) == (["id", "note"], 1)
+    assert (article.published_columns, article.vertical_partition) == (("id", "note"), 1)
 
 
 def ruled_table(spark: SparkSession, path: Path) -> None:
@@ -273,7 +274,7 @@ def test_rules_on_columns_left_out_are_left_out_too(various: Applied) -> None:
 
 def test_an_existing_guid_column_is_the_identity(various: Applied) -> None:
     article = article_of(various, "guided")
-    assert (article["rowguid_column"], article["key_columns"]) == ("rowguid", ["rowguid"])
+    assert (article.rowguid_column, article.key_columns) == ("rowguid", ("rowguid",))
     conflicts = read_table_facts(various.hub.publisher / "_mergerepl" / "MSmerge_conflict_sales_guided")
     assert [field["name"] for field in conflicts.fields] == [
         "rowguid",
@@ -345,7 +346,7 @@ def test_a_tables_own_rows_are_kept_by_sync_type_none(spark: SparkSession, hub: 
     assert table.metadata.change_data_feed
     assert table.version == 1
     (info,) = hub.rows("north", replinfo.TABLE)
-    assert info["captured"] == {1: 1, 2: 1}
+    assert info.captured == {1: 1, 2: 1}
     assert hub.apply().steps == ()
 
 

@@ -26,7 +26,6 @@ from mergerepl.model.publication import (
     Tracking,
 )
 from mergerepl.publish.apply import apply_publication
-from mergerepl.store.control import ControlPlane
 from mergerepl.store.replica import Replica
 from mergerepl.systables import catalog, genhistory, replinfo
 from mergerepl.systables.catalog import SubscriptionState, SyncKind
@@ -93,23 +92,25 @@ def test_a_new_subscriber_gets_rows_and_metadata_of_a_running_publication(
     assert len(contents) == 3
 
 
-def test_a_new_subscribers_watermarks_are_at_the_publishers_last_generation(joined: Hub) -> None:
+def test_a_new_subscribers_watermarks_are_at_the_publishers_last_generation(
+    joined: Hub,
+) -> None:
     (at_hq,) = joined.rows("hq", genhistory.TABLE)
     (at_south,) = joined.rows("south", genhistory.TABLE)
-    assert (at_hq["genstatus"], at_south["genstatus"]) == (1, 2)
-    assert at_hq["guidsrc"] == at_south["guidsrc"]
-    assert at_hq["nicknames"] == [1, 3]
-    assert at_south["nicknames"] == [1, 3]
-    sent = next(row for row in joined.rows("hq", catalog.SUBSCRIPTIONS) if row["replnickname"] == 3)
-    received = next(row for row in joined.rows("south", catalog.SUBSCRIPTIONS) if row["replnickname"] == 1)
+    assert (at_hq.genstatus, at_south.genstatus) == (1, 2)
+    assert at_hq.guidsrc == at_south.guidsrc
+    assert at_hq.nicknames == (1, 3)
+    assert at_south.nicknames == (1, 3)
+    sent = next(row for row in joined.rows("hq", catalog.SUBSCRIPTIONS) if row.replnickname == 3)
+    received = next(row for row in joined.rows("south", catalog.SUBSCRIPTIONS) if row.replnickname == 1)
     marks = ("sentgen", "sentguid", "recgen", "recguid")
-    assert [sent[name] for name in marks] == [1, at_hq["guidsrc"], 1, at_hq["guidsrc"]]
-    assert [received[name] for name in marks] == [1, at_hq["guidsrc"], 1, at_hq["guidsrc"]]
+    assert [getattr(sent, name) for name in marks] == [1, at_hq.guidsrc, 1, at_hq.guidsrc]
+    assert [getattr(received, name) for name in marks] == [1, at_hq.guidsrc, 1, at_hq.guidsrc]
     (info,) = joined.rows("south", replinfo.TABLE)
-    assert (info["last_seq"], info["last_generation"]) == (1, 1)
+    assert (info.last_seq, info.last_generation) == (1, 1)
     # and the subscriber that was there before still has the generation to come
-    before = next(row for row in joined.rows("hq", catalog.SUBSCRIPTIONS) if row["replnickname"] == 2)
-    assert (before["sentgen"], before["recgen"]) == (0, 0)
+    before = next(row for row in joined.rows("hq", catalog.SUBSCRIPTIONS) if row.replnickname == 2)
+    assert (before.sentgen, before.recgen) == (0, 0)
 
 
 def test_later_changes_never_join_a_generation_that_counts_as_sent(
@@ -119,10 +120,10 @@ def test_later_changes_never_join_a_generation_that_counts_as_sent(
     LogTable(str(hub.publisher / "orders")).update(predicate="id = 4", updates={"note": "'after'"})
     capture_all(hub)
     generations = hub.rows("hq", genhistory.TABLE)
-    assert [(row["generation"], row["genstatus"]) for row in generations] == [(1, 1), (2, 0)]
+    assert [(row.generation, row.genstatus) for row in generations] == [(1, 1), (2, 0)]
     contents = spark.read.format("delta").load(str(hub.publisher / "_mergerepl" / "MSmerge_contents"))
     last = contents.orderBy(F.desc("seq")).first()
-    assert last["generation"] == 2
+    assert last.generation == 2
 
 
 def test_without_subscribers_yet_nothing_needs_capturing(spark: SparkSession, replica_dir: Path) -> None:
@@ -135,7 +136,7 @@ def test_without_subscribers_yet_nothing_needs_capturing(spark: SparkSession, re
     hub.apply()
     assert hub.captures == []
     assert notes(hub, "north") == {1: "a", 2: "b"}
-    assert hub.rows("hq", replinfo.TABLE)[0]["captured"] == {1: 2}
+    assert hub.rows("hq", replinfo.TABLE)[0].captured == {1: 2}
 
 
 def test_a_new_article_reaches_every_subscriber(spark: SparkSession, hub: Hub) -> None:
@@ -143,11 +144,11 @@ def test_a_new_article_reaches_every_subscriber(spark: SparkSession, hub: Hub) -
     hub.articles(*hub.publication.articles, LINES)
     assert [step.action for step in hub.apply().steps] == ["publish", "initialise", "record"]
     (info,) = hub.rows("north", replinfo.TABLE)
-    assert info["captured"] == {1: 1, 2: 1}
-    assert [row["name"] for row in hub.rows("north", catalog.ARTICLES)] == ["orders", "lines"]
+    assert info.captured == {1: 1, 2: 1}
+    assert [row.name for row in hub.rows("north", catalog.ARTICLES)] == ["orders", "lines"]
     # what waits of the other article is left alone
     assert notes(hub, "north") == {1: "a", 2: "b", 3: "c"}
-    assert hub.rows("hq", replinfo.TABLE)[0]["captured"] == {1: 1, 2: 1}
+    assert hub.rows("hq", replinfo.TABLE)[0].captured == {1: 1, 2: 1}
     for name in ("hq", "north"):
         for table in ("MSmerge_contents", "MSmerge_tombstone"):
             fields = [
@@ -172,8 +173,8 @@ def test_51_a_subscriber_whose_metadata_was_edited_gets_nothing_more(spark: Spar
 def test_an_ended_subscription_leaves_the_subscribers_tables(spark: SparkSession, hub: Hub) -> None:
     hub.unsubscribe("north")
     assert [step.action for step in hub.apply().steps] == ["unsubscribe", "record"]
-    assert {row["status"] for row in hub.rows("north", catalog.SUBSCRIPTIONS)} == {2}
-    assert [row["status"] for row in hub.rows("hq", catalog.SUBSCRIPTIONS)] == [1, 2]
+    assert {row.status for row in hub.rows("north", catalog.SUBSCRIPTIONS)} == {2}
+    assert [row.status for row in hub.rows("hq", catalog.SUBSCRIPTIONS)] == [1, 2]
     assert notes(hub, "north") == {1: "a", 2: "b", 3: "c"}
     assert hub.apply().steps == ()
 
@@ -199,7 +200,7 @@ def test_a_former_subscriber_comes_back_with_its_tables(spark: SparkSession, hub
     hub.apply(capture=capture)
     assert notes(hub, "north") == {1: "changed", 3: "c", 4: "d"}
     (info,) = hub.rows("north", replinfo.TABLE)
-    assert info["replnickname"] == 2
+    assert info.replnickname == 2
     assert len(metadata(spark, hub, "north", "MSmerge_contents")) == 2
 
 
@@ -213,7 +214,7 @@ def test_a_former_subscriber_comes_back_to_the_publication_as_it_is_now(
     hub.subscribe("north", sync_type=SyncType.NONE)
     hub.apply()
     (row,) = hub.rows("north", catalog.PUBLICATIONS)
-    assert (row["centralized_conflicts"], row["decentralized_conflicts"]) == (1, 1)
+    assert (row.centralized_conflicts, row.decentralized_conflicts) == (1, 1)
     assert hub.apply().steps == ()
 
 
@@ -249,21 +250,21 @@ def test_settings_change_at_every_replica(spark: SparkSession, hub: Hub) -> None
     assert "retention 14 → 40" in next(step.detail for step in steps if step.object == "sales")
     for name in ("hq", "north"):
         (publication,) = hub.rows(name, catalog.PUBLICATIONS)
-        assert (publication["retention"], publication["decentralized_conflicts"]) == (40, 1)
-        assert hub.rows(name, catalog.ARTICLES)[0]["resolution"] == "columns"
+        assert (publication.retention, publication.decentralized_conflicts) == (40, 1)
+        assert hub.rows(name, catalog.ARTICLES)[0].resolution == "columns"
         properties = read_table_facts(hub.root(name) / "orders").properties
         assert properties["delta.deletedFileRetentionDuration"] == "interval 40 days"
         assert properties["delta.logRetentionDuration"] == "interval 40 days"
-    row = next(row for row in hub.rows("hq", catalog.SUBSCRIPTIONS) if row["replnickname"] == 2)
-    assert (row["priority"], row["host_name"]) == (10.0, "N")
-    assert {row["priority"] for row in hub.rows("north", catalog.SUBSCRIPTIONS)} == {10.0}
+    row = next(row for row in hub.rows("hq", catalog.SUBSCRIPTIONS) if row.replnickname == 2)
+    assert (row.priority, row.host_name) == (10.0, "N")
+    assert {row.priority for row in hub.rows("north", catalog.SUBSCRIPTIONS)} == {10.0}
     assert hub.apply().steps == ()
 
 
 def test_a_shorter_retention_lowers_no_table(spark: SparkSession, hub: Hub) -> None:
     hub.change(retention=timedelta(days=2))
     hub.apply()
-    assert hub.rows("hq", catalog.PUBLICATIONS)[0]["retention"] == 2
+    assert hub.rows("hq", catalog.PUBLICATIONS)[0].retention == 2
     properties = read_table_facts(hub.publisher / "orders").properties
     assert properties["delta.deletedFileRetentionDuration"] == "interval 14 days"
 
@@ -326,7 +327,7 @@ def test_an_article_leaves_a_publication_without_subscriptions(spark: SparkSessi
     hub.articles(LINES)
     assert [step.action for step in hub.apply().steps] == ["unsubscribe", "unpublish", "publish", "record"]
     articles = hub.rows("hq", catalog.ARTICLES)
-    assert [(row["name"], row["nickname"]) for row in articles] == [("lines", 2)]
+    assert [(row.name, row.nickname) for row in articles] == [("lines", 2)]
 
 
 def test_two_publications_share_replicas_but_no_table(spark: SparkSession, hub: Hub) -> None:
@@ -337,15 +338,15 @@ def test_two_publications_share_replicas_but_no_table(spark: SparkSession, hub: 
     hub.articles(LINES)
     hub.apply()
     (info,) = hub.rows("north", replinfo.TABLE)
-    assert info["replnickname"] == 2
-    assert info["captured"] == {1: 1, 2: 1}
+    assert info.replnickname == 2
+    assert info.captured == {1: 1, 2: 1}
     assert len(hub.rows("north", catalog.SUBSCRIPTIONS)) == 4
     assert hub.apply().steps == ()
     hub.publication = first
     assert hub.apply().steps == ()
     hub.publication = replace(first, subscriptions=())
     hub.apply()
-    assert sorted(row["status"] for row in hub.rows("north", catalog.SUBSCRIPTIONS)) == [1, 1, 2, 2]
+    assert sorted(row.status for row in hub.rows("north", catalog.SUBSCRIPTIONS)) == [1, 1, 2, 2]
 
 
 def test_conflict_tables_of_one_name_are_refused(spark: SparkSession, hub: Hub) -> None:
@@ -372,9 +373,9 @@ def test_a_moved_replica_is_found_and_told(spark: SparkSession, hub: Hub) -> Non
     hub.subscribe("north")
     assert [step.action for step in hub.apply().steps] == ["move", "move", "record"]
     for name in ("hq", "north"):
-        assert hub.rows(name, replinfo.TABLE)[0]["root"] == str(hub.root(name))
-        assert {row["publisher"] for row in hub.rows(name, catalog.PUBLICATIONS)} == {str(hub.publisher)}
-        servers = {row["subscriber_server"] for row in hub.rows(name, catalog.SUBSCRIPTIONS)}
+        assert hub.rows(name, replinfo.TABLE)[0].root == str(hub.root(name))
+        assert {row.publisher for row in hub.rows(name, catalog.PUBLICATIONS)} == {str(hub.publisher)}
+        servers = {row.subscriber_server for row in hub.rows(name, catalog.SUBSCRIPTIONS)}
         assert servers == {str(hub.root("hq")), str(hub.root("north"))}
     assert hub.apply().steps == ()
 
@@ -388,9 +389,9 @@ def test_a_publisher_that_another_file_moved_is_told_to_its_subscribers(replica_
     publication = load(network.folder / FILE)
     assert [step.action for step in apply_publication(publication).steps] == ["move", "move", "record"]
     for name in ("north", "south"):
-        control = ControlPlane(network.root(name))
-        assert {row["publisher"] for row in control.rows(catalog.PUBLICATIONS)} == {str(moved)}
-        servers = {row["subscriber_server"] for row in control.rows(catalog.SUBSCRIPTIONS)}
+        control = Replica(network.root(name)).control
+        assert {row.publisher for row in control.rows(catalog.PUBLICATIONS)} == {str(moved)}
+        servers = {row.subscriber_server for row in control.rows(catalog.SUBSCRIPTIONS)}
         assert servers == {str(moved), str(network.root(name))}
     assert apply_publication(publication).steps == ()
 
@@ -402,10 +403,10 @@ def test_ending_an_unfinished_subscription_tells_what_becomes_of_its_tables(
     replica_dir: Path, sync_type: SyncKind, told: str
 ) -> None:
     network = Network(replica_dir)
-    control = ControlPlane(network.root("hq"))
+    control = Replica(network.root("hq")).control
     unfinished = {"status": int(SubscriptionState.INACTIVE), "sync_type": int(sync_type)}
     rows = control.rows(catalog.SUBSCRIPTIONS)
-    rows = [row | (unfinished if row["replnickname"] == 3 else {}) for row in rows]
+    rows = [replace(row, **(unfinished if row.replnickname == 3 else {})) for row in rows]
     control.replace(catalog.SUBSCRIPTIONS, rows)
     network.write_file(subscriptions=[{"subscriber": "./north"}])
     (step, _) = apply_publication(load(network.folder / FILE)).steps
@@ -476,12 +477,12 @@ def test_a_new_subscriber_where_a_moved_one_was_gets_an_identity_of_its_own(
     hub.subscribe("north")
     hub.apply()
     (moved,), (new,) = hub.rows("moved", replinfo.TABLE), hub.rows("north", replinfo.TABLE)
-    assert (moved["repid"], moved["replnickname"]) == (before["repid"], before["replnickname"])
-    assert (moved["repid"], moved["replnickname"]) != (new["repid"], new["replnickname"])
-    told = {row["replid"]: row["subscriber_server"] for row in hub.rows("hq", catalog.SUBSCRIPTIONS)}
-    assert told[moved["repid"]] == str(hub.root("moved"))
-    assert told[new["repid"]] == str(hub.root("north"))
-    assert len({row["subid"] for row in hub.rows("hq", catalog.SUBSCRIPTIONS)}) == len(told)
+    assert (moved.repid, moved.replnickname) == (before.repid, before.replnickname)
+    assert (moved.repid, moved.replnickname) != (new.repid, new.replnickname)
+    told = {row.replid: row.subscriber_server for row in hub.rows("hq", catalog.SUBSCRIPTIONS)}
+    assert told[moved.repid] == str(hub.root("moved"))
+    assert told[new.repid] == str(hub.root("north"))
+    assert len({row.subid for row in hub.rows("hq", catalog.SUBSCRIPTIONS)}) == len(told)
     assert hub.apply().steps == ()
 
 
@@ -503,4 +504,4 @@ def test_a_subscriber_that_the_publisher_forgot_keeps_no_identity(
         hub.apply()
     shutil.rmtree(hub.root("north"))
     hub.apply()
-    assert [row["replnickname"] for row in hub.rows("north", replinfo.TABLE)] == [2]
+    assert [row.replnickname for row in hub.rows("north", replinfo.TABLE)] == [2]

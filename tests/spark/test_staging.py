@@ -76,7 +76,7 @@ def engine(spark: SparkSession, replica_dir: Path) -> EngineNetwork:
 
 def told(side: SideState) -> dict[str, Any]:
     """Return what a session reads of a side; the number of the run is not known before."""
-    history = sorted(side.genhistory, key=lambda generation: int(generation["generation"]))
+    history = sorted(side.genhistory, key=lambda generation: generation.generation)
     generations = [item.generation for item in side.captured]
     return {"info": replace(side.info, last_seq=0), "genhistory": history, "generations": generations}
 
@@ -87,7 +87,7 @@ def test_what_is_staged_from_is_what_is_committed(engine: EngineNetwork, spark: 
     engine.write("hub", {key(1): row("hub"), key(2): None})
     engine.write("north", {key(9): row("north")})
     hub, north = (Replica(engine.path(name)) for name in ("hub", "north"))
-    (subscription,) = (found for found in hub.subscriptions() if found["replid"] == north.info().replid)
+    (subscription,) = (found for found in hub.subscriptions() if found.replid == north.info().replid)
     sides = open_sides(hub, north, subscription)
     sides, _ = captured_sides(spark, with_windows(sides)[0])
     expected = {name: told(as_if_committed(side)) for name, side in sides.items()}
@@ -143,7 +143,7 @@ def test_generations_that_nobody_knows_are_refused(engine: EngineNetwork) -> Non
     mergerepl.capture(engine.path("north"))
     north = Replica(engine.path("north"))
     known = north.genhistory()
-    north.save_genhistory([generation for generation in known if not generation["changecount"]])
+    north.save_genhistory([generation for generation in known if not generation.changecount])
     for number in (2, 3):
         engine.write("north", {key(number): row("north")})
         if number == 2:

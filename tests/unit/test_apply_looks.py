@@ -1,7 +1,9 @@
 """What `apply` finds at replicas that changed without it: moved, away, written to, or published long ago."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -12,10 +14,11 @@ from mergerepl.errors import CaptureError, MergeReplError, PublicationError
 from mergerepl.model.results import ApplyResult
 from mergerepl.publish.apply import apply_publication
 from mergerepl.publish.situation import look
-from mergerepl.store.control import ControlPlane, Row
+from mergerepl.store.control import ControlPlane
+from mergerepl.store.replica import Replica
 from mergerepl.systables import catalog, genhistory, replinfo
 from mergerepl.systables.catalog import SubscriptionState
-from mergerepl.systables.genhistory import GenStatus
+from mergerepl.systables.genhistory import Generation, GenStatus
 from mergerepl.systables.table import SystemTable
 from tests.networks import FILE, ROWS, Network, write_table
 from triggers.errors import DuplicateKeyError, FeedGapError
@@ -37,7 +40,7 @@ def actions(result: ApplyResult) -> list[str]:
 
 
 def statuses(network: Network, name: str) -> set[int]:
-    return {row["status"] for row in ControlPlane(network.root(name)).rows(catalog.SUBSCRIPTIONS)}
+    return {row.status for row in Replica(network.root(name)).control.rows(catalog.SUBSCRIPTIONS)}
 
 
 # ---- a subscriber whose move another publication's file told
@@ -50,17 +53,17 @@ def elsewhere(network: Network) -> Network:
     network.root("north").rename(yonder)
     network.edit("yonder", replinfo.TABLE, root=str(yonder))
     for name in ("hq", "yonder"):
-        control = ControlPlane(network.root(name))
+        control = Replica(network.root(name)).control
         rows = control.rows(catalog.SUBSCRIPTIONS)
         moved = {"subscriber_server": str(yonder)}
-        rows = [row | (moved if row["replnickname"] == 2 else {}) for row in rows]
+        rows = [replace(row, **(moved if row.replnickname == 2 else {})) for row in rows]
         if name == "hq":
             # North has another publication, whose file told it, and there was a replica in its place before.
-            (north,) = (row for row in rows if row["replnickname"] == 2)
+            (north,) = (row for row in rows if row.replnickname == 2)
             former = {"replid": "f", "subscriber_server": str(network.root("north"))}
             rows += [
-                north | {"pubid": "stock", "subid": "s"},
-                north | former | {"subid": "e", "status": int(SubscriptionState.DELETED)},
+                replace(north, pubid="stock", subid="s"),
+                replace(north, **former, subid="e", status=SubscriptionState.DELETED),
             ]
         control.replace(catalog.SUBSCRIPTIONS, rows)
     return network
@@ -68,12 +71,12 @@ def elsewhere(network: Network) -> Network:
 
 @pytest.mark.parametrize("dry_run", [True, False])
 def test_where_it_was_it_is_not_subscribed_anew(elsewhere: Network, dry_run: bool) -> None:
-    rows = ControlPlane(elsewhere.root("hq")).rows(catalog.SUBSCRIPTIONS)
+    rows = Replica(elsewhere.root("hq")).control.rows(catalog.SUBSCRIPTIONS)
     with pytest.raises(PublicationError, match="was moved, as the file of another") as refused:
         apply(elsewhere, dry_run=dry_run)
     assert f"to '{elsewhere.root('yonder')}'. Write that folder" in str(refused.value)
     assert not elsewhere.root("north").exists()
-    assert ControlPlane(elsewhere.root("hq")).rows(catalog.SUBSCRIPTIONS) == rows
+    assert Replica(elsewhere.root("hq")).control.rows(catalog.SUBSCRIPTIONS) == rows
 
 
 def test_its_new_folder_is_all_the_file_needs(elsewhere: Network) -> None:
@@ -126,18 +129,17 @@ def left(network: Network) -> Network:
     """All subscriptions have ended; changes had travelled before. The file has a new subscriber."""
     network.write_file(subscriptions=[])
     apply(network)
-    control = ControlPlane(network.root("hq"))
+    control = Replica(network.root("hq")).control
     (publication,) = control.rows(catalog.PUBLICATIONS)
-    generation = {
-        "guidsrc": "g",
-        "pubid": publication["pubid"],
-        "generation": 1,
-        "art_nick": 1,
-        "nicknames": [1, 2, 3],
-        "coldate": None,
-        "genstatus": int(GenStatus.CLOSED),
-        "changecount": 1,
-    }
+    generation = Generation(
+        guidsrc="g",
+        pubid=publication.pubid,
+        generation=1,
+        art_nick=1,
+        nicknames=(1, 2, 3),
+        genstatus=GenStatus.CLOSED,
+        changecount=1,
+    )
     control.replace(genhistory.TABLE, [generation])
     network.write_file(subscriptions=[WEST])
     return network
@@ -198,7 +200,7 @@ def test_a_subscriber_with_the_columns_that_its_publisher_had_is_no_bug(network:
 def test_a_session_that_ends_meanwhile_does_not_seem_put_back(
     network: Network, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def rows(self: ControlPlane, table: SystemTable) -> list[Row]:
+    def rows(self: ControlPlane, table: SystemTable) -> list[Any]:
         if table is catalog.SUBSCRIPTIONS and not ended:
             ended.append(table)
             for done in (replinfo.TABLE, catalog.SUBSCRIPTIONS):

@@ -12,14 +12,15 @@ from mergerepl import api
 from mergerepl.errors import ConfigurationError
 from mergerepl.store.replica import Replica
 from mergerepl.systables import conflicts_info, sessions
+from mergerepl.systables.sessions import SessionRow
 from tests.networks import make_replica, subscription_row
 
 
 @pytest.fixture
 def hq(tmp_path: Path) -> Replica:
     """A publisher with one subscriber."""
-    make_replica(tmp_path / "north", "subscriber", 2, subscription_row(tmp_path / "hq", "replica-1", 1))
-    return make_replica(tmp_path / "hq", "publisher", 1, subscription_row(tmp_path / "north", "replica-2", 2))
+    make_replica(tmp_path / "north", 2, subscription_row(tmp_path / "hq", "replica-1", 1))
+    return make_replica(tmp_path / "hq", 1, subscription_row(tmp_path / "north", "replica-2", 2))
 
 
 @pytest.mark.parametrize("asked", ["hq", "north"])
@@ -40,13 +41,9 @@ def test_a_moved_subscriber_keeps_its_history(hq: Replica, asked: str) -> None:
     times = {name: datetime(2026, 1, 1, tzinfo=UTC) for name in ("start_time", "end_time")}
     ran = [("moved", "sub-1", "old"), ("ended", "sub-0", "north"), ("another", "sub-2", "west")]
     rows = [
-        {
-            "session_id": name,
-            "agent_id": subid,
-            "publication": "sales",
-            "subscriber": str(folder / root),
-            **times,
-        }
+        SessionRow(
+            session_id=name, agent_id=subid, publication="sales", subscriber=str(folder / root), **times
+        )
         for name, subid, root in ran
     ]
     Replica(folder / asked).control.replace(sessions.SESSIONS, rows)
@@ -59,8 +56,10 @@ def test_a_moved_subscriber_keeps_its_history(hq: Replica, asked: str) -> None:
 def test_a_subscriber_is_known_by_the_link_that_it_left_behind(hq: Replica, asked: str) -> None:
     folder = hq.root.parent
     times = {name: datetime(2026, 1, 1, tzinfo=UTC) for name in ("start_time", "end_time")}
-    ran = {"session_id": "ran", "agent_id": "sub-1", "publication": "sales", **times}
-    Replica(folder / asked).control.replace(sessions.SESSIONS, [{**ran, "subscriber": str(folder / "north")}])
+    ran = SessionRow(
+        session_id="ran", agent_id="sub-1", publication="sales", subscriber=str(folder / "north"), **times
+    )
+    Replica(folder / asked).control.replace(sessions.SESSIONS, [ran])
     (folder / "north").rename(folder / "elsewhere")
     (folder / "north").symlink_to(folder / "elsewhere")
     for name in ("north", "elsewhere"):

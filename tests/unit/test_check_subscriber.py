@@ -1,7 +1,6 @@
 """What a table must be that a subscriber holds already (`sync_type: none`), told from the two logs."""
 
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -10,8 +9,9 @@ from deltalake import write_deltalake
 from mergerepl.errors import PublicationError
 from mergerepl.model.publication import Subscription, SyncType
 from mergerepl.publish.check_subscriber import check_target
+from tests.networks import article_row
 
-ARTICLE: dict[str, Any] = {"name": "orders", "source_table": "orders", "published_columns": ["id", "note"]}
+ARTICLE = article_row("orders", 1, published_columns=("id", "note"))
 ID = pa.field("id", pa.int64(), nullable=False)
 NOTE = pa.field("note", pa.string())
 

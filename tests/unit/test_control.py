@@ -1,35 +1,39 @@
 """The control plane reads a table again when, and only when, another commit is its last one."""
 
 import shutil
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 
 from mergerepl.store import control
 from mergerepl.store.control import CHECKPOINT_INTERVAL, ControlPlane, column_names, read_rows
 from mergerepl.systables import genhistory, replinfo
-from mergerepl.systables.table import SystemTable
+from mergerepl.systables.genhistory import Generation
+from mergerepl.systables.replinfo import ReplicaInfo
+from mergerepl.systables.table import Plane, TypedTable, columns
 
 
-def generation(number: int) -> dict[str, Any]:
-    return {
+def generation(number: int, **more: Any) -> Generation:
+    known = {
         "guidsrc": f"guid-{number}",
         "pubid": "pub-1",
         "generation": number,
         "art_nick": 1,
-        "nicknames": [7],
+        "nicknames": (7,),
         "coldate": datetime(2026, 1, 1, tzinfo=UTC),
         "genstatus": 1,
         "changecount": 0,
     }
+    return Generation(**known | more)
 
 
 def numbers(plane: ControlPlane) -> list[int]:
-    return [row["generation"] for row in plane.rows(genhistory.TABLE)]
+    return [row.generation for row in plane.rows(genhistory.TABLE)]
 
 
 def test_a_table_is_read_once_until_somebody_commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,20 +50,32 @@ def test_a_table_is_read_once_until_somebody_commits(tmp_path: Path, monkeypatch
 
 def test_what_was_written_is_what_a_reader_reads(tmp_path: Path) -> None:
     writer = ControlPlane(tmp_path)
-    replica = {"repid": "r", "replnickname": 7, "root": "/r", "role": "publisher", "schema_version": 1}
-    replica |= {"last_seq": 0, "last_generation": 0, "captured": {1: 5, 2: None}, "table_ids": {}}
+    replica = ReplicaInfo(repid="r", replnickname=7, root="/r", captured={1: 5})
     cases = {
         genhistory.TABLE: [
-            [generation(1), {**generation(2), "nicknames": [], "coldate": None}],
+            [generation(1), generation(2, nicknames=(), coldate=None)],
             [],
             [generation(3)],
         ],
-        replinfo.TABLE: [[replica], [{**replica, "captured": None}]],
+        replinfo.TABLE: [[replica], [replace(replica, captured={})]],
     }
     for table, contents in cases.items():
         for rows in contents:
             writer.replace(table, rows)
-            assert writer.rows(table) == ControlPlane(tmp_path).rows(table)
+            assert writer.rows(table) == ControlPlane(tmp_path).rows(table) == rows
+
+
+def test_null_is_read_as_the_value_that_the_type_has_for_it(tmp_path: Path) -> None:
+    plane = ControlPlane(tmp_path)
+    replica = ReplicaInfo(repid="r", replnickname=7, root="/r", captured={1: 5})
+    plane.replace(replinfo.TABLE, [replica])
+    stored = DeltaTable(str(plane.path(replinfo.NAME)))
+    row = {**replinfo.TABLE.values(replica), "captured": [(1, 5), (2, None)], "table_ids": None}
+    schema = pa.schema(stored.schema().to_arrow())
+    write_deltalake(
+        stored, pa.Table.from_pylist([row | {"captured_commits": None}], schema), mode="overwrite"
+    )
+    assert plane.rows(replinfo.TABLE) == [replica]
 
 
 def test_what_a_caller_does_with_its_rows_is_its_own(tmp_path: Path) -> None:
@@ -67,10 +83,7 @@ def test_what_a_caller_does_with_its_rows_is_its_own(tmp_path: Path) -> None:
     plane.replace(genhistory.TABLE, [generation(1)])
     for _ in range(2):
         rows = plane.rows(genhistory.TABLE)
-        assert [row["generation"] for row in rows] == [1]
-        assert rows[0]["nicknames"] == [7]
-        rows[0]["generation"] = 9
-        rows[0]["nicknames"].append(8)
+        assert rows == [generation(1)]
         rows.append(generation(10))
 
 
@@ -106,9 +119,9 @@ def test_a_table_of_an_older_release_gets_the_newest_columns(tmp_path: Path) -> 
     plane = ControlPlane(tmp_path)
     newest = next(name for name in genhistory.TABLE.names if name not in genhistory.TABLE.required)
     known = tuple(column for column in genhistory.TABLE.columns if column.name != newest)
-    before = SystemTable(genhistory.TABLE.name, genhistory.TABLE.plane, known)
+    before = TypedTable(genhistory.TABLE.name, genhistory.TABLE.plane, known, Generation)
     plane.replace(before, [generation(1)])
-    assert [row[newest] for row in plane.rows(genhistory.TABLE)] == [None]
+    assert [getattr(row, newest) for row in plane.rows(genhistory.TABLE)] == [None]
     plane.replace(genhistory.TABLE, [*plane.rows(genhistory.TABLE), generation(2)])
     assert numbers(ControlPlane(tmp_path)) == [1, 2]
     assert set(column_names(plane.path(before.name))) == set(genhistory.TABLE.names)
@@ -117,3 +130,37 @@ def test_a_table_of_an_older_release_gets_the_newest_columns(tmp_path: Path) -> 
 def test_columns_may_have_quotes_in_their_names(tmp_path: Path) -> None:
     write_deltalake(str(tmp_path), pa.table({'size"in': [1]}))
     assert read_rows(tmp_path, ['size"in']) == [{'size"in': 1}]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Position:
+    reader: str
+    version: int
+    keys: tuple[str, ...] = ()
+
+
+POSITIONS = TypedTable(
+    "positions",
+    Plane.CONTROL,
+    columns(
+        """
+        reader | string not null | who reads
+        version | bigint not null | how far
+        keys | array<string> | of what
+        """
+    ),
+    Position,
+)
+
+
+def test_a_folder_of_another_product_has_tables_of_its_own(tmp_path: Path) -> None:
+    plane = ControlPlane(tmp_path / "_tracking")
+    assert not plane.exists(POSITIONS)
+    first, second = Position(reader="a", version=1), Position(reader="b", version=5, keys=("x", "y"))
+    plane.replace(POSITIONS, [first])
+    plane.append(POSITIONS, [second])
+    assert plane.exists(POSITIONS)
+    assert sorted(plane.rows(POSITIONS), key=lambda row: row.version) == [first, second]
+    assert plane.rows(POSITIONS, where="version > 1") == [second]
+    assert plane.rows(POSITIONS, order_limit="order by version desc limit 1") == [second]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["_tracking"]

@@ -1,5 +1,6 @@
 """Which generations a session sends: case tables of the pure rules over rows of MSmerge_genhistory."""
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -13,15 +14,16 @@ from enumeration.generations import (
     start_generation,
     with_nickname,
 )
-from mergerepl.systables.genhistory import GenStatus
+from mergerepl.systables.genhistory import Generation, GenStatus
 
 HERE, THERE, THIRD = 11, 22, 33
 T1, T2 = 1, 2
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def generation(number: int, **others: Any) -> dict[str, Any]:
-    row = {"generation": number, "guidsrc": f"g{number}", "art_nick": T1, "nicknames": [HERE]}
-    return {**row, "genstatus": int(GenStatus.CLOSED), **others}
+def generation(number: int, **others: Any) -> Generation:
+    row = {"generation": number, "guidsrc": f"g{number}", "pubid": "p", "art_nick": T1, "nicknames": (HERE,)}
+    return Generation(**row | {"genstatus": GenStatus.CLOSED, "changecount": 1} | others)
 
 
 HISTORY = [generation(number) for number in range(1, 6)]
@@ -69,16 +71,16 @@ def test_a_watermark_that_the_source_does_not_know_is_refused(
         pytest.param(generation(2), False, id="the start itself"),
         pytest.param(generation(3, genstatus=int(GenStatus.OPEN)), False, id="open"),
         pytest.param(generation(3, genstatus=int(GenStatus.CLOSED_ELSEWHERE)), True, id="from elsewhere"),
-        pytest.param(generation(3, nicknames=[HERE, THERE]), True, id="the destination is said to hold it"),
+        pytest.param(generation(3, nicknames=(HERE, THERE)), True, id="the destination is said to hold it"),
         pytest.param(generation(3, guidsrc="held"), False, id="the destination holds it"),
         pytest.param(generation(3, art_nick=T2), False, id="of an article that is not synchronized"),
-        pytest.param(generation(3, nicknames=None), True, id="nobody noted as holder"),
+        pytest.param(generation(3, nicknames=()), True, id="nobody noted as holder"),
     ],
 )
-def test_a_generation_is_sent_once(row: dict[str, Any], is_sent: bool) -> None:
+def test_a_generation_is_sent_once(row: Generation, is_sent: bool) -> None:
     found = generations_to_send(
         [row],
-        [generation(1, guidsrc="held")],
+        {"held"},
         from_generation_exclusive=2,
         tablenicks=[T1],
     )
@@ -87,20 +89,20 @@ def test_a_generation_is_sent_once(row: dict[str, Any], is_sent: bool) -> None:
 
 def test_a_destination_that_cannot_be_asked_has_what_it_is_said_to_hold() -> None:
     found = generations_to_send(
-        [generation(3, nicknames=[HERE, THERE]), generation(4, nicknames=[HERE])],
+        [generation(3, nicknames=(HERE, THERE)), generation(4, nicknames=(HERE,))],
         [],
         from_generation_exclusive=2,
         destination_nickname=THERE,
         tablenicks=[T1],
     )
-    assert [row["generation"] for row in found] == [4]
+    assert [row.generation for row in found] == [4]
 
 
 def test_generations_are_sent_in_the_order_of_their_numbers() -> None:
     found = generations_to_send(
         reversed(HISTORY), [], from_generation_exclusive=1, destination_nickname=THERE, tablenicks=[T1]
     )
-    assert [row["generation"] for row in found] == [2, 3, 4, 5]
+    assert [row.generation for row in found] == [2, 3, 4, 5]
 
 
 def test_make_generation_closes_what_is_open_and_nothing_else() -> None:
@@ -110,25 +112,23 @@ def test_make_generation_closes_what_is_open_and_nothing_else() -> None:
         GenStatus.CLOSED: GenStatus.CLOSED,
         GenStatus.CLOSED_ELSEWHERE: GenStatus.CLOSED_ELSEWHERE,
     }
-    assert [row["genstatus"] for row in make_generation(rows)] == [
-        int(closed[status]) for status in GenStatus
-    ]
-    assert [row["genstatus"] for row in rows] == [int(status) for status in GenStatus]
+    assert [row.genstatus for row in make_generation(rows)] == [int(closed[status]) for status in GenStatus]
+    assert [row.genstatus for row in rows] == [int(status) for status in GenStatus]
 
 
 def test_a_received_generation_keeps_its_guid_and_names_its_new_holder() -> None:
-    row = received_generation(generation(7, nicknames=[THIRD]), generation=4, nickname=THERE, now="now")
+    row = received_generation(generation(7, nicknames=(THIRD,)), generation=4, nickname=THERE, now=NOW)
     assert row == generation(
         4,
         guidsrc="g7",
-        nicknames=[THERE, THIRD],
+        nicknames=(THERE, THIRD),
         genstatus=int(GenStatus.CLOSED_ELSEWHERE),
-        coldate="now",
+        coldate=NOW,
     )
 
 
 def test_a_holder_is_added_once_and_to_the_named_generations_only() -> None:
-    rows = with_nickname([generation(1), generation(2, nicknames=[HERE, THERE])], ["g2"], THERE)
-    assert [row["nicknames"] for row in rows] == [[HERE], [HERE, THERE]]
+    rows = with_nickname([generation(1), generation(2, nicknames=(HERE, THERE))], ["g2"], THERE)
+    assert [row.nicknames for row in rows] == [(HERE,), (HERE, THERE)]
     rows = with_nickname(rows, ["g1"], THERE)
-    assert [row["nicknames"] for row in rows] == [[HERE, THERE], [HERE, THERE]]
+    assert [row.nicknames for row in rows] == [(HERE, THERE), (HERE, THERE)]

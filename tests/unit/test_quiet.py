@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from mergerepl.errors import ConfigurationError, PublicationError
 from mergerepl.model.results import SessionResult
 from mergerepl.store.replica import Replica
 from mergerepl.systables import catalog, genhistory, replinfo
-from mergerepl.systables.genhistory import GenStatus
+from mergerepl.systables.genhistory import Generation, GenStatus
 from tests.networks import (
     LAST_GENERATION,
     PUBID,
@@ -39,8 +40,8 @@ def pair(tmp_path: Path) -> tuple[Replica, Replica]:
     """A publisher and its subscriber, in step."""
     hq, north = tmp_path / "hq", tmp_path / "north"
     return (
-        make_replica(hq, "publisher", 1, subscription_row(north, "replica-2", 2)),
-        make_replica(north, "subscriber", 2, subscription_row(hq, "replica-1", 1)),
+        make_replica(hq, 1, subscription_row(north, "replica-2", 2)),
+        make_replica(north, 2, subscription_row(hq, "replica-1", 1)),
     )
 
 
@@ -57,16 +58,16 @@ def add_row(replica: Replica) -> None:
     write_deltalake(str(replica.root / "orders"), pa.table({"id": [3]}), mode="append")
 
 
-def generation(number: int, *, nickname: int, status: GenStatus, changes: int) -> dict[str, Any]:
-    return {
-        "guidsrc": f"guid-{number}",
-        "pubid": PUBID,
-        "generation": number,
-        "art_nick": 1,
-        "nicknames": [nickname],
-        "genstatus": int(status),
-        "changecount": changes,
-    }
+def generation(number: int, *, nickname: int, status: GenStatus, changes: int) -> Generation:
+    return Generation(
+        guidsrc=f"guid-{number}",
+        pubid=PUBID,
+        generation=number,
+        art_nick=1,
+        nicknames=(nickname,),
+        genstatus=status,
+        changecount=changes,
+    )
 
 
 def test_nothing_is_quiet_before_a_full_check(pair):
@@ -148,13 +149,13 @@ def with_second_publication(pair: tuple[Replica, Replica]) -> tuple[Replica, Rep
     for here, there in (pair, pair[::-1]):
         write_deltalake(str(here.root / "lines"), pa.table({"id": [1]}))
         info = here.control.rows(replinfo.TABLE)[0]
-        here.control.replace(replinfo.TABLE, [{**info, "captured": {1: 0, 2: 0}}])
+        here.control.replace(replinfo.TABLE, [replace(info, captured={1: 0, 2: 0})])
         publications = [*here.publications, publication_row("stock", "pub-2")]
         here.control.replace(catalog.PUBLICATIONS, publications)
-        lines = {**article_row("lines", 2), "pubid": "pub-2"}
+        lines = article_row("lines", 2, pubid="pub-2")
         here.control.replace(catalog.ARTICLES, [article_row("orders", 1), lines])
         other = subscription_row(there.root, there.info().replid, there.info().nickname)
-        second = {**other, "pubid": "pub-2", "subid": "sub-2"}
+        second = replace(other, pubid="pub-2", subid="sub-2")
         here.control.replace(catalog.SUBSCRIPTIONS, [*here.subscriptions(), second])
     return Replica(pair[0].root), Replica(pair[1].root)
 
@@ -170,7 +171,7 @@ def test_one_publications_quiet_is_not_that_of_another_on_the_same_replicas(pair
 
 def test_a_session_that_waited_notes_the_articles_there_are_by_then(pair, monkeypatch):
     def wait(publisher: Replica, *_: Any, **__: Any) -> SessionResult:
-        assert [row["name"] for row in publisher.publications] == ["sales"]
+        assert [row.name for row in publisher.publications] == ["sales"]
         with_second_publication(pair)
         return nothing_to_do(pair[1].root, "sales")
 
@@ -223,10 +224,10 @@ def test_another_session_after_the_full_check_is_not_noted_as_seen(pair, side, s
 
 
 def test_generations_without_changes_or_already_held_are_no_work(pair):
-    held = {**generation(2, nickname=1, status=GenStatus.CLOSED, changes=5), "nicknames": [1, 2]}
+    held = replace(generation(2, nickname=1, status=GenStatus.CLOSED, changes=5), nicknames=(1, 2))
     pair[0].save_genhistory([generation(1, nickname=1, status=GenStatus.OPEN, changes=0), held])
     assert not remembered(pair), "its nickname may have been entered before it had done its part"
-    pair[1].save_genhistory([{**held, "generation": 1, "genstatus": int(GenStatus.CLOSED_ELSEWHERE)}])
+    pair[1].save_genhistory([replace(held, generation=1, genstatus=GenStatus.CLOSED_ELSEWHERE)])
     assert remembered(pair)
 
 
@@ -316,19 +317,19 @@ def test_a_subscription_is_found_from_either_end(pair):
     assert subscriptions_of_root(north.root) == [(hq.root, north.root, "sales")]
     publisher, subscriber, row = find_subscription(hq.root, north.root, "sales")
     assert (publisher.root, subscriber.root) == (hq.root, north.root)
-    assert row["replid"] == "replica-2"
+    assert row.replid == "replica-2"
 
 
 def test_a_moved_subscriber_is_known_by_its_replica_id(pair, tmp_path):
     moved = tmp_path / "moved"
     shutil.move(str(pair[1].root), str(moved))
     _, subscriber, row = find_subscription(pair[0].root, moved, "sales")
-    assert (subscriber.root, row["replid"]) == (moved, "replica-2")
+    assert (subscriber.root, row.replid) == (moved, "replica-2")
 
 
 def changed_subscription(pair: tuple[Replica, Replica], **changes: Any) -> None:
     itself, other = pair[0].subscriptions()
-    pair[0].control.replace(catalog.SUBSCRIPTIONS, [itself, {**other, **changes}])
+    pair[0].control.replace(catalog.SUBSCRIPTIONS, [itself, replace(other, **changes)])
 
 
 @pytest.mark.parametrize(("status", "words"), [(0, "not initialised"), (2, "has ended")])

@@ -10,9 +10,9 @@ from mergerepl.agent import sides
 from mergerepl.agent.feed_window import FeedWindow
 from mergerepl.agent.sides import SideState, captured_sides
 from mergerepl.errors import CaptureError, EngineLostError, MergeReplError
-from mergerepl.model.article import published_article
-from mergerepl.store.replica import Replica, ReplicaInfo
-from tests.networks import article_row
+from mergerepl.store.replica import Replica
+from mergerepl.systables.replinfo import ReplicaInfo
+from tests.networks import article_row, subscription_row
 
 
 class Captured:
@@ -24,15 +24,11 @@ class Captured:
 
 
 def side(name: str, tables: tuple[str, ...]) -> SideState:
-    rest = {"rowguid_column": None, "maxversion_at_cleanup": 0}
-    articles = {
-        i: published_article({**article_row(table, i), **rest}, "sales") for i, table in enumerate(tables)
-    }
+    articles = {i: article_row(table, i).published("sales") for i, table in enumerate(tables)}
     windows = tuple(FeedWindow(each, Path(each.table), 0, 1, (), (), "a gap") for each in articles.values())
-    info = ReplicaInfo(name, 1, name, name, 1, 0, 0, {}, {}, 0)
-    return SideState(
-        name, Replica(name), info, [], articles, {"subscriber_type": 1, "priority": 1.0}, windows
-    )
+    info = ReplicaInfo(repid=name, replnickname=1, root=name)
+    other = subscription_row(Path(name), "other", 2)
+    return SideState(name, Replica(name), info, [], articles, other, windows)
 
 
 @pytest.mark.parametrize("broken", ["orders", "lines", "items"])

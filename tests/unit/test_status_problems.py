@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -21,9 +22,7 @@ FEED = "delta.enableChangeDataFeed"
 @pytest.fixture
 def hq(tmp_path: Path) -> Replica:
     """A publisher whose table was captured up to its head."""
-    replica = make_replica(
-        tmp_path / "hq", "publisher", 1, subscription_row(tmp_path / "north", "replica-2", 2)
-    )
+    replica = make_replica(tmp_path / "hq", 1, subscription_row(tmp_path / "north", "replica-2", 2))
     DeltaTable(str(replica.root / "orders")).alter.set_table_properties({FEED: "true"})
     note_captured(replica)
     return replica
@@ -33,7 +32,7 @@ def note_captured(replica: Replica) -> None:
     table = replica.root / "orders"
     (info,) = replica.control.rows(replinfo.TABLE)
     captured, ids = {1: head_version(table)}, {1: str(DeltaTable(str(table)).metadata().id)}
-    replica.control.replace(replinfo.TABLE, [{**info, "captured": captured, "table_ids": ids}])
+    replica.control.replace(replinfo.TABLE, [replace(info, captured=captured, table_ids=ids)])
 
 
 def problems(replica: Replica) -> list[str]:
@@ -49,7 +48,7 @@ def test_pending_names_the_end_that_is_out_of_reach(hq: Replica) -> None:
     (found,) = api.pending(hq.root)
     assert found.problem is not None
     assert f"'{hq.root.parent / 'north'}' is out of reach" in found.problem
-    other = make_replica(hq.root.parent / "north", "subscriber", 2, subscription_row(hq.root, "replica-1", 1))
+    other = make_replica(hq.root.parent / "north", 2, subscription_row(hq.root, "replica-1", 1))
     (found,) = api.pending(hq.root)
     assert found.problem is None
     shutil.rmtree(hq.root)
@@ -60,9 +59,9 @@ def test_pending_names_the_end_that_is_out_of_reach(hq: Replica) -> None:
 def test_the_members_out_of_reach_are_named(hq: Replica) -> None:
     """`row` shows them."""
     north = hq.root.parent / "north"
-    pubid = hq.publications[0]["pubid"]
+    pubid = hq.publications[0].pubid
     assert ([each.root for each in members(hq, pubid)[0]], members(hq, pubid)[1]) == ([hq.root], [str(north)])
-    other = make_replica(north, "subscriber", 2, subscription_row(hq.root, "replica-1", 1))
+    other = make_replica(north, 2, subscription_row(hq.root, "replica-1", 1))
     for asked in (hq, other):
         found, missing = members(asked, pubid)
         assert ([each.root for each in found], missing) == ([hq.root, north], [])
@@ -77,7 +76,7 @@ def test_a_table_in_order_is_no_problem(hq: Replica) -> None:
 
 def test_a_replica_that_lost_its_captured_versions_has_a_status(hq: Replica) -> None:
     (info,) = hq.control.rows(replinfo.TABLE)
-    hq.control.replace(replinfo.TABLE, [{**info, "captured": {}}])
+    hq.control.replace(replinfo.TABLE, [replace(info, captured={})])
     assert problems(hq) == []
 
 
@@ -133,8 +132,8 @@ def test_a_table_that_is_gone_is_a_problem(hq: Replica) -> None:
 
 def test_a_table_created_anew_at_its_captured_version_is_a_problem(hq: Replica) -> None:
     table, (info,) = hq.root / "orders", hq.control.rows(replinfo.TABLE)
-    note = {"captured_commits": {1: commit_text(table, head_version(table))}}
-    hq.control.replace(replinfo.TABLE, [{**info, **note}])
+    note = {1: commit_text(table, head_version(table))}
+    hq.control.replace(replinfo.TABLE, [replace(info, captured_commits=note)])
     assert problems(hq) == []
     shutil.rmtree(table)
     write_deltalake(str(table), pa.table({"id": [1, 2]}), configuration={FEED: "true"})

@@ -1,5 +1,6 @@
 """Validation of what the control plane tells: which articles there are at either side."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,8 +19,8 @@ from tests.networks import article_row, make_replica, publication_row, subscript
 def test_an_article_that_one_side_lacks_is_different(tmp_path: Path, side: int, name: str):
     hq, north = tmp_path / "hq", tmp_path / "north"
     pair = (
-        make_replica(hq, "publisher", 1, subscription_row(north, "replica-2", 2)),
-        make_replica(north, "subscriber", 2, subscription_row(hq, "replica-1", 1)),
+        make_replica(hq, 1, subscription_row(north, "replica-2", 2)),
+        make_replica(north, 2, subscription_row(hq, "replica-1", 1)),
     )
     assert [article.ok for article in api.validate(hq, level="rowcount")[str(north)]] == [True]
     pair[side].control.replace(catalog.ARTICLES, [])
@@ -33,19 +34,19 @@ def test_an_article_that_one_side_lacks_is_different(tmp_path: Path, side: int, 
 def two_publications(tmp_path: Path) -> Path:
     """A publisher whose publications `sales` and `staff` share a subscriber; a row of `staff` is not there yet."""
     hq, north = tmp_path / "hq", tmp_path / "north"
-    ends = ((hq, "publisher", 1, north, 2), (north, "subscriber", 2, hq, 1))
-    for root, role, nickname, other, its_nickname in ends:
+    ends = ((hq, 1, north, 2), (north, 2, hq, 1))
+    for root, nickname, other, its_nickname in ends:
         about = subscription_row(other, f"replica-{its_nickname}", its_nickname)
-        replica = make_replica(root, role, nickname, about)
+        replica = make_replica(root, nickname, about)
         names, control = (
             [publication_row("sales", "pub-1"), publication_row("staff", "pub-2")],
             replica.control,
         )
         control.replace(catalog.PUBLICATIONS, names)
-        people = article_row("orders", 2) | {"pubid": "pub-2", "source_table": "people"}
+        people = article_row("orders", 2, pubid="pub-2", source_table="people")
         control.replace(catalog.ARTICLES, [article_row("orders", 1), people])
         known = control.rows(catalog.SUBSCRIPTIONS)
-        control.replace(catalog.SUBSCRIPTIONS, [*known, about | {"pubid": "pub-2", "subid": "sub-2"}])
+        control.replace(catalog.SUBSCRIPTIONS, [*known, replace(about, pubid="pub-2", subid="sub-2")])
         write_deltalake(str(root / "people"), pa.table({"id": [1] * nickname}))
     return hq
 
