@@ -13,9 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mergerepl.agent.feed_window import FeedWindow, feed_window, move_versions
 from mergerepl.agent.identity import refuse_copies
 from mergerepl.agent.subscription import own_priority
+from mergerepl.agent.windows import article_window, move_versions
 from mergerepl.changes import PUBLISHER
 from mergerepl.errors import CaptureError, LeaseError
 from mergerepl.model.progress import Progress
@@ -25,6 +25,7 @@ from mergerepl.store.control import Row
 from mergerepl.store.lease import lease, record_jvm
 from mergerepl.store.replica import Replica, ReplicaInfo, refuse_older_bookkeeping
 from mergerepl.systables.catalog import SubscriptionState
+from triggers.window import CaptureWindow
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -138,7 +139,7 @@ def _capture(
     refuse_older_bookkeeping(replica.root, info, replica.subscriptions())
     sources = {pubid: row for pubid, row in _sources(replica, info).items() if only in (None, pubid)}
     windows = [
-        feed_window(replica, article, info)
+        article_window(replica, article, info)
         for article in replica.articles
         if article.pubid in sources and article.nickname in info.captured
     ]
@@ -196,7 +197,7 @@ def _captured(
     replica: Replica,
     info: ReplicaInfo,
     sources: dict[str, Row],
-    windows: Sequence[FeedWindow],
+    windows: Sequence[CaptureWindow],
     spark_of: SparkSource,
     progress: Progress,
 ) -> tuple[ArticleCapture, ...]:
@@ -223,7 +224,7 @@ def _captured(
     )
 
 
-def _told(window: FeedWindow, *, inserts: int = 0, updates: int = 0, deletes: int = 0) -> ArticleCapture:
+def _told(window: CaptureWindow, *, inserts: int = 0, updates: int = 0, deletes: int = 0) -> ArticleCapture:
     return ArticleCapture(
         window.article.name,
         inserts,

@@ -15,7 +15,7 @@ from mergerepl.agent.identity import AFRESH
 from mergerepl.agent.session_result import session_result
 from mergerepl.agent.subscription import row_about
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
-from mergerepl.delta.log import TruncatedLogError, head_version, is_delta_table
+from mergerepl.delta.log import TruncatedLogError, head_version, is_another_commit, is_delta_table
 from mergerepl.engine.errors import told_plainly
 from mergerepl.errors import (
     EngineError,
@@ -31,7 +31,7 @@ from mergerepl.store.changeset import (
     read_changeset,
     staged_folders,
 )
-from mergerepl.store.replica import Replica, is_another_commit
+from mergerepl.store.replica import Replica
 from mergerepl.systables.catalog import SubscriptionState
 from triggers.errors import FeedGapError
 

@@ -17,10 +17,10 @@ from mergerepl.agent.capture import (
     remove_leftovers,
     upserted,
 )
-from mergerepl.agent.feed_window import FeedWindow, feed_window
 from mergerepl.agent.identity import require_same_articles, require_same_session
 from mergerepl.agent.refused import ARTICLE_ERRORS, Refused, raised_if_transient, refuse
 from mergerepl.agent.subscription import own_priority, row_about
+from mergerepl.agent.windows import article_window
 from mergerepl.changes import OTHER_SIDE, PUBLISHER, SUBSCRIBER
 from mergerepl.engine.errors import told_plainly
 from mergerepl.errors import MergeReplError
@@ -29,6 +29,7 @@ from mergerepl.model.article import PublishedArticle
 from mergerepl.store.control import Row
 from mergerepl.store.replica import Replica, ReplicaInfo, refuse_older_bookkeeping
 from mergerepl.systables.genhistory import GenStatus
+from triggers.window import CaptureWindow
 
 AT_ONCE = 2
 """Spark actions run side by side: one keeps two cores busy only in part."""
@@ -44,7 +45,7 @@ class SideState:
     genhistory: list[Row]
     articles: dict[int, PublishedArticle]
     other: Row
-    windows: tuple[FeedWindow, ...] = ()
+    windows: tuple[CaptureWindow, ...] = ()
     captured: tuple[CapturedArticle, ...] = ()
     left_out: frozenset[int] = frozenset()
     """Tablenicks of articles that were refused: they are not among `articles`, and their generations wait."""
@@ -54,7 +55,7 @@ class SideState:
         return next((c for c in self.captured if c.article.nickname == nickname and c.rows is not None), None)
 
 
-_Job = tuple[SideState, FeedWindow, Row]
+_Job = tuple[SideState, CaptureWindow, Row]
 
 
 def open_sides(publisher: Replica, subscriber: Replica, subscription: Row) -> dict[str, SideState]:
@@ -97,11 +98,11 @@ def with_windows(sides: dict[str, SideState]) -> tuple[dict[str, SideState], Ref
     An article that cannot be captured at one side is left out at both.
     """
     refused: Refused = {}
-    windows: dict[str, list[FeedWindow]] = {name: [] for name in sides}
+    windows: dict[str, list[CaptureWindow]] = {name: [] for name in sides}
     for name, side in sides.items():
         for nickname, article in side.articles.items():
             try:
-                windows[name].append(feed_window(side.replica, article, side.info))
+                windows[name].append(article_window(side.replica, article, side.info))
             except ARTICLE_ERRORS as error:
                 refuse(refused, nickname, error)
     found = {name: replace(side, windows=tuple(windows[name])) for name, side in sides.items()}

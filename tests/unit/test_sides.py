@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from mergerepl.agent import sides
-from mergerepl.agent.feed_window import FeedWindow
 from mergerepl.agent.sides import SideState, captured_sides
 from mergerepl.errors import CaptureError
 from mergerepl.model.article import published_article
 from mergerepl.store.replica import Replica, ReplicaInfo
 from tests.networks import article_row
+from triggers.window import CaptureWindow
 
 
 class Captured:
@@ -28,7 +28,7 @@ def side(name: str, tables: tuple[str, ...]) -> SideState:
     articles = {
         i: published_article({**article_row(table, i), **rest}, "sales") for i, table in enumerate(tables)
     }
-    windows = tuple(FeedWindow(each, Path(each.table), 0, 1, (), (), "a gap") for each in articles.values())
+    windows = tuple(CaptureWindow(each, Path(each.table), 0, 1, gap="a gap") for each in articles.values())
     info = ReplicaInfo(name, 1, name, name, 1, 0, 0, {}, {}, 0)
     return SideState(
         name, Replica(name), info, [], articles, {"subscriber_type": 1, "priority": 1.0}, windows
@@ -42,7 +42,7 @@ def test_what_other_articles_keep_is_released_if_one_cannot_be_captured(
     captured: list[Captured] = []
     has_failed = threading.Event()
 
-    def read_changes(spark: Any, replica: Any, window: FeedWindow, info: Any, **_: Any) -> Captured:
+    def read_changes(spark: Any, replica: Any, window: CaptureWindow, info: Any, **_: Any) -> Captured:
         if window.article.name == broken:
             has_failed.set()
             raise CaptureError("no")
