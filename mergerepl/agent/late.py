@@ -21,12 +21,12 @@ from conflict.resolve import SessionTerms
 from mergerepl import changes
 from mergerepl.agent.capture import CapturedArticle, new_generation, read_changes
 from mergerepl.agent.constraints import broken_rules
-from mergerepl.agent.feed_window import FeedWindow, feed_window
 from mergerepl.agent.stage import resolved_rows, stage_article
+from mergerepl.agent.windows import article_window
 from mergerepl.apply.side import Side, recorded_rows
 from mergerepl.changes import PUBLISHER, SUBSCRIBER, Action
-from mergerepl.delta.merge import read_version
-from mergerepl.delta.table_facts import read_table_facts
+from mergerepl.delta.table import open_table
+from mergerepl.delta.versions import read_version
 from mergerepl.engine.errors import cause_of
 from mergerepl.engine.in_memory import Kept
 from mergerepl.failpoints import failpoint
@@ -45,11 +45,12 @@ from mergerepl.store.staged_rows import read_staged
 from mergerepl.systables.genhistory import Generation, GenStatus
 from mergerepl.systables.replinfo import ReplicaInfo
 from triggers.tracked_rows import KNOWN_COLUMNS
+from triggers.window import CaptureWindow
 
 log = logging.getLogger(__name__)
 
 
-def late_windows(side: Side, merged_versions: dict[int, int], info: ReplicaInfo) -> list[FeedWindow]:
+def late_windows(side: Side, merged_versions: dict[int, int], info: ReplicaInfo) -> list[CaptureWindow]:
     """Return, per article we merged, the window of user commits before our commit that we had not captured.
 
     Args:
@@ -61,7 +62,7 @@ def late_windows(side: Side, merged_versions: dict[int, int], info: ReplicaInfo)
     for work in side.work.articles:
         if work.nickname in merged_versions:
             as_staged = replace(info, captured={work.nickname: work.from_version})
-            window = feed_window(
+            window = article_window(
                 side.replica,
                 side.articles[work.nickname],
                 as_staged,
@@ -77,7 +78,7 @@ def stage_late_round(
     spark: SparkSession,
     changeset: Changeset,
     side: Side,
-    windows: list[FeedWindow],
+    windows: list[CaptureWindow],
     merged_versions: dict[int, int],
     info: ReplicaInfo,
     *,
@@ -258,7 +259,7 @@ def _not_taken(
 
     All of them where a rule cannot be computed, as for an overflow in a CHECK: nobody can say of which row.
     """
-    facts = read_table_facts(side.replica.table(article))
+    facts = open_table(side.replica.table(article))
     written = acted.where(F.col(side.action).isin(Action.INSERT.value, Action.UPDATE.value))
     held = partial(read_version, spark, facts.path, facts.version)
     refused = broken_rules(written, facts, article, held=held)
