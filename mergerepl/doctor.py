@@ -17,12 +17,13 @@ from uuid import uuid4
 
 from mergerepl import roots
 from mergerepl.delta.file_faults import FaultyFiles, faulty_files
-from mergerepl.delta.log import CommitMark, is_delta_table
+from mergerepl.delta.log import is_delta_table
+from mergerepl.delta.marks import CommitMark
+from mergerepl.delta.table import reason_of
 from mergerepl.engine import archive, cache, confs, jars, jvm
 from mergerepl.engine.java import Java, find_java, given_options
 from mergerepl.errors import EngineError, MergeReplError
 from mergerepl.store import lease
-from mergerepl.store.control import reason_of
 from mergerepl.store.replica import Replica
 from mergerepl.systables.table import FOLDER, Plane
 

@@ -24,8 +24,10 @@ from pyspark.sql import SparkSession
 import mergerepl
 from mergerepl import config
 from mergerepl.delta.create import NewTable, create_table
-from mergerepl.delta.log import CDF_PROPERTY, CommitMark, head_version
-from mergerepl.delta.table_facts import read_table_facts
+from mergerepl.delta.log import head_version
+from mergerepl.delta.marks import CommitMark
+from mergerepl.delta.metadata import CDF_PROPERTY
+from mergerepl.delta.table import open_table
 from mergerepl.model.publication import (
     Article,
     ConflictLogging,
@@ -323,7 +325,7 @@ class Network:
 
     def _publish(self) -> None:
         publication = config.load(self.folder / FILE)
-        facts = {name: read_table_facts(self.root(name) / "orders") for name in NICKNAMES}
+        facts = {name: open_table(self.root(name) / "orders") for name in NICKNAMES}
         article = rows.article_row(
             publication,
             publication.articles[0],
@@ -378,7 +380,7 @@ class Network:
     ) -> None:
         root, publication = self.root(name), config.load(self.folder / FILE)
         mark = CommitMark("test", "create")
-        fields = read_table_facts(root / "orders").fields
+        fields = open_table(root / "orders").fields
         create_replica(root, info, {1: fields}, retention=publication.retention, mark=mark)
         create_conflict_table(
             root,

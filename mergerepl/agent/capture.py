@@ -16,9 +16,8 @@ from mergerepl.agent.feed_window import FeedWindow
 from mergerepl.agent.net_rows import materialised_net
 from mergerepl.apply.side import RUN_APP_ID, append_run, next_seq
 from mergerepl.changes import CHANGE_COLUMNS, ROWGUID
-from mergerepl.delta import merge
-from mergerepl.delta.log import CommitMark
-from mergerepl.delta.merge import Transaction
+from mergerepl.delta.marks import CommitMark
+from mergerepl.delta.transactions import Transaction, transaction_version
 from mergerepl.engine.in_memory import Kept, keep_in_memory, let_go
 from mergerepl.engine.session import require_utc
 from mergerepl.failpoints import failpoint
@@ -214,7 +213,7 @@ def remove_leftovers(spark_of: Callable[[], SparkSession], replica: Replica, inf
     """Remove runs that a crashed capture appended without reaching its commit point. Returns whether there were any."""
     found = False
     for path in (replica.contents, replica.tombstone):
-        if merge.transaction_version(path, RUN_APP_ID) > info.last_seq:
+        if transaction_version(path, RUN_APP_ID) > info.last_seq:
             found = delete_runs_after(spark_of(), path, through_seq_inclusive=info.last_seq) or found
     return found
 

@@ -25,7 +25,7 @@ from mergerepl.apply.conflict_log import log_conflicts
 from mergerepl.apply.side import Side, append_side_run, merge_article
 from mergerepl.changes import OTHER_SIDE, PUBLISHER, SUBSCRIBER
 from mergerepl.delta.log import Commit
-from mergerepl.delta.table_facts import read_table_facts
+from mergerepl.delta.table import open_table
 from mergerepl.engine import session as engine
 from mergerepl.errors import CommitConflictError
 from mergerepl.failpoints import failpoint
@@ -204,7 +204,7 @@ def _write_all(
 
     def merge(work: ArticleWork) -> Commit:
         article = side.articles[work.nickname]
-        facts = read_table_facts(side.replica.table(article))
+        facts = open_table(side.replica.table(article))
         # Whoever finishes an interrupted session may have another time zone.
         engine.require_utc(spark, article.name, facts.path, facts.metadata.timestamp_partitions)
         return merge_article(

@@ -18,10 +18,10 @@ from pyspark.sql import functions as F
 from mergerepl import changes
 from mergerepl.agent.merge_analysis import refuse_unmergeable
 from mergerepl.agent.stage import StagedArticle
-from mergerepl.delta.log import DEFAULT_EXPRESSION, GENERATION_EXPRESSION
-from mergerepl.delta.merge import read_version
-from mergerepl.delta.table_facts import TableFacts, read_table_facts
+from mergerepl.delta.metadata import DEFAULT_EXPRESSION, GENERATION_EXPRESSION
+from mergerepl.delta.table import TableState, open_table
 from mergerepl.delta.types import padded_types
+from mergerepl.delta.versions import read_version
 from mergerepl.engine.session import require_utc
 from mergerepl.errors import ApplyError
 from mergerepl.model.article import PublishedArticle
@@ -44,7 +44,7 @@ KEY = "key"
 _CHECK = "delta.constraints."
 
 
-def rules_of(facts: TableFacts, article: PublishedArticle) -> dict[str, Column]:
+def rules_of(facts: TableState, article: PublishedArticle) -> dict[str, Column]:
     """Return name -> condition of what a table asks of its rows beyond their types, on columns by their own names."""
     rules = {
         # Delta, unlike SQL, takes a row only if the condition is true: NULL breaks it.
@@ -75,8 +75,8 @@ def refuse_violations(
         EngineError if the session would read the table's timestamp partition columns otherwise. Nothing has been applied.
     """
     tables = (
-        read_table_facts(publisher.table(at_publisher)),
-        read_table_facts(subscriber.table(at_subscriber)),
+        open_table(publisher.table(at_publisher)),
+        open_table(subscriber.table(at_subscriber)),
     )
     _refuse_other_padding(at_publisher, *tables)
     sides = (
@@ -93,7 +93,7 @@ def refuse_at_side(
     staged_rows: Path,
     work: ArticleWork,
     article: PublishedArticle,
-    facts: TableFacts,
+    facts: TableState,
     *,
     action: str,
 ) -> None:
@@ -128,7 +128,7 @@ def refuse_at_side(
         )
 
 
-def _refuse_other_padding(article: PublishedArticle, publisher: TableFacts, subscriber: TableFacts) -> None:
+def _refuse_other_padding(article: PublishedArticle, publisher: TableState, subscriber: TableState) -> None:
     """Check that texts are padded at both sides or at none: equal keys would differ, and each row come twice.
 
     A table that is declared anew is told from its log, unless it was while a session worked.
@@ -151,7 +151,7 @@ def _refuse_other_padding(article: PublishedArticle, publisher: TableFacts, subs
 
 def broken_rules(
     rows: DataFrame,
-    facts: TableFacts,
+    facts: TableState,
     article: PublishedArticle,
     *,
     held: Callable[[], DataFrame],
@@ -192,7 +192,7 @@ def _speak_of_others(rows: DataFrame, rules: Mapping[str, Column]) -> bool:
 
 
 def _with_left_out(
-    named: DataFrame, facts: TableFacts, article: PublishedArticle, held: DataFrame
+    named: DataFrame, facts: TableState, article: PublishedArticle, held: DataFrame
 ) -> DataFrame:
     """Return rows with the columns that the article leaves out, as the MERGE will write them: what the table's row of that
     key has, else the default or NULL; what is generated is computed anew.

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from mergerepl.agent.unmatched_removals import unmatched_removal_gap
-from mergerepl.delta.log import Commit, TableMetadata, TruncatedLogError, commits
+from mergerepl.delta.log import Commit, TruncatedLogError, commits
+from mergerepl.delta.metadata import TableMetadata
 from mergerepl.delta.types import Field, bare, ddl_of, padded_types
 from mergerepl.errors import CaptureError, SchemaMismatchError
 from mergerepl.model.article import PublishedArticle

@@ -18,7 +18,7 @@ from mergerepl.agent.constraints import refuse_at_side
 from mergerepl.apply.side import Side, data_transaction
 from mergerepl.changes import ACTION_OF, PUBLISHER, SUBSCRIBER
 from mergerepl.delta.log import find_own_commit
-from mergerepl.delta.table_facts import read_table_facts
+from mergerepl.delta.table import open_table
 from mergerepl.errors import ApplyError, MergeReplError
 from mergerepl.failpoints import failpoint
 from mergerepl.store.changeset import Changeset, force_to_disk, read_changeset
@@ -80,7 +80,7 @@ def is_refused_by(spark: SparkSession, changeset: Changeset, replica: Replica, n
             continue
         article, rows = articles[work.nickname], changeset.rows(work.nickname)
         try:
-            facts = read_table_facts(replica.table(article))
+            facts = open_table(replica.table(article))
             refuse_at_side(spark, rows, work, article, facts, action=ACTION_OF[name])
         except ApplyError as error:
             log.warning("%s", error.message)

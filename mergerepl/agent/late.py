@@ -25,8 +25,8 @@ from mergerepl.agent.feed_window import FeedWindow, feed_window
 from mergerepl.agent.stage import resolved_rows, stage_article
 from mergerepl.apply.side import Side, recorded_rows
 from mergerepl.changes import PUBLISHER, SUBSCRIBER, Action
-from mergerepl.delta.merge import read_version
-from mergerepl.delta.table_facts import read_table_facts
+from mergerepl.delta.table import open_table
+from mergerepl.delta.versions import read_version
 from mergerepl.engine.errors import cause_of
 from mergerepl.engine.in_memory import Kept
 from mergerepl.failpoints import failpoint
@@ -258,7 +258,7 @@ def _not_taken(
 
     All of them where a rule cannot be computed, as for an overflow in a CHECK: nobody can say of which row.
     """
-    facts = read_table_facts(side.replica.table(article))
+    facts = open_table(side.replica.table(article))
     written = acted.where(F.col(side.action).isin(Action.INSERT.value, Action.UPDATE.value))
     held = partial(read_version, spark, facts.path, facts.version)
     refused = broken_rules(written, facts, article, held=held)

@@ -7,11 +7,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from mergerepl.delta.merge import analyse_merge
-from mergerepl.delta.table_facts import TableFacts
+from mergerepl.delta.table import TableState
 from mergerepl.engine.errors import cause_of, engine_answers
 from mergerepl.errors import ApplyError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.store.changeset import ArticleWork
+from mergerepl.store.staged_rows import read_staged
 
 
 def refuse_unmergeable(
@@ -19,7 +20,7 @@ def refuse_unmergeable(
     staged_rows: Path,
     work: ArticleWork,
     article: PublishedArticle,
-    facts: TableFacts,
+    facts: TableState,
     *,
     action: str,
 ) -> None:
@@ -38,7 +39,7 @@ def refuse_unmergeable(
     try:
         analyse_merge(
             spark,
-            staged_rows,
+            lambda session: read_staged(session, staged_rows),
             facts.path,
             article,
             action=action,

@@ -16,12 +16,13 @@ from pyspark.sql.types import StructType
 
 from mergerepl.agent.feed_window import FeedWindow
 from mergerepl.changes import ROWGUID
-from mergerepl.delta import merge
 from mergerepl.delta.plain_files import read_columns
+from mergerepl.delta.versions import read_version
 from mergerepl.engine.errors import gone_reason
 from mergerepl.engine.in_memory import broadcast_if_few, keep_in_memory, let_go
 from mergerepl.engine.made_once import made_once
 from mergerepl.errors import CaptureError
+from mergerepl.feed.read import read_feed
 from mergerepl.model.article import PublishedArticle
 from mergerepl.rows.images import (
     identity_value,
@@ -88,7 +89,7 @@ def materialised_net(spark: SparkSession, window: FeedWindow) -> tuple[DataFrame
 
 def _feed(spark: SparkSession, window: FeedWindow, *, by_files: Sequence[int]) -> DataFrame | None:
     first, last = window.user_commits[0].version, window.user_commits[-1].version
-    return merge.read_feed(
+    return read_feed(
         spark,
         window.table,
         from_version_exclusive=first - 1,
@@ -118,7 +119,7 @@ def _proved_true(spark: SparkSession, window: FeedWindow) -> tuple[DataFrame, di
         ):
             return None
         net, counts = _checked(spark, window, net_changes(feed, article))
-        after = merge.read_version(spark, window.table, window.through_version_inclusive)
+        after = read_version(spark, window.table, window.through_version_inclusive)
         is_true = False
         try:
             is_true = unlike_table(net, after, article).isEmpty()
@@ -136,8 +137,8 @@ def _compared(spark: SparkSession, window: FeedWindow) -> tuple[DataFrame, dict[
     """Return what `materialised_net` does, from whole versions. Raises: FeedGapError if the old one is gone."""
     log.warning("%s: %s; comparing versions instead", window.table, window.gap)
     try:
-        before = merge.read_version(spark, window.table, window.from_version_exclusive)
-        after = merge.read_version(spark, window.table, window.through_version_inclusive)
+        before = read_version(spark, window.table, window.from_version_exclusive)
+        after = read_version(spark, window.table, window.through_version_inclusive)
         return _checked(spark, window, compared_versions(before, after, window.article))
     except (PySparkException, Py4JJavaError) as error:
         if gone_reason(error) is None:
@@ -263,8 +264,8 @@ def _refuse_keys(window: FeedWindow, nulls: int, duplicates: list[str]) -> None:
 def _decided(spark: SparkSession, window: FeedWindow, net: DataFrame) -> DataFrame:
     """Return the net changes without doubtful ones: those keys are looked up before and after the users' commits."""
     first = window.user_commits[0].version
-    before = merge.read_version(spark, window.table, first - 1)
-    after = merge.read_version(spark, window.table, window.through_version_inclusive)
+    before = read_version(spark, window.table, first - 1)
+    after = read_version(spark, window.table, window.through_version_inclusive)
     return decided(net, before, after, window.article).withColumn(HALF_UPDATES, F.lit(0))
 
 

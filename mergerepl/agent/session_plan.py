@@ -20,8 +20,8 @@ from mergerepl.agent.stage import StagedArticle
 from mergerepl.apply.conflict_log import log_app_id
 from mergerepl.apply.side import data_app_id, next_seq, session_number_of
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
-from mergerepl.delta import merge
 from mergerepl.delta.log import is_delta_table
+from mergerepl.delta.transactions import transaction_version
 from mergerepl.errors import EnumerationError
 from mergerepl.store.changeset import (
     ArticleWork,
@@ -253,14 +253,14 @@ def _next_session_number(sides: dict[str, SideState], staged: dict[int, StagedAr
         used += [side.info.session_number, side.other.session_number]
         app_id = data_app_id(side.other.subid)
         for nickname in staged:
-            version = merge.transaction_version(side.replica.table(side.articles[nickname]), app_id)
+            version = transaction_version(side.replica.table(side.articles[nickname]), app_id)
             used.append(session_number_of(version) if version >= 0 else 0)
         # A session that was given up may have logged its conflicts and nothing else.
         names = [side.articles[nickname].conflict_table for nickname in staged if staged[nickname].conflicts]
         logged = [side.replica.folder / name for name in (*names, conflicts_info.NAME)] if names else []
         log_id = log_app_id(side.other.subid)
         # At the side that keeps no conflicts nobody misses such a table.
-        used += [merge.transaction_version(table, log_id) for table in logged if is_delta_table(table)]
+        used += [transaction_version(table, log_id) for table in logged if is_delta_table(table)]
     return max(used) + 1
 
 

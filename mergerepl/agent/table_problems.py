@@ -1,7 +1,7 @@
 """What is wrong with an article's table as it is now, for `status`: what the next session refuses or must bridge."""
 
 from mergerepl.agent.feed_window import schema_problem
-from mergerepl.delta.table_facts import read_table_facts
+from mergerepl.delta.table import open_table
 from mergerepl.errors import StoreError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.publish.check_article import write_problem
@@ -13,7 +13,7 @@ def table_problems(replica: Replica, article: PublishedArticle) -> list[str]:
     """Return sentences on changed columns, a feed that is off and what keeps rows out of the table, told from its log."""
     table = replica.table(article)
     try:
-        facts = read_table_facts(table)
+        facts = open_table(table)
     except StoreError as error:
         return [error.message]
     found = []

@@ -8,7 +8,8 @@ import logging
 from collections.abc import Sequence
 from urllib.parse import unquote
 
-from mergerepl.delta.log import Commit, file_names, is_coded
+from mergerepl.delta.log import Commit, is_coded
+from mergerepl.delta.table import file_names
 from mergerepl.errors import CaptureError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.rows.sql import quote

@@ -14,8 +14,8 @@ from pyspark.sql import functions as F
 from mergerepl import changes
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.delta import appended
-from mergerepl.delta.log import CommitMark
-from mergerepl.delta.merge import Transaction
+from mergerepl.delta.marks import CommitMark
+from mergerepl.delta.transactions import Transaction
 from mergerepl.engine.passed import passed
 from mergerepl.failpoints import failpoint
 from mergerepl.model.article import PublishedArticle

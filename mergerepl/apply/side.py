@@ -12,9 +12,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from mergerepl import changes
-from mergerepl.delta import appended, merge
-from mergerepl.delta.log import APPLY_STEP, Commit, CommitMark
-from mergerepl.delta.merge import Transaction
+from mergerepl.delta import appended
+from mergerepl.delta.log import Commit
+from mergerepl.delta.marks import APPLY, CommitMark
+from mergerepl.delta.merge import merge_rows
+from mergerepl.delta.transactions import Transaction, transaction_version
 from mergerepl.failpoints import failpoint
 from mergerepl.model.article import PublishedArticle
 from mergerepl.store.changeset import ArticleWork, Changeset, SideWork
@@ -59,9 +61,7 @@ def data_app_id(subid: str) -> str:
 def data_transaction(changeset: Changeset, side: Side, nickname: int) -> Transaction:
     """Return the transaction of one article's MERGE."""
     manifest = changeset.manifest
-    mark = CommitMark(
-        manifest.session, f"{APPLY_STEP}{side.name}:{nickname}:{manifest.round}", side.work.replid
-    )
+    mark = CommitMark(manifest.session, f"{APPLY}:{side.name}:{nickname}:{manifest.round}", side.work.replid)
     return Transaction(data_app_id(manifest.subid), manifest.number * _ROUNDS + manifest.round, mark)
 
 
@@ -85,9 +85,9 @@ def merge_article(
     """
     article = side.articles[work.nickname]
     failpoint(f"{side.name}.before_merge")
-    commit = merge.merge_rows(
+    commit = merge_rows(
         spark,
-        changeset.rows(work.nickname),
+        lambda session: read_staged(session, changeset.rows(work.nickname)),
         side.replica.table(article),
         article,
         action=side.action,
@@ -124,7 +124,7 @@ def recorded_rows(
 def next_seq(root: Path, last_seq: int) -> int:
     """Return the number of a replica's next run: above the committed one and above what a crash left."""
     tables = (root / FOLDER / name for name in (contents.NAME, tombstone.NAME))
-    return max([last_seq, *(merge.transaction_version(table, RUN_APP_ID) for table in tables)]) + 1
+    return max([last_seq, *(transaction_version(table, RUN_APP_ID) for table in tables)]) + 1
 
 
 def append_run(

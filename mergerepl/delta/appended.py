@@ -14,7 +14,6 @@ from typing import Any
 from uuid import uuid4
 
 from delta.tables import DeltaTable
-from deltalake import DeltaTable as LogTable
 from deltalake import Transaction as LogTransaction
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, CommitProperties
@@ -22,13 +21,15 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
-from mergerepl.delta.log import STATS_PROPERTY, CommitMark, head_version
-from mergerepl.delta.merge import USER_METADATA, Transaction, read_back
-from mergerepl.delta.plain_files import plain_files, read_files, schema_of, write_files
+from mergerepl.delta.log import head_version
+from mergerepl.delta.marks import CommitMark
+from mergerepl.delta.metadata import STATS_PROPERTY
+from mergerepl.delta.plain_files import plain_files, read_files, write_files
+from mergerepl.delta.table import open_table, reason_of
+from mergerepl.delta.transactions import USER_METADATA, Transaction, read_back
 from mergerepl.engine.session import new_session
 from mergerepl.errors import CommitConflictError, StoreError
 from mergerepl.rows.sql import quote
-from mergerepl.store.control import reason_of, refuse_empty_commit
 from mergerepl.systables.contents import SEQ
 
 Bounds = Mapping[str, tuple[int | None, int | None]]
@@ -47,26 +48,25 @@ def append(rows: DataFrame, table: Path, transaction: Transaction) -> None:
         if the table lacks a column, cannot be committed to, or does not have the commit in its log afterwards (another
         process overwrote it).
     """
-    log = _opened(table)
-    done = log.transaction_version(transaction.app_id)
+    state = open_table(table)
+    done = state.log.transaction_version(transaction.app_id)
     if done is not None and done >= transaction.version:
         return
-    head = log.version()
-    files = _written(rows, table, schema_of(log))
-    stated = log.metadata().configuration.get(STATS_PROPERTY, "")
+    files = _written(rows, table, state.schema)
+    stated = state.properties.get(STATS_PROPERTY, "")
     bounded = [name for name in stated.split(",") if name]
     try:
-        log.create_write_transaction(
+        state.log.create_write_transaction(
             [_added(file, bounded) for file in files],
             mode="append",
-            schema=log.schema(),
+            schema=state.log.schema(),
             commit_properties=CommitProperties(
                 custom_metadata={"userMetadata": transaction.mark.to_user_metadata()},
                 app_transactions=[LogTransaction(transaction.app_id, transaction.version)],
             ),
         )
     except CommitFailedError as error:
-        if head_version(table) == head:
+        if head_version(table) == state.version:
             raise StoreError(
                 f"'{table}' cannot be appended to: {reason_of(error)}. Nothing was appended. Undo what was changed of "
                 "it, or restore the folder from a copy taken together with the tables.",
@@ -77,7 +77,7 @@ def append(rows: DataFrame, table: Path, transaction: Transaction) -> None:
             "finished first.",
             table=str(table),
         ) from error
-    read_back(table, transaction, from_version_exclusive=head)
+    read_back(table, transaction, from_version_exclusive=state.version)
 
 
 def _written(rows: DataFrame, table: Path, schema: StructType) -> list[Path]:
@@ -153,11 +153,11 @@ def read(spark: SparkSession, table: Path, bounds: Bounds | None = None) -> Data
     Raises: StoreError if its last commit is damaged.
     """
     bounds = bounds or {}
-    log = _opened(table)
-    files = plain_files(log, bounded=bounds)
+    state = open_table(table)
+    files = plain_files(state, bounded=bounds)
     if files:
         chosen = [file for file in files if _may_hold(file, bounds)]
-        rows = read_files(spark, table, chosen or files[:1], schema_of(log))
+        rows = read_files(spark, table, chosen or files[:1], state.schema)
         return rows if chosen else rows.limit(0)
     # Delta leaves files out by literals only.
     return within(spark.read.format("delta").load(str(table)), bounds, F.lit)
@@ -190,7 +190,7 @@ def newest_runs(table: Path, *, rows: int) -> int | None:
     """
     last, count = f"max.{SEQ}", "num_records"
     # Spark writes a file also where a task has no rows.
-    files = [file for file in plain_files(_opened(table), bounded=(SEQ,)) or () if file.get(count) != 0]
+    files = [file for file in plain_files(open_table(table), bounded=(SEQ,)) or () if file.get(count) != 0]
     if any(file.get(last) is None or file.get(count) is None for file in files):
         return None
     rows_of: Counter[int] = Counter()
@@ -202,12 +202,6 @@ def newest_runs(table: Path, *, rows: int) -> int | None:
             return run if 2 * read <= rows_of.total() else None
         read += rows_of[run]
     return None
-
-
-def _opened(table: Path) -> LogTable:
-    log = LogTable(str(table))
-    refuse_empty_commit(table, log.version())
-    return log
 
 
 def delete_where(spark: SparkSession, table: Path, condition: Column) -> bool:
@@ -222,7 +216,7 @@ def delete_where(spark: SparkSession, table: Path, condition: Column) -> bool:
 
 def file_count(table: Path) -> int:
     """Return the number of a table's data files."""
-    return len(LogTable(str(table)).file_uris())
+    return len(open_table(table).log.file_uris())
 
 
 def union_all(frames: Sequence[DataFrame]) -> DataFrame:

@@ -16,7 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mergerepl.delta.log import CDF_PROPERTY, DEFAULT_EXPRESSION, CommitMark, log_path
+from mergerepl.delta.log import log_path
+from mergerepl.delta.marks import CommitMark
+from mergerepl.delta.metadata import CDF_PROPERTY, DEFAULT_EXPRESSION
 from mergerepl.delta.types import Field, leaf_types
 from mergerepl.errors import StoreError
 

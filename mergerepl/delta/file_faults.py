@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
 
-from mergerepl.delta.log import file_names, head_version, is_foreign
+from mergerepl.delta.log import head_version, is_foreign
+from mergerepl.delta.table import file_names
 
 
 @dataclass(frozen=True)

@@ -1,31 +1,20 @@
-"""Reading a Delta log without an engine: heads, commits and the marks our own commits carry.
-
-A commit of ours carries `userMetadata` of the form {"mergerepl": {...}} (`CommitMark`), so that capture can
-leave it out even when the process died between the commit and its bookkeeping (design section 3).
-"""
+"""Reading a Delta log without an engine: heads, commits and whether they are still the same."""
 
 import json
 import os
 import re
 import stat
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+from mergerepl.delta.marks import APPLY, CommitMark
+from mergerepl.delta.metadata import TableMetadata
 from mergerepl.errors import StoreError
 
 LOG_FOLDER = "_delta_log"
-STATS_PROPERTY = "delta.dataSkippingStatsColumns"
-"""Names the columns (whole numbers) whose bounds every commit tells of its files."""
-
-CDF_PROPERTY = "delta.enableChangeDataFeed"
-
-CHAR_VARCHAR = "__CHAR_VARCHAR_TYPE_STRING"
-"""The property of a column with its whole type, if char or varchar is in it, at any depth."""
-
 _COMMIT = re.compile(r"\d{20}\.json\Z")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 _CODED_ALIKE = re.compile(r"[A-Za-z0-9_.=/-]*")
@@ -42,76 +31,8 @@ class TruncatedLogError(StoreError):
     """A version's log file is gone: Delta removes old ones in time."""
 
 
-@dataclass(frozen=True)
-class CommitMark:
-    """Who made a commit: the merge session (or capture, or apply) and the step of it."""
-
-    session: str
-    step: str
-    replid: str = ""
-
-    def to_user_metadata(self) -> str:
-        """Return the text for the commit's userMetadata."""
-        return json.dumps({"mergerepl": asdict(self)}, separators=(",", ":"), sort_keys=True)
-
-    @staticmethod
-    def of_user_metadata(text: object) -> "CommitMark | None":
-        """Return the mark of a commit, or None if the commit is not ours; other writers may state any JSON."""
-        if not isinstance(text, str) or not text.startswith('{"mergerepl":'):
-            return None
-        try:
-            mark = json.loads(text)["mergerepl"]
-            return CommitMark(str(mark["session"]), str(mark["step"]), str(mark.get("replid", "")))
-        except (ValueError, KeyError, TypeError):
-            return None
-
-
-GENERATION_EXPRESSION = "delta.generationExpression"
-"""The property of a column that says what Delta computes it from."""
-
-DEFAULT_EXPRESSION = "CURRENT_DEFAULT"
-"""The property of a column that says what a row gets where none is given."""
-
-
-@dataclass(frozen=True)
-class TableMetadata:
-    """A metaData action: the table's id, schema (Spark JSON), properties and partition columns."""
-
-    table_id: str
-    schema_json: str
-    configuration: Mapping[str, str]
-    partition_columns: tuple[str, ...]
-
-    @cached_property
-    def fields(self) -> list[dict[str, Any]]:
-        """The top-level fields of the schema, as in the log."""
-        fields: list[dict[str, Any]] = json.loads(self.schema_json)["fields"]
-        return fields
-
-    @property
-    def generated_columns(self) -> dict[str, str]:
-        """The generated columns: name -> expression."""
-        found = ((field["name"], field["metadata"].get(GENERATION_EXPRESSION)) for field in self.fields)
-        return {name: str(expression) for name, expression in found if expression is not None}
-
-    @property
-    def timestamp_partitions(self) -> tuple[str, ...]:
-        """The partition columns that are instants; their values in the log may have no time zone."""
-        return tuple(
-            f["name"] for f in self.fields if f["name"] in self.partition_columns and f["type"] == "timestamp"
-        )
-
-    @property
-    def change_data_feed(self) -> bool:
-        """True when commits under this metadata record their row changes."""
-        return self.configuration.get(CDF_PROPERTY, "false").lower() == "true"
-
-
 _DELTA_RS = "delta-rs"
 _SPARK = "Apache-Spark"
-
-APPLY_STEP = "apply:"
-"""How the steps of a session's MERGEs begin."""
 
 
 @dataclass(frozen=True)
@@ -162,7 +83,7 @@ class Commit:
     @property
     def is_merge(self) -> bool:
         """True when a session's MERGE changed rows in this commit."""
-        return self.data_change and self.mark is not None and self.mark.step.startswith(APPLY_STEP)
+        return self.data_change and self.mark is not None and self.mark.kind == APPLY
 
 
 def log_path(table: Path, version: int) -> Path:
@@ -397,15 +318,6 @@ def _files_of(action: Mapping[str, Any]) -> Iterator[str]:
         vector = file.get("deletionVector") or {}
         if vector.get("storageType") == _ABSOLUTE_PATH:
             yield str(vector["pathOrInlineDv"])
-
-
-def file_names(table: Path, version: int) -> list[str]:
-    """Return the paths of a table's files at a version, as its log writes them."""
-    import pyarrow as pa
-    from deltalake import DeltaTable
-
-    names: list[str] = pa.table(DeltaTable(str(table), version=version).get_add_actions())["path"].to_pylist()
-    return names
 
 
 def is_coded(name: str) -> bool:

@@ -17,10 +17,11 @@ from py4j.java_gateway import JavaClass
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from mergerepl.delta.change_feed import active_session
 from mergerepl.delta.file_faults import FaultyFiles
-from mergerepl.delta.log import CommitMark
-from mergerepl.delta.merge import USER_METADATA, active_session
+from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.plain_files import write_files
+from mergerepl.delta.transactions import USER_METADATA
 from mergerepl.engine.session import new_session
 from mergerepl.errors import StoreError
 

@@ -3,7 +3,6 @@
 Rebuilding takes Delta on Spark 0.4 s for the smallest table, in jobs of its own; delta-rs lists the files in 2 ms.
 """
 
-import json
 import logging
 import re
 import shutil
@@ -12,12 +11,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from mergerepl.delta.log import CHAR_VARCHAR, file_names, is_foreign
-from mergerepl.delta.merge import read_version
+from mergerepl.delta.log import is_foreign
+from mergerepl.delta.metadata import CHAR_VARCHAR
+from mergerepl.delta.table import TableState, file_names, open_table
+from mergerepl.delta.versions import read_version
 from mergerepl.engine.session import with_write_confs
 from mergerepl.rows.sql import quote
 
@@ -33,21 +33,21 @@ _RELATIVE_NAME = re.compile(r"(?!(.*/)?[._])[^/%:*?\[{\\][^%:*?\[{\\]*")
 """A path below the table that is written in the log as it is, and that Spark takes neither for a pattern nor for hidden."""
 
 
-def plain_files(log: DeltaTable, *, bounded: Collection[str] = ()) -> list[dict[str, Any]] | None:
+def plain_files(table: TableState, *, bounded: Collection[str] = ()) -> list[dict[str, Any]] | None:
     """Return a table's files (path, num_records, min.<bounded>, max.<bounded>), None if its rows are not theirs.
 
     So it is with column mapping, deletion vectors and partition columns, whose values stand in the log alone; and
     None where the log encodes the files' names.
     """
-    protocol = log.protocol()
+    protocol = table.log.protocol()
     has_plain_rows = protocol.min_reader_version in (1, 3) and _READER_FEATURES.issuperset(
         protocol.reader_features or ()
     )
-    if not has_plain_rows or log.metadata().partition_columns:
+    if not has_plain_rows or table.metadata.partition_columns:
         return None
     import pyarrow as pa
 
-    actions = pa.table(log.get_add_actions(flatten=True))
+    actions = pa.table(table.log.get_add_actions(flatten=True))
     if actions.num_rows > _FILES_AT_MOST:
         return None
     # Of the other columns, bounds may be dates and times that Python does not know.
@@ -55,11 +55,6 @@ def plain_files(log: DeltaTable, *, bounded: Collection[str] = ()) -> list[dict[
     wanted = [name for name in names if name in actions.column_names]
     files: list[dict[str, Any]] = actions.select(wanted).to_pylist()
     return files if all(_RELATIVE_NAME.fullmatch(file["path"]) for file in files) else None
-
-
-def schema_of(log: DeltaTable) -> StructType:
-    """Return a table's columns as Spark knows them."""
-    return StructType.fromJson(json.loads(log.schema().to_json()))
 
 
 def read_files(
@@ -99,12 +94,12 @@ def foreign_file(spark: SparkSession, table: Path, version: int) -> str | None:
 def read_columns(spark: SparkSession, table: Path, version: int, columns: Sequence[str]) -> DataFrame:
     """Return some columns of a user's table at one version."""
     try:
-        log = DeltaTable(str(table), version=version)
-        fields = {field.name.lower(): field for field in schema_of(log)}
+        state = open_table(table, version)
+        fields = {field.name.lower(): field for field in state.schema}
         schema = StructType([fields[name.lower()] for name in columns])
         # Delta pads the values of CHAR(n).
         is_padded = any(CHAR_VARCHAR in (field.metadata or {}) for field in schema)
-        files = None if is_padded else plain_files(log)
+        files = None if is_padded else plain_files(state)
     except Exception as error:
         # A feature that only Delta on Spark knows, say; and what it cannot read either, it tells better.
         logger.info("%s: read through Spark: %s", table, error)

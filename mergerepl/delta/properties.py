@@ -5,8 +5,10 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from mergerepl.delta.log import CDF_PROPERTY, CommitMark, find_own_commit, head_version
-from mergerepl.delta.table_facts import RANDOM_PREFIXES, TableFacts
+from mergerepl.delta.log import find_own_commit, head_version
+from mergerepl.delta.marks import CommitMark
+from mergerepl.delta.metadata import CDF_PROPERTY
+from mergerepl.delta.table import RANDOM_PREFIXES, TableState
 from mergerepl.errors import PublicationError
 from mergerepl.rows.sql import literal, quote
 
@@ -62,14 +64,14 @@ def _interval_text(length: timedelta) -> str:
     return f"interval {hours // 24} days" if hours % 24 == 0 else f"interval {hours} hours"
 
 
-def missing_properties(table: TableFacts, retention: timedelta) -> dict[str, str]:
+def missing_properties(table: TableState, retention: timedelta) -> dict[str, str]:
     """Return the properties a published table still needs."""
     feed = {} if table.metadata.change_data_feed else {CDF_PROPERTY: "true"}
     folders = folder_properties(table) if table.names_folders_after_values else {}
     return {**feed, **retention_properties(table.properties, retention), **folders}
 
 
-def folder_properties(table: TableFacts) -> dict[str, str]:
+def folder_properties(table: TableState) -> dict[str, str]:
     """Return what keeps Delta from naming folders after values that are not ASCII.
 
     Spark writes such a path as it is, deltalake and others encoded (%C3%8E): what they then remove is not that file.
@@ -78,7 +80,7 @@ def folder_properties(table: TableFacts) -> dict[str, str]:
 
 
 def set_properties(
-    spark: "SparkSession", table: TableFacts, properties: Mapping[str, str], mark: CommitMark
+    spark: "SparkSession", table: TableState, properties: Mapping[str, str], mark: CommitMark
 ) -> int:
     """Set table properties in one marked commit and return its version; the head if there is nothing to set.
 

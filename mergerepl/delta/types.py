@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from mergerepl.delta.log import CHAR_VARCHAR
+from mergerepl.delta.metadata import CHAR_VARCHAR
 from mergerepl.rows.sql import quote
 
 Json = Any

@@ -8,7 +8,8 @@ from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
 
-from mergerepl.delta.log import CHAR_VARCHAR, head_version
+from mergerepl.delta.log import head_version
+from mergerepl.delta.table import open_table
 from mergerepl.errors import ConfigurationError, MergeReplError, SchemaMismatchError, StoreError
 from mergerepl.lineage.value import covers, merge
 from mergerepl.model.article import PublishedArticle
@@ -102,15 +103,13 @@ def _key_values(article: PublishedArticle, key: Mapping[str, str]) -> list[KeyVa
 
 def _as_stored(table: Path, article: PublishedArticle, values: Sequence[KeyValue]) -> list[KeyValue] | None:
     """Return key values as a table holds them: the texts of a char(n) column are padded. None if nobody can tell."""
-    from deltalake import DeltaTable
-
     try:
-        fields = DeltaTable(str(table)).schema().fields
-    except Exception as error:
+        state = open_table(table)
+    except StoreError as error:
         # Another replica's table may tell; what is wrong with this one is said with the row.
         log.info("%s: its declared types are not known: %s", table, error)
         return None
-    declared = {field.name: _CHAR.fullmatch(str(field.metadata.get(CHAR_VARCHAR, ""))) for field in fields}
+    declared = {name: _CHAR.fullmatch(state.declared_lengths(name)) for name in article.identity}
     return [
         value.ljust(int(char[1])) if (char := declared.get(name)) and isinstance(value, str) else value
         for name, value in zip(article.identity, values, strict=True)
@@ -238,7 +237,7 @@ def _row_by_spark(table: Path, article: PublishedArticle, values: Sequence[KeyVa
     """Raises: SchemaMismatchError if the table lacks a published column."""
     from pyspark.sql import functions as F
 
-    from mergerepl.delta.merge import read_version
+    from mergerepl.delta.versions import read_version
     from mergerepl.engine import session as engine
     from mergerepl.rows.images import comparable
     from mergerepl.rows.sql import quote

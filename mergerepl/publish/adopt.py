@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from mergerepl.delta.merge import read_version
 from mergerepl.delta.plain_files import foreign_file
 from mergerepl.delta.properties import missing_properties, set_properties
-from mergerepl.delta.table_facts import TableFacts, read_table_facts
+from mergerepl.delta.table import TableState, open_table
+from mergerepl.delta.versions import read_version
 from mergerepl.engine.session import require_utc
 from mergerepl.errors import PublicationError
 from mergerepl.failpoints import failpoint
@@ -20,13 +20,13 @@ MOST_NAMED = 5
 
 
 def adopt(
-    work: Work, article: ArticleRow, source: TableFacts, source_version: int, root: Path
+    work: Work, article: ArticleRow, source: TableState, source_version: int, root: Path
 ) -> tuple[int, str]:
     """Turn the table's feed on, compare its rows, and return its captured version and its id.
 
     Raises: As `check_same_rows`.
     """
-    table = read_table_facts(article_table(root, article))
+    table = open_table(article_table(root, article))
     _require_utc(work, article, table)
     mark = work.mark(f"publish {article.name} at {root}")
     version = set_properties(work.spark, table, missing_properties(table, work.retention), mark)
@@ -39,9 +39,9 @@ def adopt(
 def check_same_rows(
     work: Work,
     article: ArticleRow,
-    source: TableFacts,
+    source: TableState,
     source_version: int,
-    target: TableFacts,
+    target: TableState,
     target_version: int,
 ) -> None:
     """Check that a subscriber's table holds the publisher's rows, in files of its own.
@@ -88,6 +88,6 @@ def check_same_rows(
     )
 
 
-def _require_utc(work: Work, article: ArticleRow, *tables: TableFacts) -> None:
+def _require_utc(work: Work, article: ArticleRow, *tables: TableState) -> None:
     for table in tables:
         require_utc(work.spark, article.name, table.path, table.metadata.timestamp_partitions)

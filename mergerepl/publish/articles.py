@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mergerepl.delta.log import commits
 from mergerepl.delta.properties import describe, missing_properties, set_properties
-from mergerepl.delta.table_facts import TableFacts, read_table_facts
+from mergerepl.delta.table import TableState, open_table
 from mergerepl.delta.types import Field
 from mergerepl.errors import PublicationError
 from mergerepl.failpoints import failpoint
@@ -29,7 +29,7 @@ class NewArticle:
     """An article to be published, with the table it was checked against."""
 
     article: Article
-    table: TableFacts
+    table: TableState
     nickname: int
 
     @property
@@ -93,7 +93,7 @@ def _check_again(work: Work, new: NewArticle, captured: int) -> None:
     since = list(commits(path, from_version_exclusive=new.table.version, through_version_inclusive=captured))
     if all(commit.mark is not None for commit in since):
         return
-    table = replace(read_table_facts(path), version=captured)
+    table = replace(open_table(path), version=captured)
     check_article(article, table)
     if published_fields(article, table) != new.fields:
         raise PublicationError(

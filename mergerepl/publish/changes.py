@@ -10,7 +10,7 @@ from typing import Any
 
 from mergerepl.delta.log import commits, is_delta_table
 from mergerepl.delta.properties import describe, missing_properties, set_properties
-from mergerepl.delta.table_facts import TableFacts, read_table_facts
+from mergerepl.delta.table import TableState, open_table
 from mergerepl.delta.types import ddl_of
 from mergerepl.errors import MergeReplError, PublicationError, StoreError
 from mergerepl.failpoints import failpoint
@@ -289,7 +289,7 @@ def property_steps(work: Work, replica: ReplicaState) -> list[Step]:
         path = replica.root / row.source_table
         if not is_delta_table(path):
             raise table_gone(row.name, path, replica.root, is_publisher=replica.root == work.publisher)
-        table = read_table_facts(path)
+        table = open_table(path)
         properties = missing_properties(table, work.retention)
         if properties:
             mark = work.mark(f"properties of {row.name} at {replica.root}")
@@ -328,7 +328,7 @@ def definition_step(
     return [Step(PlanStep("record", work.publication.name, detail), run)]
 
 
-def check_uncaptured(work: Work, articles: Sequence[ArticleRow]) -> dict[int, TableFacts]:
+def check_uncaptured(work: Work, articles: Sequence[ArticleRow]) -> dict[int, TableState]:
     """Check the tables of a publication without subscribers as a capture would: columns as published, real keys.
 
     Returns: Nickname -> the table at the version that was checked.
@@ -337,13 +337,13 @@ def check_uncaptured(work: Work, articles: Sequence[ArticleRow]) -> dict[int, Ta
     """
     found = {}
     for article in articles:
-        found[article.nickname] = table = read_table_facts(work.publisher / article.source_table)
+        found[article.nickname] = table = open_table(work.publisher / article.source_table)
         _check_columns(article, table)
         _check_keys(work, article, table)
     return found
 
 
-def skip_to_head(work: Work, articles: Sequence[ArticleRow], checked: Mapping[int, TableFacts]) -> None:
+def skip_to_head(work: Work, articles: Sequence[ArticleRow], checked: Mapping[int, TableState]) -> None:
     """Take the publisher's tables as they are now for captured: nobody else has rows of them yet.
 
     Args:
@@ -355,7 +355,7 @@ def skip_to_head(work: Work, articles: Sequence[ArticleRow], checked: Mapping[in
     """
     tables = {}
     for article in articles:
-        table = read_table_facts(work.publisher / article.source_table)
+        table = open_table(work.publisher / article.source_table)
         _check_columns(article, table)
         before = checked[article.nickname].version
         since = commits(table.path, from_version_exclusive=before, through_version_inclusive=table.version)
@@ -365,7 +365,7 @@ def skip_to_head(work: Work, articles: Sequence[ArticleRow], checked: Mapping[in
     note_captured(work.publisher, tables)
 
 
-def _check_columns(article: ArticleRow, table: TableFacts) -> None:
+def _check_columns(article: ArticleRow, table: TableState) -> None:
     types = {field["name"]: ddl_of(field["type"]) for field in table.fields}
     published = dict(zip(article.published_columns, article.published_types, strict=True))
     generated = {name: text for name, text in table.generated_columns.items() if name in published}
@@ -377,7 +377,7 @@ def _check_columns(article: ArticleRow, table: TableFacts) -> None:
         raise columns_changed(article, table)
 
 
-def columns_changed(article: ArticleRow, table: TableFacts) -> PublicationError:
+def columns_changed(article: ArticleRow, table: TableState) -> PublicationError:
     """Return the error that a published table has not the columns any more with which it was published."""
     return PublicationError(
         f"Article '{article.name}': the columns of table '{table.path}' changed since it was published. Undo that; or "
@@ -408,7 +408,7 @@ def check_copied(work: Work, articles: Sequence[ArticleRow]) -> None:
     Raises: PublicationError naming the column and up to three keys.
     """
     for article in articles:
-        table = read_table_facts(work.publisher / article.source_table)
+        table = open_table(work.publisher / article.source_table)
         names = article.published_columns
         if any(table.may_hold_uncopied(name) for name in names):
             from mergerepl.publish.check_rows import check_texts
@@ -417,7 +417,7 @@ def check_copied(work: Work, articles: Sequence[ArticleRow]) -> None:
             check_texts(work.spark, _stated(work, article), table)
 
 
-def _check_keys(work: Work, row: ArticleRow, table: TableFacts) -> None:
+def _check_keys(work: Work, row: ArticleRow, table: TableState) -> None:
     from mergerepl.publish.check_rows import check_rows
 
     work.progress.step("check", article=row.name)

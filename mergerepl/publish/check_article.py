@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from mergerepl.delta.log import DEFAULT_EXPRESSION, GENERATION_EXPRESSION, LOG_FOLDER, is_delta_table
-from mergerepl.delta.table_facts import TableFacts, read_table_facts
-from mergerepl.delta.types import USER_DEFINED, Field, ddl_of, leaf_types, nested_names
+from mergerepl.delta.log import LOG_FOLDER, is_delta_table
+from mergerepl.delta.metadata import DEFAULT_EXPRESSION, GENERATION_EXPRESSION
+from mergerepl.delta.table import TableState, open_table
+from mergerepl.delta.types import Field, ddl_of, leaf_types, nested_names
 from mergerepl.errors import PublicationError, StoreError
 from mergerepl.model.publication import Article
 from mergerepl.systables.conflicts_info import CONFLICT_COLUMNS
@@ -75,7 +76,7 @@ delta-spark 4.4.0. `_metadata` with deletion vectors only, which a table may get
 _MAPPING_CHARACTERS = " ,;{}()\n\t="
 
 
-def read_article_table(article: Article, path: Path) -> TableFacts:
+def read_article_table(article: Article, path: Path) -> TableState:
     """Return the facts of the table an article names.
 
     Raises: PublicationError saying what is there instead of a readable Delta table.
@@ -86,7 +87,7 @@ def read_article_table(article: Article, path: Path) -> TableFacts:
             raise _refusal(
                 article, f"its table '{path}' {what}", "Check `table:`, or create the table first."
             )
-        return read_table_facts(path)
+        return open_table(path)
     except StoreError as error:
         raise PublicationError(f"Article '{article.name}': {error.message}", article=article.name) from error
 
@@ -112,7 +113,7 @@ def _what_is_there(path: Path) -> str:
     )
 
 
-def check_article(article: Article, table: TableFacts) -> None:
+def check_article(article: Article, table: TableState) -> None:
     """Check that the table can be an article.
 
     Raises: PublicationError naming the article, the column or property, and what to do.
@@ -125,7 +126,7 @@ def check_article(article: Article, table: TableFacts) -> None:
     _check_left_out(article, table, {field["name"] for field in columns})
 
 
-def published_fields(article: Article, table: TableFacts) -> list[Field]:
+def published_fields(article: Article, table: TableState) -> list[Field]:
     """Return the published columns, in table order; the identity is always among them.
 
     Raises: PublicationError if `columns` names one that the table does not have, or one twice.
@@ -137,7 +138,7 @@ def published_fields(article: Article, table: TableFacts) -> list[Field]:
     return [field for field in table.fields if field["name"] in wanted]
 
 
-def _all_found(article: Article, table: TableFacts, names: Sequence[str], where: str) -> list[str]:
+def _all_found(article: Article, table: TableState, names: Sequence[str], where: str) -> list[str]:
     for name in names:
         if table.field(name) is None:
             near = next((f["name"] for f in table.fields if f["name"].lower() == name.lower()), None)
@@ -150,31 +151,30 @@ def _all_found(article: Article, table: TableFacts, names: Sequence[str], where:
     return list(names)
 
 
-def _names(table: TableFacts, most: int = 12) -> str:
+def _names(table: TableState, most: int = 12) -> str:
     names = [field["name"] for field in table.fields]
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
 
 
-def table_problem(table: TableFacts) -> Problem | None:
+def table_problem(table: TableState) -> Problem | None:
     """Return why a table as such cannot take part, at whichever replica, and what to do; None if it can."""
     return (
         _protocol_problem(table, KNOWN_FEATURES)
         or _isolation_problem(table)
         or _append_only_problem(table)
-        or _type_problem(table)
         or _name_problem(table)
     )
 
 
-def write_problem(table: TableFacts, *, takes_away: bool) -> Problem | None:
+def write_problem(table: TableState, *, takes_away: bool) -> Problem | None:
     """Return why a MERGE into a published table would fail, one that updates or deletes (`takes_away`) or only inserts."""
     problem = _protocol_problem(table, KNOWN_FEATURES | _HEEDED_FEATURES) or _isolation_problem(table)
     problem = problem or _name_problem(table)
     return problem or (_append_only_problem(table) if takes_away else None)
 
 
-def _protocol_problem(table: TableFacts, known: frozenset[str]) -> Problem | None:
+def _protocol_problem(table: TableState, known: frozenset[str]) -> Problem | None:
     unknown = sorted(table.features - known)
     if unknown:
         return (
@@ -191,7 +191,7 @@ def _protocol_problem(table: TableFacts, known: frozenset[str]) -> Problem | Non
     return None
 
 
-def _isolation_problem(table: TableFacts) -> Problem | None:
+def _isolation_problem(table: TableState) -> Problem | None:
     """Return that Delta would let rows be appended beside a MERGE that read the table before; None if it would not.
 
     Only at the level Serializable does an append of a key conflict with the MERGE that inserts it. Delta takes a table that
@@ -207,7 +207,7 @@ def _isolation_problem(table: TableFacts) -> Problem | None:
     )
 
 
-def _name_problem(table: TableFacts) -> Problem | None:
+def _name_problem(table: TableState) -> Problem | None:
     """Return that a column has a name that Delta's MERGE needs for itself, and what to do; None if none has."""
     for field in table.fields:
         if field["name"].lower() in _OF_THE_MERGE:
@@ -218,7 +218,7 @@ def _name_problem(table: TableFacts) -> Problem | None:
     return None
 
 
-def _append_only_problem(table: TableFacts) -> Problem | None:
+def _append_only_problem(table: TableState) -> Problem | None:
     """Return that a table takes no updates and deletes, and what to do; None if it does."""
     if table.properties.get("delta.appendOnly", "false").lower() != "true":
         return None
@@ -229,19 +229,7 @@ def _append_only_problem(table: TableFacts) -> Problem | None:
     )
 
 
-def _type_problem(table: TableFacts) -> Problem | None:
-    """Return that a column keeps delta-rs from opening the table at all, and what to do; None if none does."""
-    for field in table.fields:
-        if USER_DEFINED in leaf_types(field["type"]):
-            return (
-                f"table '{table.path}' has column '{field['name']}' of a user-defined type, such as a vector of Spark ML: "
-                "delta-rs cannot open the table, whether the column is published or not",
-                "Store it as an array or a struct of plain types (`vector_to_array`, say), and drop that column.",
-            )
-    return None
-
-
-def _check_column_names(article: Article, table: TableFacts) -> None:
+def _check_column_names(article: Article, table: TableState) -> None:
     seen: dict[str, str] = {}
     conflict_columns = {column.name.lower() for column in CONFLICT_COLUMNS}
     for name in (field["name"] for field in table.fields):
@@ -310,7 +298,7 @@ def column_problem(columns: Sequence[Field]) -> Problem | None:
     return None
 
 
-def _check_identity(article: Article, table: TableFacts) -> None:
+def _check_identity(article: Article, table: TableState) -> None:
     if not article.identity:
         raise _refusal(article, "it has no key", "Name the columns that identify a row: `key: [column, …]`.")
     for name in _all_found(article, table, article.identity, "the key"):
@@ -335,7 +323,7 @@ def _check_identity(article: Article, table: TableFacts) -> None:
             )
 
 
-def _check_left_out(article: Article, table: TableFacts, published: set[str]) -> None:
+def _check_left_out(article: Article, table: TableState, published: set[str]) -> None:
     if published <= set(table.metadata.partition_columns):
         raise _refusal(
             article,

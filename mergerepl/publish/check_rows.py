@@ -12,9 +12,9 @@ from pathlib import Path
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from mergerepl.delta.merge import read_version
 from mergerepl.delta.plain_files import foreign_file, read_columns
-from mergerepl.delta.table_facts import TableFacts
+from mergerepl.delta.table import TableState
+from mergerepl.delta.versions import read_version
 from mergerepl.engine.session import require_utc
 from mergerepl.errors import PublicationError
 from mergerepl.model.publication import Article, Tracking
@@ -35,7 +35,7 @@ _RULE = "__mr_rule"
 _UNLIKE = "__mr_unlike"
 
 
-def check_rows(spark: SparkSession, article: Article, table: TableFacts) -> None:
+def check_rows(spark: SparkSession, article: Article, table: TableState) -> None:
     """Check the identities and the generated columns of a table's rows, in one job.
 
     Raises: PublicationError naming up to five of the offending keys, or a generated column; or a file elsewhere;
@@ -80,7 +80,7 @@ def check_rows(spark: SparkSession, article: Article, table: TableFacts) -> None
     )
 
 
-def check_texts(spark: SparkSession, article: Article, table: TableFacts) -> None:
+def check_texts(spark: SparkSession, article: Article, table: TableState) -> None:
     """Check that a copy of a table would take its values and keep them. Other engines write any text, also of any length,
     and values that break what a column states.
 
@@ -143,7 +143,7 @@ def check_generated(rows: DataFrame, generated: Mapping[str, str], *, article: s
             )
 
 
-def _check_computable(spark: SparkSession, article: Article, table: TableFacts) -> None:
+def _check_computable(spark: SparkSession, article: Article, table: TableState) -> None:
     """Refuse a column generated from ones left out: what a subscriber writes into it could not be stored here.
 
     And a part of the key that two merged halves of a row would give another value.

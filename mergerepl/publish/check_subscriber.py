@@ -3,8 +3,9 @@
 import os
 from pathlib import Path
 
-from mergerepl.delta.log import CHAR_VARCHAR, GENERATION_EXPRESSION, is_delta_table
-from mergerepl.delta.table_facts import TableFacts, read_table_facts
+from mergerepl.delta.log import is_delta_table
+from mergerepl.delta.metadata import CHAR_VARCHAR, GENERATION_EXPRESSION
+from mergerepl.delta.table import TableState, open_table
 from mergerepl.delta.types import Field, bare, ddl_of
 from mergerepl.errors import PublicationError, StoreError, give_up_advice
 from mergerepl.model.publication import Subscription, SyncType
@@ -103,7 +104,7 @@ def check_target(publisher: Path, subscription: Subscription, article: ArticleRo
     """
     table = article_table(Path(subscription.subscriber), article)
     if subscription.sync_type is SyncType.NONE:
-        source = read_table_facts(publisher / article.source_table)
+        source = open_table(publisher / article.source_table)
         root = Path(os.path.realpath(subscription.subscriber))
         if root not in Path(os.path.realpath(table)).parents:
             raise PublicationError(
@@ -132,7 +133,7 @@ def check_target(publisher: Path, subscription: Subscription, article: ArticleRo
     )
 
 
-def _facts_of_adopted(article: ArticleRow, table: Path, subid: str | None) -> TableFacts:
+def _facts_of_adopted(article: ArticleRow, table: Path, subid: str | None) -> TableState:
     # A table that a snapshot left unfinished is not the user's: it will be dropped.
     if not is_delta_table(table) or (subid is not None and is_unfinished(table, subid)):
         raise PublicationError(
@@ -143,12 +144,12 @@ def _facts_of_adopted(article: ArticleRow, table: Path, subid: str | None) -> Ta
             table=str(table),
         )
     try:
-        return read_table_facts(table)
+        return open_table(table)
     except StoreError as error:
         raise PublicationError(f"Article '{article.name}': {error.message}", article=article.name) from error
 
 
-def _check_schema(article: ArticleRow, source: TableFacts, table: TableFacts) -> None:
+def _check_schema(article: ArticleRow, source: TableState, table: TableState) -> None:
     """Check that both tables have the published columns, alike but for their order, and that sessions can write."""
     for name in article.published_columns:
         ours, theirs = source.field(name), table.field(name)
@@ -215,6 +216,6 @@ def check_same_rows_now(work: Work, article: ArticleRow, root: Path) -> None:
     """
     from mergerepl.publish.adopt import check_same_rows
 
-    source = read_table_facts(work.publisher / article.source_table)
-    target = read_table_facts(article_table(root, article))
+    source = open_table(work.publisher / article.source_table)
+    target = open_table(article_table(root, article))
     check_same_rows(work, article, source, source.version, target, target.version)

@@ -10,12 +10,12 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from mergerepl.delta.table_facts import TableFacts
+from mergerepl.delta.table import TableState
 from mergerepl.rows.not_null import holds_inside
 from mergerepl.rows.sql import quote
 
 
-def declared_rules(table: TableFacts, columns: Collection[str]) -> dict[str, Column]:
+def declared_rules(table: TableState, columns: Collection[str]) -> dict[str, Column]:
     """Return name -> condition of what these columns of a table state, and of all its invariants, by the columns' names."""
     rules: dict[str, Column] = {}
     for field in table.fields:

@@ -10,8 +10,9 @@ from pyspark.sql import functions as F
 from enumeration.generations import make_generation, received_generation, with_nickname
 from mergerepl.apply.side import RUN_APP_ID, next_seq
 from mergerepl.delta.appended import delete_where
-from mergerepl.delta.log import CommitMark, head_version
-from mergerepl.delta.merge import Transaction
+from mergerepl.delta.log import head_version
+from mergerepl.delta.marks import CommitMark
+from mergerepl.delta.transactions import Transaction
 from mergerepl.failpoints import failpoint
 from mergerepl.publish.replica_state import ReplicaState, change_info
 from mergerepl.publish.work import Work

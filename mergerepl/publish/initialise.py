@@ -11,11 +11,13 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from mergerepl.delta.clustering import clustering_columns
 from mergerepl.delta.create import create_table
-from mergerepl.delta.log import CDF_PROPERTY, CommitMark
-from mergerepl.delta.merge import Transaction
+from mergerepl.delta.marks import SETUP, CommitMark
+from mergerepl.delta.metadata import CDF_PROPERTY
 from mergerepl.delta.properties import folder_properties, retention_properties
-from mergerepl.delta.table_facts import TableFacts, read_table_facts
+from mergerepl.delta.table import TableState, open_table
+from mergerepl.delta.transactions import Transaction
 from mergerepl.delta.types import Field
 from mergerepl.engine.session import require_utc
 from mergerepl.failpoints import failpoint
@@ -68,7 +70,9 @@ def initialise(
         tables[article.nickname] = article_table(root, article), version, table_id
         failpoint("initialise.after_article")
     nicknames = [article.nickname for article in articles]
-    give_metadata(work, publisher, nicknames, root, row.replnickname, _step(mark, "metadata"))
+    give_metadata(
+        work, publisher, nicknames, root, row.replnickname, initialise_mark(subid, "metadata", row.replid)
+    )
     note_captured(root, tables)
     failpoint("initialise.after_captured")
     if artids is None:
@@ -150,8 +154,8 @@ def _fields(publisher: ReplicaState, article: ArticleRow) -> list[Field]:
     return [fields[name] for name in article.published_columns]
 
 
-def _publisher_table(publisher: ReplicaState, article: ArticleRow) -> TableFacts:
-    return read_table_facts(publisher.root / article.source_table)
+def _publisher_table(publisher: ReplicaState, article: ArticleRow) -> TableState:
+    return open_table(publisher.root / article.source_table)
 
 
 def _article(
@@ -176,7 +180,11 @@ def _article(
         **folder_properties(source),
     }
     new = replica_table(
-        source, columns, properties, is_computable=partial(is_computable, work.spark, source, columns)
+        source,
+        columns,
+        properties,
+        clustering=clustering_columns(work.spark, source),
+        is_computable=partial(is_computable, work.spark, source, columns),
     )
     table_id = create_table(target, new, mark)
     failpoint("initialise.after_create")
@@ -187,14 +195,10 @@ def _article(
         target,
         columns=columns,
         partition_columns=new.partition_columns,
-        transaction=Transaction(mark.session, 1, _step(mark, "rows")),
+        transaction=Transaction(mark.session, 1, replace(mark, step=f"{SETUP}:rows")),
     )
     # A commit between the two is somebody's write: it is captured later.
     return (version if version == 1 else 0), table_id
-
-
-def _step(mark: CommitMark, step: str) -> CommitMark:
-    return CommitMark(mark.session, step, mark.replid)
 
 
 def _enter_publication(work: Work, publisher: ReplicaState, root: Path) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from mergerepl.delta.table_facts import TableFacts
+from mergerepl.delta.table import TableState
 from mergerepl.rows.sql import quote
 
 _NULL_NAME = "__HIVE_DEFAULT_PARTITION__"
@@ -17,7 +17,7 @@ _ESCAPED = r"[\x01-\x1f\x7f\"#%'*/:=?\\{\[\]^]"
 """The characters that Spark writes as % and two digits."""
 
 
-def text_rules(table: TableFacts, columns: Collection[str], *, of_copy: bool = False) -> dict[str, Column]:
+def text_rules(table: TableState, columns: Collection[str], *, of_copy: bool = False) -> dict[str, Column]:
     """Return name -> condition of what a table's partition columns ask of their texts, on columns by their own names.
 
     Args:

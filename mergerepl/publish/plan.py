@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from mergerepl.delta.table_facts import read_table_facts
+from mergerepl.delta.table import open_table
 from mergerepl.errors import SchemaMismatchError
 from mergerepl.failpoints import failpoint
 from mergerepl.model.progress import Progress
@@ -207,7 +207,7 @@ def _unusable_constraints(work: Work, articles: Sequence[ArticleRow]) -> list[st
     found = []
     for article in articles:
         if article.vertical_partition:
-            table = read_table_facts(work.publisher / article.source_table)
+            table = open_table(work.publisher / article.source_table)
             if any(name.startswith(CONSTRAINT_PREFIX) for name in table.properties):
                 check = partial(is_computable, work.spark, table, article.published_columns)
                 found += uncomputable(table, is_computable=check)

@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 from datetime import timedelta
 from typing import Any
 
-from mergerepl.delta.table_facts import TableFacts
+from mergerepl.delta.table import TableState
 from mergerepl.delta.types import ddl_of
 from mergerepl.model.publication import (
     PUBLISHER_PRIORITY,
@@ -89,7 +89,7 @@ def _in_units(retention: timedelta) -> tuple[int, int]:
 
 
 def article_row(
-    publication: Publication, article: Article, table: TableFacts, *, pubid: str, artid: str, nickname: int
+    publication: Publication, article: Article, table: TableState, *, pubid: str, artid: str, nickname: int
 ) -> ArticleRow:
     """Return a new row of sysmergearticles, the same at every replica."""
     columns = published_fields(article, table)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mergerepl.delta.log import is_delta_table
-from mergerepl.delta.table_facts import TableFacts
+from mergerepl.delta.table import TableState
 from mergerepl.errors import CaptureError, PublicationError, SchemaMismatchError, StoreError
 from mergerepl.model.progress import Progress
 from mergerepl.model.publication import Article, Publication, Subscription, SyncType
@@ -69,7 +69,7 @@ class Situation:
     left: list[tuple[SubscriptionRow, ReplicaState | None]]
     untold: list[ReplicaState]
     new: list[NewArticle] = field(default_factory=list)
-    uncaptured: dict[int, TableFacts] | None = None
+    uncaptured: dict[int, TableState] | None = None
 
     @property
     def row(self) -> PublicationRow | None:

@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mergerepl.delta.create import NewTable, create_table, features_of
-from mergerepl.delta.log import STATS_PROPERTY, CommitMark, is_delta_table
+from mergerepl.delta.log import is_delta_table
+from mergerepl.delta.marks import CommitMark
+from mergerepl.delta.metadata import STATS_PROPERTY
 from mergerepl.delta.properties import retention_properties
-from mergerepl.delta.table_facts import read_table_facts
+from mergerepl.delta.table import open_table
 from mergerepl.delta.types import Field, ddl_of, field, json_of, nullable
 from mergerepl.rows.sql import quote
 from mergerepl.store.control import CHECKPOINT_INTERVAL
@@ -81,7 +83,7 @@ def free_nickname(publisher: Path, columns: Sequence[Field], *, above: int) -> i
 
     An `apply` that was cut short leaves image columns of articles that may never come to be; they are empty.
     """
-    present = read_table_facts(publisher / FOLDER / contents.NAME).fields
+    present = open_table(publisher / FOLDER / contents.NAME).fields
     types = {column["name"]: ddl_of(column["type"]) for column in present}
     wanted = ddl_of(image_field(above, columns)["type"])
     return next(n for n in itertools.count(above + 1) if types.get(row_column(n), wanted) == wanted)
@@ -91,7 +93,7 @@ def add_image_columns(spark: "SparkSession", root: Path, images: Mapping[int, Se
     """Add the image columns that contents and tombstone do not have yet."""
     for name in IMAGE_TABLES:
         path = root / FOLDER / name
-        present = {column["name"] for column in read_table_facts(path).fields}
+        present = {column["name"] for column in open_table(path).fields}
         missing = [image_field(nickname, fields) for nickname, fields in images.items()]
         missing = [column for column in missing if column["name"] not in present]
         _add_columns(spark, path, missing)
@@ -100,7 +102,7 @@ def add_image_columns(spark: "SparkSession", root: Path, images: Mapping[int, Se
 def _add_columns(spark: "SparkSession", path: Path, missing: Sequence[Field]) -> None:
     if not missing:
         return
-    features = set(features_of(NewTable(missing))) - read_table_facts(path).features
+    features = set(features_of(NewTable(missing))) - open_table(path).features
     if features:
         # Delta adds a type that needs a table feature only where the feature was asked for.
         pairs = ", ".join(f"'delta.feature.{name}' = 'supported'" for name in sorted(features))
@@ -126,7 +128,7 @@ def create_conflict_table(
     path = root / FOLDER / name
     wanted = _conflict_fields(columns)
     if is_delta_table(path):
-        present = {column["name"].lower(): column["type"] for column in read_table_facts(path).fields}
+        present = {column["name"].lower(): column["type"] for column in open_table(path).fields}
         missing = [column for column in wanted if column["name"].lower() not in present]
         others = [column for column in wanted if column not in missing]
         if all(ddl_of(present[column["name"].lower()]) == ddl_of(column["type"]) for column in others):

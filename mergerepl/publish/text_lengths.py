@@ -8,11 +8,11 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from mergerepl.delta.table_facts import TableFacts
+from mergerepl.delta.table import TableState
 from mergerepl.rows.sql import quote
 
 
-def length_rules(table: TableFacts, columns: Collection[str]) -> dict[str, Column]:
+def length_rules(table: TableState, columns: Collection[str]) -> dict[str, Column]:
     """Return name -> condition of how long a table's columns let their texts be, on columns by their own names."""
     rules: dict[str, Column] = {}
     for name in columns:

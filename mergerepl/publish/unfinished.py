@@ -5,7 +5,8 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from mergerepl.delta.log import CommitMark, commits, head_version, is_delta_table, log_path, read_commit
+from mergerepl.delta.log import commits, head_version, is_delta_table, log_path, read_commit
+from mergerepl.delta.marks import SETUP, CommitMark
 from mergerepl.errors import PublicationError, StoreError
 from mergerepl.failpoints import failpoint
 from mergerepl.systables import contents
@@ -17,7 +18,7 @@ _DROPPED = f"{FOLDER}.dropped"
 
 def initialise_mark(subid: str, step: str, replid: str = "") -> CommitMark:
     """Return the mark of a commit that initialises a subscription."""
-    return CommitMark(f"initialise {subid}", step, replid)
+    return CommitMark(f"initialise {subid}", f"{SETUP}:{step}", replid)
 
 
 def subscriber_path(article: str, source_table: str) -> str:

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mergerepl.delta.log import CommitMark
+from mergerepl.delta.marks import SETUP, CommitMark
 from mergerepl.model.progress import Progress
 from mergerepl.model.publication import Publication
 from mergerepl.model.results import PlanStep
@@ -79,4 +79,4 @@ class Work:
 
     def mark(self, step: str) -> CommitMark:
         """Return the mark of a commit of this run."""
-        return CommitMark(self.id, step)
+        return CommitMark(self.id, f"{SETUP}:{step}")

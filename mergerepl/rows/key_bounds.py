@@ -8,6 +8,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from mergerepl.model.article import PublishedArticle
+from mergerepl.rows.images import identity_value
 from mergerepl.rows.sql import quote
 
 KeyBounds = Mapping[str, tuple[str, str]]
@@ -57,6 +58,18 @@ def within_bounds(article: PublishedArticle, bounds: KeyBounds, *, of: str = "")
         # A GUID's text in another case lies outside of the bounds (and GUIDs are everywhere: they prune nothing).
         if field in bounds and article.rowguid_column is None:
             condition = condition & _within(F.col(f"{of}{quote(name)}"), *bounds[field], types[field])
+    return condition
+
+
+def same_key(article: PublishedArticle, bounds: KeyBounds) -> Column:
+    """Return whether a row of the table (alias `t`) has the key of a row of images (alias `s`), within the bounds."""
+    condition = within_bounds(article, bounds, of="t.")
+    is_guid = article.rowguid_column is not None
+    for name, field in zip(article.identity, article.identity_fields, strict=True):
+        target, source = (
+            identity_value(F.col(name), existing=is_guid) for name in (f"t.{quote(name)}", f"s.{field}")
+        )
+        condition = condition & (target == source)
     return condition
 
 

@@ -11,7 +11,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from mergerepl.delta.appended import append, read
-from mergerepl.delta.merge import Transaction
+from mergerepl.delta.transactions import Transaction
 from mergerepl.failpoints import failpoint
 from mergerepl.systables import contents, tombstone
 from mergerepl.systables.contents import (

@@ -6,8 +6,10 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from mergerepl.delta.append import append
 from mergerepl.delta.log import find_own_commit
-from mergerepl.delta.merge import Transaction, append, read_version
+from mergerepl.delta.transactions import Transaction
+from mergerepl.delta.versions import read_version
 from mergerepl.rows.sql import quote
 
 

@@ -1,10 +1,10 @@
 """What an article's table is at a new subscriber: the publisher's, without what belongs to one copy only."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mergerepl.delta.create import NewTable
-from mergerepl.delta.table_facts import TableFacts, clustering_columns
+from mergerepl.delta.table import TableState
 from mergerepl.delta.types import INVARIANTS, Field, invariant_text
 from mergerepl.rows.sql import quote
 
@@ -32,10 +32,11 @@ _OWN_PROPERTIES = (
 
 
 def replica_table(
-    table: TableFacts,
+    table: TableState,
     columns: Collection[str],
     properties: Mapping[str, str],
     *,
+    clustering: Sequence[Sequence[str]],
     is_computable: Callable[[str], bool],
 ) -> NewTable:
     """Return the table to create at a subscriber.
@@ -44,6 +45,7 @@ def replica_table(
         table: The publisher's table.
         columns: The published columns.
         properties: What replication adds to the table's own properties.
+        clustering: The columns the publisher's table is clustered by, each as its path of names.
         is_computable: Whether the expression of a constraint or an invariant needs published columns only; others cannot
             hold where their columns are missing.
     """
@@ -65,11 +67,11 @@ def replica_table(
         [name for name in table.metadata.partition_columns if name in columns],
         {**kept, **properties},
         table.description,
-        [path for path in clustering_columns(table) if path[0] in columns],
+        [path for path in clustering if path[0] in columns],
     )
 
 
-def uncomputable(table: TableFacts, *, is_computable: Callable[[str], bool]) -> list[str]:
+def uncomputable(table: TableState, *, is_computable: Callable[[str], bool]) -> list[str]:
     """Return the names of the CHECK constraints that a subscriber cannot have."""
     return [
         name.removeprefix(CONSTRAINT_PREFIX)
@@ -79,7 +81,7 @@ def uncomputable(table: TableFacts, *, is_computable: Callable[[str], bool]) -> 
 
 
 def is_computable(
-    spark: "SparkSession", table: TableFacts, columns: Collection[str], expression: str
+    spark: "SparkSession", table: TableState, columns: Collection[str], expression: str
 ) -> bool:
     """Return whether an expression of the table needs only these columns."""
     if len(columns) == len(table.fields):

@@ -3,10 +3,11 @@
 from collections.abc import Collection
 from pathlib import Path
 
-from mergerepl.delta.log import TableMetadata, head_version, is_delta_table
+from mergerepl.delta.log import head_version, is_delta_table
+from mergerepl.delta.metadata import TableMetadata
+from mergerepl.delta.table import open_table
 from mergerepl.errors import CaptureError, SchemaMismatchError, StoreError
 from mergerepl.model.article import PublishedArticle
-from mergerepl.store.control import reason_of
 from mergerepl.store.replica import Replica
 from mergerepl.systables.replinfo import ReplicaInfo
 
@@ -70,7 +71,7 @@ def require_same_table(
     Raises: StoreError if its log cannot be read; CaptureError if it is another table by now, or another copy.
     """
     table = replica.table(article)
-    metadata = _metadata(article, table)
+    metadata = open_table(table).metadata
     if metadata.table_id != info.table_ids.get(article.nickname) and not is_late:
         raise CaptureError(
             f"Article '{article.name}': table '{table}' was dropped and created again, or replaced, or given columns by a "
@@ -126,24 +127,6 @@ def metadata_when_captured(
 ) -> TableMetadata | None:
     """Return what the article's table was at its captured version, None if that version is gone or not known."""
     try:
-        return _metadata(article, replica.table(article), captured_version(replica, article, info))
+        return open_table(replica.table(article), captured_version(replica, article, info)).metadata
     except (CaptureError, StoreError):
         return None
-
-
-def _metadata(article: PublishedArticle, table: Path, version: int | None = None) -> TableMetadata:
-    from deltalake import DeltaTable
-    from deltalake.exceptions import DeltaError
-
-    try:
-        opened = DeltaTable(str(table), version=version)
-        told = opened.metadata()
-        return TableMetadata(
-            str(told.id), opened.schema().to_json(), told.configuration, tuple(told.partition_columns)
-        )
-    except DeltaError as error:
-        raise StoreError(
-            f"Article '{article.name}': the log of '{table}' cannot be read: {reason_of(error)}. Restore it "
-            "from a copy, or undo what this version of Delta does not support.",
-            table=str(table),
-        ) from error

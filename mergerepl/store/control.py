@@ -10,7 +10,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mergerepl.delta.log import as_seen, is_as_seen, is_delta_table, log_path, read_commit
+from mergerepl.delta.log import as_seen, is_as_seen, is_delta_table
+from mergerepl.delta.table import open_table, reason_of, refuse_empty_commit
 from mergerepl.errors import StoreError
 from mergerepl.rows.arrow_values import python_values
 from mergerepl.systables.table import RowT, SystemTable, TypedTable
@@ -191,10 +192,8 @@ def column_names(path: Path) -> list[str]:
 
     Raises: StoreError if the table is missing or unreadable.
     """
-    from deltalake import DeltaTable
-
     with _told_plainly(path):
-        return [field.name for field in DeltaTable(str(path)).schema().fields]
+        return [field["name"] for field in open_table(path).fields]
 
 
 def count_rows(path: Path, *, where: str | None = None) -> int:
@@ -254,12 +253,6 @@ def join_small_files(table: Path, *, large_bytes: int) -> None:
     DeltaTable(str(table)).optimize.compact(target_size=large_bytes)
 
 
-def refuse_empty_commit(path: Path, version: int) -> None:
-    """Check that the last commit is not an empty file, as a power loss leaves it: delta-rs passes over it silently."""
-    if log_path(path, version).exists() and not log_path(path, version).stat().st_size:
-        read_commit(path, version)
-
-
 def _lacking(path: Path, column: str, how: str) -> StoreError:
     return edited_table(path, f"{how} column '{column}'", column=column)
 
@@ -273,12 +266,6 @@ def edited_table(path: Path, what: str, **facts: Any) -> StoreError:
         table=str(path),
         **facts,
     )
-
-
-def reason_of(error: Exception) -> str:
-    """Return what delta-rs says is wrong, without the native stack trace and log structures that follow it."""
-    first = (str(error).strip() or type(error).__name__).splitlines()[0]
-    return first.partition(": ParsedLogPath {")[0].rstrip(". ")[:500]
 
 
 def _python_value(value: Any) -> Any:

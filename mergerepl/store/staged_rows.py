@@ -6,8 +6,8 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from mergerepl.delta.table import reason_of
 from mergerepl.errors import StoreError
-from mergerepl.store.control import reason_of
 
 _SPARK_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
 """Where Spark notes in a Parquet file what columns it wrote."""

@@ -3,6 +3,8 @@
 from pathlib import Path
 
 from mergerepl.delta.log import head_version
+from mergerepl.delta.table import open_table
+from mergerepl.errors import StoreError
 
 
 def row_count(table: Path) -> int:
@@ -17,21 +19,20 @@ def row_count(table: Path) -> int:
 
 def _count_in_log(table: Path, version: int) -> int | None:
     """Return the sum of the files' record counts; None if one is missing or there may be deletion vectors."""
-    from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
 
     try:
-        opened = DeltaTable(str(table), version=version)
-        if "deletionVectors" in (opened.protocol().reader_features or ()):
+        opened = open_table(table, version)
+        if "deletionVectors" in opened.features:
             return None
-        counts = opened.get_add_actions(flatten=True).column("num_records").to_pylist()
-    except (DeltaError, KeyError, OSError):
+        counts = opened.log.get_add_actions(flatten=True).column("num_records").to_pylist()
+    except (StoreError, DeltaError, KeyError, OSError):
         return None
     return None if None in counts else sum(counts)
 
 
 def _count_by_spark(table: Path, version: int) -> int:
-    from mergerepl.delta.merge import read_version
+    from mergerepl.delta.versions import read_version
     from mergerepl.engine import session as engine
     from mergerepl.engine.errors import told_plainly
 

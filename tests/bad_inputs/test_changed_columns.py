@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mergerepl.delta.create import NewTable, create_table
-from mergerepl.delta.log import CommitMark
+from mergerepl.delta.marks import CommitMark
 from mergerepl.systables import replinfo
 from tests.bad_inputs.changed_tables import (
     BOTH,

@@ -13,9 +13,12 @@ from pyspark.sql import functions as F
 
 from mergerepl.changes import ROWGUID
 from mergerepl.delta import appended
-from mergerepl.delta.log import STATS_PROPERTY, CommitMark, find_own_commit
-from mergerepl.delta.merge import Transaction
+from mergerepl.delta.log import find_own_commit
+from mergerepl.delta.marks import CommitMark
+from mergerepl.delta.metadata import STATS_PROPERTY
 from mergerepl.delta.plain_files import plain_files, read_columns
+from mergerepl.delta.table import open_table
+from mergerepl.delta.transactions import Transaction
 from mergerepl.engine.passed import passed
 from mergerepl.errors import CommitConflictError, StoreError
 
@@ -197,12 +200,12 @@ def test_bounds_that_python_does_not_know_and_foreign_file_names_are_no_obstacle
         f"create table delta.`{path}` using delta as select 1L as id, date'-0001-01-01' as d, "
         "timestamp'9999-12-31 23:59:59Z' + interval 20 hours as t, timestamp_ntz'0000-01-01 00:00:00' as n"
     )
-    assert plain_files(DeltaTable(str(path))) is not None
+    assert plain_files(open_table(path)) is not None
     assert [row["id"] for row in read_columns(spark, path, 0, ["id"]).collect()] == [1]
     first = path / "_delta_log" / f"{0:020d}.json"
     name = next(path.glob("*.parquet")).name
     first.write_text(first.read_text().replace(f'"path":"{name}"', f'"path":"{(path / name).as_uri()}"'))
-    assert plain_files(DeltaTable(str(path))) is None
+    assert plain_files(open_table(path)) is None
 
 
 @pytest.mark.parametrize(
@@ -255,7 +258,7 @@ def test_columns_of_a_version_are_what_delta_reads(
     spark.sql(f"insert into {table} values (1, 'a', 1), (2, 'b', 2), (3, null, 3)")
     spark.sql(change.format(table))
     head = DeltaTable(str(path)).version()
-    assert (plain_files(DeltaTable(str(path))) is not None) == is_plain
+    assert (plain_files(open_table(path)) is not None) == is_plain
     for version in (head - 1, head):
         through_delta = spark.read.format("delta").option("versionAsOf", version).load(str(path))
         key = through_delta.columns[0]

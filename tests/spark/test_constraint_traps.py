@@ -9,8 +9,9 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
 import mergerepl
-from mergerepl.delta.log import CHAR_VARCHAR, head_version
-from mergerepl.delta.table_facts import read_table_facts
+from mergerepl.delta.log import head_version
+from mergerepl.delta.metadata import CHAR_VARCHAR
+from mergerepl.delta.table import open_table
 from mergerepl.errors import ApplyError, CaptureError, EngineError, SchemaMismatchError
 from mergerepl.publish.replica_state import note_captured
 from tests.networks import Pair, commit
@@ -18,7 +19,7 @@ from tests.networks import Pair, commit
 
 def as_char(table: Path, name: str, declared: str) -> None:
     """Declare a column of texts anew, as REPLACE TABLE may."""
-    before = read_table_facts(table)
+    before = open_table(table)
     fields = [
         {**each, "metadata": {**each["metadata"], CHAR_VARCHAR: declared}} if each["name"] == name else each
         for each in before.fields
@@ -134,7 +135,7 @@ def test_what_a_table_was_made_not_to_take_later_is_told_before_anything_is_appl
     assert (4, "w", None) in pair.rows("hq", "orders")
     # As by a job while a session works, whose MERGE is captured then.
     as_char(path, "region", "char(9)")
-    facts = read_table_facts(path)
+    facts = open_table(path)
     note_captured(path.parent, {1: (path, facts.version, facts.metadata.table_id)})
     pair.sql("update north.orders set region = 'x' where id = 3")
     pair.sync_refused(

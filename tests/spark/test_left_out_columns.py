@@ -9,7 +9,7 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
 from mergerepl.delta import merge
-from mergerepl.delta.table_facts import read_table_facts
+from mergerepl.delta.table import open_table
 from mergerepl.snapshot.replica_table import replica_table
 from tests.networks import article_row
 from tests.spark.memory import frames_in_memory
@@ -54,7 +54,7 @@ def test_what_a_table_keeps_statistics_of_is_not_asked_of_columns_that_are_left_
     stated = {"delta.dataSkippingStatsColumns": "id,secret", "delta.logRetentionDuration": "interval 9 days"}
     path = tmp_path / "t"
     write_deltalake(str(path), pa.table({"id": [1], "secret": [2]}), configuration=stated)
-    facts = read_table_facts(path)
+    facts = open_table(path)
     parts, whole = (
         replica_table(facts, columns, {}, is_computable=lambda _: True)
         for columns in (["id"], ["id", "secret"])

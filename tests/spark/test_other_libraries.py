@@ -18,11 +18,13 @@ from pyspark.sql import SparkSession
 
 import mergerepl
 from mergerepl import doctor
+from mergerepl.delta.append import append
 from mergerepl.delta.file_faults import faulty_files
-from mergerepl.delta.log import CommitMark, head_version, read_commit
+from mergerepl.delta.log import head_version, read_commit
+from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.mend_files import mend_files
-from mergerepl.delta.merge import Transaction, append
 from mergerepl.delta.plain_files import write_files
+from mergerepl.delta.transactions import Transaction
 from mergerepl.engine import confs
 from mergerepl.engine.session import with_write_confs
 from mergerepl.errors import CaptureError

@@ -17,8 +17,8 @@ from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 
 from mergerepl import api, failpoints
-from mergerepl.delta.log import CommitMark
-from mergerepl.delta.table_facts import read_table_facts
+from mergerepl.delta.marks import CommitMark
+from mergerepl.delta.table import open_table
 from mergerepl.delta.types import field
 from mergerepl.errors import CaptureError, LeaseError, PublicationError
 from mergerepl.model.publication import Article, ConflictLogging
@@ -202,7 +202,7 @@ def test_a_conflict_table_whose_types_changed_is_kept_under_another_name(
             retention=timedelta(days=1),
             mark=CommitMark("test", "create"),
         )
-        facts = read_table_facts(replica_dir / "_mergerepl" / "MSmerge_conflict_p_a")
+        facts = open_table(replica_dir / "_mergerepl" / "MSmerge_conflict_p_a")
         return [column["name"] for column in facts.fields]
 
     about = ["rowguid", "ModifiedDate", "origin_datasource_id", "conflict_id"]

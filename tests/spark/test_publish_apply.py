@@ -14,8 +14,9 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from mergerepl.delta.log import CommitMark, head_version, read_commit
-from mergerepl.delta.table_facts import read_table_facts
+from mergerepl.delta.log import head_version, read_commit
+from mergerepl.delta.marks import CommitMark
+from mergerepl.delta.table import open_table
 from mergerepl.errors import LeaseError, PublicationError
 from mergerepl.model.progress import NoProgress
 from mergerepl.model.publication import Article, SubscriberType, SyncType, Tracking
@@ -89,7 +90,7 @@ def test_a_new_publication_reaches_its_subscribers(applied: Applied) -> None:
     for name in ("north", "south"):
         assert rows_of(hub, name) == rows_of(hub, "hq")
         assert rows_of(hub, name, "sub/lines") == rows_of(hub, "hq", "sub/lines")
-        assert read_table_facts(hub.root(name) / "sub/lines").metadata.partition_columns == ("n",)
+        assert open_table(hub.root(name) / "sub/lines").metadata.partition_columns == ("n",)
         for table in registry.ALL:
             assert head_version(hub.root(name) / "_mergerepl" / table.name) >= 0
     assert hub.captures == []
@@ -106,8 +107,8 @@ def test_the_catalog_says_who_replicates_what_with_whom(applied: Applied) -> Non
     assert all(info.captured == {1: 1, 2: 1} for info in infos.values())
     for name, info in infos.items():
         ids = {
-            1: read_table_facts(hub.root(name) / "orders"),
-            2: read_table_facts(hub.root(name) / "sub/lines"),
+            1: open_table(hub.root(name) / "orders"),
+            2: open_table(hub.root(name) / "sub/lines"),
         }
         assert info.table_ids == {nickname: table.metadata.table_id for nickname, table in ids.items()}
         commits = {nickname: commit_text(table.path, 1) for nickname, table in ids.items()}
@@ -146,7 +147,7 @@ def test_our_commits_on_users_tables_are_marked(applied: Applied) -> None:
 def test_users_tables_get_the_feed_and_no_other_feature(applied: Applied) -> None:
     hub = applied.hub
     for name in ("hq", "north"):
-        table = read_table_facts(hub.root(name) / "orders")
+        table = open_table(hub.root(name) / "orders")
         assert table.reader_version == 1
         assert table.features == {"appendOnly", "invariants", "changeDataFeed"}
         assert table.properties["delta.enableChangeDataFeed"] == "true"
@@ -259,7 +260,7 @@ def ruled_table(spark: SparkSession, path: Path) -> None:
 
 
 def test_rules_on_columns_left_out_are_left_out_too(various: Applied) -> None:
-    table = read_table_facts(various.hub.root("north") / "ruled")
+    table = open_table(various.hub.root("north") / "ruled")
     assert [name for name in table.properties if "constraints" in name] == ["delta.constraints.on_id"]
     assert ["delta.generationExpression" in field["metadata"] for field in table.fields] == [
         False,
@@ -275,7 +276,7 @@ def test_rules_on_columns_left_out_are_left_out_too(various: Applied) -> None:
 def test_an_existing_guid_column_is_the_identity(various: Applied) -> None:
     article = article_of(various, "guided")
     assert (article.rowguid_column, article.key_columns) == ("rowguid", ("rowguid",))
-    conflicts = read_table_facts(various.hub.publisher / "_mergerepl" / "MSmerge_conflict_sales_guided")
+    conflicts = open_table(various.hub.publisher / "_mergerepl" / "MSmerge_conflict_sales_guided")
     assert [field["name"] for field in conflicts.fields] == [
         "rowguid",
         "v",
@@ -287,13 +288,13 @@ def test_an_existing_guid_column_is_the_identity(various: Applied) -> None:
 
 def test_an_empty_table_is_published(various: Applied) -> None:
     assert rows_of(various.hub, "north", "empty") == []
-    contents = read_table_facts(various.hub.publisher / "_mergerepl" / "MSmerge_contents")
+    contents = open_table(various.hub.publisher / "_mergerepl" / "MSmerge_contents")
     assert "timestampNtz" in contents.features
 
 
 def test_longer_retentions_stay_and_shorter_ones_are_raised(various: Applied) -> None:
     for name in ("hq", "north"):
-        properties = read_table_facts(various.hub.root(name) / "kept").properties
+        properties = open_table(various.hub.root(name) / "kept").properties
         assert properties["delta.logRetentionDuration"] == "interval 90 days"
         assert properties["delta.deletedFileRetentionDuration"] == "interval 876 hours"
 
@@ -342,7 +343,7 @@ def test_a_tables_own_rows_are_kept_by_sync_type_none(spark: SparkSession, hub: 
     hub.unsubscribe("south")
     hub.subscribe("north", sync_type=SyncType.NONE)
     hub.apply()
-    table = read_table_facts(hub.root("north") / "orders")
+    table = open_table(hub.root("north") / "orders")
     assert table.metadata.change_data_feed
     assert table.version == 1
     (info,) = hub.rows("north", replinfo.TABLE)

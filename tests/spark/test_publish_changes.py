@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from mergerepl.agent.capture_replica import capture_replica
 from mergerepl.config import load
-from mergerepl.delta.table_facts import read_table_facts
+from mergerepl.delta.table import open_table
 from mergerepl.errors import PublicationError, StoreError
 from mergerepl.model.progress import NoProgress
 from mergerepl.model.publication import (
@@ -151,9 +151,7 @@ def test_a_new_article_reaches_every_subscriber(spark: SparkSession, hub: Hub) -
     assert hub.rows("hq", replinfo.TABLE)[0].captured == {1: 1, 2: 1}
     for name in ("hq", "north"):
         for table in ("MSmerge_contents", "MSmerge_tombstone"):
-            fields = [
-                field["name"] for field in read_table_facts(hub.root(name) / "_mergerepl" / table).fields
-            ]
+            fields = [field["name"] for field in open_table(hub.root(name) / "_mergerepl" / table).fields]
             assert fields[-2:] == ["row_1", "row_2"]
     assert hub.apply().steps == ()
 
@@ -161,13 +159,13 @@ def test_a_new_article_reaches_every_subscriber(spark: SparkSession, hub: Hub) -
 def test_51_a_subscriber_whose_metadata_was_edited_gets_nothing_more(spark: SparkSession, hub: Hub) -> None:
     """What `apply` writes there would be the last change, and the edit below it not be seen any more."""
     table = hub.root("north") / "_mergerepl" / "MSmerge_contents"
-    before = read_table_facts(table).version
+    before = open_table(table).version
     remove = {"path": "gone.parquet", "dataChange": True, "deletionTimestamp": 0}
     commit(table, {"commitInfo": {"operation": "DELETE"}}, {"remove": remove})
     hub.articles(*hub.publication.articles, LINES)
     with pytest.raises(StoreError, match=r"MSmerge_contents.*/north' was edited: its version .*\(DELETE\)"):
         hub.apply()
-    assert read_table_facts(table).version == before + 1
+    assert open_table(table).version == before + 1
 
 
 def test_an_ended_subscription_leaves_the_subscribers_tables(spark: SparkSession, hub: Hub) -> None:
@@ -252,7 +250,7 @@ def test_settings_change_at_every_replica(spark: SparkSession, hub: Hub) -> None
         (publication,) = hub.rows(name, catalog.PUBLICATIONS)
         assert (publication.retention, publication.decentralized_conflicts) == (40, 1)
         assert hub.rows(name, catalog.ARTICLES)[0].resolution == "columns"
-        properties = read_table_facts(hub.root(name) / "orders").properties
+        properties = open_table(hub.root(name) / "orders").properties
         assert properties["delta.deletedFileRetentionDuration"] == "interval 40 days"
         assert properties["delta.logRetentionDuration"] == "interval 40 days"
     row = next(row for row in hub.rows("hq", catalog.SUBSCRIPTIONS) if row.replnickname == 2)
@@ -265,7 +263,7 @@ def test_a_shorter_retention_lowers_no_table(spark: SparkSession, hub: Hub) -> N
     hub.change(retention=timedelta(days=2))
     hub.apply()
     assert hub.rows("hq", catalog.PUBLICATIONS)[0].retention == 2
-    properties = read_table_facts(hub.publisher / "orders").properties
+    properties = open_table(hub.publisher / "orders").properties
     assert properties["delta.deletedFileRetentionDuration"] == "interval 14 days"
 
 
@@ -279,7 +277,7 @@ def test_a_feed_that_was_switched_off_is_switched_on_again(
         capture_replica(hub.root("north"), progress=NoProgress())
     (step,) = hub.apply().steps
     assert "turn Change Data Feed on" in step.detail
-    assert read_table_facts(path).metadata.change_data_feed
+    assert open_table(path).metadata.change_data_feed
     assert hub.apply().steps == ()
 
 

@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 
 from mergerepl import failpoints
 from mergerepl.config import load
-from mergerepl.delta.table_facts import read_table_facts
+from mergerepl.delta.table import open_table
 from mergerepl.delta.types import ddl_of
 from mergerepl.errors import PublicationError
 from mergerepl.model.publication import Article, SubscriberType, SyncType
@@ -217,7 +217,7 @@ def test_no_article_gets_the_image_column_that_another_one_left(
     hub.unsubscribe("north")
     hub.articles(rates, orders())
     hub.apply()
-    fields = read_table_facts(hub.publisher / "_mergerepl" / "MSmerge_contents").fields
+    fields = open_table(hub.publisher / "_mergerepl" / "MSmerge_contents").fields
     types = {field["name"]: ddl_of(field["type"]) for field in fields}
     nicknames = {row.name: row.nickname for row in hub.rows("hq", catalog.ARTICLES)}
     # the columns of `orders` and `lines` were there, and are alike
@@ -414,7 +414,7 @@ def test_a_longer_retention_that_was_cut_short_reaches_every_table(
     hub.apply()
     for name in ("hq", "north"):
         assert hub.rows(name, catalog.PUBLICATIONS)[0].retention == 40
-        properties = read_table_facts(hub.root(name) / "orders").properties
+        properties = open_table(hub.root(name) / "orders").properties
         assert properties["delta.deletedFileRetentionDuration"] == "interval 40 days"
     assert hub.apply().steps == ()
 

@@ -9,7 +9,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.functions import expr
 
 from mergerepl import api
-from mergerepl.delta.table_facts import clustering_columns, read_table_facts
+from mergerepl.delta.clustering import clustering_columns
+from mergerepl.delta.table import open_table
 from tests.networks import Hub
 from tests.spark.publishing import orders
 
@@ -63,7 +64,7 @@ def rich(spark: SparkSession, worker_folder: Path) -> Hub:
 
 
 def test_inv_42_schema_constraints_and_rows_are_the_publishers(spark: SparkSession, rich: Hub) -> None:
-    ours, theirs = (read_table_facts(rich.root(name) / "orders") for name in ("hq", "north"))
+    ours, theirs = (open_table(rich.root(name) / "orders") for name in ("hq", "north"))
     assert theirs.fields == ours.fields
     assert theirs.metadata.partition_columns == ("region",)
     assert theirs.properties == ours.properties
@@ -145,7 +146,7 @@ def test_a_table_with_a_feature_is_published_and_synchronized(
         merge = table.alias("t").merge(source.alias("s"), "t.id = s.id")
         merge.whenMatchedUpdateAll().whenNotMatchedInsertAll().execute()
         table.delete("id = 7")
-        captured = read_table_facts(at).version - 1
+        captured = open_table(at).version - 1
         feed = spark.read.format("delta").option("readChangeFeed", "true").option("startingVersion", captured)
         assert feed.load(str(at)).count() == 5, name
         assert table.toDF().count() == 8
@@ -155,7 +156,7 @@ def test_a_table_with_a_feature_is_published_and_synchronized(
         spark.read.format("delta").load(str(hub.root(name) / "orders")) for name in ("hq", "north")
     )
     assert sorted(at_hq.collect()) == sorted(at_north.collect())
-    assert "columnMapping" not in read_table_facts(hub.root("north") / "orders").features
+    assert "columnMapping" not in open_table(hub.root("north") / "orders").features
 
 
 @pytest.mark.parametrize("mapping", [pytest.param("none", marks=pytest.mark.slow), "name"])
@@ -186,9 +187,9 @@ def test_a_table_is_known_from_its_checkpoint(spark: SparkSession, replica_dir: 
     )
     for i in range(3):
         spark.sql(f"SELECT {i} id, 'v' v").write.format("delta").mode("append").save(str(path))
-    whole = read_table_facts(path)
+    whole = open_table(path)
     for version in (0, 1):
         (path / "_delta_log" / f"{version:020d}.json").unlink()
-    assert read_table_facts(path) == whole
-    assert clustering_columns(whole) == [["v"]]
+    assert open_table(path) == whole
+    assert clustering_columns(spark, whole) == [["v"]]
     assert (whole.description, whole.properties["my.own"]) == ("all", "x")

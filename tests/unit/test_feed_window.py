@@ -11,8 +11,10 @@ from deltalake import DeltaTable
 
 from mergerepl.agent import unmatched_removals
 from mergerepl.agent.feed_window import FeedWindow, feed_window, schema_problem
-from mergerepl.delta.log import CommitMark, TableMetadata, head_version, log_path
-from mergerepl.delta.table_facts import read_table_facts
+from mergerepl.delta.log import head_version, log_path
+from mergerepl.delta.marks import CommitMark
+from mergerepl.delta.metadata import TableMetadata
+from mergerepl.delta.table import open_table
 from mergerepl.engine.errors import gone_reason
 from mergerepl.errors import CaptureError, SchemaMismatchError, StoreError
 from mergerepl.store.replica import Replica
@@ -174,7 +176,7 @@ def test_a_commit_may_have_what_python_takes_for_an_end_of_line(orders: Path, se
     )
     assert separator in log.read_text()
     assert window(orders).through_version_inclusive == 1
-    assert read_table_facts(orders).description == f"first{separator}second"
+    assert open_table(orders).description == f"first{separator}second"
 
 
 def test_what_a_commit_with_columns_took_away_is_not_asked_of_the_feed_if_the_partitioning_before_is_not_known(
@@ -236,7 +238,7 @@ def test_a_log_that_lost_a_version_is_a_gap_and_a_damaged_one_is_refused(tmp_pat
     (checkpoint,) = (orders / "_delta_log").glob("*.checkpoint.parquet")
     checkpoint.write_bytes(b"PAR1")
     with pytest.raises(StoreError, match=r"checkpoint '.*' of a Delta log cannot be read"):
-        read_table_facts(orders)
+        open_table(orders)
 
 
 def test_spark_without_its_own_files_is_no_gap() -> None:

@@ -25,6 +25,7 @@ BASE = {
     "mergerepl.engine",
     "mergerepl.errors",
     "mergerepl.failpoints",
+    "mergerepl.feed",
     "mergerepl.lineage",
     "mergerepl.model",
     "mergerepl.roots",
@@ -68,7 +69,16 @@ MAY_IMPORT: dict[str, set[str]] = {
     "mergerepl.settings": {"mergerepl.errors"},
     "mergerepl.engine": {"mergerepl.changes", "mergerepl.errors", "mergerepl.settings"},
     "mergerepl.rows": {"mergerepl.delta", "mergerepl.engine", "mergerepl.errors", "mergerepl.model"},
-    "mergerepl.delta": BASE,
+    # The one room that opens Delta tables. It knows tables, not replicas.
+    "mergerepl.delta": BASE - {"mergerepl.feed", "mergerepl.store"},
+    # What happened to a table, for every product: it knows neither replicas nor articles.
+    "mergerepl.feed": {
+        "mergerepl.changes",
+        "mergerepl.delta",
+        "mergerepl.engine",
+        "mergerepl.errors",
+        "mergerepl.rows",
+    },
     "mergerepl.store": BASE,
     "mergerepl.configuration": {"mergerepl.errors", "mergerepl.model", "mergerepl.roots"},
     "mergerepl.config": {
@@ -122,7 +132,14 @@ MUST_NOT_IMPORT: dict[str, set[str]] = {
     **dict.fromkeys(PHASES, (DATA - {"pyspark"}) | FOR_PEOPLE),
     **dict.fromkeys(
         FEATURES
-        | {"mergerepl.agent", "mergerepl.delta", "mergerepl.store", "mergerepl.lineage", "mergerepl.rows"},
+        | {
+            "mergerepl.agent",
+            "mergerepl.delta",
+            "mergerepl.feed",
+            "mergerepl.lineage",
+            "mergerepl.rows",
+            "mergerepl.store",
+        },
         FOR_PEOPLE,
     ),
 }
@@ -267,3 +284,98 @@ def test_library_code_does_not_print():
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
     ]
     assert prints == []
+
+
+FILE_CALLS = {
+    *("exists", "glob", "is_dir", "is_file", "is_symlink", "iterdir", "lstat", "mkdir", "open", "read_bytes"),
+    *("read_text", "rename", "rglob", "rmdir", "rmtree", "samefile", "stat", "symlink_to", "touch", "unlink"),
+    *(
+        "write_bytes",
+        "write_text",
+        "access",
+        "lexists",
+        "listdir",
+        "realpath",
+        "scandir",
+        "copytree",
+        "isdir",
+    ),
+}
+"""Functions of os, os.path, shutil and Path that ask or change a file system."""
+
+FILE_ROOMS = {"mergerepl.delta", "mergerepl.store"}
+NO_REPLICA_FILES = {
+    *("mergerepl.cli", "mergerepl.config", "mergerepl.demo", "mergerepl.doctor", "mergerepl.engine"),
+    *("mergerepl.failpoints", "mergerepl.roots", "mergerepl.api"),
+}
+"""What looks at files of this machine: the file of a publication, scratch folders, JARs, where a root leads."""
+
+FILES_NOT_CONVERTED = {
+    "mergerepl.agent.capture_replica",
+    "mergerepl.agent.carry_out",
+    "mergerepl.agent.finish_session",
+    "mergerepl.agent.give_up",
+    "mergerepl.agent.identity",
+    "mergerepl.agent.late",
+    "mergerepl.agent.merge_session",
+    "mergerepl.agent.quiet",
+    "mergerepl.agent.recovery",
+    "mergerepl.agent.stage_session",
+    "mergerepl.monitoring.conflicts",
+    "mergerepl.monitoring.history",
+    "mergerepl.monitoring.status",
+    "mergerepl.publish.apply",
+    "mergerepl.publish.check_article",
+    "mergerepl.publish.check_paths",
+    "mergerepl.publish.check_subscriber",
+    "mergerepl.publish.replica_state",
+    "mergerepl.publish.situation",
+    "mergerepl.publish.staged",
+    "mergerepl.publish.system_tables",
+    "mergerepl.publish.unfinished",
+}
+"""Modules that still look at replicas' files by themselves. The list only gets shorter."""
+
+
+def test_files_of_replicas_are_touched_in_two_rooms_only():
+    # Object stores need put-if-absent, list and delete in one place: elsewhere nobody may ask a file system.
+    found = {
+        module
+        for module, tree in modules().items()
+        if unit(module) not in FILE_ROOMS | NO_REPLICA_FILES and any(map(_touches_files, ast.walk(tree)))
+    }
+    assert found == FILES_NOT_CONVERTED
+
+
+def _touches_files(node: ast.AST) -> bool:
+    if not isinstance(node, ast.Call):
+        return False
+    name = getattr(node.func, "attr", getattr(node.func, "id", None))
+    # `control.exists(table)` asks the control plane, which stands in the store.
+    is_ours = isinstance(node.func, ast.Attribute) and ast.unparse(node.func.value).endswith("control")
+    return name in FILE_CALLS and not is_ours
+
+
+TABLES_NOT_CONVERTED = {
+    "mergerepl.monitoring.conflicts",
+    "mergerepl.snapshot.replica_table",
+    "mergerepl.store.control",
+}
+"""Modules that still open Delta tables by themselves. The list only gets shorter."""
+
+
+def test_only_the_room_delta_opens_a_delta_table():
+    openers = {
+        module
+        for module, tree in modules().items()
+        if unit(module) not in {"mergerepl.delta", "mergerepl.demo", "mergerepl.doctor"}
+        and any(map(_opens_a_table, ast.walk(tree)))
+    }
+    assert openers == TABLES_NOT_CONVERTED
+
+
+def _opens_a_table(node: ast.AST) -> bool:
+    if isinstance(node, ast.ImportFrom):
+        return node.module in ("deltalake", "delta.tables")
+    is_format = isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "format"
+    return is_format and any(isinstance(arg, ast.Constant) and arg.value == "delta" for arg in node.args)

@@ -1,0 +1,29 @@
+"""Append rows to a user's table through Spark, once."""
+
+from pathlib import Path
+
+from pyspark.sql import DataFrame
+
+from mergerepl.delta.log import head_version
+from mergerepl.delta.transactions import Transaction, read_back, transaction_version
+from mergerepl.engine.session import with_write_confs
+
+
+def append(rows: DataFrame, table: Path, transaction: Transaction) -> None:
+    """Append rows once; without effect if the table holds the transaction already.
+
+    Raises: CommitConflictError if the commit is not in the log afterwards (another process overwrote it).
+    """
+    if transaction_version(table, transaction.app_id) >= transaction.version:
+        return
+    head = head_version(table)
+    (
+        with_write_confs(rows)
+        .write.format("delta")
+        .mode("append")
+        .option("txnAppId", transaction.app_id)
+        .option("txnVersion", transaction.version)
+        .option("userMetadata", transaction.mark.to_user_metadata())
+        .save(str(table))
+    )
+    read_back(table, transaction, from_version_exclusive=head)

@@ -1,0 +1,77 @@
+"""A table's change feed as Delta on Spark gives it."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from py4j.java_gateway import JavaClass
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.sql import DataFrame, SparkSession
+
+log = logging.getLogger(__name__)
+
+
+def feed_through_delta(
+    spark: SparkSession, table: Path, from_version_inclusive: int, through_version_inclusive: int
+) -> DataFrame:
+    """Return the change feed of a version range through Delta's own reader."""
+    reader = spark.read.format("delta").option("readChangeFeed", "true")
+    bounds = {"startingVersion": from_version_inclusive, "endingVersion": through_version_inclusive}
+    return reader.options(**bounds).load(str(table))
+
+
+def feed_as_stored(
+    spark: SparkSession,
+    table: Path,
+    from_version_inclusive: int,
+    through_version_inclusive: int,
+    *,
+    by_files: bool = False,
+    is_one_metadata: bool,
+) -> DataFrame | None:
+    """Return the feed without Delta's reader in between, None where Delta is another one (Databricks).
+
+    That reader turns every row into Java objects and back, which takes longer than reading it, and bytes of a string
+    that are no UTF-8 do not come back as they were.
+    """
+    jvm: Any = spark._jvm
+    session = spark._jsparkSession
+    try:
+        reader = getattr(jvm, "org.apache.spark.sql.delta.commands.cdc.CDCReader")
+        if not isinstance(reader, JavaClass):
+            return None
+        nothing = getattr(jvm, "scala.Option").empty()
+        delta_log = getattr(jvm, "org.apache.spark.sql.delta.DeltaLog").forTable(session, str(table))
+        at_end = delta_log.getSnapshotAt(through_version_inclusive, nothing, nothing, False)
+        snapshot = getattr(jvm, "scala.Option").apply(at_end)
+        # Of the first version Delta wants the metadata alone. Its whole state may be gone from the log, whose cleanup by
+        # older writers leaves versions that no checkpoint lies before.
+        at_start = snapshot if is_one_metadata else nothing
+        versions = from_version_inclusive, through_version_inclusive
+        with active_session(jvm, session):
+            feed = reader.changesToBatchDF(
+                delta_log, *versions, session, nothing, snapshot, by_files, at_start
+            )
+    except Py4JJavaError:
+        raise
+    except Py4JError as error:
+        log.info("%s: the feed is read by Delta's own reader: %s", table, error)
+        return None
+    return DataFrame(feed, spark)
+
+
+@contextmanager
+def active_session(jvm: Any, session: Any) -> Iterator[None]:
+    """Make a session the active one of this thread: Delta's own readers do, and tables mapped by id want it."""
+    sessions = getattr(jvm, "org.apache.spark.sql.classic.SparkSession")
+    before = sessions.getActiveSession()
+    sessions.setActiveSession(session)
+    try:
+        yield
+    finally:
+        if before.isDefined():
+            sessions.setActiveSession(before.get())
+        else:
+            sessions.clearActiveSession()

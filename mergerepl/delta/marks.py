@@ -1,0 +1,81 @@
+"""Commit marks: who made a commit, kept in its `userMetadata`.
+
+A commit of ours carries {"mergerepl": {"session", "step", "replid", "peer", "unit"}}; fields without a value are left out.
+So a reader of the log knows whose a change is, also when the process died between the commit and its bookkeeping.
+"""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+SETUP = "setup"
+"""The kind of commits by which `apply` publishes a table or initialises a subscriber: properties, tables, rows."""
+
+APPLY = "apply"
+"""The kind of commits that bring a session's outcome to a user's table."""
+
+SCHEMA = "schema"
+"""The kind of commits that bring a schema change to a user's table."""
+
+MERGE_KINDS = frozenset({SETUP, APPLY, SCHEMA})
+"""What merge replication writes to users' tables. Every other commit is a user's change to it, marked or not."""
+
+
+@dataclass(frozen=True)
+class CommitUnit:
+    """Commits of several tables that belong together: their id, and the tables below the root."""
+
+    id: str
+    tables: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class CommitMark:
+    """Who made a commit: a session (or capture, or apply) and its step; at which replica, and with which other one."""
+
+    session: str
+    step: str
+    replid: str = ""
+    peer: str = ""
+    unit: CommitUnit | None = None
+
+    @property
+    def kind(self) -> str:
+        """The step up to its first colon: what wrote the commit."""
+        return self.step.partition(":")[0]
+
+    def to_user_metadata(self) -> str:
+        """Return the text for the commit's userMetadata."""
+        stated: dict[str, Any] = {"session": self.session, "step": self.step}
+        stated |= {name: value for name, value in (("replid", self.replid), ("peer", self.peer)) if value}
+        if self.unit is not None:
+            stated["unit"] = {"id": self.unit.id, "tables": list(self.unit.tables)}
+        return json.dumps({"mergerepl": stated}, separators=(",", ":"), sort_keys=True)
+
+    @staticmethod
+    def of_user_metadata(text: object) -> "CommitMark | None":
+        """Return the mark of a commit, None if it has none; other writers may state any JSON."""
+        if not isinstance(text, str) or not text.startswith('{"mergerepl":'):
+            return None
+        try:
+            mark = json.loads(text)["mergerepl"]
+            return CommitMark(
+                str(mark["session"]),
+                str(mark["step"]),
+                str(mark.get("replid", "")),
+                str(mark.get("peer", "")),
+                _unit(mark.get("unit")),
+            )
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return None
+
+
+def _unit(stated: Any) -> CommitUnit | None:
+    if stated is None:
+        return None
+    return CommitUnit(str(stated["id"]), tuple(str(table) for table in stated["tables"]))
+
+
+def is_own_of_merge(mark: CommitMark | None, replid: str) -> bool:
+    """Return whether merge replication wrote a commit at this replica, so that capture leaves it out."""
+    return mark is not None and mark.kind in MERGE_KINDS and mark.replid == replid

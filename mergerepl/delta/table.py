@@ -1,0 +1,226 @@
+"""One table at one moment: what its log states, read once with delta-rs and handed on as a value."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mergerepl.delta.log import CHECKPOINT, LOG_FOLDER, Commit, commits, head_version, log_path, read_commit
+from mergerepl.delta.metadata import CHAR_VARCHAR, TableMetadata
+from mergerepl.delta.types import Field, has_not_null_parts, invariants
+from mergerepl.errors import StoreError
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+    from pyspark.sql.types import StructType
+
+_MAPPING_MODE = "delta.columnMapping.mode"
+RANDOM_PREFIXES = "delta.randomizeFilePrefixes"
+_EMPTY_IS_NULL = ("string", "binary")
+"""Types of partition columns in which Delta stores an empty value as NULL."""
+
+
+_UNSUPPORTED = ("nsupported", "Schema error", "Invalid", "catalog-managed")
+"""Words by which delta-rs says that it knows no such feature, protocol or type."""
+
+
+@dataclass(frozen=True)
+class TableState:
+    """A table at one version: metadata, protocol and columns. `log` is delta-rs' own view of it, for its files."""
+
+    path: Path
+    version: int
+    metadata: TableMetadata
+    reader_version: int
+    writer_version: int
+    features: frozenset[str]
+    description: str | None
+    log: "DeltaTable" = field(repr=False, compare=False)
+
+    @property
+    def fields(self) -> list[Field]:
+        """The top-level fields, as in the log."""
+        return self.metadata.fields
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """The table properties."""
+        return dict(self.metadata.configuration)
+
+    @property
+    def generated_columns(self) -> dict[str, str]:
+        """The generated columns: name -> expression."""
+        return self.metadata.generated_columns
+
+    @property
+    def written_columns(self) -> list[str]:
+        """The columns that a writer may set: those that Delta computes or counts itself are left out."""
+        return [
+            field["name"]
+            for field in self.fields
+            if field["name"] not in self.generated_columns
+            and not any(key.startswith("delta.identity.") for key in field["metadata"])
+        ]
+
+    @cached_property
+    def schema(self) -> "StructType":
+        """The columns as Spark knows them."""
+        from pyspark.sql.types import StructType
+
+        return StructType.fromJson(json.loads(self.metadata.schema_json))
+
+    def field(self, name: str) -> Field | None:
+        """Return the column of this very name, or None."""
+        return next((field for field in self.fields if field["name"] == name), None)
+
+    def keeps_empty_as_null(self, name: str) -> bool:
+        """Return whether Delta stores an empty value of this column as NULL, as it does of partition columns."""
+        partitions = {column.lower() for column in self.metadata.partition_columns}
+        field = self.field(name)
+        return field is not None and field["type"] in _EMPTY_IS_NULL and name.lower() in partitions
+
+    def declared_lengths(self, name: str) -> str:
+        """Return a column's type as it was declared, in DDL, if char(n) or varchar(n) are part of it; else nothing."""
+        field = self.field(name)
+        return str(field["metadata"].get(CHAR_VARCHAR, "")) if field is not None else ""
+
+    @property
+    def invariants(self) -> dict[str, str]:
+        """The columns, or parts of columns, that have an invariant: dotted name -> SQL text."""
+        return invariants(self.fields)
+
+    def may_hold_uncopied(self, name: str) -> bool:
+        """Return whether other engines may have written values to a column that a copy would not take or keep."""
+        field = self.field(name)
+        return field is not None and bool(
+            self.keeps_empty_as_null(name)
+            or self.declared_lengths(name)
+            or has_not_null_parts(field["type"])
+            or invariants([field])
+        )
+
+    @property
+    def has_random_folders(self) -> bool:
+        """Return whether new files lie in folders of random names."""
+        return self.properties.get(RANDOM_PREFIXES, "false").lower() == "true"
+
+    @property
+    def may_name_folders_in_unicode(self) -> bool:
+        """Return whether folders named after its partition columns and their values may have names that are not ASCII."""
+        return any(
+            not name.isascii() or field["type"] in _EMPTY_IS_NULL
+            for name in self.metadata.partition_columns
+            if (field := self.field(name)) is not None
+        )
+
+    @property
+    def names_folders_after_values(self) -> bool:
+        """Return whether Delta names the folders of new files after the values of partition columns."""
+        is_mapped = self.properties.get(_MAPPING_MODE, "none").lower() != "none"
+        return not is_mapped and not self.has_random_folders
+
+    def commits_after(self, version: int) -> Iterator[Commit]:
+        """Yield the commits after a version, up to this one, in order.
+
+        Raises: TruncatedLogError if one is gone from the log; StoreError if one is damaged.
+        """
+        return commits(self.path, from_version_exclusive=version, through_version_inclusive=self.version)
+
+
+def open_table(path: Path, version: int | None = None) -> TableState:
+    """Return a table at a version, by default at its head.
+
+    Raises: StoreError if it is no Delta table, its log has a gap or is damaged, or it needs a feature or has a type that
+        delta-rs does not know.
+    """
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
+
+    at = head_version(path) if version is None else version
+    refuse_empty_commit(path, at)
+    try:
+        log = DeltaTable(str(path), version=at)
+        stated, protocol = log.metadata(), log.protocol()
+        metadata = TableMetadata(
+            str(stated.id), log.schema().to_json(), stated.configuration, tuple(stated.partition_columns)
+        )
+    except DeltaError as error:
+        _refuse_damaged_commit(path, at)
+        raise _unreadable(path, at, reason_of(error)) from error
+    return TableState(
+        path,
+        at,
+        metadata,
+        protocol.min_reader_version,
+        protocol.min_writer_version,
+        frozenset((*(protocol.reader_features or ()), *(protocol.writer_features or ()))),
+        stated.description,
+        log,
+    )
+
+
+def file_names(table: Path, version: int) -> list[str]:
+    """Return the paths of a table's files at a version, as its log writes them."""
+    import pyarrow as pa
+
+    names: list[str] = pa.table(open_table(table, version).log.get_add_actions())["path"].to_pylist()
+    return names
+
+
+def _refuse_damaged_commit(path: Path, version: int) -> None:
+    """Read the commits that delta-rs read: the error that names the damaged file is the better one.
+
+    Raises: StoreError.
+    """
+    for each in range(version, max(_checkpoints(path, version), default=-1), -1):
+        read_commit(path, each)
+
+
+def _unreadable(path: Path, version: int, reason: str) -> StoreError:
+    if "'udt'" in reason:
+        return StoreError(
+            f"'{path}' has a column of a user-defined type, such as a vector of Spark ML: delta-rs cannot open the table, "
+            "whether the column is published or not. Store it as an array or a struct of plain types (`vector_to_array`, "
+            "say), and drop that column.",
+            table=str(path),
+        )
+    checkpoints = _checkpoints(path, version)
+    is_unsupported = any(word in reason for word in _UNSUPPORTED)
+    if checkpoints and not is_unsupported:
+        return StoreError(
+            f"The checkpoint '{checkpoints[max(checkpoints)]}' of a Delta log cannot be read: {reason}. Restore the file "
+            "from a copy; or, if all commits since the last checkpoint before it are there, remove it.",
+            table=str(path),
+        )
+    return StoreError(
+        f"The log of '{path}' cannot be read: {reason}. Restore it from a copy, or undo what this version of Delta does "
+        "not support.",
+        table=str(path),
+    )
+
+
+def _checkpoints(path: Path, version: int) -> dict[int, Path]:
+    found: dict[int, Path] = {}
+    for each in (path / LOG_FOLDER).iterdir():
+        match = CHECKPOINT.match(each.name)
+        if match and int(match[1]) <= version:
+            found[int(match[1])] = each
+    return found
+
+
+def refuse_empty_commit(path: Path, version: int) -> None:
+    """Check that a commit is not an empty file, as a power loss leaves it: delta-rs passes over it silently.
+
+    Raises: StoreError.
+    """
+    file = log_path(path, version)
+    if file.exists() and not file.stat().st_size:
+        read_commit(path, version)
+
+
+def reason_of(error: Exception) -> str:
+    """Return what delta-rs says is wrong, without the native stack trace and log structures that follow it."""
+    first = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return first.partition(": ParsedLogPath {")[0].removeprefix("Kernel error: ").rstrip(". ")[:500]

@@ -1,0 +1,72 @@
+"""Writes through Spark that are marked and happen once.
+
+They carry a `CommitMark` and a Delta transaction (txnAppId, txnVersion): a repeated one is skipped, and the log says whose
+each commit is. The confs that say so must never outlive the write, for a later write they still applied to would be skipped
+silently (reliability.md 0.3): such a write runs in a session of its own.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from mergerepl.delta.log import Commit, find_own_commit
+from mergerepl.delta.marks import CommitMark
+from mergerepl.delta.table import open_table
+from mergerepl.engine.session import new_session
+from mergerepl.errors import CommitConflictError
+
+USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+"""The conf of what a session's commits tell of themselves. Only in a session of its own: it stays set."""
+
+
+@dataclass(frozen=True)
+class Transaction:
+    """A write that happens once: Delta skips it where the table already holds this or a later version of `app_id`."""
+
+    app_id: str
+    version: int
+    mark: CommitMark
+
+
+def marked_session(spark: SparkSession, transaction: Transaction) -> SparkSession:
+    """Return a new session whose one write is marked and happens once. Use it for one write only."""
+    session = new_session(spark)
+    confs = {
+        USER_METADATA: transaction.mark.to_user_metadata(),
+        "spark.databricks.delta.write.txnAppId": transaction.app_id,
+        "spark.databricks.delta.write.txnVersion": str(transaction.version),
+        # The staged source never changes, so Delta need not copy it before reading it twice.
+        "spark.databricks.delta.merge.materializeSource": "none",
+        # A source may never add columns to a user's table.
+        "spark.databricks.delta.schema.autoMerge.enabled": "false",
+    }
+    for key, value in confs.items():
+        session.conf.set(key, value)
+    # What generated columns and constraints come to; a new session has what the JVM was started with.
+    for key in ("spark.sql.session.timeZone", "spark.sql.ansi.enabled"):
+        session.conf.set(key, str(spark.conf.get(key)))
+    return session
+
+
+def read_back(table: Path, transaction: Transaction, *, from_version_exclusive: int) -> Commit:
+    """Return our commit, looked for in the log itself. A write with a transaction always commits, even if empty.
+
+    Raises: CommitConflictError if it is not there: on a local path another process can overwrite a commit
+    (reliability.md 0.1).
+    """
+    commit = find_own_commit(table, transaction.mark, from_version_exclusive=from_version_exclusive)
+    if commit is None:
+        raise CommitConflictError(
+            f"The commit '{transaction.mark.step}' on '{table}' was reported done and is not in the log: "
+            "another process overwrote it. Run again, and let other writers of this folder hold "
+            "`mergerepl.lock(path)` while they write.",
+            table=str(table),
+        )
+    return commit
+
+
+def transaction_version(table: Path, app_id: str) -> int:
+    """Return the last transaction version of an application in a table, -1 if there is none."""
+    version = open_table(table).log.transaction_version(app_id)
+    return -1 if version is None else int(version)
