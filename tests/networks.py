@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 import mergerepl
 from mergerepl import config
 from mergerepl.delta.create import NewTable, create_table
-from mergerepl.delta.log import head_version
+from mergerepl.delta.log import commit_text, head_version
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.metadata import CDF_PROPERTY
 from mergerepl.delta.table import open_table
@@ -39,7 +39,7 @@ from mergerepl.publish import rows
 from mergerepl.publish.apply import apply_publication
 from mergerepl.publish.system_tables import create_conflict_table, create_replica
 from mergerepl.store.lease import LOCK_FILE
-from mergerepl.store.replica import Replica, commit_text
+from mergerepl.store.replica import Replica
 from mergerepl.systables import catalog, registry, replinfo
 from mergerepl.systables.catalog import ArticleRow, PublicationRow, SubscriptionRow, SubscriptionState
 from mergerepl.systables.replinfo import ReplicaInfo

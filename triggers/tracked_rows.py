@@ -1,4 +1,4 @@
-"""The INSERT, UPDATE and DELETE triggers: net changes become rows of MSmerge_contents and MSmerge_tombstone.
+"""The insert, update and delete triggers of an article: net changes become rows of MSmerge_contents and MSmerge_tombstone.
 
 Merge session step: capture. Reads net changes and what is known of those rows; writes nothing (the agent
 appends). Rules: merge_replication.md 2.1 and 2.2.
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from mergerepl.changes import (
     CHANGE_COLUMNS,
@@ -21,12 +22,16 @@ from mergerepl.changes import (
     ROWGUID,
     TOMBSTONE_TYPE,
 )
+from mergerepl.engine.made_once import made_once
 from mergerepl.engine.passed import passed
+from mergerepl.feed.net_changes import AFTER, BEFORE, EXISTED, EXISTS
 from mergerepl.lineage import columns as lineage
 from mergerepl.model.article import PublishedArticle
 from mergerepl.rows.images import differing_columns, image_type
+from mergerepl.rows.sql import struct_type
+from mergerepl.systables import contents, tombstone
+from mergerepl.systables.contents import LINEAGE_TYPE, SEQ, row_column
 from mergerepl.systables.tombstone import TombstoneType
-from triggers.net_changes import AFTER, BEFORE, EXISTED, EXISTS
 
 KNOWN_COLUMNS = (ROWGUID, LINEAGE, COLV1, PARTCHANGEGEN)
 """What continuing a row's metadata needs to know of it."""
@@ -41,40 +46,83 @@ class Origin:
     generation: int
 
 
+@dataclass(frozen=True)
+class Written:
+    """What a trigger writes of a row beside what all three write (lineage, generation, priority): Columns.
+
+    `changed` is the array of columns whose version rises; None if the row has no columns any more.
+    """
+
+    row: Column
+    partchangegen: Column
+    changed: Column | None
+
+
+def insert_trigger(article: PublishedArticle, generation: Column) -> Written:
+    """MSmerge_ins: the row came. Every value column is its writer's.
+
+    A negated generation says: inserted then, and nobody else can know the row before (trigger rule, 1.1).
+    """
+    born = F.when(F.col("known_lineage").isNull(), -generation)
+    every_column = F.array(*(F.lit(name) for name in article.value_columns)).cast("array<string>")
+    return Written(F.col(AFTER), born, every_column)
+
+
+def update_trigger(article: PublishedArticle, image: StructType) -> Written:
+    """MSmerge_upd: the row changed. The columns that differ are its writer's."""
+    changed = differing_columns(BEFORE, AFTER, image, _value_names(article))
+    return Written(F.col(AFTER), F.col("known_partchangegen"), changed)
+
+
+def delete_trigger() -> Written:
+    """MSmerge_del: the row went. Its last image goes into the tombstone."""
+    return Written(F.col(BEFORE), F.lit(None).cast("bigint"), None)
+
+
 def tracked_rows(
     net: DataFrame, known: DataFrame | None, article: PublishedArticle, origin: Origin
 ) -> DataFrame:
-    """Return one CAPTURED row per net change.
+    """Return one CAPTURED row per net change: what the trigger of its kind writes.
 
     Lineage and colv1 continue what is known of the row, also of a deleted one (a re-insert); a row nothing is
-    known of starts from the snapshot's {}. An insert sets colv1 of every value column, an update of the
-    changed ones.
+    known of starts from the snapshot's {}.
 
     Reads: net changes with their rowguid; `known` = KNOWN_COLUMNS of at least these rows as they are now, None if
     there is none at all.
     """
     with_known = _with_known(net.select(ROWGUID, EXISTED, BEFORE, EXISTS, AFTER), known)
     base = F.coalesce(F.col("known_lineage"), lineage.empty_lineage())
-    next_version = lineage.next_version(base, floor=article.maxversion_at_cleanup)
-    is_insert = F.col(EXISTS) & ~F.col(EXISTED)
-    is_unheard_of = F.col("known_lineage").isNull()
+    version = lineage.next_version(base, floor=article.maxversion_at_cleanup)
     generation, nickname = passed(origin.generation, "bigint"), passed(origin.nickname, "int")
+    inserted = insert_trigger(article, generation)
+    updated = update_trigger(article, image_type(net, AFTER))
+    deleted = delete_trigger()
+    is_deleted, is_update = ~F.col(EXISTS), F.col(EXISTED)
     rows = with_known.select(
         ROWGUID,
-        (~F.col(EXISTS)).alias(DELETED),
-        F.when(~F.col(EXISTS), F.lit(int(TombstoneType.USER_DELETE))).alias(TOMBSTONE_TYPE),
+        is_deleted.alias(DELETED),
+        F.when(is_deleted, F.lit(int(TombstoneType.USER_DELETE))).alias(TOMBSTONE_TYPE),
         generation.alias(GENERATION),
-        # A negated generation says: inserted then, and nobody can have heard of the row before (trigger rule,
-        # 1.1).
-        F.when(is_insert & is_unheard_of, -generation)
-        .when(F.col(EXISTS) & F.col(EXISTED), F.col("known_partchangegen"))
+        F.when(is_deleted, deleted.partchangegen)
+        .when(is_update, updated.partchangegen)
+        .otherwise(inserted.partchangegen)
         .alias(PARTCHANGEGEN),
-        lineage.with_version(base, nickname, next_version).alias(LINEAGE),
-        _colv(net, article, nickname, version=next_version).alias(COLV1),
+        lineage.with_version(base, nickname, version).alias(LINEAGE),
+        _colv(article, inserted, updated, nickname, version).alias(COLV1),
         passed(origin.priority, "double").alias(PRIORITY),
-        F.when(F.col(EXISTS), F.col(AFTER)).otherwise(F.col(BEFORE)).alias(ROW),
+        F.when(is_deleted, deleted.row).otherwise(updated.row).alias(ROW),
     )
     return rows.select(*CHANGE_COLUMNS)
+
+
+def _colv(
+    article: PublishedArticle, inserted: Written, updated: Written, nickname: Column, version: Column
+) -> Column:
+    if not article.column_tracking:
+        return lineage.no_colv()
+    changed = F.when(F.col(EXISTED), updated.changed).otherwise(inserted.changed)
+    known = F.coalesce(F.col("known_colv1"), lineage.empty_colv())
+    return F.when(F.col(EXISTS), lineage.with_columns_changed(known, changed, nickname, version))
 
 
 def _with_known(named: DataFrame, known: DataFrame | None) -> DataFrame:
@@ -99,13 +147,40 @@ def _value_names(article: PublishedArticle) -> list[tuple[str, str]]:
     return [(name, field_of[name]) for name in article.value_columns]
 
 
-def _colv(net: DataFrame, article: PublishedArticle, nickname: Column, *, version: Column) -> Column:
-    if not article.column_tracking:
-        return lineage.no_colv()
-    every_column = F.array(*(F.lit(name) for name in article.value_columns)).cast("array<string>")
-    changed = F.when(
-        F.col(EXISTED) & F.col(EXISTS),
-        differing_columns(BEFORE, AFTER, image_type(net, AFTER), _value_names(article)),
-    ).otherwise(every_column)
-    known = F.coalesce(F.col("known_colv1"), lineage.empty_colv())
-    return F.when(F.col(EXISTS), lineage.with_columns_changed(known, changed, nickname, version))
+def contents_rows(rows: DataFrame, article: PublishedArticle, *, seq: int, marker: str) -> DataFrame:
+    """Return the MSmerge_contents rows of live CHANGES rows."""
+    run = {contents.MARKER: F.lit(marker).alias(contents.MARKER), SEQ: passed(seq, "bigint").alias(SEQ)}
+    return rows.where(f"not {DELETED}").select(*(_of_contents(article) | run).values())
+
+
+@made_once
+def _of_contents(article: PublishedArticle) -> dict[str, Column]:
+    """Return the columns of MSmerge_contents but those of the run."""
+    nothing = F.lit(None)
+    values = {
+        contents.TABLENICK: F.lit(article.nickname),
+        **{name: F.col(name) for name in (ROWGUID, GENERATION, PARTCHANGEGEN, LINEAGE, COLV1, PRIORITY)},
+        contents.LOGICAL_RECORD_PARENT_ROWGUID: nothing.cast("string"),
+        contents.LOGICAL_RECORD_LINEAGE: nothing.cast(LINEAGE_TYPE),
+        contents.LOGICAL_RELATION_CHANGE_GEN: nothing.cast("bigint"),
+        row_column(article.nickname): F.col(ROW).cast(struct_type(article.types)),
+    }
+    return {name: value.alias(name) for name, value in values.items()}
+
+
+def tombstone_rows(rows: DataFrame, article: PublishedArticle, *, seq: int, marker: str) -> DataFrame:
+    """Return the MSmerge_tombstone rows of deleted CHANGES rows."""
+    nothing = F.lit(None)
+    return rows.where(DELETED).select(
+        ROWGUID,
+        F.lit(article.nickname).alias(contents.TABLENICK),
+        F.col(TOMBSTONE_TYPE).alias(tombstone.TYPE),
+        LINEAGE,
+        GENERATION,
+        nothing.cast("string").alias(contents.LOGICAL_RECORD_PARENT_ROWGUID),
+        nothing.cast(LINEAGE_TYPE).alias(contents.LOGICAL_RECORD_LINEAGE),
+        PRIORITY,
+        F.lit(marker).alias(contents.MARKER),
+        passed(seq, "bigint").alias(SEQ),
+        F.col(ROW).cast(struct_type(article.types)).alias(row_column(article.nickname)),
+    )

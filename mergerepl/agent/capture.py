@@ -8,32 +8,41 @@ not count, and a next capture removes them and starts from the same versions.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial, reduce
 from uuid import uuid4
 
 from pyspark.sql import DataFrame, SparkSession
 
-from mergerepl.agent.feed_window import FeedWindow
-from mergerepl.agent.net_rows import materialised_net
 from mergerepl.apply.side import RUN_APP_ID, append_run, next_seq
-from mergerepl.changes import CHANGE_COLUMNS, ROWGUID
+from mergerepl.changes import ROWGUID
 from mergerepl.delta.marks import CommitMark
+from mergerepl.delta.plain_files import read_columns
 from mergerepl.delta.transactions import Transaction, transaction_version
-from mergerepl.engine.in_memory import Kept, keep_in_memory, let_go
+from mergerepl.delta.versions import read_version
+from mergerepl.engine.in_memory import Kept, let_go
 from mergerepl.engine.session import require_utc
 from mergerepl.failpoints import failpoint
+from mergerepl.feed.net_changes import CHANGE_TYPE, COMMIT_VERSION
+from mergerepl.feed.read import read_segment
 from mergerepl.model.article import PublishedArticle
+from mergerepl.rows.sql import quote
 from mergerepl.store.replica import Replica
 from mergerepl.store.runs import delete_runs_after, latest_of
 from mergerepl.systables.genhistory import Generation, GenStatus
 from mergerepl.systables.replinfo import ReplicaInfo
-from triggers.tracked_rows import KNOWN_COLUMNS, Origin, tracked_rows
+from triggers.capture import TableReader, capture
+from triggers.tracked_rows import KNOWN_COLUMNS, Origin
+from triggers.window import CaptureWindow
+
+Known = Callable[[DataFrame, int], DataFrame | None]
+"""Gives what contents and tombstone know of some rows (a frame of rowguids, how many they are)."""
 
 
 @dataclass(frozen=True)
 class CapturedArticle:
     """What is new in one article: `rows` (CHANGES columns), readable until `release`; None if nothing is new."""
 
-    window: FeedWindow
+    window: CaptureWindow
     rows: DataFrame | None
     generation: Generation | None
     inserts: int = 0
@@ -60,7 +69,7 @@ class CapturedArticle:
 def read_changes(
     spark: SparkSession,
     replica: Replica,
-    window: FeedWindow,
+    window: CaptureWindow,
     info: ReplicaInfo,
     *,
     priority: float,
@@ -80,55 +89,73 @@ def read_changes(
     if not window.has_changes:
         return CapturedArticle(window, None, None)
     require_utc(spark, window.article.name, window.table, window.timestamp_partitions)
-    net, counts = materialised_net(spark, window)
-    if counts["changes"] == 0:
-        let_go(net)
-        return CapturedArticle(window, None, None)
     seq = info.last_seq if through_seq_inclusive is None else through_seq_inclusive
-    origin = Origin(writer or info.nickname, priority, generation.generation)
     lookup = Kept()
-    try:
-        known = None
+
+    def known(guids: DataFrame, rows: int) -> DataFrame | None:
+        found = None
         if seq > 0:
-            known = latest_of(
+            found = latest_of(
                 spark,
                 replica.folder,
                 window.article,
-                net.select(ROWGUID),
-                rows=counts["changes"],
+                guids,
+                rows=rows,
                 through_seq_inclusive=seq,
                 columns=KNOWN_COLUMNS,
                 kept=lookup,
             )
-        if known_meanwhile is not None:
-            newer = known_meanwhile.join(net.select(ROWGUID), on=ROWGUID, how="left_semi")
-            if known is not None:
-                newer = newer.unionByName(known.join(newer.select(ROWGUID), on=ROWGUID, how="left_anti"))
-            known = newer
-        rows = tracked_rows(net, known, window.article, origin).select(*CHANGE_COLUMNS)
-        in_memory = net
-        if known is not None:
-            rows = in_memory = keep_in_memory(rows, now=True)
-            let_go(net)
-    except BaseException:
-        let_go(net)
-        raise
+        if known_meanwhile is None:
+            return found
+        newer = known_meanwhile.join(guids, on=ROWGUID, how="left_semi")
+        if found is None:
+            return newer
+        return newer.unionByName(found.join(newer.select(ROWGUID), on=ROWGUID, how="left_anti"))
+
+    origin = Origin(writer or info.nickname, priority, generation.generation)
+    try:
+        found = capture(window, table_reader(spark, window, known), origin)
     finally:
         lookup.release()
-    inserts, deletes = counts["inserts"], counts["deletes"]
+    if found is None:
+        return CapturedArticle(window, None, None)
+    changes = found.inserts + found.updates + found.deletes
     return CapturedArticle(
         window,
-        rows,
-        replace(generation, changecount=generation.changecount + counts["changes"]),
-        inserts,
-        counts["changes"] - inserts - deletes,
-        deletes,
-        in_memory,
+        found.rows,
+        replace(generation, changecount=generation.changecount + changes),
+        found.inserts,
+        found.updates,
+        found.deletes,
+        found.in_memory,
     )
 
 
+def table_reader(spark: SparkSession, window: CaptureWindow, known: Known) -> TableReader:
+    """Return what capture reads an article's table with."""
+    table, article = window.table, window.article
+    return TableReader(
+        feed=partial(_feed, spark, window),
+        rows_at=partial(read_version, spark, table),
+        keys_at=lambda version: read_columns(spark, table, version, article.identity),
+        known=known,
+    )
+
+
+def _feed(spark: SparkSession, window: CaptureWindow) -> DataFrame | None:
+    """Return the feed of all segments, of the published columns where there are several; None if one has none."""
+    found = [read_segment(spark, window.table, segment) for segment in window.segments]
+    frames = [frame for frame in found if frame is not None]
+    if len(frames) < len(found):
+        return None
+    if len(frames) == 1:
+        return frames[0]
+    names = [*(quote(name) for name in window.article.columns), CHANGE_TYPE, COMMIT_VERSION]
+    return reduce(DataFrame.unionByName, (frame.select(*names) for frame in frames))
+
+
 def open_generations(
-    genhistory: Sequence[Generation], windows: Sequence[FeedWindow], info: ReplicaInfo
+    genhistory: Sequence[Generation], windows: Sequence[CaptureWindow], info: ReplicaInfo
 ) -> list[Generation]:
     """Return the open generation that the changes of each window join; new ones are numbered in turn."""
     number = info.last_generation

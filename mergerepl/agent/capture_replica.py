@@ -13,9 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mergerepl.agent.feed_window import FeedWindow, feed_window, move_versions
 from mergerepl.agent.identity import refuse_copies
 from mergerepl.agent.subscription import own_priority
+from mergerepl.agent.windows import article_window, move_versions
 from mergerepl.changes import SUBSCRIBER
 from mergerepl.errors import CaptureError, LeaseError
 from mergerepl.model.progress import Progress
@@ -25,6 +25,7 @@ from mergerepl.store.changeset import MANIFEST
 from mergerepl.store.lease import lease, record_jvm
 from mergerepl.store.replica import Replica, refuse_older_bookkeeping
 from mergerepl.systables.replinfo import ReplicaInfo
+from triggers.window import CaptureWindow
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -138,7 +139,7 @@ def _capture(
     refuse_older_bookkeeping(replica.root, info, replica.relations())
     priorities = {pubid: own for pubid, own in _priorities(replica).items() if only in (None, pubid)}
     windows = [
-        feed_window(replica, article, info)
+        article_window(replica, article, info)
         for article in replica.articles
         if article.pubid in priorities and article.nickname in info.captured
     ]
@@ -192,7 +193,7 @@ def _captured(
     replica: Replica,
     info: ReplicaInfo,
     priorities: dict[str, float],
-    windows: Sequence[FeedWindow],
+    windows: Sequence[CaptureWindow],
     spark_of: SparkSource,
     progress: Progress,
 ) -> tuple[ArticleCapture, ...]:
@@ -219,7 +220,7 @@ def _captured(
     )
 
 
-def _told(window: FeedWindow, *, inserts: int = 0, updates: int = 0, deletes: int = 0) -> ArticleCapture:
+def _told(window: CaptureWindow, *, inserts: int = 0, updates: int = 0, deletes: int = 0) -> ArticleCapture:
     return ArticleCapture(
         window.article.name,
         inserts,

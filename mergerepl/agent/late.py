@@ -21,8 +21,8 @@ from conflict.resolve import SessionTerms
 from mergerepl import changes
 from mergerepl.agent.capture import CapturedArticle, new_generation, read_changes
 from mergerepl.agent.constraints import broken_rules
-from mergerepl.agent.feed_window import FeedWindow, feed_window
 from mergerepl.agent.stage import resolved_rows, stage_article
+from mergerepl.agent.windows import article_window
 from mergerepl.apply.side import Side, recorded_rows
 from mergerepl.changes import PUBLISHER, SUBSCRIBER, Action
 from mergerepl.delta.table import open_table
@@ -45,11 +45,12 @@ from mergerepl.store.staged_rows import read_staged
 from mergerepl.systables.genhistory import Generation, GenStatus
 from mergerepl.systables.replinfo import ReplicaInfo
 from triggers.tracked_rows import KNOWN_COLUMNS
+from triggers.window import CaptureWindow
 
 log = logging.getLogger(__name__)
 
 
-def late_windows(side: Side, merged_versions: dict[int, int], info: ReplicaInfo) -> list[FeedWindow]:
+def late_windows(side: Side, merged_versions: dict[int, int], info: ReplicaInfo) -> list[CaptureWindow]:
     """Return, per article we merged, the window of user commits before our commit that we had not captured.
 
     Args:
@@ -61,7 +62,7 @@ def late_windows(side: Side, merged_versions: dict[int, int], info: ReplicaInfo)
     for work in side.work.articles:
         if work.nickname in merged_versions:
             as_staged = replace(info, captured={work.nickname: work.from_version})
-            window = feed_window(
+            window = article_window(
                 side.replica,
                 side.articles[work.nickname],
                 as_staged,
@@ -77,7 +78,7 @@ def stage_late_round(
     spark: SparkSession,
     changeset: Changeset,
     side: Side,
-    windows: list[FeedWindow],
+    windows: list[CaptureWindow],
     merged_versions: dict[int, int],
     info: ReplicaInfo,
     *,

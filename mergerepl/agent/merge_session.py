@@ -19,7 +19,6 @@ from pyspark.sql import SparkSession
 from mergerepl.agent import history
 from mergerepl.agent.carry_out import Outcome, carry_out
 from mergerepl.agent.compaction import compact_when_due
-from mergerepl.agent.feed_window import move_versions
 from mergerepl.agent.identity import refuse_copies
 from mergerepl.agent.recovery import named, recover, refuse_interrupted
 from mergerepl.agent.refused import Refused, refusal
@@ -28,6 +27,7 @@ from mergerepl.agent.session_result import session_result, summed
 from mergerepl.agent.sides import as_if_committed, captured_sides, open_sides, with_windows
 from mergerepl.agent.stage import StagedArticle
 from mergerepl.agent.stage_session import stage_articles, staged_changeset
+from mergerepl.agent.windows import move_versions
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.engine import session as engine
 from mergerepl.engine.errors import told_plainly

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mergerepl.delta.log import as_seen, head_version, is_as_seen
+from mergerepl.store.notes import has_staged_session, read_note, write_note
 
 if TYPE_CHECKING:
     from mergerepl.model.results import SessionResult
@@ -34,6 +33,7 @@ _SYSTEM_TABLES = (
 )
 _TELL_SUBSCRIPTIONS = ("sysmergepublications", "sysmergesubscriptions", "MSmerge_replinfo")
 _SYSTEM_FOLDER = "_mergerepl"
+_SUBSCRIPTIONS = "subscriptions"
 _BOTH = "both"
 
 
@@ -43,7 +43,7 @@ def is_quiet(publisher: Path, subscriber: Path, publication: str, direction: str
     Each publication has a note of its own: two on one pair of replicas list different tables.
     """
     try:
-        return not _has_staged_session(publisher, subscriber) and any(
+        return not any(map(has_staged_session, (publisher, subscriber))) and any(
             all(is_as_seen(seen) for seen in told["tables"])
             for told in _remembered(publisher, subscriber, publication, direction)
         )
@@ -75,12 +75,11 @@ def remember_quiet(publisher: Replica, subscriber: Replica, publication: str, di
         ),
     ]
     seen = [as_seen(table, head_version(table)) for table in tables]
-    if _has_staged_session(publisher.root, subscriber.root) or not _has_nothing(
-        publisher, subscriber, pubid, direction
-    ):
+    is_staged = any(has_staged_session(replica.root) for replica in (publisher, subscriber))
+    if is_staged or not _has_nothing(publisher, subscriber, pubid, direction):
         return
     told = {"format": _FORMAT, "publication": publication, "tables": seen}
-    _write(_path(publisher.root, subscriber.root, publication, direction), told)
+    write_note(publisher.root, _name(publisher.root, subscriber.root, publication, direction), told)
 
 
 Target = tuple[Path, Path, str]
@@ -94,9 +93,14 @@ def noted_subscriptions(root: Path) -> list[Target] | None:
     """
     root = root.expanduser().resolve()
     try:
-        told = json.loads(_subscriptions_path(root).read_text(encoding="utf-8"))
-        is_valid = told["format"] == _FORMAT and told["root"] == str(root) and len(told["tables"]) > 0
-        if not is_valid or not all(is_as_seen(seen) for seen in told["tables"]):
+        told = read_note(root, _SUBSCRIPTIONS)
+        is_valid = told is not None and told["format"] == _FORMAT and told["root"] == str(root)
+        if (
+            told is None
+            or not is_valid
+            or not told["tables"]
+            or not all(is_as_seen(seen) for seen in told["tables"])
+        ):
             return None
         return [
             (Path(publisher), Path(subscriber), str(name))
@@ -115,64 +119,47 @@ def remember_subscriptions(root: Path) -> None:
     seen = [as_seen(table, head_version(table)) for table in tables]
     subscriptions = [[str(part) for part in target] for target in subscriptions_of_root(root)]
     told = {"format": _FORMAT, "root": str(root), "tables": seen, "subscriptions": subscriptions}
-    _write(_subscriptions_path(root), told)
+    write_note(root, _SUBSCRIPTIONS, told)
 
 
-def _subscriptions_path(root: Path) -> Path:
-    return root / _SYSTEM_FOLDER / "quiet" / "subscriptions.json"
-
-
-def _write(path: Path, told: dict[str, Any]) -> None:
-    # A cache that cannot be written only costs time.
-    with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-        temporary.write_text(json.dumps(told), encoding="utf-8")
-        temporary.replace(path)
-
-
-def _path(publisher: Path, subscriber: Path, publication: str, direction: str) -> Path:
+def _name(publisher: Path, subscriber: Path, publication: str, direction: str) -> str:
     what = f"{publisher.resolve()}\n{subscriber.resolve()}\n{publication}"
     key = hashlib.sha256(what.encode("utf-8", "surrogateescape")).hexdigest()[:16]
-    return publisher.resolve() / _SYSTEM_FOLDER / "quiet" / f"{key}-{direction}.json"
+    return f"{key}-{direction}"
 
 
 def _remembered(publisher: Path, subscriber: Path, publication: str, direction: str) -> list[dict[str, Any]]:
     """Return what was noted for a direction; nothing to do both ways is nothing to do in each."""
     notes: list[dict[str, Any]] = []
     for noted in dict.fromkeys((_BOTH, direction)):
-        path = _path(publisher, subscriber, publication, noted)
-        # A damaged note tells nothing, and hides no other.
-        with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
-            told = json.loads(path.read_text(encoding="utf-8"))
-            if told["format"] == _FORMAT and told["publication"] == publication and told["tables"]:
+        told = read_note(publisher, _name(publisher, subscriber, publication, noted))
+        # A damaged note says nothing, and hides no other.
+        with contextlib.suppress(LookupError, TypeError):
+            if (
+                told is not None
+                and told["format"] == _FORMAT
+                and told["publication"] == publication
+                and told["tables"]
+            ):
                 notes.append(told)
     return notes
-
-
-def _has_staged_session(publisher: Path, subscriber: Path) -> bool:
-    """Return whether a session waits to be finished (a folder at the publisher, a pointer elsewhere)."""
-    for root in (publisher, subscriber):
-        try:
-            if os.listdir(root / _SYSTEM_FOLDER / "staging"):
-                return True
-        except FileNotFoundError:
-            continue
-    return False
 
 
 def _has_nothing(publisher: Replica, subscriber: Replica, pubid: str, direction: str) -> bool:
     """Return whether every table is captured up to its head and no generation waits to travel."""
     from enumeration.generations import generations_to_send, make_generation
+    from mergerepl.feed.window import feed_window
+    from mergerepl.store.positions import position_of
 
     infos = {replica.root: replica.info() for replica in (publisher, subscriber)}
     histories = {replica.root: replica.genhistory() for replica in (publisher, subscriber)}
     for replica in (publisher, subscriber):
-        captured = infos[replica.root].captured
+        positions = {
+            article: position_of(article, infos[replica.root]) for article in replica.articles_of(pubid)
+        }
         if not all(
-            captured.get(article.nickname) == head_version(replica.table(article))
-            and not replica.is_another_copy(article, infos[replica.root])
-            for article in replica.articles_of(pubid)
+            position is not None and feed_window(replica.table(article), position).is_at_position
+            for article, position in positions.items()
         ):
             return False
     ways = {"upload": (subscriber, publisher), "download": (publisher, subscriber)}

@@ -14,7 +14,7 @@ from mergerepl.agent.give_up import give_up, is_refused_by, settle
 from mergerepl.agent.identity import AFRESH
 from mergerepl.agent.session_result import session_result
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
-from mergerepl.delta.log import TruncatedLogError, head_version, is_delta_table
+from mergerepl.delta.log import TruncatedLogError, head_version, is_another_commit, is_delta_table
 from mergerepl.engine.errors import AGAIN, told_plainly
 from mergerepl.errors import (
     EngineError,
@@ -30,7 +30,7 @@ from mergerepl.store.changeset import (
     read_changeset,
     staged_folders,
 )
-from mergerepl.store.replica import Replica, is_another_commit
+from mergerepl.store.replica import Replica
 from triggers.errors import FeedGapError
 
 log = logging.getLogger(__name__)

@@ -20,7 +20,7 @@ from mergerepl.agent.stage import StagedArticle
 from mergerepl.apply.conflict_log import log_app_id
 from mergerepl.apply.side import data_app_id, next_seq, session_number_of
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
-from mergerepl.delta.log import is_delta_table
+from mergerepl.delta.log import commit_text, is_delta_table
 from mergerepl.delta.transactions import transaction_version
 from mergerepl.errors import EnumerationError
 from mergerepl.store.changeset import (
@@ -29,7 +29,6 @@ from mergerepl.store.changeset import (
     Mark,
     SideWork,
 )
-from mergerepl.store.replica import commit_text
 from mergerepl.systables import conflicts_info
 from mergerepl.systables.catalog import PublicationRow
 from mergerepl.systables.genhistory import Generation, GenStatus

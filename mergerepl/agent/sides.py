@@ -17,10 +17,10 @@ from mergerepl.agent.capture import (
     remove_leftovers,
     upserted,
 )
-from mergerepl.agent.feed_window import FeedWindow, feed_window
 from mergerepl.agent.identity import require_same_articles, require_same_session
 from mergerepl.agent.refused import ARTICLE_ERRORS, Refused, raised_if_transient, refuse
 from mergerepl.agent.subscription import own_priority
+from mergerepl.agent.windows import article_window
 from mergerepl.changes import OTHER_SIDE, PUBLISHER, SUBSCRIBER
 from mergerepl.engine.errors import told_plainly
 from mergerepl.errors import MergeReplError
@@ -30,6 +30,7 @@ from mergerepl.store.replica import Replica, refuse_older_bookkeeping
 from mergerepl.systables.catalog import SubscriptionRow
 from mergerepl.systables.genhistory import Generation
 from mergerepl.systables.replinfo import ReplicaInfo
+from triggers.window import CaptureWindow
 
 AT_ONCE = 2
 """Spark actions run side by side: one keeps two cores busy only in part."""
@@ -45,7 +46,7 @@ class SideState:
     genhistory: list[Generation]
     articles: dict[int, PublishedArticle]
     other: SubscriptionRow
-    windows: tuple[FeedWindow, ...] = ()
+    windows: tuple[CaptureWindow, ...] = ()
     captured: tuple[CapturedArticle, ...] = ()
     left_out: frozenset[int] = frozenset()
     """Tablenicks of articles that were refused: they are not among `articles`, and their generations wait."""
@@ -55,7 +56,7 @@ class SideState:
         return next((c for c in self.captured if c.article.nickname == nickname and c.rows is not None), None)
 
 
-_Job = tuple[SideState, FeedWindow, Generation]
+_Job = tuple[SideState, CaptureWindow, Generation]
 
 
 def open_sides(
@@ -99,11 +100,11 @@ def with_windows(sides: dict[str, SideState]) -> tuple[dict[str, SideState], Ref
     An article that cannot be captured at one side is left out at both.
     """
     refused: Refused = {}
-    windows: dict[str, list[FeedWindow]] = {name: [] for name in sides}
+    windows: dict[str, list[CaptureWindow]] = {name: [] for name in sides}
     for name, side in sides.items():
         for nickname, article in side.articles.items():
             try:
-                windows[name].append(feed_window(side.replica, article, side.info))
+                windows[name].append(article_window(side.replica, article, side.info))
             except ARTICLE_ERRORS as error:
                 refuse(refused, nickname, error)
     found = {name: replace(side, windows=tuple(windows[name])) for name, side in sides.items()}

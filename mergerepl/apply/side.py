@@ -21,10 +21,10 @@ from mergerepl.failpoints import failpoint
 from mergerepl.model.article import PublishedArticle
 from mergerepl.store.changeset import ArticleWork, Changeset, SideWork
 from mergerepl.store.replica import Replica
-from mergerepl.store.runs import contents_rows, tombstone_rows
 from mergerepl.store.staged_rows import read_staged
 from mergerepl.systables import contents, tombstone
 from mergerepl.systables.table import FOLDER
+from triggers.tracked_rows import contents_rows, tombstone_rows
 
 RUN_APP_ID = "mergerepl-runs"
 """Delta application id of the appended runs of contents and tombstone; its version is the run's seq."""

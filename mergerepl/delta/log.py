@@ -6,11 +6,12 @@ import re
 import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from mergerepl.delta.marks import APPLY, CommitMark
+from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.metadata import TableMetadata
 from mergerepl.errors import StoreError
 
@@ -66,24 +67,19 @@ class Commit:
         return bool(self.coded_removed) and not self.engine.startswith(_SPARK)
 
     @property
-    def retells_rows(self) -> bool:
-        """True when its change feed may tell something else than it wrote: delta-rs computes an UPDATE anew for it.
+    def kind(self) -> str:
+        """What wrote the commit, as its mark says; empty without a mark."""
+        return self.mark.kind if self.mark is not None else ""
+
+    @property
+    def has_untrue_feed(self) -> bool:
+        """True when its change files may hold other values than it wrote: delta-rs computes an UPDATE twice.
 
         `random()` and `uuid()` come to another value then, and a zero that only changed its sign is left out. Before
         its version 0.25 it did so for a MERGE, too; what is named `delta-rs.…` (until 1.0) may be as old as that.
         """
         is_update = self.operation == "UPDATE" and self.engine.startswith(_DELTA_RS)
         return is_update or (self.operation == "MERGE" and self.engine.startswith("delta-rs."))
-
-    @property
-    def is_user_change(self) -> bool:
-        """True when a user's writer changed rows in this commit."""
-        return self.data_change and self.mark is None
-
-    @property
-    def is_merge(self) -> bool:
-        """True when a session's MERGE changed rows in this commit."""
-        return self.data_change and self.mark is not None and self.mark.kind == APPLY
 
 
 def log_path(table: Path, version: int) -> Path:
@@ -179,6 +175,23 @@ def is_as_seen(seen: list[Any]) -> bool:
         return as_seen(table, version) == seen and not log_path(table, version + 1).exists()
     except OSError:
         return False
+
+
+def commit_text(table: Path, version: int) -> str | None:
+    """Return `version:hash` of a commit's log file, None if the file is gone."""
+    try:
+        content = log_path(table, version).read_bytes()
+    except OSError:
+        return None
+    return f"{version}:{sha256(content).hexdigest()[:32]}"
+
+
+def is_another_commit(table: Path, version: int, known: str | None) -> bool:
+    """Return whether a table's version is another commit than the `commit_text` known of it; False if either is gone."""
+    if known is None:
+        return False
+    found = commit_text(table, version)
+    return found is not None and known != found
 
 
 def commits(table: Path, *, from_version_exclusive: int, through_version_inclusive: int) -> Iterator[Commit]:

@@ -1,47 +1,35 @@
-"""Reading a table's change feed: one frame per segment of versions."""
+"""Reading a table's change feed: one frame per segment of a window."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from mergerepl.delta.change_feed import feed_as_stored, feed_through_delta
+from mergerepl.feed.net_changes import COMMIT_VERSION
+from mergerepl.feed.window import Segment
 
 
-def read_feed(
-    spark: SparkSession,
-    table: Path,
-    *,
-    from_version_exclusive: int,
-    through_version_inclusive: int,
-    own_versions: Sequence[int] = (),
-    by_files: Sequence[int] = (),
-    is_one_metadata: bool = False,
-) -> DataFrame | None:
-    """Return the change feed of a version range without the agent's own commits.
+def read_segment(spark: SparkSession, table: Path, segment: Segment) -> DataFrame | None:
+    """Return the rows that changed in a segment, without the versions that are left out.
 
-    Args:
-        spark: Session that reads.
-        table: The user's table.
-        from_version_exclusive: The version before the first.
-        through_version_inclusive: The last version.
-        own_versions: Versions that are left out.
-        by_files: Versions that are told by the rows of the files that came and went, whatever changes their writer tells
-            of; None where Delta is another one (Databricks), which does not tell these.
-        is_one_metadata: The table's metadata is the same from the first version to the last.
+    Returns: The table's columns at the segment's end, `_change_type`, `_commit_version`, `_commit_timestamp`. None where
+        Delta is another one (Databricks) that cannot give versions by their files.
     """
-    bounds = from_version_exclusive + 1, through_version_inclusive
+    bounds = segment.from_version_inclusive, segment.through_version_inclusive
+    is_one_metadata = segment.is_one_metadata
     feed = feed_as_stored(spark, table, *bounds, is_one_metadata=is_one_metadata)
-    if feed is None and by_files:
+    if feed is None and segment.by_files:
         return None
     if feed is None:
         feed = feed_through_delta(spark, table, *bounds)
-    version = F.col("_commit_version")
-    others = [*own_versions, *by_files]
-    told = feed.where(~version.isin(others)) if others else feed
-    if not by_files:
-        return told
+    version = F.col(COMMIT_VERSION)
+    others = [*segment.left_out, *segment.by_files]
+    stored = feed.where(~version.isin(others)) if others else feed
+    if not segment.by_files:
+        return stored
     # The version is a partition column of what Delta reads here: of the other versions no file is opened.
     of_files = feed_as_stored(spark, table, *bounds, by_files=True, is_one_metadata=is_one_metadata)
-    return None if of_files is None else told.unionByName(of_files.where(version.isin(list(by_files))))
+    return (
+        None if of_files is None else stored.unionByName(of_files.where(version.isin(list(segment.by_files))))
+    )

@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 
 from mergerepl.errors import StoreError
+from mergerepl.feed.window import FeedWindow
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.results import PendingArticle, PendingSubscription
 from mergerepl.monitoring.parties import others, publication_name, reachable, subscriber_root
@@ -16,7 +17,10 @@ UPLOAD = "upload"
 DOWNLOAD = "download"
 
 
-TableProblems = Callable[[Replica, PublishedArticle], Sequence[str]]
+TableProblems = Callable[[PublishedArticle, FeedWindow], Sequence[str]]
+
+Look = Callable[[Replica, ReplicaInfo, PublishedArticle], tuple[int, str | None]]
+"""Gives the commits of an article's table that are not captured yet, and what keeps capture from them."""
 
 
 def pending_changes(root: Path, *, table_problems: TableProblems) -> tuple[PendingSubscription, ...]:
@@ -31,20 +35,24 @@ def pending_changes(root: Path, *, table_problems: TableProblems) -> tuple[Pendi
     replica = Replica(root).require()
     info = replica.info()
     active = (row for row in others(replica) if row.is_active)
-    told: dict[tuple[Path, int], Sequence[str]] = {}
+    seen: dict[tuple[Path, int], tuple[int, str | None]] = {}
 
-    def problems(source: Replica, article: PublishedArticle) -> Sequence[str]:
-        # The publisher's tables are asked after once, not for every subscription.
+    def look(source: Replica, source_info: ReplicaInfo, article: PublishedArticle) -> tuple[int, str | None]:
+        # The publisher's tables are looked at once, not for every subscription.
         place = source.root, article.nickname
-        if place not in told:
-            told[place] = table_problems(source, article)
-        return told[place]
+        if place not in seen:
+            found = uncaptured(source, article, source_info)
+            problem = found.problem
+            if problem is None and found.window is not None:
+                problem = " ".join(table_problems(article, found.window)) or None
+            seen[place] = found.commits, problem
+        return seen[place]
 
-    return tuple(_subscription(replica, info, row, problems) for row in active)
+    return tuple(_subscription(replica, info, row, look) for row in active)
 
 
 def _subscription(
-    replica: Replica, info: ReplicaInfo, row: SubscriptionRow, table_problems: TableProblems
+    replica: Replica, info: ReplicaInfo, row: SubscriptionRow, look: Look
 ) -> PendingSubscription:
     """Return the article counts of the asked replica's own direction, then of the other one."""
     other = reachable(row.subscriber_server, row.replid)
@@ -63,11 +71,11 @@ def _subscription(
             held, their_info = _guids(other), other.info()
             for each in others(other):
                 if (each.subid, each.replid) == (row.subid, info.replid):
-                    theirs += _direction(back, other, their_info, each, own, table_problems)
+                    theirs += _direction(back, other, their_info, each, own, look)
         except StoreError as error:
             # What is wrong there says nothing against the other subscriptions.
             problem = error.message
-    articles = [*_direction(away, replica, info, row, held, table_problems), *theirs]
+    articles = [*_direction(away, replica, info, row, held, look), *theirs]
     return PendingSubscription(
         publication_name(replica, row.pubid),
         subscriber_root(replica, row),
@@ -82,21 +90,21 @@ def _direction(
     info: ReplicaInfo,
     row: SubscriptionRow,
     held: Collection[str] | None,
-    table_problems: TableProblems,
+    look: Look,
 ) -> Iterator[PendingArticle]:
     """Yield what waits at a source; `held` are the generations that the destination has, if it can be asked."""
     articles = source.articles_of(row.pubid)
     waiting = unsent_generations(source, row, articles, held=held)
     for article in articles:
         generations = [each for each in waiting if each.art_nick == article.nickname]
-        found = uncaptured(source, article, info)
+        commits, problem = look(source, info, article)
         yield PendingArticle(
             article.name,
             direction,
             len(generations),
             sum(each.changecount for each in generations),
-            found.commits,
-            found.problem or " ".join(table_problems(source, article)) or None,
+            commits,
+            problem,
         )
 
 

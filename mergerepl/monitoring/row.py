@@ -19,11 +19,11 @@ from mergerepl.monitoring.parties import article_named, members
 from mergerepl.monitoring.waiting import head_or_problem
 from mergerepl.rows.arrow_values import python_values
 from mergerepl.rows.rowguid import KeyValue, base_type, key_value, rowguid_of
-from mergerepl.store.captured_table import require_columns
 from mergerepl.store.control import Row, column_names, quoted, read_rows, text_literal, timestamp_literal
 from mergerepl.store.replica import Replica
 from mergerepl.systables import contents
 from mergerepl.systables.replinfo import ReplicaInfo
+from triggers.schema_checks import require_columns
 
 log = logging.getLogger(__name__)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.errors import MergeReplError, StoreError
+from mergerepl.feed.window import FeedWindow
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.publication import Tracking
 from mergerepl.model.results import ArticleStatus, ReplicaStatus, SubscriptionStatus
@@ -20,7 +21,7 @@ from mergerepl.systables.replinfo import ReplicaInfo
 
 
 def replica_status(
-    root: Path, *, table_problems: Callable[[Replica, PublishedArticle], Sequence[str]]
+    root: Path, *, table_problems: Callable[[PublishedArticle, FeedWindow], Sequence[str]]
 ) -> ReplicaStatus:
     """Return who a replica is, what it holds and how far each subscription is.
 
@@ -40,7 +41,9 @@ def replica_status(
     looks = [(article, uncaptured(replica, article, info)) for article in articles]
     problems: list[str] = []
     for article, look in looks:
-        problems += [look.problem] if look.problem else table_problems(replica, article)
+        problems += [look.problem] if look.problem else []
+        if look.window is not None and not look.problem:
+            problems += table_problems(article, look.window)
     try:
         replica.require_unedited()
     except MergeReplError as error:

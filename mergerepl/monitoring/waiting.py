@@ -1,13 +1,18 @@
-"""What waits at a replica: commits not captured yet, generations not sent yet. Told without an engine."""
+"""What waits at a replica: commits not captured yet, generations not sent yet. Read without an engine."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from enumeration.generations import generations_to_send, make_generation
-from mergerepl.delta.log import Commit, commits, head_version, is_delta_table
+from mergerepl.delta.log import head_version, is_delta_table
+from mergerepl.delta.marks import is_own_of_merge
 from mergerepl.errors import MergeReplError
+from mergerepl.feed.position import FeedPosition
+from mergerepl.feed.window import FeedWindow, feed_window
 from mergerepl.model.article import PublishedArticle
+from mergerepl.store.positions import position_of
 from mergerepl.store.replica import Replica
 from mergerepl.systables.catalog import SubscriptionRow
 from mergerepl.systables.genhistory import Generation
@@ -18,60 +23,64 @@ NO_VERSION = -1
 
 @dataclass(frozen=True)
 class Uncaptured:
-    """One article's table since it was captured: version, user commits, what keeps capture from them."""
+    """One article's table since it was captured: version, user commits, what keeps capture from them.
+
+    `window` is what the log says of it; None if nobody can look.
+    """
 
     version: int
     commits: int
     problem: str | None = None
+    window: FeedWindow | None = None
 
 
 def uncaptured(replica: Replica, article: PublishedArticle, info: ReplicaInfo) -> Uncaptured:
-    """Return what the log tells of a table since its last capture; a damaged log is told, not raised."""
+    """Return what the log says of a table since its last capture; a damaged log is a problem, not an error."""
     table = replica.table(article)
-    captured = info.captured.get(article.nickname, NO_VERSION)
-    version, lost = head_or_problem(article, table)
-    if lost is not None:
-        return Uncaptured(NO_VERSION, 0, lost)
-    if version < captured:
-        problem = (
-            f"'{table}' was replaced by an older copy: it is at version {version}, captured was {captured}."
-        )
-        return Uncaptured(version, 0, problem)
-    if captured != NO_VERSION and replica.is_another_copy(article, info):
-        problem = f"'{table}' was replaced: its version {captured} is another commit than the one captured."
-        return Uncaptured(version, 0, problem)
-    found: list[Commit] = []
+    unknown = FeedPosition(info.table_ids.get(article.nickname, ""), NO_VERSION)
     try:
-        found.extend(commits(table, from_version_exclusive=captured, through_version_inclusive=version))
+        window = feed_window(table, position_of(article, info) or unknown)
     except MergeReplError as error:
-        return Uncaptured(version, _by_users(found), error.message)
-    return Uncaptured(version, _by_users(found), _recreated(article, info, found))
+        return Uncaptured(NO_VERSION, 0, error.message)
+    if window.head_version is None:
+        return Uncaptured(NO_VERSION, 0, _gone(article, table), window)
+    is_same = not (window.is_older or window.is_another_commit)
+    changes = window.changes(partial(is_own_of_merge, replid=info.replid)) if is_same else []
+    return Uncaptured(window.head_version, len(changes), _problem(article, window), window)
+
+
+def _problem(article: PublishedArticle, window: FeedWindow) -> str | None:
+    table, captured = window.path, window.position.version
+    if window.is_older:
+        return f"'{table}' was replaced by an older copy: it is at version {window.head_version}, captured was {captured}."
+    if window.is_another_commit:
+        return f"'{table}' was replaced: its version {captured} is another commit than the one captured."
+    if window.unreadable is not None:
+        return window.unreadable.message
+    # The last one counts: RESTORE brings the table's id back.
+    stated = window.metadata_commits[-1:]
+    if any(
+        each.metadata is not None and each.metadata.table_id != window.position.table_id for each in stated
+    ):
+        return f"Article '{article.name}': its table was created anew at version {stated[0].version}."
+    return None
 
 
 def head_or_problem(article: PublishedArticle, table: Path) -> tuple[int, str | None]:
     """Return a table's version; or NO_VERSION and why nobody could read one: it is gone, or its log damaged."""
     try:
         if not is_delta_table(table):
-            problem = (
-                f"Article '{article.name}': its table '{table}' is gone or no Delta table any more. Restore it, or "
-                "initialise this replica anew."
-            )
-            return NO_VERSION, problem
+            return NO_VERSION, _gone(article, table)
         return head_version(table), None
     except MergeReplError as error:
         return NO_VERSION, error.message
 
 
-def _by_users(found: Iterable[Commit]) -> int:
-    return sum(commit.is_user_change for commit in found)
-
-
-def _recreated(article: PublishedArticle, info: ReplicaInfo, found: Iterable[Commit]) -> str | None:
-    # The last one counts: RESTORE brings the table's id back.
-    stated = [(commit.version, commit.metadata.table_id) for commit in found if commit.metadata is not None]
-    if stated and stated[-1][1] != info.table_ids.get(article.nickname):
-        return f"Article '{article.name}': its table was created anew at version {stated[-1][0]}."
-    return None
+def _gone(article: PublishedArticle, table: Path) -> str:
+    return (
+        f"Article '{article.name}': its table '{table}' is gone or no Delta table any more. Restore it, or initialise this "
+        "replica anew."
+    )
 
 
 def unsent_generations(

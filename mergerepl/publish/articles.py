@@ -2,11 +2,11 @@
 
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from mergerepl.delta.log import commits
+from mergerepl.delta.marks import SETUP
 from mergerepl.delta.properties import describe, missing_properties, set_properties
 from mergerepl.delta.table import TableState, open_table
 from mergerepl.delta.types import Field
@@ -90,10 +90,10 @@ def _check_again(work: Work, new: NewArticle, captured: int) -> None:
     Raises: PublicationError.
     """
     article, path = new.article, new.table.path
-    since = list(commits(path, from_version_exclusive=new.table.version, through_version_inclusive=captured))
-    if all(commit.mark is not None for commit in since):
+    table = open_table(path, captured)
+    since = [commit for commit in table.commits_after(new.table.version) if commit.kind != SETUP]
+    if not since:
         return
-    table = replace(open_table(path), version=captured)
     check_article(article, table)
     if published_fields(article, table) != new.fields:
         raise PublicationError(
@@ -102,7 +102,7 @@ def _check_again(work: Work, new: NewArticle, captured: int) -> None:
             article=article.name,
             table=str(path),
         )
-    if any(commit.is_user_change for commit in since):
+    if any(commit.data_change for commit in since):
         from mergerepl.publish.check_rows import check_rows
 
         check_rows(work.spark, article, table)

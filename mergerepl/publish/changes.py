@@ -8,7 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mergerepl.delta.log import commits, is_delta_table
+from mergerepl.delta.log import is_delta_table
+from mergerepl.delta.marks import SETUP
 from mergerepl.delta.properties import describe, missing_properties, set_properties
 from mergerepl.delta.table import TableState, open_table
 from mergerepl.delta.types import ddl_of
@@ -32,7 +33,6 @@ from mergerepl.publish.rows import (
 from mergerepl.publish.unfinished import article_table, drop_unfinished
 from mergerepl.publish.unsent import unsent_changes
 from mergerepl.publish.work import Step, Work
-from mergerepl.store.captured_table import table_gone
 from mergerepl.store.control import edited_table
 from mergerepl.store.replica import Replica
 from mergerepl.systables import catalog
@@ -45,6 +45,7 @@ from mergerepl.systables.catalog import (
     SyncKind,
 )
 from mergerepl.systables.table import RowT, TypedTable
+from triggers.errors import table_gone
 
 _PUBLISH_ANEW = (
     "take all subscriptions and then the article out of the file, running `mergerepl apply` after each, and put them "
@@ -358,8 +359,7 @@ def skip_to_head(work: Work, articles: Sequence[ArticleRow], checked: Mapping[in
         table = open_table(work.publisher / article.source_table)
         _check_columns(article, table)
         before = checked[article.nickname].version
-        since = commits(table.path, from_version_exclusive=before, through_version_inclusive=table.version)
-        if any(commit.is_user_change for commit in since):
+        if any(commit.data_change and commit.kind != SETUP for commit in table.commits_after(before)):
             _check_keys(work, article, table)
         tables[article.nickname] = table.path, table.version, table.metadata.table_id
     note_captured(work.publisher, tables)

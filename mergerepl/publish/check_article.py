@@ -230,14 +230,9 @@ def _append_only_problem(table: TableState) -> Problem | None:
 
 
 def _check_column_names(article: Article, table: TableState) -> None:
-    seen: dict[str, str] = {}
     conflict_columns = {column.name.lower() for column in CONFLICT_COLUMNS}
     for name in (field["name"] for field in table.fields):
         lower = name.lower()
-        if lower in seen:
-            raise _refusal(
-                article, f"its columns '{seen[lower]}' and '{name}' differ only in case", "Rename one."
-            )
         if lower in _OF_THE_FEED:
             raise _refusal(
                 article,
@@ -245,7 +240,6 @@ def _check_column_names(article: Article, table: TableState) -> None:
                 "turn the feed on, whether the column is published or not",
                 "Rename the column.",
             )
-        seen[lower] = name
     for field in published_fields(article, table):
         name = field["name"]
         lower = name.lower()

@@ -7,11 +7,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from mergerepl.delta.log import is_delta_table
+from mergerepl.delta.log import commit_text, is_delta_table
 from mergerepl.errors import PublicationError, StoreError
 from mergerepl.publish.staged import StagedSession, staged_sessions
 from mergerepl.store.control import ControlPlane
-from mergerepl.store.replica import Replica, commit_text, require_schema_version
+from mergerepl.store.replica import Replica, require_schema_version
 from mergerepl.systables import catalog, registry, replinfo
 from mergerepl.systables.catalog import ArticleRow, PublicationRow, SubscriptionRow, relations
 from mergerepl.systables.replinfo import ReplicaInfo

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mergerepl.delta.log import is_delta_table
 from mergerepl.delta.table import TableState
 from mergerepl.errors import CaptureError, PublicationError, SchemaMismatchError, StoreError
+from mergerepl.feed.window import feed_window
 from mergerepl.model.progress import Progress
 from mergerepl.model.publication import Article, Publication, Subscription, SyncType
 from mergerepl.publish import changes
@@ -26,7 +26,7 @@ from mergerepl.publish.staged import StagedSession
 from mergerepl.publish.system_tables import free_nickname
 from mergerepl.publish.unfinished import article_table, check_unwritten, is_unfinished
 from mergerepl.publish.work import Agent, Work
-from mergerepl.store.captured_table import check_captured_table
+from mergerepl.store.positions import captured_position
 from mergerepl.store.replica import Replica, no_subscriptions, refuse_older_bookkeeping
 from mergerepl.systables import genhistory
 from mergerepl.systables.catalog import (
@@ -38,6 +38,7 @@ from mergerepl.systables.catalog import (
     relations,
 )
 from mergerepl.systables.conflicts_info import conflict_table_name
+from triggers.schema_checks import ArticleTable, check_captured_table
 
 
 @dataclass(frozen=True)
@@ -321,13 +322,16 @@ def _check_in_step(situation: Situation) -> None:
         if not state.subscriptions:
             raise no_subscriptions(state.root)
         replica, info = Replica(state.root), state.info
+        is_publisher = state is situation.publisher
         for row in state.articles_of(situation.work.pubid):
             article = row.published(situation.work.publication.name)
-            if situation.is_subscribed or not is_delta_table(state.root / article.table):
-                check_captured_table(replica, article, info)
+            at = ArticleTable(article, replica.root, info.replid, is_publisher)
+            window = feed_window(at.path, captured_position(replica, article, info))
+            if situation.is_subscribed or window.head_version is None:
+                check_captured_table(at, window)
             else:
                 with changes.published_anew_otherwise(CaptureError, SchemaMismatchError):
-                    check_captured_table(replica, article, info)
+                    check_captured_table(at, window)
 
 
 def _check_left(situation: Situation) -> None:

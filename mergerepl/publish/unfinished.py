@@ -61,7 +61,7 @@ def check_unwritten(root: Path, table: Path) -> None:
     """
     head = head_version(table)
     for commit in commits(table, from_version_exclusive=0, through_version_inclusive=head):
-        if commit.is_user_change:
+        if commit.data_change and commit.kind != SETUP:
             raise PublicationError(
                 f"Subscriber '{root}' was being initialised when it was interrupted, and table '{table}' has "
                 f"been written to since (version {commit.version}). Move the table away, run `mergerepl "

@@ -3,10 +3,9 @@
 from collections.abc import Container, Iterable
 from dataclasses import replace
 from functools import cached_property
-from hashlib import sha256
 from pathlib import Path
 
-from mergerepl.delta.log import is_delta_table, is_folder, log_path
+from mergerepl.delta.log import commit_text, is_delta_table, is_folder
 from mergerepl.errors import (
     ConfigurationError,
     EnumerationError,
@@ -23,21 +22,6 @@ from mergerepl.systables.catalog import ArticleRow, PublicationRow, Subscription
 from mergerepl.systables.genhistory import Generation
 from mergerepl.systables.replinfo import ReplicaInfo
 from mergerepl.systables.table import FOLDER, Plane
-
-
-def commit_text(table: Path, version: int) -> str | None:
-    """Return `version:hash` of a commit's log file, None if the file is gone."""
-    try:
-        content = log_path(table, version).read_bytes()
-    except OSError:
-        return None
-    return f"{version}:{sha256(content).hexdigest()[:32]}"
-
-
-def is_another_commit(table: Path, version: int, known: str | None) -> bool:
-    """Return whether a table's version is another commit than the `commit_text` known of it; False if either is gone."""
-    found = commit_text(table, version)
-    return None not in (known, found) and known != found
 
 
 def no_subscriptions(root: Path) -> StoreError:
@@ -209,14 +193,6 @@ class Replica:
         """Return what is noted of the commit of the article's captured version, None if nothing is."""
         known = info.captured_commits.get(article.nickname, "")
         return known if known.startswith(f"{info.captured[article.nickname]}:") else None
-
-    def is_another_copy(self, article: PublishedArticle, info: ReplicaInfo) -> bool:
-        """Return whether the article's table holds another commit as its captured version than the one captured.
-
-        Log files are removed in time, and what was captured before it was noted is unknown: then it is False.
-        """
-        known = self.noted_commit(article, info)
-        return is_another_commit(self.table(article), info.captured[article.nickname], known)
 
     @cached_property
     def publications(self) -> list[PublicationRow]:

@@ -6,7 +6,7 @@ Every run has a number (seq) above all before it; the latest run of a row is wha
 from collections.abc import Sequence
 from pathlib import Path
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from mergerepl.changes import (
@@ -23,12 +23,10 @@ from mergerepl.changes import (
 )
 from mergerepl.delta import appended
 from mergerepl.engine.in_memory import Kept, broadcast_if_few
-from mergerepl.engine.made_once import made_once
 from mergerepl.engine.passed import passed
 from mergerepl.model.article import PublishedArticle
-from mergerepl.rows.sql import struct_type
 from mergerepl.systables import contents, tombstone
-from mergerepl.systables.contents import COLV1_TYPE, LINEAGE_TYPE, row_column
+from mergerepl.systables.contents import COLV1_TYPE, row_column
 
 SEQ = contents.SEQ
 
@@ -129,45 +127,6 @@ def latest_of(
     others = guids.join(broadcast_if_few(told.select(ROWGUID), found), on=ROWGUID, how="left_anti")
     older = latest(broadcast_if_few(others, rows - found), above=None, most=min(bound, through_seq_inclusive))
     return told.unionByName(older)
-
-
-def contents_rows(rows: DataFrame, article: PublishedArticle, *, seq: int, marker: str) -> DataFrame:
-    """Return the MSmerge_contents rows of live CHANGES rows."""
-    run = {contents.MARKER: F.lit(marker).alias(contents.MARKER), SEQ: passed(seq, "bigint").alias(SEQ)}
-    return rows.where(f"not {DELETED}").select(*(_of_contents(article) | run).values())
-
-
-@made_once
-def _of_contents(article: PublishedArticle) -> dict[str, Column]:
-    """Return the columns of MSmerge_contents but those of the run."""
-    nothing = F.lit(None)
-    values = {
-        contents.TABLENICK: F.lit(article.nickname),
-        **{name: F.col(name) for name in (ROWGUID, GENERATION, PARTCHANGEGEN, LINEAGE, COLV1, PRIORITY)},
-        contents.LOGICAL_RECORD_PARENT_ROWGUID: nothing.cast("string"),
-        contents.LOGICAL_RECORD_LINEAGE: nothing.cast(LINEAGE_TYPE),
-        contents.LOGICAL_RELATION_CHANGE_GEN: nothing.cast("bigint"),
-        row_column(article.nickname): F.col(ROW).cast(struct_type(article.types)),
-    }
-    return {name: value.alias(name) for name, value in values.items()}
-
-
-def tombstone_rows(rows: DataFrame, article: PublishedArticle, *, seq: int, marker: str) -> DataFrame:
-    """Return the MSmerge_tombstone rows of deleted CHANGES rows."""
-    nothing = F.lit(None)
-    return rows.where(DELETED).select(
-        ROWGUID,
-        F.lit(article.nickname).alias(contents.TABLENICK),
-        F.col(TOMBSTONE_TYPE).alias(tombstone.TYPE),
-        LINEAGE,
-        GENERATION,
-        nothing.cast("string").alias(contents.LOGICAL_RECORD_PARENT_ROWGUID),
-        nothing.cast(LINEAGE_TYPE).alias(contents.LOGICAL_RECORD_LINEAGE),
-        PRIORITY,
-        F.lit(marker).alias(contents.MARKER),
-        passed(seq, "bigint").alias(SEQ),
-        F.col(ROW).cast(struct_type(article.types)).alias(row_column(article.nickname)),
-    )
 
 
 def delete_runs_after(spark: SparkSession, table: Path, *, through_seq_inclusive: int) -> bool:

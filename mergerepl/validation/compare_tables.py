@@ -14,8 +14,8 @@ from mergerepl.model.article import PublishedArticle
 from mergerepl.model.results import ArticleValidation, KeyDifference
 from mergerepl.rows.images import comparable, readable
 from mergerepl.rows.sql import quote
-from mergerepl.store.captured_table import require_columns
 from mergerepl.validation.row_hash import key_hash, row_hash
+from triggers.schema_checks import require_columns
 
 BUCKETS = 64
 SHOWN = 20

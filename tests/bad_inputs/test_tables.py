@@ -58,12 +58,13 @@ def looping_log(table: Path) -> None:
 
 def no_columns(table: Path) -> None:
     write_table(table)
-    commit(table, {"metaData": {"id": "x", "schemaString": '{"type":"struct","fields":[]}'}})
+    stated = {"format": {"provider": "parquet", "options": {}}, "partitionColumns": [], "configuration": {}}
+    commit(table, {"metaData": {"id": "x", "schemaString": '{"type":"struct","fields":[]}', **stated}})
 
 
 NEW_TABLES: list[Any] = [
     pytest.param(unknown_feature("icebergCompatV2"), ("icebergCompatV2", "does not know", "DROP FEATURE"), id="47 UniForm"),
-    pytest.param(unknown_feature("catalogManaged"), ("catalogManaged", "does not know", "DROP FEATURE"), id="45 feature"),
+    pytest.param(unknown_feature("catalogManaged"), ("CatalogManaged", "cannot be read", "undo what"), id="45 feature"),
     pytest.param(iceberg, ("is no Delta table", "create the table first"), id="47 Iceberg"),
     pytest.param(looping_log, ("Too many levels of symbolic links", "where it leads"), id="31 log is a loop of links"),
     pytest.param(no_columns, ("the key names column 'id'", "does not have"), id="63 no columns"),

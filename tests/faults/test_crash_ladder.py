@@ -53,7 +53,7 @@ DURABLE_OF = {"append": {"control", "appended", "delta"}, "replace": {"control"}
 
 NOT_A_STEP = {
     # A read-only replica's bookkeeping, nothing of a session hangs on it: repeated, it does the same again.
-    "feed_window.move_versions",
+    "windows.move_versions",
     # Clean up what a crash left; they are repeated until it is done.
     "recovery.recover",
     "recovery._drop_stale_pointers",
@@ -67,16 +67,14 @@ NOT_A_STEP = {
     "stage.stage_article",
     # Changes no row; the session is complete before.
     "compaction.compact_when_due",
-    # A cache, and a folder for temporary files.
-    "quiet._write",
+    # A folder for temporary files.
     "merge_session.preview_session",
 }
 
 
 UNDONE_TOGETHER = {
-    # What is half there is made anew: empty system tables of a replica without a name, a table without its first commit.
+    # What is half there is made again: empty system tables of a replica without a name.
     "system_tables.create_replica",
-    "new_table.create_table",
 }
 """Functions with two durable steps in turn that come to the same wherever they stop."""
 

@@ -3,12 +3,12 @@
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.spark.publishing import article
-from triggers.net_changes import compared_versions, net_changes
+from mergerepl.feed.net_changes import RowShape, compared_versions, net_changes
 
 pytestmark = pytest.mark.spark
 
 ROW = "id string, a string"
+SHAPE = RowShape(("id", "a"), ("id",))
 
 # Events as (commit, what, value): `u` is an update's pre-image and post-image in one commit, "old>new"; a side left out is
 # not told, as where the key was changed or a writer leaves pre-images out.
@@ -60,7 +60,7 @@ def test_every_history_comes_to_what_its_row_was_and_is(spark: SparkSession) -> 
     feed = spark.createDataFrame(feed_rows(), f"{ROW}, _change_type string, _commit_version bigint")
     told: dict[str, object] = dict.fromkeys(HISTORIES)
     half = {}
-    for row in net_changes(feed, article(feed.select("id", "a"))).collect():
+    for row in net_changes(feed, SHAPE).collect():
         before = row["before"]["c1"] if row["existed"] else None
         after = row["after"]["c1"] if row["exists"] else None
         is_told = row["doubtful"] or before != after
@@ -82,9 +82,7 @@ def test_rows_of_one_key_that_are_told_again_are_no_change(spark: SparkSession) 
     orders = [events, events[::-1], sorted(events), sorted(events, reverse=True)]
     rows = [(str(key), *event, 1) for key, order in enumerate(orders) for event in order]
     feed = spark.createDataFrame(rows, f"{ROW}, _change_type string, _commit_version bigint")
-    assert [
-        row for row in net_changes(feed, article(feed.select("id", "a"))).collect() if not row["doubtful"]
-    ] == []
+    assert [row for row in net_changes(feed, SHAPE).collect() if not row["doubtful"]] == []
 
 
 def test_two_versions_tell_the_same_and_count_the_rows_of_a_key(spark: SparkSession) -> None:
@@ -107,7 +105,7 @@ def test_two_versions_tell_the_same_and_count_the_rows_of_a_key(spark: SparkSess
     versions = [spark.createDataFrame(rows, ROW) for rows in (before, after)]
     told = {
         row["after"]["c0"]: (row["existed"], row["exists"], row["duplicated"])
-        for row in compared_versions(*versions, article(versions[0])).collect()
+        for row in compared_versions(*versions, SHAPE).collect()
     }
     assert told == {
         "changed": (True, True, False),

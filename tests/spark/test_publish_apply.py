@@ -14,8 +14,8 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from mergerepl.delta.log import head_version, read_commit
-from mergerepl.delta.marks import CommitMark
+from mergerepl.delta.log import commit_text, head_version, read_commit
+from mergerepl.delta.marks import SETUP, CommitMark
 from mergerepl.delta.table import open_table
 from mergerepl.errors import LeaseError, PublicationError
 from mergerepl.model.progress import NoProgress
@@ -24,7 +24,7 @@ from mergerepl.model.results import ApplyResult
 from mergerepl.publish.apply import apply_publication
 from mergerepl.publish.replica_state import read_replica
 from mergerepl.store.lease import lease
-from mergerepl.store.replica import Replica, commit_text
+from mergerepl.store.replica import Replica
 from mergerepl.systables import catalog, genhistory, registry, replinfo
 from mergerepl.systables.catalog import ArticleRow
 from tests.networks import Hub
@@ -141,7 +141,7 @@ def test_our_commits_on_users_tables_are_marked(applied: Applied) -> None:
     assert not published.data_change
     marks = [read_commit(hub.root("north") / "orders", version).mark for version in (0, 1)]
     assert all(isinstance(mark, CommitMark) for mark in marks)
-    assert not read_commit(hub.root("north") / "orders", 1).is_user_change
+    assert {read_commit(hub.root("north") / "orders", version).kind for version in (0, 1)} == {SETUP}
 
 
 def test_users_tables_get_the_feed_and_no_other_feature(applied: Applied) -> None:

@@ -95,7 +95,7 @@ def test_whose_change_files_may_tell_something_else(
     tmp_path: Path, told: dict[str, Any], operation: str, is_told_anew: bool
 ) -> None:
     commit = commit_of(tmp_path / "t", {"commitInfo": {"operation": operation, **told}})
-    assert commit.retells_rows == is_told_anew
+    assert commit.has_untrue_feed == is_told_anew
 
 
 def test_what_a_caller_of_delta_rs_names_as_delta_rs_does_is_not_taken_for_it(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_what_a_caller_of_delta_rs_names_as_delta_rs_does_is_not_taken_for_it(tm
     text = f'{{"commitInfo":{{{own},"operation":"nightly","engineInfo":"airflow"}}}}'
     log_path(tmp_path, 0).write_text(text)
     commit = read_commit(tmp_path, 0)
-    assert (commit.operation, commit.engine, commit.retells_rows) == ("UPDATE", "delta-rs:py-1.4.2", True)
+    assert (commit.operation, commit.engine, commit.has_untrue_feed) == ("UPDATE", "delta-rs:py-1.4.2", True)
 
 
 def test_metadata_of_a_user_may_be_any_json(tmp_path: Path) -> None:

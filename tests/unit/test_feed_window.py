@@ -9,16 +9,18 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from mergerepl.agent import unmatched_removals
-from mergerepl.agent.feed_window import FeedWindow, feed_window, schema_problem
+from mergerepl.agent.windows import article_window
 from mergerepl.delta.log import head_version, log_path
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.metadata import TableMetadata
 from mergerepl.delta.table import open_table
 from mergerepl.engine.errors import gone_reason
 from mergerepl.errors import CaptureError, SchemaMismatchError, StoreError
+from mergerepl.feed import removals
 from mergerepl.store.replica import Replica
 from tests.networks import Network, commit
+from triggers.schema_checks import schema_problem
+from triggers.window import CaptureWindow
 
 Change = Callable[[dict[str, Any]], None]
 
@@ -29,9 +31,9 @@ def orders(tmp_path: Path) -> Path:
     return Network(tmp_path).root("north") / "orders"
 
 
-def window(orders: Path) -> FeedWindow:
+def window(orders: Path) -> CaptureWindow:
     replica = Replica(orders.parent)
-    return feed_window(replica, replica.articles[0], replica.info())
+    return article_window(replica, replica.articles[0], replica.info())
 
 
 def metadata(table: Path, change: Change = lambda body: None) -> dict[str, Any]:
@@ -96,17 +98,52 @@ def test_a_column_that_delta_fills_by_now_is_refused(orders: Path, change: Chang
         window(orders)
 
 
-@pytest.mark.parametrize(("step", "is_change"), [("rows", False), ("apply:subscriber:1:0", True)])
-def test_inv_23_what_we_committed_is_no_change_but_for_merges_that_no_bookkeeping_knows(
-    orders: Path, step: str, *, is_change: bool
+OWN = "this replica"
+MARKS: dict[str, tuple[CommitMark | None, bool, bool]] = {
+    # name: the commit's mark; whether an ordinary window and a late one take it for a user's change.
+    "no mark": (None, True, True),
+    "rows of a snapshot": (CommitMark("initialise s", "setup:rows", OWN), False, False),
+    "rows of another replica's snapshot": (CommitMark("initialise s", "setup:rows", "hq"), True, True),
+    "a schema change": (CommitMark("s", "schema:1", OWN), False, False),
+    "a MERGE that no bookkeeping knows": (CommitMark("s", "apply:subscriber:1:0", OWN), True, False),
+    "a MERGE of another replica": (CommitMark("s", "apply:subscriber:1:0", "hq"), True, True),
+    "a MERGE of nobody": (CommitMark("s", "apply:subscriber:1:0"), True, True),
+    "Compact": (CommitMark("t", "track:17", OWN), True, True),
+    "a distribution agent": (CommitMark("d", "distribute:3", OWN), True, True),
+    "a transactional repair": (CommitMark("d", "repair:3", OWN), True, True),
+    "a resolved conflict": (CommitMark("r", "resolve:5", OWN), True, True),
+    "changes of another database": (CommitMark("c", "consume:2", OWN), True, True),
+    "a kind that is not known": (CommitMark("x", "rows", OWN), True, True),
+    "a kind that begins like one of ours": (CommitMark("x", "applying:1", OWN), True, True),
+}
+
+
+@pytest.mark.parametrize(("mark", "is_change", "is_late_change"), MARKS.values(), ids=MARKS)
+def test_inv_23_only_what_merge_wrote_here_is_no_change(
+    orders: Path, mark: CommitMark | None, *, is_change: bool, is_late_change: bool
 ) -> None:
-    mark = CommitMark("5b1d", step, "9c4e")
-    info = {"operation": "MERGE", "userMetadata": mark.to_user_metadata()}
-    removed = {"path": "gone.parquet", "dataChange": True}
-    commit(orders, {"commitInfo": info}, {"remove": removed})
-    found = window(orders)
-    told = [each.version for each in found.user_commits], found.own_versions
-    assert told == (([1], ()) if is_change else ([], (1,)))
+    replica = Replica(orders.parent)
+    replid = replica.info().replid
+    mark = replace(mark, replid=replid) if mark is not None and mark.replid == OWN else mark
+    info = {"operation": "MERGE"} | ({"userMetadata": mark.to_user_metadata()} if mark else {})
+    commit(orders, {"commitInfo": info}, {"remove": {"path": "gone.parquet", "dataChange": True}})
+    user = {"commitInfo": {"operation": "DELETE"}}
+    commit(orders, user, {"remove": {"path": "gone-too.parquet", "dataChange": True}})
+    for is_late, is_counted in ((False, is_change), (True, is_late_change)):
+        found = article_window(replica, replica.articles[0], replica.info(), is_late=is_late)
+        assert [each.version for each in found.user_commits] == ([1, 2] if is_counted else [2])
+        assert [segment.from_version_inclusive for segment in found.segments] == [1 if is_counted else 2]
+
+
+def test_what_we_wrote_between_two_changes_is_left_out(orders: Path) -> None:
+    replid = Replica(orders.parent).info().replid
+    ours = CommitMark("initialise s", "setup:rows", replid).to_user_metadata()
+    for info in ({}, {"userMetadata": ours}, {}):
+        removed = {"remove": {"path": "gone.parquet", "dataChange": True}}
+        commit(orders, {"commitInfo": {"operation": "DELETE", **info}}, removed)
+    (segment,) = window(orders).segments
+    assert (segment.from_version_inclusive, segment.through_version_inclusive) == (1, 3)
+    assert segment.left_out == (2,)
 
 
 def nested(*, may_be_null: bool) -> Change:
@@ -298,7 +335,7 @@ def files_commit(
     commit(table, {"commitInfo": info}, *removed, *added)
 
 
-def captured(orders: Path) -> FeedWindow:
+def captured(orders: Path) -> CaptureWindow:
     """Take the table's head for captured."""
     replica = Replica(orders.parent)
     info = replica.info()
@@ -373,7 +410,7 @@ def test_the_files_of_a_table_are_listed_only_for_names_that_have_two_spellings(
     files_commit(orders, add=RAW, by=SPARK)
     captured(orders)
     listed: list[int] = []
-    monkeypatch.setattr(unmatched_removals, "file_names", lambda _, version: listed.append(version) or [RAW])
+    monkeypatch.setattr(removals, "file_names", lambda _, version: listed.append(version) or [RAW])
     files_commit(orders, remove=RAW, add="region=N/a.parquet", by=SPARK)
     files_commit(orders, remove="region=N/a.parquet", add="region=%25C3%258Ele/b.parquet")
     assert (window(orders).gap, listed) == (None, [])
@@ -386,7 +423,7 @@ def test_a_late_window_with_a_removal_of_no_file_is_a_gap(orders: Path) -> None:
     captured(orders)
     files_commit(orders, remove=CODED)
     replica = Replica(orders.parent)
-    assert feed_window(replica, replica.articles[0], replica.info(), is_late=True).gap == UNDONE
+    assert article_window(replica, replica.articles[0], replica.info(), is_late=True).gap == UNDONE
 
 
 def test_removals_from_a_version_that_is_gone_are_a_gap(
@@ -395,6 +432,6 @@ def test_removals_from_a_version_that_is_gone_are_a_gap(
     def gone(table: Path, version: int) -> list[str]:
         raise OSError
 
-    monkeypatch.setattr(unmatched_removals, "file_names", gone)
+    monkeypatch.setattr(removals, "file_names", gone)
     files_commit(orders, remove=CODED)
     assert "is not known (version 0 is gone from its log)" in str(window(orders).gap)

@@ -34,10 +34,16 @@ BASE = {
     "mergerepl.store",
     "mergerepl.systables",
 }
-# What computes columns and text, and what costs of Spark it avoids: a phase may use it; it reads and writes no table.
+# What a phase may use beside: it computes columns and text, keeps frames in memory and says what Spark's errors mean.
+# A phase runs read-only jobs on frames that it is given; it never writes, opens a table or knows a session.
 PURE_ROWS = {
+    "mergerepl.delta.marks",
+    "mergerepl.delta.types",
+    "mergerepl.engine.errors",
+    "mergerepl.engine.in_memory",
     "mergerepl.engine.made_once",
     "mergerepl.engine.passed",
+    "mergerepl.feed.net_changes",
     "mergerepl.rows",
 }
 PURE = {
@@ -318,7 +324,6 @@ FILES_NOT_CONVERTED = {
     "mergerepl.agent.identity",
     "mergerepl.agent.late",
     "mergerepl.agent.merge_session",
-    "mergerepl.agent.quiet",
     "mergerepl.agent.recovery",
     "mergerepl.agent.stage_session",
     "mergerepl.monitoring.conflicts",

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from mergerepl.agent import sides
-from mergerepl.agent.feed_window import FeedWindow
 from mergerepl.agent.sides import SideState, captured_sides
 from mergerepl.errors import CaptureError, EngineLostError, MergeReplError
 from mergerepl.store.replica import Replica
 from mergerepl.systables.replinfo import ReplicaInfo
 from tests.networks import article_row, subscription_row
+from triggers.window import CaptureWindow
 
 
 class Captured:
@@ -25,7 +25,7 @@ class Captured:
 
 def side(name: str, tables: tuple[str, ...]) -> SideState:
     articles = {i: article_row(table, i).published("sales") for i, table in enumerate(tables)}
-    windows = tuple(FeedWindow(each, Path(each.table), 0, 1, (), (), "a gap") for each in articles.values())
+    windows = tuple(CaptureWindow(each, Path(each.table), 0, 1, gap="a gap") for each in articles.values())
     info = ReplicaInfo(repid=name, replnickname=1, root=name)
     other = subscription_row(Path(name), "other", 2)
     return SideState(name, Replica(name), info, [], articles, other, windows)
@@ -69,7 +69,7 @@ def let_fail(
     captured: list[Captured] = []
     has_failed = threading.Event()
 
-    def read_changes(spark: Any, replica: Any, window: FeedWindow, info: Any, **_: Any) -> Captured:
+    def read_changes(spark: Any, replica: Any, window: CaptureWindow, info: Any, **_: Any) -> Captured:
         if window.article.name == broken and str(replica.root).endswith(at):
             has_failed.set()
             raise error

@@ -10,9 +10,9 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from mergerepl import api
-from mergerepl.delta.log import head_version
+from mergerepl.delta.log import commit_text, head_version
 from mergerepl.monitoring.parties import members
-from mergerepl.store.replica import Replica, commit_text
+from mergerepl.store.replica import Replica
 from mergerepl.systables import replinfo
 from tests.networks import make_replica, subscription_row
 

@@ -1,10 +1,10 @@
-"""From the change feed to one net change per row (design section 3).
+"""From a table's change feed to one net change per row (design section 3). Pure.
 
-Merge session step: capture, before lineages are bumped. Reads the feed of one article; writes nothing.
-Whatever a user did to a row since the last capture (also within one commit) becomes one before and one after.
+Whatever happened to a row in a window, also within one commit, becomes one before and one after.
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -12,7 +12,6 @@ from pyspark.sql.types import StructType
 
 from mergerepl.changes import ROW
 from mergerepl.engine.made_once import made_once
-from mergerepl.model.article import PublishedArticle
 from mergerepl.rows.images import all_true, identity_value, image_hash, image_type, row_image, same_image
 
 BEFORE = "before"
@@ -23,41 +22,58 @@ DOUBTFUL = "doubtful"
 DUPLICATED = "duplicated"
 HALF_UPDATES = "half_updates"
 
-_CHANGE_TYPE = "_change_type"
-_COMMIT_VERSION = "_commit_version"
+CHANGE_TYPE = "_change_type"
+COMMIT_VERSION = "_commit_version"
 
 
-def net_changes(feed: DataFrame, article: PublishedArticle) -> DataFrame:
+@dataclass(frozen=True)
+class RowShape:
+    """Which columns of a table are a row's image (column i is its field `c<i>`), and which of them identify the row.
+
+    `is_guid`: the one identity column holds GUIDs, which are the same in upper and lower case.
+    """
+
+    columns: tuple[str, ...]
+    identity: tuple[str, ...]
+    is_guid: bool = False
+
+    @property
+    def identity_fields(self) -> tuple[str, ...]:
+        """The image fields of the identity columns."""
+        return tuple(f"c{self.columns.index(name)}" for name in self.identity)
+
+
+def net_changes(feed: DataFrame, shape: RowShape) -> DataFrame:
     """Return one row per key whose row differs before and after the feed's versions.
 
     Within one commit the pre-images (update_preimage, delete) are the row before it and the post-images the
     row after it, whatever their order; so the first commit's pre-image and the last commit's post-image span
     the whole range. An UPDATE that changes the key pairs with nothing and becomes a delete and an insert.
 
-    So is the life of one row told. Where a key had two rows for a while, its first and last event may be of
-    different ones: such a key is `doubtful`, and only the table before and after tells what became of it.
+    That is the life of one row. Where a key had two rows for a while, its first and last event may be of different
+    ones: such a key is `doubtful`, and only the table before and after says what became of it.
 
     `half_updates` is how many more post-images than pre-images of updates a key has: 1 more where a row was given the key,
     1 fewer where it was taken. Over all keys they are even, unless a writer leaves pre-images out (some engines do): then
-    the feed tells neither what was there before nor which key a row had. So keys with a difference are told even if
+    the feed has neither what was there before nor which key a row had. So keys with a difference are returned even if
     nothing became of them (`is_change`).
 
-    Reads: the feed without the agent's own commits. Returns: existed, before, exists, after (row images),
+    Reads: the feed of commits that count. Returns: existed, before, exists, after (row images),
     doubtful, duplicated (False: a feed says nothing of the rows that were there all the time), half_updates.
     """
-    events = feed.select(*_of_event(article))
+    events = feed.select(*_of_event(shape))
     image = image_type(events, ROW)
-    spans = events.groupBy(*_aliased_keys(article)).agg(*_of_key(image))
+    spans = events.groupBy(*_aliased_keys(shape)).agg(*_of_key(image))
     return differing(spans.select(*_of_span(image)))
 
 
 @made_once
-def _of_event(article: PublishedArticle) -> tuple[Column, ...]:
+def _of_event(shape: RowShape) -> tuple[Column, ...]:
     return (
-        row_image(article.columns).alias(ROW),
-        F.col(_CHANGE_TYPE).isin("update_preimage", "delete").alias("is_before"),
-        F.col(_CHANGE_TYPE).alias("type"),
-        F.col(_COMMIT_VERSION).alias("version"),
+        row_image(shape.columns).alias(ROW),
+        F.col(CHANGE_TYPE).isin("update_preimage", "delete").alias("is_before"),
+        F.col(CHANGE_TYPE).alias("type"),
+        F.col(COMMIT_VERSION).alias("version"),
     )
 
 
@@ -96,60 +112,39 @@ def _of_span(image: StructType) -> tuple[Column, ...]:
     )
 
 
-def compared_versions(before: DataFrame, after: DataFrame, article: PublishedArticle) -> DataFrame:
+def compared_versions(before: DataFrame, after: DataFrame, shape: RowShape) -> DataFrame:
     """Return what `net_changes` would, from two whole versions of the table instead of its feed.
 
     For gaps in the feed (CDF switched off and on, vacuumed change files). Rows of one key are counted: two
-    that came to be while the feed was off would otherwise be told as two changes of one row. A key that had
-    several rows before and one now is told as inserted: which of them the other replicas have, nobody knows.
+    that came to be while the feed was off would otherwise be two changes of one row. A key that had several
+    rows before and one now counts as inserted: which of them others have, nobody knows.
 
-    Reads: the last captured version and the head.
+    Reads: the table at the position and at the window's end.
     """
-    return _compared(_images(before, article), _images(after, article), article)
+    return _compared(_images(before, shape), _images(after, shape), shape)
 
 
-def decided(net: DataFrame, before: DataFrame, after: DataFrame, article: PublishedArticle) -> DataFrame:
-    """Return net changes whose doubtful keys are told from two whole versions of the table instead.
+def decided(net: DataFrame, before: DataFrame, after: DataFrame, shape: RowShape) -> DataFrame:
+    """Return net changes whose doubtful keys are decided by two whole versions of the table.
 
     Reads: `net_changes`, the table before the feed's versions and after them.
     """
-    doubtful = net.where(DOUBTFUL).select(F.col(AFTER).alias(ROW)).select(*_aliased_keys(article))
-    has_key = _same_keys(_keys(article))
-    old, new = (
-        _images(rows, article).join(doubtful, on=has_key, how="left_semi") for rows in (before, after)
-    )
-    told = _compared(old, new, article)
-    return net.where(~F.col(DOUBTFUL)).select(*told.columns).unionByName(told)
+    doubtful = net.where(DOUBTFUL).select(F.col(AFTER).alias(ROW)).select(*_aliased_keys(shape))
+    has_key = _same_keys(_keys(shape))
+    old, new = (_images(rows, shape).join(doubtful, on=has_key, how="left_semi") for rows in (before, after))
+    settled = _compared(old, new, shape)
+    others = net.where(~F.col(DOUBTFUL)).withColumn(HALF_UPDATES, F.lit(0).cast("bigint"))
+    return others.select(*settled.columns).unionByName(settled)
 
 
-def unlike_table(net: DataFrame, after: DataFrame, article: PublishedArticle) -> DataFrame:
-    """Return the net changes that end as rows which the table does not have, for feeds that may tell other values.
-
-    Reads: `net_changes`, the table after the feed's versions.
-    """
-    keyed = (
-        net.where(EXISTS).select("*", F.col(AFTER).alias(ROW)).select("*", *_aliased_keys(article)).drop(ROW)
-    )
-    # The images hold the keys, too; those that are told apart are what Spark can join on.
-    is_there = _same_keys(_keys(article)) & same_image(AFTER, ROW, image_type(net, AFTER))
-    return keyed.join(_images(after, article), on=is_there, how="left_anti").select(*net.columns)
+def _images(rows: DataFrame, shape: RowShape) -> DataFrame:
+    return rows.select(row_image(shape.columns).alias(ROW))
 
 
-def updated_rows(feed: DataFrame, versions: Iterable[int]) -> DataFrame:
-    """Return of how many updated rows a feed tells in each of some versions: version, rows. A row is missing for none."""
-    is_asked = F.col(_COMMIT_VERSION).isin(list(versions))
-    updated = feed.where(is_asked & (F.col(_CHANGE_TYPE) == "update_postimage"))
-    return updated.groupBy(F.col(_COMMIT_VERSION).alias("version")).agg(F.count(F.lit(1)).alias("rows"))
-
-
-def _images(rows: DataFrame, article: PublishedArticle) -> DataFrame:
-    return rows.select(row_image(article.columns).alias(ROW))
-
-
-def _compared(before: DataFrame, after: DataFrame, article: PublishedArticle) -> DataFrame:
+def _compared(before: DataFrame, after: DataFrame, shape: RowShape) -> DataFrame:
     """Return the net changes between two sets of images (column row)."""
-    old, new = _one_per_key(before, BEFORE, article), _one_per_key(after, AFTER, article)
-    keys = [F.col(f"{BEFORE}_k{i}") for i, _ in enumerate(article.identity)]
+    old, new = _one_per_key(before, BEFORE, shape), _one_per_key(after, AFTER, shape)
+    keys = [F.col(f"{BEFORE}_k{i}") for i, _ in enumerate(shape.identity)]
     spans = old.join(new, on=_same_keys(keys, prefix=f"{AFTER}_"), how="full_outer").select(
         (F.col(BEFORE).isNotNull() & (F.col(AFTER).isNull() | (F.col(f"{BEFORE}_rows") == 1))).alias(EXISTED),
         F.coalesce(BEFORE, AFTER).alias(BEFORE),
@@ -162,16 +157,21 @@ def _compared(before: DataFrame, after: DataFrame, article: PublishedArticle) ->
     return differing(spans)
 
 
-def _one_per_key(images: DataFrame, name: str, article: PublishedArticle) -> DataFrame:
+def _one_per_key(images: DataFrame, name: str, shape: RowShape) -> DataFrame:
     """Return one image (`name`) of each key (`<name>_k0`, …), and how many rows have the key (`<name>_rows`)."""
-    by_key = images.groupBy(*_aliased_keys(article, prefix=f"{name}_"))
+    by_key = images.groupBy(*_aliased_keys(shape, prefix=f"{name}_"))
     return by_key.agg(F.first(ROW).alias(name), F.count(F.lit(1)).alias(f"{name}_rows"))
 
 
 def differing(spans: DataFrame) -> DataFrame:
     """Leave out rows with no net difference: they are no change. Keys to be decided or refused stay in."""
-    is_told = is_change(image_type(spans, BEFORE)) | F.col(DOUBTFUL) | F.col(DUPLICATED)
-    return spans.where(is_told | (F.col(HALF_UPDATES) != 0))
+    return spans.where(counts(image_type(spans, BEFORE)) | (F.col(HALF_UPDATES) != 0))
+
+
+@made_once
+def counts(image: StructType) -> Column:
+    """Return whether a row, whose images are of this type, is a change or a key to be decided or refused."""
+    return is_change(image) | F.col(DOUBTFUL) | F.col(DUPLICATED)
 
 
 @made_once
@@ -182,22 +182,22 @@ def is_change(image: StructType) -> Column:
     return ~(never_there | unchanged)
 
 
-def has_null_key(article: PublishedArticle) -> Column:
+def has_null_key(shape: RowShape) -> Column:
     """Return whether a surviving row has a NULL in its key."""
     is_null: Column = F.lit(False)
-    for name in article.identity_fields:
+    for name in shape.identity_fields:
         is_null = is_null | F.col(f"{AFTER}.{name}").isNull()
     return F.col(EXISTS) & is_null
 
 
-def _keys(article: PublishedArticle) -> list[Column]:
+def _keys(shape: RowShape) -> list[Column]:
     """Return what identifies the image in column row."""
-    existing = article.rowguid_column is not None
-    return [identity_value(F.col(f"{ROW}.{field}"), existing=existing) for field in article.identity_fields]
+    existing = shape.is_guid
+    return [identity_value(F.col(f"{ROW}.{field}"), existing=existing) for field in shape.identity_fields]
 
 
-def _aliased_keys(article: PublishedArticle, *, prefix: str = "") -> list[Column]:
-    return [key.alias(f"{prefix}k{i}") for i, key in enumerate(_keys(article))]
+def _aliased_keys(shape: RowShape, *, prefix: str = "") -> list[Column]:
+    return [key.alias(f"{prefix}k{i}") for i, key in enumerate(_keys(shape))]
 
 
 def _same_keys(keys: Iterable[Column], *, prefix: str = "") -> Column:

@@ -1,0 +1,16 @@
+"""How far a reader of a table's changes has come."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class FeedPosition:
+    """The last version of a table whose changes were read.
+
+    `commit` is `delta.log.commit_text` of that version, None if it is not known. A folder that was put back may have
+    another commit of the same number.
+    """
+
+    table_id: str
+    version: int
+    commit: str | None = None

@@ -1,0 +1,229 @@
+"""What happened to a table after a position, told by its log: facts only, read without an engine.
+
+Every product that reads a feed begins here. What it cannot use it refuses itself.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+
+from mergerepl.delta.log import (
+    Commit,
+    TruncatedLogError,
+    commits,
+    head_version,
+    is_another_commit,
+    is_delta_table,
+)
+from mergerepl.delta.marks import CommitMark
+from mergerepl.delta.metadata import TableMetadata
+from mergerepl.delta.table import TableState, open_table
+from mergerepl.delta.types import ddl_of
+from mergerepl.errors import StoreError
+from mergerepl.feed.position import FeedPosition
+from mergerepl.feed.removals import UnmatchedRemovals, unmatched_removals
+
+_PHYSICAL_NAME = "delta.columnMapping.physicalName"
+
+IsOwn = Callable[[CommitMark | None], bool]
+"""Whether a reader wrote the commit with this mark itself, so that it is no change to it."""
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Versions of a table that one schema describes: they are read as one frame.
+
+    `left_out` are versions whose rows do not count. `by_files` are versions that the files which came and went describe,
+    whatever change files their writer left. `is_one_metadata`: the metadata is the same from the first version to the last.
+    """
+
+    from_version_inclusive: int
+    through_version_inclusive: int
+    left_out: tuple[int, ...] = ()
+    by_files: tuple[int, ...] = ()
+    is_one_metadata: bool = True
+
+
+@dataclass(frozen=True)
+class FeedWindow:
+    """The commits of a table after a position.
+
+    `head_version` is None where no Delta table stands at the path. `unreadable` is why the commits after the last of
+    `commits` are not known: the log lacks one (TruncatedLogError), or one is damaged. `is_another_commit` says that the
+    version of the position has another commit than the one that was read; False if either is not known.
+    """
+
+    path: Path
+    position: FeedPosition
+    head_version: int | None
+    through_version_inclusive: int
+    commits: tuple[Commit, ...] = ()
+    unreadable: StoreError | None = None
+    is_another_commit: bool = False
+
+    @property
+    def from_version_exclusive(self) -> int:
+        """The version of the position."""
+        return self.position.version
+
+    @property
+    def is_older(self) -> bool:
+        """True when the table has fewer versions than were read."""
+        return self.head_version is not None and self.head_version < self.position.version
+
+    @property
+    def is_at_position(self) -> bool:
+        """True when the table is at the version of the position, as far as is known with the same commit."""
+        return self.head_version == self.position.version and not self.is_another_commit
+
+    @property
+    def is_unchanged(self) -> bool:
+        """True when the table is known to be at the very commit of the position."""
+        return self.is_at_position and self.position.commit is not None
+
+    @property
+    def is_truncated(self) -> bool:
+        """True when the log lacks commits after the position."""
+        return isinstance(self.unreadable, TruncatedLogError)
+
+    @cached_property
+    def table(self) -> TableState:
+        """The table at its head.
+
+        Raises: StoreError if its log cannot be read.
+        """
+        return open_table(self.path, self.head_version)
+
+    @cached_property
+    def before(self) -> TableMetadata | None:
+        """The metadata at the position; None if that version is gone, or there was none."""
+        if self.position.version < 0:
+            return None
+        try:
+            return open_table(self.path, self.position.version).metadata
+        except StoreError:
+            return None
+
+    @property
+    def metadata_commits(self) -> list[Commit]:
+        """The commits that state the table's metadata."""
+        return [commit for commit in self.commits if commit.metadata is not None]
+
+    def changes(self, is_own: IsOwn) -> list[Commit]:
+        """Return the commits that changed rows, without a reader's own."""
+        return [commit for commit in self.commits if commit.data_change and not is_own(commit.mark)]
+
+    @cached_property
+    def standing_foreign_files(self) -> dict[str, Commit]:
+        """The files outside the table's folder that these commits brought and left: path -> commit."""
+        standing: dict[str, Commit] = {}
+        for commit in self.commits:
+            for name in commit.foreign_removed:
+                standing.pop(name, None)
+            standing.update(dict.fromkeys(commit.foreign_added, commit))
+        return standing
+
+    @cached_property
+    def unmatched_removals(self) -> UnmatchedRemovals:
+        """The removals by names that the log does not know."""
+        return unmatched_removals(self.path, self.position.version, self.commits)
+
+    def gap(self, changes: Iterable[Commit]) -> str | None:
+        """Return why the feed does not have these changes, as a clause about the table; None if it does."""
+        if self.is_truncated:
+            return "versions are gone from its log"
+        wanted = {commit.version for commit in changes}
+        switched_off = has_vectors = False
+        dropped: int | None = None
+        for commit in self.commits:
+            if dropped is not None and commit.version in wanted:
+                # Delta reads the feed under the protocol of its last commit, and gives every row of a file as deleted, or
+                # as deleted and inserted.
+                return f"deletion vectors were dropped from it at version {dropped}"
+            has_vectors = has_vectors or (commit.has_vectors and commit.version in wanted)
+            if has_vectors and commit.drops_vectors:
+                dropped = commit.version
+            if commit.metadata is not None:
+                switched_off = not commit.metadata.change_data_feed
+            if switched_off and commit.version in wanted:
+                return f"Change Data Feed was off at version {commit.version}"
+        return None
+
+    def segments(self, changes: Sequence[Commit]) -> tuple[Segment, ...]:
+        """Return what is to be read of the feed to get these changes, cut where columns changed."""
+        if not changes:
+            return ()
+        first, last = changes[0].version, changes[-1].version
+        cuts = [version for version in self._new_columns if first < version <= last]
+        found = (self._segment(changes, begin, end - 1) for begin, end in pairwise([first, *cuts, last + 1]))
+        return tuple(segment for segment in found if segment is not None)
+
+    def _segment(self, changes: Sequence[Commit], first: int, last: int) -> Segment | None:
+        inside = [commit for commit in changes if first <= commit.version <= last]
+        if not inside:
+            return None
+        begin, end = inside[0].version, inside[-1].version
+        versions = {commit.version for commit in inside}
+        return Segment(
+            begin,
+            end,
+            tuple(
+                commit.version
+                for commit in self.commits
+                if begin < commit.version < end and commit.data_change and commit.version not in versions
+            ),
+            tuple(commit.version for commit in inside if commit.has_untrue_feed),
+            not any(begin < commit.version <= end for commit in self.metadata_commits),
+        )
+
+    @cached_property
+    def _new_columns(self) -> list[int]:
+        """The versions from which on the table has other columns or another partitioning."""
+        found = []
+        shape = _shape(self.before) if self.metadata_commits and self.before is not None else None
+        for commit in self.metadata_commits:
+            stated = _shape(commit.metadata) if commit.metadata is not None else None
+            if stated != shape:
+                found.append(commit.version)
+            shape = stated
+        return found
+
+
+def _shape(metadata: TableMetadata) -> tuple[object, ...]:
+    """Return what one frame of the feed must have in common."""
+    columns = (
+        (each["name"], ddl_of(each["type"]), each["metadata"].get(_PHYSICAL_NAME)) for each in metadata.fields
+    )
+    return (metadata.partition_columns, *columns)
+
+
+def feed_window(
+    path: Path, position: FeedPosition, *, through_version_inclusive: int | None = None
+) -> FeedWindow:
+    """Return what the log says of a table after a position, up to its head or a version before it.
+
+    Raises: StoreError if the log cannot be listed, or has a gap before its head.
+    """
+    if not is_delta_table(path):
+        return FeedWindow(path, position, None, position.version)
+    head = head_version(path)
+    through = head if through_version_inclusive is None else min(head, through_version_inclusive)
+    found: list[Commit] = []
+    unreadable = None
+    try:
+        found.extend(
+            commits(path, from_version_exclusive=position.version, through_version_inclusive=through)
+        )
+    except StoreError as error:
+        unreadable = error
+    return FeedWindow(
+        path,
+        position,
+        head,
+        through,
+        tuple(found),
+        unreadable,
+        is_another_commit(path, position.version, position.commit),
+    )

@@ -1,0 +1,383 @@
+"""Capture of one article: what users did to its rows becomes rows of contents and tombstone.
+
+Four steps, each settled before the next one: read the feed, net changes, settle doubtful keys, check keys. Then the insert,
+update and delete triggers (`tracked_rows`). Merge session step: capture. It runs read-only jobs on frames that it is given;
+it opens no table, writes nothing and knows no session.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from mergerepl.changes import CHANGE_COLUMNS, ROWGUID
+from mergerepl.engine.errors import gone_reason
+from mergerepl.engine.in_memory import broadcast_if_few, keep_in_memory, let_go
+from mergerepl.engine.made_once import made_once
+from mergerepl.feed.net_changes import (
+    AFTER,
+    BEFORE,
+    DOUBTFUL,
+    DUPLICATED,
+    EXISTED,
+    EXISTS,
+    HALF_UPDATES,
+    RowShape,
+    compared_versions,
+    counts,
+    decided,
+    has_null_key,
+    net_changes,
+)
+from mergerepl.model.article import PublishedArticle
+from mergerepl.rows.images import (
+    identity_value,
+    image_type,
+    rowguid_of_image,
+    unlike_generated,
+    with_readable,
+)
+from mergerepl.rows.key_bounds import KeyBounds, bound_measures, bounds_found, within_bounds
+from mergerepl.rows.sql import quote
+from triggers.errors import (
+    DuplicateKeyError,
+    FeedGapError,
+    NullKeyError,
+    duplicate_keys,
+    generated_values,
+    other_values,
+)
+from triggers.tracked_rows import Origin, tracked_rows
+from triggers.window import CaptureWindow
+
+log = logging.getLogger(__name__)
+
+_NAMED_KEYS = 5
+
+_BOUND = "bound_"
+
+
+@dataclass(frozen=True)
+class TableReader:
+    """Gives the frames that capture of one article reads.
+
+    Args:
+        feed: The change feed of the window's segments; None where Delta cannot give it (see `feed.read`).
+        rows_at: All rows of a version.
+        keys_at: The identity columns of a version.
+        known: What contents and tombstone know of some rows (a frame of rowguids, how many they are): KNOWN_COLUMNS, None
+            if they know nothing at all.
+    """
+
+    feed: Callable[[], DataFrame | None]
+    rows_at: Callable[[int], DataFrame]
+    keys_at: Callable[[int], DataFrame]
+    known: Callable[[DataFrame, int], DataFrame | None]
+
+
+@dataclass(frozen=True)
+class CapturedRows:
+    """The captured rows of an article (CHANGES columns), readable until `in_memory` is let go."""
+
+    rows: DataFrame
+    in_memory: DataFrame
+    inserts: int
+    updates: int
+    deletes: int
+
+
+def capture(window: CaptureWindow, table: TableReader, origin: Origin) -> CapturedRows | None:
+    """Return what is new in one article; None if nothing is.
+
+    Raises: NullKeyError, DuplicateKeyError naming keys; FeedGapError if neither the feed nor the old version is there;
+        CaptureError if a generated column has values that this session computes otherwise.
+    """
+    net = captured_net(window, table)
+    if net.changes == 0:
+        let_go(net.kept)
+        return None
+    in_memory = net.kept
+    try:
+        known = table.known(net.rows.select(ROWGUID), net.changes)
+        rows = tracked_rows(net.rows, known, window.article, origin).select(*CHANGE_COLUMNS)
+        if known is not None:
+            rows = in_memory = keep_in_memory(rows, now=True)
+            let_go(net.kept)
+    except BaseException:
+        let_go(net.kept)
+        raise
+    return CapturedRows(rows, in_memory, net.inserts, net.changes - net.inserts - net.deletes, net.deletes)
+
+
+@dataclass(frozen=True)
+class NetRows:
+    """Net changes with their rowguids, kept in memory, and how many there are of what kind.
+
+    Of a key that is NULL, or that the feed leaves in doubt, no kind is known. `bounds` are those of the keys that came or
+    went. `gap` is why whole versions were compared; None if the net changes are the feed's.
+    """
+
+    kept: DataFrame
+    rows: DataFrame
+    gap: str | None
+    bounds: KeyBounds
+    changes: int
+    inserts: int
+    deletes: int
+    doubtful: int
+    duplicates: int
+    nulls: int
+    half_updates: int
+
+
+def captured_net(window: CaptureWindow, table: TableReader) -> NetRows:
+    """Return the net changes of a window, settled and checked."""
+    net = _net_rows(window, table)
+    try:
+        settled, duplicates = _settled(window, table, net)
+    except BaseException:
+        let_go(net.kept)
+        raise
+    try:
+        _check_keys(window, settled, duplicates)
+        _check_generated(window, settled)
+    except BaseException:
+        let_go(settled.kept)
+        raise
+    return settled
+
+
+def _net_rows(window: CaptureWindow, table: TableReader) -> NetRows:
+    """Return the net changes by the feed; by the versions around the window where the feed has a gap.
+
+    Raises: FeedGapError.
+    """
+    shape = shape_of(window.article)
+    gap = window.gap
+    if gap is None:
+        try:
+            feed = table.feed()
+            if feed is None:
+                gap = "its feed may hold other values than delta-rs wrote"
+            else:
+                net = _kept(window, net_changes(feed, shape), gap=None)
+                if not net.half_updates:
+                    return net
+                let_go(net.kept)
+                gap = "updates without what the rows were before"
+        except Exception as error:
+            gap = gone_reason(error)
+            if gap is None:
+                raise
+    log.warning("%s: %s; comparing versions instead", window.table, gap)
+    with _gap_if_gone(window, gap):
+        before, after = (
+            table.rows_at(version)
+            for version in (window.from_version_exclusive, window.through_version_inclusive)
+        )
+        return _kept(window, compared_versions(before, after, shape), gap=gap)
+
+
+@contextmanager
+def _gap_if_gone(window: CaptureWindow, gap: str | None = None) -> Iterator[None]:
+    """Raise FeedGapError for what Spark raises if a version is gone; `gap` is why it is needed."""
+    try:
+        yield
+    except Exception as error:
+        reason = gone_reason(error)
+        if reason is None:
+            # A full disk or memory, say: the version is there, and the next run may read it.
+            raise
+        since = window.from_version_exclusive
+        raise FeedGapError.of(window.article.name, window.table, since, gap or reason) from error
+
+
+def shape_of(article: PublishedArticle) -> RowShape:
+    """Return which columns make an article's images and identify its rows."""
+    return RowShape(article.columns, article.identity, article.rowguid_column is not None)
+
+
+def _kept(window: CaptureWindow, changed: DataFrame, *, gap: str | None) -> NetRows:
+    """Keep net changes in memory and count them, in one job."""
+    article, shape = window.article, shape_of(window.article)
+    image = image_type(changed, AFTER)
+    guid = rowguid_of_image(AFTER, image, shape.identity_fields, existing=shape.is_guid)
+    kept = keep_in_memory(changed.select(guid.alias(ROWGUID), "*"))
+    try:
+        found = kept.agg(*_counted(article, image)).collect()[0].asDict()
+    except BaseException:
+        let_go(kept)
+        raise
+    number = {name: int(value or 0) for name, value in found.items() if not name.startswith(_BOUND)}
+    rows = kept.where(counts(image)) if number["idle"] else kept
+    if number["nulls"] and window.is_late:
+        rows = rows.where(~has_null_key(shape))
+    del number["idle"]
+    return NetRows(kept, rows, gap, bounds_found(article, found, prefix=_BOUND), **number)
+
+
+@made_once
+def _counted(article: PublishedArticle, image: StructType) -> tuple[Column, ...]:
+    is_null = has_null_key(shape_of(article))
+    is_counted = counts(image) & ~is_null
+
+    def count(condition: Column) -> Column:
+        return F.count_if(F.coalesce(condition, F.lit(False)))
+
+    def came_or_went(field: str) -> Column:
+        """Return a field of the rows that `_rows_in_table` looks up, NULL for others."""
+        return F.when(is_counted & _came_or_went(), F.col(f"{AFTER}.{field}"))
+
+    return (
+        count(is_counted).alias("changes"),
+        count(is_counted & _is_insert()).alias("inserts"),
+        count(is_counted & ~F.col(EXISTS)).alias("deletes"),
+        count(F.col(DOUBTFUL)).alias("doubtful"),
+        count(is_counted & F.col(DUPLICATED)).alias("duplicates"),
+        count(is_null).alias("nulls"),
+        count(~counts(image)).alias("idle"),
+        F.sum(HALF_UPDATES).alias("half_updates"),
+        *(
+            measure.alias(name)
+            for name, measure in bound_measures(article, came_or_went, prefix=_BOUND).items()
+        ),
+    )
+
+
+def _is_insert() -> Column:
+    return F.col(EXISTS) & ~F.col(EXISTED)
+
+
+def _came_or_went() -> Column:
+    return (_is_insert() | ~F.col(EXISTS)) & ~F.col(DOUBTFUL)
+
+
+def _settled(window: CaptureWindow, table: TableReader, net: NetRows) -> tuple[NetRows, list[str]]:
+    """Return net changes without doubtful keys, and some keys that several rows have.
+
+    The feed alone says neither that an inserted key had a row already nor which of a key's rows was deleted. So the keys
+    that came or went are looked up in the table; keys in doubt are decided by the versions before and after the changes.
+    Where whole versions were compared, the rows of each key have been counted.
+
+    Raises: FeedGapError.
+    """
+    if net.gap is not None:
+        return net, []
+    with _gap_if_gone(window):
+        duplicates, is_left = _rows_in_table(window, table, net)
+        if not (net.doubtful or is_left):
+            return net, duplicates
+        # One of several rows of a key went. Nobody does that often: all deletes may be looked up.
+        is_doubtful = F.col(DOUBTFUL) | (~F.col(EXISTS) if is_left else F.lit(False))
+        before, after = (
+            table.rows_at(version) for version in (window.first_change - 1, window.through_version_inclusive)
+        )
+        in_doubt = net.rows.withColumn(DOUBTFUL, is_doubtful)
+        settled = _kept(window, decided(in_doubt, before, after, shape_of(window.article)), gap=None)
+        let_go(net.kept)
+        return settled, duplicates
+
+
+def _rows_in_table(window: CaptureWindow, table: TableReader, net: NetRows) -> tuple[list[str], bool]:
+    """Return some inserted keys that have several rows in the table, and whether a deleted key still has one."""
+    article = window.article
+    if net.inserts + net.deletes == 0:
+        return [], False
+    existing = article.rowguid_column is not None
+    # Names of our own: a column of the user's may have any name that is used on the way.
+    keys = [f"k{i}" for i, _ in enumerate(article.identity)]
+
+    def keyed(columns: Sequence[str]) -> list[Column]:
+        values = [identity_value(F.col(column), existing=existing) for column in columns]
+        return [value.alias(key) for key, value in zip(keys, values, strict=True)]
+
+    # An inserted key may have one row; a deleted one, whose AFTER is the row that was there, none.
+    came_or_went = net.rows.where(_came_or_went()).select(
+        *keyed([f"{AFTER}.{field}" for field in article.identity_fields]),
+        F.col(EXISTS).cast("int").alias("most"),
+    )
+    rows = table.keys_at(window.through_version_inclusive).where(within_bounds(article, net.bounds))
+    looked_up = broadcast_if_few(came_or_went, net.inserts + net.deletes)
+    there = rows.select(*keyed([quote(name) for name in article.identity])).join(looked_up, on=keys)
+    by_key = there.groupBy(*keys, "most").agg(F.count(F.lit(1)).alias("rows"))
+    several = by_key.where(F.col("rows") > F.col("most")).orderBy("most").limit(_NAMED_KEYS)
+    found = with_readable(several, keys).collect()
+    duplicates = [_key_text([row[key] for key in keys], article) for row in found if row["most"]]
+    return duplicates, any(not row["most"] for row in found)
+
+
+def _check_keys(window: CaptureWindow, net: NetRows, duplicates: Sequence[str]) -> None:
+    """Refuse keys that are NULL or that several rows have; a late window's rows are there to stay: they are logged.
+
+    Raises: NullKeyError, DuplicateKeyError.
+    """
+    article = window.article
+    if net.nulls and not window.is_late:
+        raise NullKeyError.of(article.name, window.table, article.identity, net.nulls)
+    if net.nulls:
+        log.warning("%s: rows with NULL in their key are not replicated", window.table)
+    named = list(duplicates)
+    if net.duplicates:
+        named += _keys_of(net.rows.where(DUPLICATED), article)
+    named = list(dict.fromkeys(named))[:_NAMED_KEYS]
+    if named and window.is_late:
+        log.warning(
+            "%s They came in during the session; one of them is replicated. Remove the others.",
+            duplicate_keys(article.name, window.table, article.identity, named),
+        )
+    elif named:
+        raise DuplicateKeyError.of(article.name, window.table, article.identity, named)
+
+
+def _keys_of(rows: DataFrame, article: PublishedArticle) -> list[str]:
+    fields = article.identity_fields
+    keys = rows.select(
+        *(F.coalesce(f"{AFTER}.{field}", f"{BEFORE}.{field}").alias(field) for field in fields)
+    )
+    return [_key_text(row, article) for row in with_readable(keys.limit(_NAMED_KEYS), keys.columns).collect()]
+
+
+def _key_text(values: Sequence[object], article: PublishedArticle) -> str:
+    return ", ".join(f"{name}={value}" for name, value in zip(article.identity, values, strict=True))
+
+
+def _check_generated(window: CaptureWindow, net: NetRows) -> None:
+    """Refuse values of generated columns that this session computes otherwise; a late window's are logged.
+
+    Each replica computes them itself, so they would differ. What a time falls on (its date, its hour) is another thing in
+    each time zone.
+
+    Raises: CaptureError.
+    """
+    if not window.generated_columns or not net.changes:
+        return
+    article = window.article
+    rows = net.rows.where(EXISTS).select(
+        *(
+            F.col(f"{AFTER}.{field}").alias(name)
+            for name, field in zip(article.columns, article.fields, strict=True)
+        )
+    )
+    measures = [F.count_if(differs) for differs in unlike_generated(window.generated_columns).values()]
+    others = dict(zip(window.generated_columns, rows.agg(*measures).collect()[0], strict=True))
+    name = next((name for name, count in others.items() if count), None)
+    if name is None:
+        return
+    found = other_values(
+        article.name,
+        window.table,
+        rows=others[name],
+        column=name,
+        expression=window.generated_columns[name],
+        zone=str(rows.sparkSession.conf.get("spark.sql.session.timeZone")),
+    )
+    if window.is_late:
+        log.warning(
+            "%s They came in during the session. Delete and insert them again in such a session.", found
+        )
+        return
+    raise generated_values(article.name, window.table, name, found)

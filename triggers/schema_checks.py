@@ -1,0 +1,210 @@
+"""What merge replication refuses of a published table: another table at its path, an older copy, other columns.
+
+Pure on the facts of a feed window; the texts are in `triggers.errors`.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mergerepl.delta.types import Field, bare, ddl_of, padded_types
+from mergerepl.model.article import PublishedArticle
+from triggers.errors import (
+    column_lost,
+    columns_changed,
+    foreign_files,
+    older_copy,
+    removed_nothing,
+    replaced_table,
+    table_gone,
+)
+
+if TYPE_CHECKING:
+    from mergerepl.delta.metadata import TableMetadata
+    from mergerepl.feed.window import FeedWindow
+
+
+@dataclass(frozen=True)
+class ArticleTable:
+    """An article's table at one replica."""
+
+    article: PublishedArticle
+    root: Path
+    replid: str
+    is_publisher: bool
+
+    @property
+    def path(self) -> Path:
+        """Where the table is."""
+        return self.root / self.article.table
+
+
+def check_captured_table(at: ArticleTable, window: "FeedWindow", *, is_late: bool = False) -> None:
+    """Check that an article's table is the one that was captured, whatever was written to it since.
+
+    `is_late`: after a session's MERGE, whatever its id is by then.
+
+    Raises: CaptureError if it is gone, another table or an older copy; StoreError if its log cannot be read.
+    """
+    name, path, captured = at.article.name, at.path, window.position.version
+    if window.head_version is None:
+        raise table_gone(name, path, at.root, is_publisher=at.is_publisher)
+    if window.is_older:
+        what = f"is at version {window.head_version}, but version {captured} was captured already"
+        raise older_copy(name, path, at.root, what)
+    if window.is_unchanged:
+        return
+    if not is_late and window.table.metadata.table_id != window.position.table_id:
+        raise replaced_table(name, path, at.root)
+    if window.is_another_commit:
+        what = f"has another commit as version {captured} than the one captured"
+        raise older_copy(name, path, at.root, what)
+
+
+def check_columns(at: ArticleTable, window: "FeedWindow") -> None:
+    """Check that the table's columns are the published ones at its head.
+
+    Raises: SchemaMismatchError.
+    """
+    stated = [] if window.is_truncated else window.metadata_commits
+    problem = schema_problem(at.article, window.table.metadata, window.before if stated else None)
+    if problem is not None:
+        where = f"version {stated[-1].version}, {stated[-1].operation}" if stated else "an earlier version"
+        raise columns_changed(at.article.name, at.root, problem, where)
+
+
+def columns_gap(article: PublishedArticle, window: "FeedWindow", changes: Collection[int]) -> str | None:
+    """Return why the feed does not have these versions' changes though the columns are the published ones at its end.
+
+    They were others in between. Or the partitioning was: of files written under the old one the feed does not have these
+    columns' values.
+    """
+    stated = window.metadata_commits
+    if not stated:
+        return None
+    before = window.before
+    passed = [commit.metadata for commit in stated if commit.metadata is not None]
+    if any(schema_problem(article, metadata, before) for metadata in passed):
+        return "its columns were changed in between"
+    if before is not None and any(each.partition_columns != before.partition_columns for each in passed):
+        return "its partitioning was changed"
+    if before is None and any(commit.version in changes for commit in stated):
+        # Of rows that such a commit took away the feed may lack values, even of the key: they would stay elsewhere.
+        return "its partitioning may have been changed"
+    return None
+
+
+def check_files(at: ArticleTable, window: "FeedWindow") -> None:
+    """Check that no file outside the table's folder became part of it.
+
+    Publishing refuses them as well: their owner may remove them, and a log may name any file at all.
+
+    Raises: CaptureError.
+    """
+    foreign = next(iter(window.standing_foreign_files.items()), None)
+    if foreign is not None:
+        file, commit = foreign
+        raise foreign_files(
+            at.article.name, at.path, at.root, file=file, version=commit.version, operation=commit.operation
+        )
+
+
+def check_removals(at: ArticleTable, window: "FeedWindow") -> None:
+    """Check that no commit removed a file by another name than the log knows it by.
+
+    Raises: CaptureError.
+    """
+    standing = next(iter(window.unmatched_removals.standing), None)
+    if standing is not None:
+        commit = standing.commit
+        raise removed_nothing(
+            at.article.name,
+            at.path,
+            at.root,
+            removed=standing.removed,
+            meant=standing.meant,
+            version=commit.version,
+            operation=commit.operation,
+            engine=commit.engine,
+        )
+
+
+def files_gap(window: "FeedWindow") -> str | None:
+    """Return that files elsewhere were part of the table and left it: the feed needs them. None if there were none."""
+    has_passed = any(commit.foreign_added for commit in window.commits)
+    return "files outside the table's folder were part of it for a while" if has_passed else None
+
+
+def require_columns(article: PublishedArticle, table: Path, present: Collection[str]) -> None:
+    """Check that a table has the published columns, for commands that would read them.
+
+    Raises: SchemaMismatchError naming one that it lacks.
+    """
+    lost = next((name for name in article.columns if name not in present), None)
+    if lost is not None:
+        raise column_lost(article.name, table, lost)
+
+
+def schema_problem(
+    article: PublishedArticle, metadata: "TableMetadata", before: "TableMetadata | None"
+) -> str | None:
+    """Return how a table's columns differ from the published ones, or None.
+
+    `before` is the table as it was captured, if that is known: what it says of NULL and of padded texts counts.
+    """
+    present = {column["name"]: column for column in metadata.fields}
+    for name, type_ in zip(article.columns, article.types, strict=True):
+        if name not in present:
+            return f"published column '{name}' was dropped or renamed"
+        stored = ddl_of(present[name]["type"])
+        if stored != type_:
+            return f"published column '{name}' changed its type from {type_} to {stored}"
+    for name, text in article.generated:
+        if metadata.generated_columns.get(name) != text:
+            # Each replica computes these values: one that received them would differ.
+            return f"published column '{name}' is not generated as ({text}) any more"
+    known = dict(article.generated)
+    for name in article.columns:
+        if name in metadata.generated_columns and name not in known:
+            return f"published column '{name}' became generated as ({metadata.generated_columns[name]})"
+        if any(key.startswith("delta.identity.") for key in present[name]["metadata"]):
+            return f"published column '{name}' became an identity column"
+    added = [name for name in present if name not in article.columns]
+    if added and not article.vertical:
+        return f"column '{added[0]}' was added"
+    if before is None:
+        return None
+    return _type_problem(article, present, before) or _null_problem(article, present, before)
+
+
+def _null_problem(
+    article: PublishedArticle, present: Mapping[str, Field], before: "TableMetadata"
+) -> str | None:
+    """Return which column takes NULL and did not, or the other way round, or None."""
+    took_null = {column["name"]: column["nullable"] for column in before.fields}
+    for name, column in present.items():
+        # A column that is not published may take NULL again: nobody else has it.
+        is_news = name in article.columns or not column["nullable"]
+        if is_news and took_null.get(name, column["nullable"]) != column["nullable"]:
+            return f"column '{name}' " + (
+                "is not NOT NULL any more" if column["nullable"] else "became NOT NULL"
+            )
+    return None
+
+
+def _type_problem(
+    article: PublishedArticle, present: Mapping[str, Field], before: "TableMetadata"
+) -> str | None:
+    """Return what of the published columns is not as it was, though their types have the same names, or None."""
+    known = {column["name"]: column for column in before.fields}
+    for name in article.columns:
+        was, is_ = known.get(name), present[name]
+        if was is None:
+            continue
+        if padded_types(was) != padded_types(is_):
+            # One side's texts would be padded and the other's not: equal keys would differ.
+            return f"published column '{name}' is a char(n) that it was not, or is not the one that it was"
+        if ddl_of(was["type"]) == ddl_of(is_["type"]) and bare(was["type"]) != bare(is_["type"]):
+            return f"a part of published column '{name}' became NOT NULL, or is not NOT NULL any more"
+    return None

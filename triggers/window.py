@@ -1,0 +1,112 @@
+"""What merge capture is to read of an article's table: the facts of a feed window, as merge replication sees them.
+
+Merge session step: before capture. It reads no table.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mergerepl.delta.marks import APPLY, is_own_of_merge
+from mergerepl.model.article import PublishedArticle
+from triggers.schema_checks import (
+    ArticleTable,
+    check_captured_table,
+    check_columns,
+    check_files,
+    check_removals,
+    columns_gap,
+    files_gap,
+)
+
+if TYPE_CHECKING:
+    from mergerepl.delta.log import Commit
+    from mergerepl.feed.window import FeedWindow, Segment
+
+
+@dataclass(frozen=True)
+class CaptureWindow:
+    """The versions of one article's table that are not captured yet.
+
+    `gap` says why the feed cannot be used, `generated_columns` which published columns Delta computes, and how,
+    `timestamp_partitions` what only a session in UTC may read. A late window lies before a MERGE of ours that is done.
+    """
+
+    article: PublishedArticle
+    table: Path
+    from_version_exclusive: int
+    through_version_inclusive: int
+    user_commits: "tuple[Commit, ...]" = ()
+    segments: "tuple[Segment, ...]" = ()
+    gap: str | None = None
+    is_late: bool = False
+    generated_columns: Mapping[str, str] = field(default_factory=dict)
+    timestamp_partitions: tuple[str, ...] = ()
+
+    @property
+    def has_changes(self) -> bool:
+        """True when a user changed rows in these versions."""
+        return bool(self.user_commits) or self.gap is not None
+
+    @property
+    def first_change(self) -> int:
+        """The version of the first commit that changed rows; the first one at all where commits are not known."""
+        return self.user_commits[0].version if self.user_commits else self.from_version_exclusive + 1
+
+
+def capture_window(at: ArticleTable, window: "FeedWindow", *, is_late: bool = False) -> CaptureWindow:
+    """Return what to capture of an article's table.
+
+    The users' commits of a late window cannot be refused any more. What an ordinary window refuses about columns is left
+    to the next ordinary one; about keys, capture logs a warning.
+
+    Raises: CaptureError if the table went back, was re-created or is gone, or has files elsewhere; SchemaMismatchError if
+        its published columns are others at the window's end; StoreError if a commit of the window is damaged.
+    """
+    check_captured_table(at, window, is_late=is_late)
+    article, through = at.article, window.through_version_inclusive
+    whole = CaptureWindow(article, at.path, window.from_version_exclusive, through)
+    if through == window.from_version_exclusive and (is_late or window.is_unchanged):
+        return whole
+    if window.unreadable is not None and not window.is_truncated:
+        raise window.unreadable
+    if not is_late:
+        check_columns(at, window)
+    metadata = window.table.metadata
+    changes = [] if window.is_truncated else user_changes(window, at.replid, is_late=is_late)
+    gap = None
+    if not window.is_truncated:
+        if not is_late:
+            check_files(at, window)
+            check_removals(at, window)
+        gap = columns_gap(article, window, {commit.version for commit in changes})
+        gap = gap or (None if is_late else files_gap(window)) or window.unmatched_removals.gap
+    gap = gap or window.gap(changes)
+    return CaptureWindow(
+        article,
+        at.path,
+        window.from_version_exclusive,
+        through,
+        tuple(changes),
+        () if gap is not None else window.segments(changes),
+        gap,
+        is_late,
+        {name: text for name, text in metadata.generated_columns.items() if name in article.columns},
+        metadata.timestamp_partitions,
+    )
+
+
+def user_changes(window: "FeedWindow", replid: str, *, is_late: bool) -> "list[Commit]":
+    """Return the commits that are changes by users to merge replication, whoever else marked them.
+
+    A session that does its part moves the captured version beyond its MERGEs. What is left of a session that was given up
+    before that is in no metadata: it counts as if users had written it.
+    """
+    is_own = partial(is_own_of_merge, replid=replid)
+
+    def is_left_out(commit: "Commit") -> bool:
+        return is_own(commit.mark) and (is_late or commit.kind != APPLY)
+
+    return [commit for commit in window.commits if commit.data_change and not is_left_out(commit)]
