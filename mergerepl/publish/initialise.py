@@ -71,12 +71,7 @@ def initialise(
         failpoint("initialise.after_article")
     nicknames = [article.nickname for article in articles]
     give_metadata(
-        work,
-        publisher,
-        nicknames,
-        root,
-        row.replnickname,
-        initialise_mark(subid, "metadata", row.replid),
+        work, publisher, nicknames, root, row.replnickname, initialise_mark(subid, "metadata", row.replid)
     )
     note_captured(root, tables)
     failpoint("initialise.after_captured")

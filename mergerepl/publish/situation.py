@@ -322,9 +322,10 @@ def _check_in_step(situation: Situation) -> None:
         if not state.subscriptions:
             raise no_subscriptions(state.root)
         replica, info = Replica(state.root), state.info
+        is_publisher = state is situation.publisher
         for row in state.articles_of(situation.work.pubid):
             article = row.published(situation.work.publication.name)
-            at = ArticleTable(article, replica.root, info.replid, replica.publishes(article.pubid))
+            at = ArticleTable(article, replica.root, info.replid, is_publisher)
             window = feed_window(at.path, captured_position(replica, article, info))
             if situation.is_subscribed or window.head_version is None:
                 check_captured_table(at, window)

@@ -15,7 +15,7 @@ from tests.bad_inputs.network import commit
 
 from mergerepl.delta import merge
 from mergerepl.delta.log import head_version
-from mergerepl.delta.table_facts import read_table_facts
+from mergerepl.delta.table import open_table
 from mergerepl.delta.types import has_not_null_parts, invariants
 from mergerepl.publish.declared_rules import declared_rules
 from mergerepl.rows.not_null import as_declared, holds_inside, is_declared_inside
@@ -120,7 +120,7 @@ def test_invariants_are_rules_also_inside_of_structs(spark: SparkSession, tmp_pa
     assert invariants(fields) == {"v": "v > 0", "s.b": "s.b < 9"}
     rows = pa.table({"id": [1], "v": pa.array([1], pa.int32()), "s": pa.array([{"b": 1}])})
     write_deltalake(tmp_path, rows)
-    facts = read_table_facts(tmp_path)
+    facts = open_table(tmp_path)
     metadata = {
         "id": facts.metadata.table_id,
         "format": {"provider": "parquet", "options": {}},
@@ -129,7 +129,7 @@ def test_invariants_are_rules_also_inside_of_structs(spark: SparkSession, tmp_pa
         "configuration": facts.properties,
     }
     commit(tmp_path, {"commitInfo": {"operation": "SET"}}, {"metaData": metadata})
-    rules = declared_rules(read_table_facts(tmp_path), ["id", "v", "s"])
+    rules = declared_rules(open_table(tmp_path), ["id", "v", "s"])
     assert list(rules) == ["invariant of column 'v' (v > 0)", "invariant of column 's.b' (s.b < 9)"]
     schema = "id bigint, v int, s struct<b:int>"
     values = spark.createDataFrame(
