@@ -11,7 +11,6 @@ from deltalake import write_deltalake
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
-from tests.bad_inputs.network import commit
 
 from mergerepl.delta import merge
 from mergerepl.delta.log import head_version
@@ -19,6 +18,7 @@ from mergerepl.delta.table import open_table
 from mergerepl.delta.types import has_not_null_parts, invariants
 from mergerepl.publish.declared_rules import declared_rules
 from mergerepl.rows.not_null import as_declared, holds_inside, is_declared_inside
+from tests.networks import commit
 from tests.spark.publishing import article
 
 pytestmark = pytest.mark.spark
