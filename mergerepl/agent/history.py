@@ -46,6 +46,8 @@ def summary(result: SessionResult) -> str:
     ]
     if result.late_changes:
         parts.append(f"{result.late_changes} changes captured late")
+    if result.refused:
+        parts.append(f"left out: {', '.join(result.refused)}")
     if result.recovered:
         parts.append("rolled forward")
     return "; ".join(parts)

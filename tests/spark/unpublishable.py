@@ -131,6 +131,11 @@ TABLES: dict[str, tuple[Callable[[Hub], None], Article, str]] = {
         orders(columns=("id",)),
         r"'_Commit_Version'.*whether the column is published or not\. Rename the column\.$",
     ),
+    "a column of the MERGE that is left out": (
+        with_fields(ID, column("_Row_Dropped_", "long")),
+        orders(columns=("id",)),
+        r"'_Row_Dropped_'.*that Delta's MERGE needs for itself.*Rename the column\.$",
+    ),
     "a column of the conflict table": (
         with_fields(ID, column("modifieddate", "date")),
         orders(),

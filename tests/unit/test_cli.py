@@ -217,6 +217,44 @@ def test_sync_passes_its_options_on(api, hq):
     assert api.calls == [("sync", (str(hq),), options)]
 
 
+def test_a_session_that_is_given_up_says_where_its_rows_are_and_what_to_do(api, hq):
+    given_up = results.GivenUp(
+        "4f0c-1", "/hq/_mergerepl/unsent/4f0c-1", "No column v.", "Run `mergerepl sync`."
+    )
+    session = results.SessionResult("sales", "/north", "given_up", given_up=given_up)
+    api.answers["sync"] = results.SyncResult("sales", (session,))
+    shown = run("sync", "hq", "--give-up", "4f0c")
+    assert shown.exit_code == 0
+    assert api.calls[0][2]["give_up"] == "4f0c"
+    assert shown.stdout.splitlines() == [
+        "Session 4f0c-1 is given up.",
+        "It could not be finished: No column v.",
+        "What it had staged is kept in '/hq/_mergerepl/unsent/4f0c-1'.",
+        "Run `mergerepl sync`.",
+    ]
+    assert run("sync", "hq", "--give-up", "4f0c", "--interval", "5m").exit_code == 2
+
+
+def test_an_article_that_is_left_out_is_named_and_the_exit_code_is_1(api, hq):
+    error = errors.RefusedArticlesError(
+        ["x", "y"], [errors.ApplyError("X is bad."), errors.CaptureError("Y is gone.")]
+    )
+    session = results.SessionResult(
+        "sales", "/north", "succeeded", refused=("x", "y"), error=error.details(), duration_s=1.0
+    )
+    api.answers["sync"] = results.SyncResult("sales", (session,))
+    shown = run("sync", "hq")
+    assert shown.exit_code == 1
+    assert (
+        "/north: synchronized, uploaded 0, downloaded 0, but for x, y (1.0 s)."
+        in shown.stdout
+    )
+    assert "X is bad.\nY is gone." in shown.stderr
+    told = json.loads(run("sync", "hq", "--json").stdout)["sessions"][0]
+    assert told["refused"] == ["x", "y"]
+    assert [each["message"] for each in told["error"]["articles"]] == ["X is bad.", "Y is gone."]
+
+
 def test_sync_takes_files_and_replicas(api, hq):
     api.answers["sync"] = results.SyncResult("sales", (IDLE,))
     run("sync", "sales.yml")

@@ -1,0 +1,226 @@
+"""A staged session that cannot be finished: it is named, ended by a command, and what it did and kept is nobody's loss."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+import mergerepl
+from mergerepl.errors import (
+    ApplyError,
+    ConfigurationError,
+    EnumerationError,
+    StoreError,
+    UnfinishedSessionError,
+)
+from mergerepl.publish.table_facts import read_table_facts
+from tests.bad_inputs.network import commit
+from tests.faults.test_given_up import edit
+from tests.faults.test_interrupted import NORTH, die
+from tests.faults.test_late_commits import row
+from tests.properties.engine_network import EngineNetwork, Setting
+from tests.properties.reference import Subscriber
+
+SOUTH = Subscriber("south", "server", 80.0)
+CHECK = "delta.constraints.refuses"
+
+
+@pytest.fixture
+def engine(spark: SparkSession, replica_dir: Path) -> EngineNetwork:
+    """Three replicas of six rows."""
+    return EngineNetwork(
+        spark, replica_dir, Setting((NORTH, SOUTH)), {f"k{n}": row("a", "b") for n in range(6)}
+    )
+
+
+def restate(table: Path, check: str | None) -> None:
+    """Give a table a CHECK constraint, as another engine may at any time, or take it away."""
+    facts = read_table_facts(table)
+    properties = {name: text for name, text in facts.properties.items() if name != CHECK}
+    metadata = {
+        "id": facts.metadata.table_id,
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": facts.metadata.schema_json,
+        "partitionColumns": list(facts.metadata.partition_columns),
+        "configuration": {**properties, **({CHECK: check} if check else {})},
+    }
+    protocol = {"minReaderVersion": 1, "minWriterVersion": 4}
+    commit(
+        table, {"commitInfo": {"operation": "ADD CONSTRAINT"}}, {"protocol": protocol}, {"metaData": metadata}
+    )
+
+
+def stick(engine: EngineNetwork, monkeypatch: pytest.MonkeyPatch, replica: str) -> str:
+    """Stage a session that one side's table takes no more. Returns its id; the other side has done its part after a try."""
+    edit(engine)
+    die(engine, monkeypatch, "stage.after_manifest")
+    restate(engine.path(replica) / "t", "a <> 'north'" if replica == "hub" else "a <> 'hub'")
+    (staged,) = (engine.path("hub") / "_mergerepl" / "staging").iterdir()
+    with pytest.raises(UnfinishedSessionError, match=rf"--give-up {staged.name}") as told:
+        engine.sync("north")
+    assert told.value.details()["session"] == staged.name
+    return staged.name
+
+
+def give_up(engine: EngineNetwork, session: str) -> mergerepl.SessionResult:
+    return mergerepl.sync(engine.path("hub"), give_up=session).sessions[0]
+
+
+def check_kept(engine: EngineNetwork, session: str) -> None:
+    """All that the session had staged is there, and no session is."""
+    kept = engine.path("hub") / "_mergerepl" / "unsent" / session
+    rows = [
+        each for folder in kept.iterdir() if folder.is_dir() for each in pq.read_table(folder).to_pylist()
+    ]
+    lost = {each["loser"]["row"]["c1"] for each in rows if each["loser"] is not None and each["loser"]["row"]}
+    assert "north" in lost
+    for name in engine.names:
+        staging = engine.path(name) / "_mergerepl" / "staging"
+        assert not staging.exists() or not list(staging.iterdir())
+
+
+def check_all_there(engine: EngineNetwork) -> None:
+    """After two rounds all replicas are the same, and every value that anybody wrote is in them or logged."""
+    for _ in range(2):
+        for name in engine.names[1:]:
+            engine.sync(name)
+    rows = engine.rows("hub")
+    assert rows == engine.rows("north") == engine.rows("south")
+    kept = {(key, values[0]) for key, values in rows.items()}
+    kept |= {(key, lost[0]) for key, *_, lost in engine.conflicts() if lost is not None}
+    assert {("k0", "hub"), ("k1", "hub"), ("k1", "north"), ("k2", "north"), ("k4", "hub")} <= kept
+    assert "k3" not in rows
+    for name in engine.names[1:]:
+        assert engine.sync(name).status == "nothing_to_do"
+
+
+@pytest.mark.parametrize("replica", ["hub", pytest.param("north", marks=pytest.mark.slow)])
+def test_inv_06_a_session_that_one_side_does_not_take_is_given_up_and_the_next_one_brings_all(
+    engine: EngineNetwork, monkeypatch: pytest.MonkeyPatch, replica: str
+) -> None:
+    """The other side has carried it out: where that is the subscriber, it holds resolutions that are the publisher's."""
+    session = stick(engine, monkeypatch, replica)
+    done = give_up(engine, session[:8])
+    assert (done.status, done.is_failed) == ("given_up", False)
+    assert done.given_up is not None
+    assert (done.given_up.session, Path(done.given_up.kept).name) == (session, session)
+    assert "refuses" in done.given_up.reason
+    assert "mergerepl sync" in done.given_up.next_step
+    check_kept(engine, session)
+    with pytest.raises(ApplyError, match="CHECK constraint 'refuses'"):
+        engine.sync("north")
+    assert not list((engine.path("hub") / "_mergerepl" / "staging").iterdir())
+    restate(engine.path(replica) / "t", None)
+    check_all_there(engine)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("away", [False, True])
+def test_a_session_that_the_publisher_does_not_take_keeps_nobody_else_from_it(
+    engine: EngineNetwork, monkeypatch: pytest.MonkeyPatch, away: bool
+) -> None:
+    session = stick(engine, monkeypatch, "hub")
+    if away:
+        shutil.move(engine.path("north"), engine.folder / "away")
+    engine.write("south", {"k5": row("south", "b")})
+    result = engine.sync("south")
+    assert (result.status, result.upload.updates) == ("succeeded", 1)
+    if away:
+        shutil.move(engine.folder / "away", engine.path("north"))
+    restate(engine.path("hub") / "t", None)
+    check_all_there(engine)
+    check_kept(engine, session)
+    assert engine.rows("north")["k5"][0] == "south"
+
+
+@pytest.mark.slow
+def test_a_session_that_its_subscriber_does_not_take_keeps_nobody_else_from_the_publisher(
+    engine: EngineNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stick(engine, monkeypatch, "north")
+    engine.write("south", {"k5": row("south", "b")})
+    result = mergerepl.sync(engine.path("hub"))
+    assert {Path(each.subscriber).name: each.status for each in result.sessions} == {
+        "north": "failed",
+        "south": "succeeded",
+    }
+    assert engine.rows("south")["k2"] == engine.rows("hub")["k2"] == ["north", "b", None]
+    restate(engine.path("north") / "t", None)
+    check_all_there(engine)
+
+
+def lost_manifest(engine: EngineNetwork, session: str) -> None:
+    (engine.path("hub") / "_mergerepl" / "staging" / session / "manifest.json").write_text(
+        "{", encoding="utf-8"
+    )
+
+
+def lost_log(engine: EngineNetwork, session: str) -> None:
+    for text in ("later", "last"):
+        engine.write("hub", {"k5": row(text, "b")})
+    table = engine.path("hub") / "t"
+    DeltaTable(str(table)).create_checkpoint()
+    for log in sorted((table / "_delta_log").glob("*.json"))[:-1]:
+        log.unlink()
+
+
+def lost_rows(engine: EngineNetwork, session: str) -> None:
+    for file in (engine.path("hub") / "_mergerepl" / "staging" / session).rglob("*.parquet"):
+        file.unlink()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("lose", "error"),
+    [(lost_manifest, StoreError), (lost_log, EnumerationError), (lost_rows, UnfinishedSessionError)],
+)
+def test_a_session_that_lost_what_it_needs_is_given_up(
+    engine: EngineNetwork,
+    monkeypatch: pytest.MonkeyPatch,
+    lose: Callable[[EngineNetwork, str], None],
+    error: type[mergerepl.MergeReplError],
+) -> None:
+    edit(engine)
+    die(engine, monkeypatch, "stage.after_manifest")
+    (staged,) = (engine.path("hub") / "_mergerepl" / "staging").iterdir()
+    lose(engine, staged.name)
+    with pytest.raises(error, match=rf"--give-up {staged.name}"):
+        engine.sync("north")
+    assert give_up(engine, staged.name).status == "given_up"
+    check_all_there(engine)
+
+
+@pytest.mark.slow
+def test_a_session_that_can_be_finished_is_finished(
+    engine: EngineNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edit(engine)
+    die(engine, monkeypatch, "publisher.after_merge")
+    (staged,) = (engine.path("hub") / "_mergerepl" / "staging").iterdir()
+    with pytest.raises(ConfigurationError, match=f"Sessions staged there: {staged.name}"):
+        give_up(engine, "0-0")
+    done = give_up(engine, staged.name)
+    assert (done.status, done.recovered, done.given_up) == ("succeeded", 1, None)
+    assert not (engine.path("hub") / "_mergerepl" / "unsent").exists()
+    check_all_there(engine)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("point", ["give_up.before_move", "give_up.after_move"])
+def test_a_give_up_that_dies_is_done_by_the_next(
+    engine: EngineNetwork, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    session = stick(engine, monkeypatch, "hub")
+    with monkeypatch.context() as context:
+        context.setenv("MERGEREPL_FAILPOINT", f"{point}=raise")
+        with pytest.raises(Exception, match=point):
+            give_up(engine, session)
+    if point == "give_up.before_move":
+        give_up(engine, session)
+    restate(engine.path("hub") / "t", None)
+    check_all_there(engine)
+    check_kept(engine, session)
