@@ -169,7 +169,7 @@ def staged_changeset(
             committing = pool.submit(committed_sides, spark, sides)
             staged, refused = stage_articles(spark, will_be, plan, numbers, folder, progress)
         sides = without(committing.result(), refused)
-        if refused and not staged:
+        if sides[PUBLISHER].left_out and not staged:
             shutil.rmtree(folder, ignore_errors=True)
             return None, refused
         plan = plan.of_articles(sides[PUBLISHER].articles)
