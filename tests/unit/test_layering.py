@@ -103,6 +103,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "mergerepl.publish": BASE | PHASES | {"mergerepl.apply", "mergerepl.monitoring", "mergerepl.snapshot"},
     "mergerepl.snapshot": BASE | PHASES | {"mergerepl.publish"},
     "mergerepl.agent": BASE | PHASES | FEATURES,
+    # Other replication products stand on the base alone.
+    "mergerepl.compact": BASE,
     "mergerepl.api": BASE | FEATURES | {"mergerepl.agent", "mergerepl.config"},
     "mergerepl.doctor": BASE | {"mergerepl.engine"},
     "mergerepl.demo": BASE | {"mergerepl", "mergerepl.api", "mergerepl.config"},
@@ -140,6 +142,7 @@ MUST_NOT_IMPORT: dict[str, set[str]] = {
         FEATURES
         | {
             "mergerepl.agent",
+"mergerepl.compact",
             "mergerepl.delta",
             "mergerepl.feed",
             "mergerepl.lineage",

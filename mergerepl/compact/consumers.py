@@ -1,0 +1,212 @@
+"""Consumers: who enumerates windows, up to where each has acknowledged, and that none is served with gaps."""
+
+import base64
+import json
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from mergerepl.compact import counters
+from mergerepl.compact.adopt import adopt_or_refuse
+from mergerepl.compact.database import (
+    Database,
+    commit_before,
+    commits_from,
+    last_commit,
+    tracked_table,
+    tracked_tables,
+)
+from mergerepl.compact.errors import ConsumerBehindError, TrackingError
+from mergerepl.compact.foreign import unadopted
+from mergerepl.compact.session import Session
+from mergerepl.compact.sweep import has_work, sweep
+from mergerepl.compact.windows import Window, WindowState, require_fresh
+from mergerepl.failpoints import failpoint
+from mergerepl.model.tracking import Anchors, CommittedTransaction, ConsumerState
+from mergerepl.systables.compact import COMMIT_SEQUENCE, CONSUMERS
+
+log = logging.getLogger(__name__)
+
+Enumeration = Literal["exact", "documented"]
+Start = Literal["beginning", "now"]
+
+
+def consumer_states(database: Database) -> list[ConsumerState]:
+    """Return the registered consumers."""
+    return [
+        ConsumerState(row["name"], row["lbsn"], row["lcsn"], row["last_time"], row["received_anchor"])
+        for row in database.tables.rows(CONSUMERS)
+    ]
+
+
+def present_anchors(session: Session, *, lbsn: int, lcsn: int) -> tuple[Anchors, CommittedTransaction | None]:
+    """Return the bounds of a window up to now, and its last transaction."""
+    # EBSN first: what commits from here on has no lower BSN.
+    ebsn = counters.lowest_open_bsn(session.database.root)
+    last = last_commit(session.database)
+    return Anchors(lbsn, lcsn, ebsn, last.csn + 1 if last else 1), last
+
+
+@dataclass
+class Consumer:
+    """A named reader of changes, or one that keeps its own token."""
+
+    name: str
+    _session: Session = field(repr=False)
+    _token: Mapping[str, Any] | None = field(default=None, repr=False)
+
+    @property
+    def state(self) -> ConsumerState:
+        """Up to where the consumer has acknowledged."""
+        row = self._row()
+        return ConsumerState(self.name, row["lbsn"], row["lcsn"], row["last_time"], row["received_anchor"])
+
+    def enumerate(
+        self,
+        tables: Sequence[str] | None = None,
+        exclude_context: str | None = None,
+        *,
+        enumeration: Enumeration = "exact",
+    ) -> Window:
+        """Return the window from the last acknowledged one up to now, over one consistent snapshot.
+
+        Args:
+            tables: Only these tables; acknowledging moves the consumer for all.
+            exclude_context: Leave out what transactions of this context changed last: what came from the consumer itself.
+            enumeration: `documented` runs the printed queries, which lose changes in some orders.
+
+        Raises: ConsumerBehindError if a purge removed what the consumer has not seen; TrackingError if the database was put
+            back to an older copy, or a table is not tracked; ForeignCommitError.
+        """
+        if enumeration not in ("exact", "documented"):
+            raise TrackingError.reserved("enumeration (exact or documented)", enumeration)
+        session, database = self._session, self._session.database
+        if has_work(database.root) or unadopted(database):
+            with session.held("tracking enumerate"):
+                sweep(session)
+                adopt_or_refuse(session)
+        chosen = tracked_tables(database)
+        if tables is not None:
+            chosen = {name: tracked_table(database, name) for name in tables}
+        row = self._row()
+        anchors, last = present_anchors(session, lbsn=row["lbsn"], lcsn=row["lcsn"])
+        before = self._known(row)
+        if enumeration == "documented":
+            log.warning("documented queries lose changes in some orders of commits: see docs/compact.md")
+            anchors = Anchors(anchors.lbsn, anchors.lcsn, last.bsn if last else 0, last.csn if last else 0)
+        self._require_served(anchors.lcsn, chosen)
+        initial = tuple(
+            name
+            for name, each in chosen.items()
+            if each.enabled_csn is not None and anchors.lcsn <= each.enabled_csn
+        )
+        inside = commits_from(database, from_csn_inclusive=anchors.lcsn, through_csn_exclusive=anchors.ecsn)
+        state = WindowState(self.name, anchors, last.nonce if last else None, initial, enumeration)
+        context = exclude_context.lower() if exclude_context else None
+        return Window(state, session, chosen, before, last, inside, context)
+
+    def acknowledge(self, window: Window | WindowState, *, fresh: Collection[str] = ()) -> None:
+        """Note that the consumer has a window, independently of any download; once noted, it is without effect.
+
+        Args:
+            window: The window, or its state.
+            fresh: The initial tables of the window that were copied whole.
+
+        Raises: TrackingError, with nothing changed, if the window does not begin where the consumer stands, or an initial
+            table is not named.
+        """
+        state = window.state if isinstance(window, Window) else window
+        if self._token is not None or state.consumer != self.name:
+            raise TrackingError.bad_window(
+                self.name, f"the window {state.id} is not of a registered consumer of this name."
+            )
+        require_fresh(state, fresh)
+        with self._session.held("tracking acknowledge"):
+            row, anchors = self._row(), state.anchors
+            if (row["lcsn"], row["nonce"]) == (anchors.ecsn, state.nonce):
+                return
+            if row["lcsn"] != anchors.lcsn:
+                raise TrackingError.bad_window(
+                    self.name,
+                    f"the window {state.id} begins at CSN {anchors.lcsn}, and the consumer stands at {row['lcsn']}: windows "
+                    "are acknowledged in order, each once.",
+                )
+            moved = {
+                "lbsn": anchors.ebsn,
+                "lcsn": anchors.ecsn,
+                "nonce": state.nonce,
+                "last_time": datetime.now(UTC),
+            }
+            failpoint("tracking.before_acknowledge")
+            self._store({**row, **moved})
+
+    def received(self, anchor: bytes) -> None:
+        """Keep the other side's own anchor, as it gave it."""
+        with self._session.held("tracking acknowledge"):
+            self._store({**self._row(), "received_anchor": anchor})
+
+    def _row(self) -> dict[str, Any]:
+        if self._token is not None:
+            return {"last_time": None, "received_anchor": None, **self._token}
+        rows = self._session.database.tables.rows(CONSUMERS)
+        row = next((each for each in rows if each["name"] == self.name), None)
+        if row is None:
+            raise TrackingError.bad_window(
+                self.name, "it is not registered: `ct.consumer(name)` registers it."
+            )
+        return row
+
+    def _store(self, row: Mapping[str, Any]) -> None:
+        tables = self._session.database.tables
+        others = [each for each in tables.rows(CONSUMERS) if each["name"] != self.name]
+        tables.replace(CONSUMERS, [*others, row])
+
+    def _known(self, row: Mapping[str, Any]) -> CommittedTransaction | None:
+        """Return the last transaction that the consumer has, None before the first.
+
+        Raises: TrackingError if the database has another one under its number.
+        """
+        before = commit_before(self._session.database, row["lcsn"])
+        if row["nonce"] is not None and (before is None or before.nonce != row["nonce"]):
+            raise TrackingError.restored(self.name, row["lcsn"] - 1)
+        return before
+
+    def _require_served(self, lcsn: int, tables: Collection[str]) -> None:
+        marks = counters.read_counters(self._session.database.root).purged_through
+        for name in (*tables, COMMIT_SEQUENCE.name):
+            if lcsn < marks.get(name, 0):
+                what = f"table '{name}'" if name in tables else "the commit sequence"
+                raise ConsumerBehindError.behind(self.name, lcsn, marks[name], what)
+
+
+def register(session: Session, name: str, *, start: Start, again: bool) -> Consumer:
+    """Return a named consumer, registered if it is not yet; `again` puts a known one to `start`."""
+    if start not in ("beginning", "now"):
+        raise TrackingError.reserved("start (beginning or now)", start)
+    if not name or ":" in name:
+        raise TrackingError.reserved("name of a consumer (some letters, no colon)", name)
+    consumer, tables = Consumer(name, session), session.database.tables
+    if not again and any(row["name"] == name for row in tables.rows(CONSUMERS)):
+        return consumer
+    with session.held("tracking consumer"):
+        row: dict[str, Any] = {"name": name, "lbsn": 0, "lcsn": 0, "nonce": None}
+        if start == "now":
+            anchors, last = present_anchors(session, lbsn=0, lcsn=0)
+            row |= {"lbsn": anchors.ebsn, "lcsn": anchors.ecsn, "nonce": last.nonce if last else None}
+        consumer._store(row)
+    return consumer
+
+
+def of_token(session: Session, token: str) -> Consumer:
+    """Return a consumer that stands where a window's token says.
+
+    Raises: TrackingError if it is no token.
+    """
+    try:
+        stated = json.loads(base64.urlsafe_b64decode(token.encode()))
+        known = {name: stated[name] for name in ("lbsn", "lcsn", "nonce")}
+    except (ValueError, KeyError, TypeError) as error:
+        raise TrackingError.bad_window("?", f"{token[:40]!r} is no token of a window.") from error
+    return Consumer("token", session, known)

@@ -1,0 +1,266 @@
+"""The system tables of a tracked folder as values: tracked tables, published transactions, the commit sequence.
+
+Reads: `__sysOCSTrackedObjects`, `tracking_commits`, `__sysTxCommitSequence`. Everything here works without Spark.
+"""
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from mergerepl.compact.counters import is_database, read_counters
+from mergerepl.compact.errors import TrackingError
+from mergerepl.compact.numbers import unpacked
+from mergerepl.compact.row_keys import GUID
+from mergerepl.delta.create import NewTable, create_table
+from mergerepl.delta.log import STATS_PROPERTY, CommitMark, is_delta_table
+from mergerepl.delta.merge import Transaction
+from mergerepl.delta.properties import retention_properties
+from mergerepl.delta.table_facts import TableFacts, read_table_facts
+from mergerepl.delta.types import ddl_of, field, json_of
+from mergerepl.model.tracking import (
+    CommittedTransaction,
+    Foreign,
+    TrackedTable,
+    TrackingKeyType,
+    TrackingOptions,
+)
+from mergerepl.store.control import CHECKPOINT_INTERVAL, ControlPlane, Row
+from mergerepl.systables.compact import (
+    COMMIT_SEQUENCE,
+    COMMITS,
+    CONSUMERS,
+    DELETE_CSN,
+    DELETED_ROWS,
+    FOLDER,
+    INSERT_CSN,
+    ROW_COLUMNS,
+    TRACKED_OBJECTS,
+    TX_BSN,
+    TX_CSN,
+)
+
+_NEWEST = 100
+"""CSNs back from the last one among which the last published transaction is looked for first: more can only be aborts."""
+
+
+@dataclass(frozen=True)
+class Database:
+    """A folder with tracked tables, or that shall have some."""
+
+    root: Path
+
+    @cached_property
+    def tables(self) -> ControlPlane:
+        """The small system tables."""
+        return _control_plane(self.root)
+
+    @cached_property
+    def database_id(self) -> str:
+        """The identity of this database, in the marks of its commits."""
+        return read_counters(self.root).database_id
+
+    @property
+    def app_id(self) -> str:
+        """The application of its Delta transactions; their versions are CSNs."""
+        return f"mergerepl-tracking-{self.database_id}"
+
+    @property
+    def deleted_rows(self) -> Path:
+        """The folder of the tombstones."""
+        return self.tables.path(DELETED_ROWS.name)
+
+    def path(self, table: str) -> Path:
+        """Return the folder of a user's table."""
+        return self.root / table
+
+    def transaction(self, csn: int) -> Transaction:
+        """Return the mark and the Delta transaction of what a CSN writes to a table."""
+        return Transaction(self.app_id, csn, CommitMark(self.database_id, f"track:{csn}"))
+
+    def is_own(self, mark: CommitMark | None) -> bool:
+        """Return whether a commit went through a transaction of this database."""
+        return mark is not None and mark.session == self.database_id and mark.step.startswith("track:")
+
+
+def _control_plane(root: Path) -> ControlPlane:
+    plane = ControlPlane(root)
+    plane.folder = root / FOLDER
+    return plane
+
+
+def create_tables(database: Database, *, retention: timedelta) -> None:
+    """Make the system tables that are not there yet, empty."""
+    for table in (COMMIT_SEQUENCE, COMMITS, CONSUMERS, TRACKED_OBJECTS):
+        if not database.tables.exists(table):
+            database.tables.replace(table, [])
+    if not is_delta_table(database.deleted_rows):
+        shutil.rmtree(database.deleted_rows, ignore_errors=True)
+        properties = {
+            "delta.checkpointInterval": CHECKPOINT_INTERVAL,
+            STATS_PROPERTY: f"{DELETE_CSN},{INSERT_CSN}",
+            **retention_properties({}, retention),
+        }
+        columns = [field(column.name, json_of(column.type)) for column in DELETED_ROWS.columns]
+        mark = CommitMark(database.database_id, "track:setup")
+        create_table(database.deleted_rows, NewTable(columns, (), properties), mark)
+
+
+def require_database(database: Database) -> None:
+    """Check that tables of the folder are, or were, tracked.
+
+    Raises: TrackingError.
+    """
+    if not is_database(database.root) or not database.tables.exists(TRACKED_OBJECTS):
+        read_counters(database.root)
+        raise TrackingError.no_database(database.root)
+
+
+def tracked_tables(database: Database) -> dict[str, TrackedTable]:
+    """Return the tracked tables by name."""
+    if not database.tables.exists(TRACKED_OBJECTS):
+        return {}
+    rows: dict[str, list[Row]] = {}
+    for row in database.tables.rows(TRACKED_OBJECTS):
+        rows.setdefault(row["__sysTName"], []).append(row)
+    return {name: _tracked_table(name, parts) for name, parts in sorted(rows.items())}
+
+
+def _tracked_table(name: str, rows: Sequence[Row]) -> TrackedTable:
+    first, *_ = parts = sorted(rows, key=lambda row: int(row["__sysTrackColOrd"]))
+    return TrackedTable(
+        name,
+        TrackingOptions(first["__sysTrackOpt"]),
+        TrackingKeyType(first["__sysTrackType"]),
+        tuple(part["mr_key_column"] for part in parts),
+        first["mr_table_id"],
+        first["mr_enabled_version"],
+        Foreign(first["mr_foreign"]),
+        first["mr_enabled_at"],
+        first["mr_enabled_csn"],
+    )
+
+
+def rows_of(table: TrackedTable) -> list[Row]:
+    """Return a tracked table as rows of `__sysOCSTrackedObjects`."""
+    return [
+        {
+            "__sysTName": table.name,
+            "__sysTrackOpt": int(table.options),
+            "__sysTrackType": int(table.key_type),
+            "__sysTrackColOrd": place,
+            "mr_key_column": column,
+            "mr_table_id": table.table_id,
+            "mr_enabled_version": table.enabled_version,
+            "mr_foreign": table.foreign.value,
+            "mr_enabled_at": table.enabled_at,
+            "mr_enabled_csn": table.enabled_csn,
+        }
+        for place, column in enumerate(table.key, 1)
+    ]
+
+
+def tracked_table(database: Database, name: str) -> TrackedTable:
+    """Return one tracked table.
+
+    Raises: TrackingError if it is not tracked.
+    """
+    tables = tracked_tables(database)
+    if name not in tables:
+        raise TrackingError.not_tracked(name, list(tables))
+    return tables[name]
+
+
+def facts_of(database: Database, table: TrackedTable) -> TableFacts:
+    """Return what a tracked table is at its head.
+
+    Raises: TrackingError if it is another table than was enabled, or has lost its tracking columns; StoreError if it
+        cannot be read.
+    """
+    facts = read_table_facts(database.path(table.name))
+    if facts.metadata.table_id != table.table_id:
+        raise TrackingError.replaced(table.name)
+    for name, type_ in ROW_COLUMNS:
+        found = facts.field(name)
+        if found is None or found["type"] != type_:
+            raise TrackingError.columns_gone(table.name, name)
+    return facts
+
+
+def key_types(facts: TableFacts, table: TrackedTable) -> list[str]:
+    """Return the types of the key columns as `row_keys` names them."""
+    if table.key_type is TrackingKeyType.GUID:
+        return [GUID]
+    types = {each["name"]: ddl_of(each["type"]) for each in facts.fields}
+    return [types[name] for name in table.key]
+
+
+def last_commit(database: Database) -> CommittedTransaction | None:
+    """Return the last published transaction, None if there is none."""
+    last_csn = read_counters(database.root).last_csn
+    newest = "order by csn desc limit 1"
+    for where in (f"csn > {last_csn - _NEWEST}", None):
+        found = read_commits(database, where=where, order_limit=newest)
+        if found:
+            return found[0]
+    return None
+
+
+def commits_from(
+    database: Database, *, from_csn_inclusive: int, through_csn_exclusive: int
+) -> list[CommittedTransaction]:
+    """Return the published transactions of a range of CSNs, in order."""
+    where = f"csn >= {from_csn_inclusive} and csn < {through_csn_exclusive}"
+    return read_commits(database, where=where, order_limit="order by csn")
+
+
+def commit_before(database: Database, csn: int) -> CommittedTransaction | None:
+    """Return the last published transaction below a CSN, None if there is none."""
+    newest = "order by csn desc limit 1"
+    for where in (f"csn < {csn} and csn >= {csn - _NEWEST}", f"csn < {csn}"):
+        found = read_commits(database, where=where, order_limit=newest)
+        if found:
+            return found[0]
+    return None
+
+
+def read_commits(
+    database: Database, *, where: str | None, order_limit: str = ""
+) -> list[CommittedTransaction]:
+    """Return rows of `tracking_commits`."""
+    from mergerepl.store.control import read_rows
+
+    path = database.tables.path(COMMITS.name)
+    rows = read_rows(path, COMMITS.names, where=where, order_limit=order_limit, required=COMMITS.required)
+    return [
+        CommittedTransaction(
+            row["csn"],
+            row["bsn"],
+            row["commit_time"],
+            row["nonce"],
+            row["tracking_context"],
+            _map(row["versions"]),
+            row["foreign_version"],
+            _map(row["changes"]),
+        )
+        for row in rows
+    ]
+
+
+def _map(value: Any) -> dict[str, int]:
+    # An empty map comes out of Arrow as an empty list.
+    return dict(value or ())
+
+
+def snapshot_version(table: TrackedTable, versions: Mapping[str, int]) -> int:
+    """Return the version of a table in a published snapshot; before its first transaction the one it was enabled at."""
+    return max(versions.get(table.name, -1), table.enabled_version)
+
+
+def commit_sequence(database: Database) -> dict[int, int]:
+    """Return the BSN and CSN of the transactions that committed out of sequence and are not purged."""
+    rows = database.tables.rows(COMMIT_SEQUENCE)
+    return {unpacked(row[TX_BSN]): unpacked(row[TX_CSN]) for row in rows}
