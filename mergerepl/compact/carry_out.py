@@ -14,6 +14,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from mergerepl.compact import adopted
 from mergerepl.compact.adoption import adopt_between
 from mergerepl.compact.counters import raise_last_csn
 from mergerepl.compact.database import (
@@ -94,6 +95,8 @@ def carry_out(session: Session, folder: Path) -> Intent:
         versions[write.table] = _write(session, folder, write)
         intent = adopt_between(session, folder, intent, write, versions[write.table])
         at += 1
+    # An extension took more numbers.
+    raise_last_csn(database.root, intent.last_csn)
     failpoint("tracking.before_tombstones")
     _append_tombstones(session, folder, intent)
     failpoint("tracking.after_tombstones")
@@ -143,6 +146,8 @@ def _write(session: Session, folder: Path, write: Write) -> int:
     done = find_own_commit(path, transaction.mark, from_version_exclusive=write.from_version)
     if done is not None:
         return done.version
+    if write.adopts and not any(write.counts):
+        return write.from_version
     failpoint("tracking.before_write")
     table = tracked_table(database, write.table)
     inserts, updates, deletes = write.counts
@@ -205,7 +210,11 @@ def _merge(spark: SparkSession, session: Session, folder: Path, write: Write, ta
 def _staged(spark: SparkSession, folder: Path, write: Write) -> DataFrame:
     """Return the staged rows, without keys that came and went within the transaction."""
     rows = spark.read.schema(StructType.fromJson(write.schema)).parquet(str(folder / write.folder))
-    return rows if write.adopts else rows.where(F.col(EXISTED) | F.col(PRESENT))
+    if write.adopts:
+        # What a commit of ours wrote last has its stamps.
+        stamped = rows.where(F.col(adopted.IS_THERE) & ~F.col(adopted.LAST_IS_OWN))
+        return stamped.select(*(name for name in rows.columns if name.startswith("__sys")))
+    return rows.where(F.col(EXISTED) | F.col(PRESENT))
 
 
 def _state_names(table: TrackedTable) -> set[str]:
@@ -227,11 +236,9 @@ def _append_tombstones(session: Session, folder: Path, intent: Intent) -> None:
 
 
 def _tombstones(session: Session, folder: Path, intent: Intent, write: Write) -> DataFrame | None:
-    if write.adopts:
-        if write.tombstones is None:
-            return None
-        return session.spark.read.parquet(str(folder / write.tombstones))
     table = tracked_table(session.database, write.table)
+    if write.adopts:
+        return _adopted_tombstones(session, folder, write, table)
     leaves = leaves_tombstone(
         TrackingOptions(write.options), existed=F.col(EXISTED), present=F.col(PRESENT), reborn=F.col(REBORN)
     )
@@ -252,6 +259,22 @@ def _tombstones(session: Session, folder: Path, intent: Intent, write: Write) ->
             F.col(DELETE_CONTEXT).alias(CONTEXT),
             F.lit(write.csn).cast("bigint").alias(DELETE_CSN),
         )
+    )
+
+
+def _adopted_tombstones(session: Session, folder: Path, write: Write, table: TrackedTable) -> DataFrame:
+    schema = StructType.fromJson(write.schema)
+    types = key_types(facts_of(session.database, table), table)
+    rows = session.spark.read.schema(schema).parquet(str(folder / write.folder))
+    each = rows.select(*key_names(table), F.explode(adopted.TOMBSTONES).alias("left"))
+    return each.select(
+        F.lit(table.name).alias(TABLE_NAME),
+        F.col("left.bsn").alias(DELETE_BSN),
+        F.col("left.insert_bsn").alias(INSERT_BSN),
+        packed_key([F.col(name) for name in key_names(table)], types).alias(ROW_KEY),
+        F.col("left.time").alias(DELETED_TIME),
+        F.col("left.by").alias(CONTEXT),
+        F.col("left.csn").alias(DELETE_CSN),
     )
 
 

@@ -12,7 +12,7 @@ from typing import Literal, Self
 from pyspark.sql import Column, DataFrame, SparkSession
 
 from mergerepl import roots
-from mergerepl.compact import counters, tracked_tables
+from mergerepl.compact import counters, purge, status, tracked_tables
 from mergerepl.compact.adopt import adopt_or_refuse
 from mergerepl.compact.consumers import Consumer, Start, of_token, register
 from mergerepl.compact.database import (
@@ -35,10 +35,14 @@ from mergerepl.compact.transactions import Rows, Transaction, Where
 from mergerepl.delta.properties import interval_of
 from mergerepl.engine.errors import told_plainly
 from mergerepl.model.tracking import (
+    CommittedTransaction,
     Foreign,
+    Purged,
+    PurgeType,
     TrackedTable,
     TrackingKeyType,
     TrackingOptions,
+    TrackingStatus,
     TransactionResult,
 )
 
@@ -278,15 +282,79 @@ class ChangeTracking:
         with told_plainly("finishing transactions"), self.session.held("tracking recover"):
             sweep(self.session)
 
-    def adopt(self) -> None:
-        """Make transactions of the foreign commits of all tables, also of those that refuse them.
+    def adopt(self) -> int:
+        """Make transactions of the foreign commits of all tables, also of those that refuse them; returns how many.
 
         Raises: ForeignCommitError if they cannot be adopted.
         """
         self._require()
         with told_plainly("adopting foreign commits"), self.session.held("tracking adopt"):
             sweep(self.session)
-            adopt_or_refuse(self.session)
+            return adopt_or_refuse(self.session, also_refused=True)
+
+    def purge_tombstone_table_data(
+        self, table: str, purge_type: PurgeType, value: int, *, dry_run: bool = False
+    ) -> Purged:
+        """Remove tombstones of a table that no registered consumer needs.
+
+        Args:
+            table: The table.
+            purge_type: By time: deleted more than `value` days ago. By CSN: by transactions with a CSN below `value`.
+            value: Days, or a CSN.
+            dry_run: Only count.
+
+        Raises: TrackingError if the table is not tracked, or the value is negative.
+        """
+        self._require()
+        return purge.purge_tombstones(self.session, table, purge_type, value, dry_run=dry_run)
+
+    def purge_transaction_sequence_data(
+        self, purge_type: PurgeType, value: int, *, dry_run: bool = False
+    ) -> Purged:
+        """Remove rows of the commit sequence, and of `tracking_commits`, that no registered consumer needs.
+
+        Args:
+            purge_type: By time: committed more than `value` days ago. By CSN: with a CSN below `value`.
+            value: Days, or a CSN.
+            dry_run: Only count.
+
+        Raises: TrackingError if no consumer is registered, or the value is negative.
+        """
+        self._require()
+        return purge.purge_sequence(self.session, purge_type, value, dry_run=dry_run)
+
+    def status(self) -> TrackingStatus:
+        """Return tables, numbers, open transactions, consumers and foreign commits.
+
+        Raises: TrackingError if no table is tracked.
+        """
+        return status.status(self.session.database)
+
+    def transactions(self, limit: int = 20) -> list[CommittedTransaction]:
+        """Return committed transactions, newest first.
+
+        Raises: TrackingError if no table is tracked.
+        """
+        return status.committed(self.session.database, limit=limit)
+
+    def abort(self, bsn: int) -> None:
+        """End an open transaction, also one of another process, which finds out at its next call.
+
+        Raises: TrackingError if it is not open, or decided already.
+        """
+        status.abort(self.session.database, bsn)
+
+    @staticmethod
+    def upgrade_public_tracking(path: str | os.PathLike[str]) -> bool:
+        """Bring the tracking data of a folder to this version of mergerepl.
+
+        Returns: True if they are, or nothing is tracked; False if a transaction is open.
+
+        Raises: TrackingError if they are of a version that is not known.
+        """
+        return status.upgrade(Database(Path(roots.existing(os.fspath(path)))))
+
+    upgrade = upgrade_public_tracking
 
     def close(self) -> None:
         """Let go of what is held: nothing. Open transactions go on."""
@@ -313,7 +381,9 @@ class ChangeTracking:
         """Begin a transaction of one operation; it sees what foreign writers did before."""
         self._require()
         if has_work(self.session.database.root) or unadopted(self.session.database):
-            self.adopt()
+            with told_plainly("adopting foreign commits"), self.session.held("tracking adopt"):
+                sweep(self.session)
+                adopt_or_refuse(self.session)
         return self.begin(context)
 
 

@@ -130,8 +130,8 @@ class Consumer:
             if row["lcsn"] != anchors.lcsn:
                 raise TrackingError.bad_window(
                     self.name,
-                    f"the window {state.id} begins at CSN {anchors.lcsn}, and the consumer stands at {row['lcsn']}: windows "
-                    "are acknowledged in order, each once.",
+                    f"the window {state.id} begins at CSN {anchors.lcsn}, and the consumer stands at {row['lcsn']}: "
+                    "windows are acknowledged in order, each once.",
                 )
             moved = {
                 "lbsn": anchors.ebsn,

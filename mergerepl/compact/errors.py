@@ -78,7 +78,7 @@ class TrackingError(MergeReplError):
     @classmethod
     def ended(cls, bsn: int, how: str) -> Self:
         """A transaction is used after its end."""
-        return cls(f"Transaction {bsn} was {how} already. Begin another one.", bsn=bsn)
+        return cls(f"Transaction {bsn} {how} already. Begin another one.", bsn=bsn)
 
     @classmethod
     def counters(cls, path: Path, why: str) -> Self:
@@ -184,8 +184,8 @@ class ForeignCommitError(TrackingError):
         """The table refuses foreign commits."""
         return cls(
             f"Table '{table}' was written past its transactions: version {version}, {operation} by {writer}. "
-            "It was enabled with foreign='refuse'. Nothing was changed. Take the commit over with `mergerepl tracking adopt PATH`, or "
-            "undo it with RESTORE TABLE and take that over.",
+            "It was enabled with foreign='refuse'. Nothing was changed. Take the commit over with `mergerepl tracking "
+            "adopt PATH`, or undo it with RESTORE TABLE and take that over.",
             table=table,
             version=version,
         )

@@ -21,6 +21,8 @@ class Planned:
     context: str | None
     changes: Mapping[str, int]
     foreign_version: int | None = None
+    tables: tuple[str, ...] = ()
+    """Of an adopted commit, its table."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +43,8 @@ class Write:
     """Inserts, updates, deletes; of an adoption only rows to stamp, as updates."""
     has_reborn: bool = False
     """Whether a key was deleted and inserted again."""
-    tombstones: str | None = None
-    """Below the transaction's folder: the tombstones of an adoption, ready to be appended."""
     adopts: bool = False
+    """Whether it only stamps rows that foreign commits wrote."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,8 @@ def read_intent(folder: Path) -> Intent:
         )
         for each in stated["writes"]
     )
-    transactions = tuple(Planned(**each) for each in stated["transactions"])
+    transactions = tuple(
+        Planned(**{**each, "tables": tuple(each["tables"])}) for each in stated["transactions"]
+    )
     time = datetime.fromisoformat(stated["time"])
     return Intent(time, transactions, writes, stated["versions"], stated["overwritten"])

@@ -44,12 +44,19 @@ def count_rows(folder: Path) -> int:
     return sum(footer.num_rows for footer in _footers(folder))
 
 
+def count_where(folder: Path, name: str) -> int:
+    """Return the number of rows in which a boolean column is true."""
+    import pyarrow.compute as pc
+
+    return int(pc.sum(read(folder, [name])[name]).as_py() or 0)
+
+
 def counts_of(folder: Path) -> Counts:
     """Return how many rows are inserted, updated and deleted."""
     import pyarrow as pa
 
     kinds = [EXISTED, PRESENT, REBORN]
-    grouped = pa.TableGroupBy(_read(folder, kinds), kinds).aggregate([([], "count_all")]).to_pylist()
+    grouped = pa.TableGroupBy(read(folder, kinds), kinds).aggregate([([], "count_all")]).to_pylist()
     inserts = updates = deletes = reborn = 0
     for each in grouped:
         rows = each["count_all"]
@@ -64,7 +71,7 @@ def problems_of(folder: Path, keys: Sequence[str]) -> tuple[str, list[str]] | No
     """Return the first rule that staged rows break, with the keys of some; None if they break none."""
     import pyarrow.compute as pc
 
-    rows = _read(folder, [PROBLEM, *keys])
+    rows = read(folder, [PROBLEM, *keys])
     broken = rows.filter(pc.is_valid(rows[PROBLEM])).slice(0, 1000).to_pylist()
     if not broken:
         return None
@@ -86,7 +93,7 @@ def context_of(folders: Sequence[Path]) -> str | None:
 
     found: set[str | None] = set()
     for folder in folders:
-        found |= set(pc.unique(_read(folder, [CHANGE_CONTEXT])[CHANGE_CONTEXT]).to_pylist())
+        found |= set(pc.unique(read(folder, [CHANGE_CONTEXT])[CHANGE_CONTEXT]).to_pylist())
     return found.pop() if len(found) == 1 else None
 
 
@@ -94,7 +101,7 @@ def longest(folder: Path, name: str) -> int:
     """Return the length in bytes of the longest value of a binary column."""
     import pyarrow.compute as pc
 
-    return int(pc.max(pc.binary_length(_read(folder, [name])[name])).as_py() or 0)
+    return int(pc.max(pc.binary_length(read(folder, [name])[name])).as_py() or 0)
 
 
 def bounds_of(
@@ -153,7 +160,8 @@ def _footers(folder: Path) -> list[Any]:
     return [pq.read_metadata(file) for file in sorted(folder.glob("*.parquet"))]
 
 
-def _read(folder: Path, names: Sequence[str]) -> Any:
+def read(folder: Path, names: Sequence[str]) -> Any:
+    """Return columns of staged rows as an Arrow table."""
     import pyarrow.dataset as ds
 
     return ds.dataset(sorted(map(str, folder.glob("*.parquet"))), format="parquet").to_table(

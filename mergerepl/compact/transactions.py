@@ -226,7 +226,7 @@ class Transaction:
 
     def _require_open(self) -> None:
         if self._ended is not None:
-            raise TrackingError.ended(self.current_transaction_bsn, self._ended)
+            raise TrackingError.ended(self.current_transaction_bsn, f"was {self._ended}")
         if counters.is_aborted(self._begun.folder) or not self._begun.folder.is_dir():
             self._end("aborted")
             raise TransactionConflictError.was_aborted(self.current_transaction_bsn)
