@@ -59,6 +59,7 @@ from mergerepl.errors import CommitConflictError
 from mergerepl.failpoints import failpoint
 from mergerepl.model.tracking import TrackedTable, TrackingOptions
 from mergerepl.rows.sql import quote
+from mergerepl.store.control import join_small_files
 from mergerepl.systables.compact import (
     COMMIT_SEQUENCE,
     COMMIT_TIME,
@@ -77,6 +78,10 @@ from mergerepl.systables.compact import (
 )
 
 log = logging.getLogger(__name__)
+
+_COMMITS_PER_COMPACTION = 100
+"""Each commit adds a file to the history; so many are joined."""
+_LARGE_BYTES = 16 * 1024 * 1024
 
 
 def carry_out(session: Session, folder: Path) -> Intent:
@@ -104,6 +109,9 @@ def carry_out(session: Session, folder: Path) -> Intent:
     failpoint("tracking.after_sequence")
     publish(database, intent, versions)
     failpoint("tracking.after_publish")
+    if any(each.csn % _COMMITS_PER_COMPACTION == 0 for each in intent.transactions):
+        for path in (*map(database.tables.path, (COMMITS.name, COMMIT_SEQUENCE.name)), database.deleted_rows):
+            join_small_files(path, large_bytes=_LARGE_BYTES)
     shutil.rmtree(folder)
     return intent
 

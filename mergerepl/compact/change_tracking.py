@@ -12,7 +12,7 @@ from typing import Literal, Self
 from pyspark.sql import Column, DataFrame, SparkSession
 
 from mergerepl import roots
-from mergerepl.compact import counters, purge, status, tracked_tables
+from mergerepl.compact import counters, predicates, purge, status, tracked_tables
 from mergerepl.compact.adopt import adopt_or_refuse
 from mergerepl.compact.consumers import Consumer, Start, of_token, register
 from mergerepl.compact.database import (
@@ -28,7 +28,7 @@ from mergerepl.compact.database import (
 from mergerepl.compact.errors import TrackingError
 from mergerepl.compact.foreign import unadopted
 from mergerepl.compact.overlay import snapshot_rows
-from mergerepl.compact.row_keys import KeyValue, pack, unpack
+from mergerepl.compact.row_keys import GUID, KeyValue, pack, unpack
 from mergerepl.compact.session import Session
 from mergerepl.compact.sweep import has_work, sweep
 from mergerepl.compact.transactions import Rows, Transaction, Where
@@ -45,8 +45,8 @@ from mergerepl.model.tracking import (
     TrackingStatus,
     TransactionResult,
 )
-
-DEFAULT_RETENTION = "14 days"
+from mergerepl.rows.rowguid import key_value
+from mergerepl.rows.sql import literal
 
 
 class ChangeTracking:
@@ -57,7 +57,7 @@ class ChangeTracking:
         path: str | os.PathLike[str],
         *,
         foreign: Literal["adopt", "refuse"] = "adopt",
-        retention: str = DEFAULT_RETENTION,
+        retention: str = "14 days",
         lock_wait_s: float = 60.0,
         spark: SparkSession | None = None,
     ) -> None:
@@ -149,12 +149,17 @@ class ChangeTracking:
         return last.csn if last else 0
 
     def pack_tombstone_key(self, table: str, values: Sequence[KeyValue]) -> bytes:
-        """Return key values as tombstones hold them.
+        """Return key values as tombstones hold them; a text is read as a value of its column's type.
 
         Raises: TrackingError if the table is not tracked, or these are no values of its key.
         """
         try:
-            return pack(values, self._key_types(table))
+            types = self._key_types(table)
+            read = [
+                key_value(value, type_) if isinstance(value, str) and type_ != GUID else value
+                for value, type_ in zip(values, types, strict=False)
+            ]
+            return pack([*read, *values[len(types) :]], types)
         except ValueError as error:
             raise TrackingError.bad_key(table, str(error)) from error
 
@@ -273,11 +278,25 @@ class ChangeTracking:
             return of_token(self.session, token)
         return register(self.session, name or "", start=start, again=again)
 
-    def recover(self) -> None:
+    @staticmethod
+    def enumeration_sql(table: str) -> dict[str, str]:
+        """Return the queries of an enumeration of a table: exact ones, and the printed ones."""
+        return {
+            "exact": predicates.EXACT_SQL.format(table=table),
+            "documented inserts": predicates.DOCUMENTED_INSERTS.format(table=table),
+            "documented updates": predicates.DOCUMENTED_UPDATES.format(table=table),
+            "documented deletes": predicates.DOCUMENTED_DELETES.format(name=literal(table)),
+        }
+
+    def recover(self, *, rebuild_counters: bool = False) -> None:
         """Finish what dead processes left: decided transactions are carried out, open ones end.
 
         Raises: LeaseError if the folder stays in use.
         """
+        if rebuild_counters:
+            raise TrackingError.later(
+                "Rebuilding counters.json", "Restore the file from a copy taken with the tables."
+            )
         self._require()
         with told_plainly("finishing transactions"), self.session.held("tracking recover"):
             sweep(self.session)
@@ -293,7 +312,7 @@ class ChangeTracking:
             return adopt_or_refuse(self.session, also_refused=True)
 
     def purge_tombstone_table_data(
-        self, table: str, purge_type: PurgeType, value: int, *, dry_run: bool = False
+        self, table: str, purge_type: PurgeType, value: int, *, force: bool = False, dry_run: bool = False
     ) -> Purged:
         """Remove tombstones of a table that no registered consumer needs.
 
@@ -301,26 +320,30 @@ class ChangeTracking:
             table: The table.
             purge_type: By time: deleted more than `value` days ago. By CSN: by transactions with a CSN below `value`.
             value: Days, or a CSN.
+            force: Not supported yet: beyond what consumers need.
             dry_run: Only count.
 
         Raises: TrackingError if the table is not tracked, or the value is negative.
         """
         self._require()
+        _refuse_force(force)
         return purge.purge_tombstones(self.session, table, purge_type, value, dry_run=dry_run)
 
     def purge_transaction_sequence_data(
-        self, purge_type: PurgeType, value: int, *, dry_run: bool = False
+        self, purge_type: PurgeType, value: int, *, force: bool = False, dry_run: bool = False
     ) -> Purged:
         """Remove rows of the commit sequence, and of `tracking_commits`, that no registered consumer needs.
 
         Args:
             purge_type: By time: committed more than `value` days ago. By CSN: with a CSN below `value`.
             value: Days, or a CSN.
+            force: Not supported yet: beyond what consumers need.
             dry_run: Only count.
 
         Raises: TrackingError if no consumer is registered, or the value is negative.
         """
         self._require()
+        _refuse_force(force)
         return purge.purge_sequence(self.session, purge_type, value, dry_run=dry_run)
 
     def status(self) -> TrackingStatus:
@@ -385,6 +408,13 @@ class ChangeTracking:
                 sweep(self.session)
                 adopt_or_refuse(self.session)
         return self.begin(context)
+
+
+def _refuse_force(force: bool) -> None:
+    if force:
+        raise TrackingError.later(
+            "A purge beyond what consumers need (`force`)", "Let them acknowledge first."
+        )
 
 
 def _result(transaction: Transaction) -> TransactionResult:

@@ -107,17 +107,17 @@ class Consumer:
         context = exclude_context.lower() if exclude_context else None
         return Window(state, session, chosen, before, last, inside, context)
 
-    def acknowledge(self, window: Window | WindowState, *, fresh: Collection[str] = ()) -> None:
+    def acknowledge(self, window: Window | Mapping[str, Any], *, fresh: Collection[str] = ()) -> None:
         """Note that the consumer has a window, independently of any download; once noted, it is without effect.
 
         Args:
-            window: The window, or its state.
+            window: The window, or what its `state.to_json()` returned.
             fresh: The initial tables of the window that were copied whole.
 
         Raises: TrackingError, with nothing changed, if the window does not begin where the consumer stands, or an initial
             table is not named.
         """
-        state = window.state if isinstance(window, Window) else window
+        state = window.state if isinstance(window, Window) else WindowState.of_json(window)
         if self._token is not None or state.consumer != self.name:
             raise TrackingError.bad_window(
                 self.name, f"the window {state.id} is not of a registered consumer of this name."

@@ -8,6 +8,7 @@ import base64
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
@@ -22,7 +23,9 @@ from mergerepl.compact.numbers import packed_literal
 from mergerepl.compact.overlay import key_columns
 from mergerepl.compact.row_keys import packed_key, unpacked_keys
 from mergerepl.compact.session import Session
+from mergerepl.compact.staged_files import count_rows
 from mergerepl.delta import appended
+from mergerepl.delta.plain_files import write_files
 from mergerepl.model.tracking import Anchors, CommittedTransaction, TrackedTable
 from mergerepl.systables.compact import (
     CHANGE_BSN,
@@ -140,6 +143,26 @@ class Window:
         keys = unpacked_keys(F.col(ROW_KEY), types)
         named = [key.alias(name) for key, name in zip(keys, tracked.key, strict=True)]
         return found.select(ROW_KEY, *named, CONTEXT)
+
+    def counts(self) -> dict[str, dict[str, int]]:
+        """Return how many rows there are: table to deletes, inserts, updates."""
+        return {name: {kind: rows.count() for kind, rows in self._kinds(name)} for name in self.tables}
+
+    def write_to(self, folder: Path) -> dict[str, dict[str, int]]:
+        """Write the rows as Parquet files, in folders `table/deletes`, `inserts` and `updates`; returns how many."""
+        counts: dict[str, dict[str, int]] = {}
+        for name in self.tables:
+            for kind, rows in self._kinds(name):
+                write_files(rows, folder / name / kind)
+                counts.setdefault(name, {})[kind] = count_rows(folder / name / kind)
+        return counts
+
+    def _kinds(self, table: str) -> list[tuple[str, DataFrame]]:
+        return [
+            ("deletes", self.deletes(table)),
+            ("inserts", self.inserts(table)),
+            ("updates", self.updates(table)),
+        ]
 
     def token(self, *, fresh: Collection[str] = ()) -> str:
         """Return the window's end as a text that the application keeps in place of a registered consumer.
