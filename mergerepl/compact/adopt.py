@@ -68,13 +68,11 @@ def _found(session: Session) -> list[tuple[TrackedTable, list[Commit], int]]:
     found = []
     for name, table in tracked_tables(database).items():
         head = head_version(database.path(name))
-        commits = list(
-            foreign_commits(
-                database,
-                table,
-                from_version_exclusive=snapshot_version(table, versions),
-                through_version_inclusive=head,
-            )
+        commits = foreign_commits(
+            database,
+            table,
+            from_version_exclusive=snapshot_version(table, versions),
+            through_version_inclusive=head,
         )
         if commits:
             found.append((table, commits, head))

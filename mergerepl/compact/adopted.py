@@ -12,12 +12,13 @@ from mergerepl.model.tracking import TrackingOptions
 from mergerepl.systables.compact import CHANGE_BSN, CONTEXT, INSERT_BSN
 
 VERSION, BSN, CSN, TIME, BY = "version", "bsn", "csn", "time", "by"
-IS_OWN, BEFORE, AFTER, DIFFERS = "is_own", "before", "after", "differs"
+IS_OWN, BEFORE, AFTER, DIFFERS, SHARED = "is_own", "before", "after", "differs", "shared"
 """Columns of an event: version, numbers, time and context of its commit; whether it is ours; the stamps of the row before
-and after as structs, NULL where there was none; whether the user's columns differ."""
+and after as structs, NULL where there was none; whether the user's columns differ; whether two rows had the key."""
 
-EVENT = (VERSION, BSN, CSN, TIME, BY, IS_OWN, BEFORE, AFTER, DIFFERS)
+EVENT = (VERSION, BSN, CSN, TIME, BY, IS_OWN, BEFORE, AFTER, DIFFERS, SHARED)
 
+WAS_ABSENT = "was_absent"
 IS_THERE, LAST_IS_OWN, TOMBSTONES, CHANGED = "is_there", "last_is_own", "tombstones", "changed_versions"
 
 _STAMPS = f"struct<{CHANGE_BSN}:binary,{INSERT_BSN}:binary,{CONTEXT}:string>"
@@ -28,25 +29,30 @@ def folded(events: DataFrame, keys: list[str], options: TrackingOptions) -> Data
     """Return one row a key: its three tracking columns as they must be, whether it is there, what is left of its past.
 
     Reads: events (keys, EVENT). Returns: keys, the tracking columns, IS_THERE, LAST_IS_OWN (a commit of ours came last and
-    has the stamps already), TOMBSTONES, CHANGED (the versions of the foreign commits that changed the row).
+    has the stamps already), TOMBSTONES, CHANGED (the versions of the foreign commits that changed the row), WAS_ABSENT (the
+    first event found no row), SHARED (the events do not fit one row of the key: there were two at a time).
     """
     in_order = F.array_sort(F.collect_list(F.struct(*EVENT)))
     grouped = events.groupBy(*keys).agg(in_order.alias("events"))
     nothing = F.struct(
         F.lit(None).cast(_STAMPS).alias("stamps"),
         F.lit(False).alias("is_known"),
+        F.lit(False).alias("is_there"),
+        F.lit(False).alias("shared"),
         F.expr(f"cast(array() as array<{_TOMBSTONE}>)").alias("tombstones"),
         F.expr("cast(array() as array<bigint>)").alias("changed"),
     )
     state = F.aggregate("events", nothing, lambda state, event: _after(state, event, options))
-    last = F.element_at("events", -1)
-    return grouped.select(*keys, state.alias("state"), last.alias("last")).select(
+    first, last = F.element_at("events", 1), F.element_at("events", -1)
+    return grouped.select(*keys, state.alias("state"), first.alias("first"), last.alias("last")).select(
         *keys,
         *(F.col(f"state.stamps.{name}").alias(name) for name in (CHANGE_BSN, INSERT_BSN, CONTEXT)),
         F.col(f"last.{AFTER}").isNotNull().alias(IS_THERE),
         F.col(f"last.{IS_OWN}").alias(LAST_IS_OWN),
         F.col("state.tombstones").alias(TOMBSTONES),
         F.col("state.changed").alias(CHANGED),
+        F.col(f"first.{BEFORE}").isNull().alias(WAS_ABSENT),
+        F.col("state.shared").alias(SHARED),
     )
 
 
@@ -83,9 +89,12 @@ def _after(state: Column, event: Column, options: TrackingOptions) -> Column:
         tombstones = F.when(is_gone, F.array_append(tombstones, tombstone)).otherwise(tombstones)
     is_change = is_born | is_gone | is_updated
     changed = F.when(is_change, F.array_append(state["changed"], event[VERSION])).otherwise(state["changed"])
+    does_not_fit = state["is_known"] & (state["is_there"] != before.isNotNull())
     return F.struct(
         now.alias("stamps"),
         F.lit(True).alias("is_known"),
+        after.isNotNull().alias("is_there"),
+        (state["shared"] | event[SHARED] | does_not_fit).alias("shared"),
         tombstones.alias("tombstones"),
         changed.alias("changed"),
     )

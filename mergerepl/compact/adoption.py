@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from mergerepl.compact import adopted, staged_files
 from mergerepl.compact.counters import take_bsns
-from mergerepl.compact.database import Database, facts_of, tracked_table
+from mergerepl.compact.database import Database, facts_of, key_types, tracked_table
 from mergerepl.compact.errors import ForeignCommitError
 from mergerepl.compact.foreign import foreign_commits
 from mergerepl.compact.intent import Intent, Planned, Write, write_intent
@@ -47,10 +47,8 @@ def adopt_between(session: Session, folder: Path, intent: Intent, write: Write, 
     table = tracked_table(database, write.table)
     if any(each.foreign_version is not None and write.table in each.tables for each in _later(intent, write)):
         return intent
-    found = list(
-        foreign_commits(
-            database, table, from_version_exclusive=write.from_version, through_version_inclusive=version
-        )
+    found = foreign_commits(
+        database, table, from_version_exclusive=write.from_version, through_version_inclusive=version
     )
     if not found:
         return intent
@@ -128,7 +126,7 @@ def stage(
     bad = staged_files.problems_of(at, keys)
     if bad is not None:
         raise ForeignCommitError.bad_keys(table.name, *bad)
-    _refuse_shared_keys(session.spark, facts, table, at, through_version_inclusive)
+    _refuse_shared_keys(session.spark, facts, table, at, *bounds)
     counted = _changes(at)
     planned = tuple(
         replace(each, changes=_named(table.name, counted.get(each.foreign_version or -1, 0)))
@@ -185,7 +183,9 @@ def _events(
         F.when(kind.isin(*_AFTER), image).alias("a"),
     )
     netted = images.groupBy(*key_names(table), adopted.VERSION).agg(
-        F.first("b", ignorenulls=True).alias("b"), F.first("a", ignorenulls=True).alias("a")
+        F.first("b", ignorenulls=True).alias("b"),
+        F.first("a", ignorenulls=True).alias("a"),
+        (F.greatest(F.count("b"), F.count("a")) > 1).alias(adopted.SHARED),
     )
     same = [
         same_value(F.col(f"b.c{i}"), F.col(f"a.c{i}"), feed.schema[name].dataType)
@@ -227,19 +227,39 @@ def _time(path: Path, version: int | None) -> datetime:
 
 
 def _refuse_shared_keys(
-    spark: SparkSession, facts: TableFacts, table: TrackedTable, at: Path, version: int
+    spark: SparkSession,
+    facts: TableFacts,
+    table: TrackedTable,
+    at: Path,
+    from_version_exclusive: int,
+    through_version_inclusive: int,
 ) -> None:
-    """Check that no two rows have a key that foreign commits wrote."""
+    """Check that no two rows had one key at any time: what became of each could not be told.
+
+    Raises: ForeignCommitError.
+    """
     keys = key_names(table)
-    written = spark.read.parquet(str(at)).where(adopted.IS_THERE).select(*keys)
-    rows = snapshot_rows(spark, facts.path, version).select(
-        *(key.alias(name) for key, name in zip(key_columns(table), keys, strict=True))
+    types = key_types(facts, table)
+    bounded = staged_files.within(table, keys, types, staged_files.bounds_of(at, keys, types))
+
+    def keys_at(version: int, *, now: int) -> DataFrame:
+        rows = snapshot_rows(spark, facts.path, version)
+        rows = rows if bounded is None else rows.where(bounded)
+        named = [key.alias(name) for key, name in zip(key_columns(table), keys, strict=True)]
+        return rows.select(*named, F.lit(now).alias("now"), F.lit(1 - now).alias("then"))
+
+    states = spark.read.parquet(str(at)).select(*keys, adopted.IS_THERE, adopted.WAS_ABSENT, adopted.SHARED)
+    both = keys_at(through_version_inclusive, now=1).unionByName(keys_at(from_version_exclusive, now=0))
+    counted = both.join(states.select(*keys), on=keys, how="left_semi").groupBy(*keys)
+    rows = states.join(
+        counted.agg(F.sum("now").alias("now"), F.sum("then").alias("then")), on=keys, how="left"
     )
-    counted = rows.join(written, on=keys, how="left_semi").groupBy(*keys).count()
-    shared = counted.where(F.col("count") > 1).limit(4).collect()
+    now, then = (F.coalesce(F.col(name), F.lit(0)) for name in ("now", "then"))
+    is_odd = (now != F.col(adopted.IS_THERE).cast("int")) | (F.col(adopted.WAS_ABSENT) & (then > 0))
+    shared = rows.where(is_odd | F.col(adopted.SHARED)).select(*keys).limit(4).collect()
     if shared:
         named = [staged_files.key_text(row.asDict(), keys) for row in shared[:3]]
-        raise ForeignCommitError.bad_keys(table.name, "share a key", [*named, *["…"] * (len(shared) > 3)])
+        raise ForeignCommitError.shared_keys(table.name, [*named, *["…"] * (len(shared) > 3)])
 
 
 def _changes(at: Path) -> Counter[int]:

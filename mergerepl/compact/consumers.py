@@ -96,6 +96,7 @@ class Consumer:
         if enumeration == "documented":
             log.warning("documented queries lose changes in some orders of commits: see docs/compact.md")
             anchors = Anchors(anchors.lbsn, anchors.lcsn, last.bsn if last else 0, last.csn if last else 0)
+            last = commit_before(database, anchors.ecsn)
         self._require_served(anchors.lcsn, chosen)
         initial = tuple(
             name

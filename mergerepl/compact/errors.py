@@ -209,6 +209,16 @@ class ForeignCommitError(TrackingError):
             table=table,
         )
 
+    @classmethod
+    def shared_keys(cls, table: str, keys: Sequence[str]) -> Self:
+        """Two rows have, or had, one key."""
+        return cls(
+            f"Table '{table}': foreign commits cannot be adopted, because two rows share a key, or did: {', '.join(keys)}. "
+            "Nothing was changed. Restore the table to the version before these commits (RESTORE TABLE); or correct the "
+            "rows, disable tracking and enable it again, and let consumers take a copy.",
+            table=table,
+        )
+
 
 class ConsumerBehindError(TrackingError):
     """A purge removed what the consumer has not enumerated."""

@@ -3,8 +3,6 @@
 A commit that changes no data (OPTIMIZE, properties, a fence) only moves the version.
 """
 
-from collections.abc import Iterator
-
 from mergerepl.compact.database import Database, facts_of, last_commit, snapshot_version, tracked_tables
 from mergerepl.compact.errors import ForeignCommitError
 from mergerepl.delta.log import Commit, TruncatedLogError, commits, head_version
@@ -13,22 +11,31 @@ from mergerepl.model.tracking import ForeignCommit, TrackedTable
 
 def foreign_commits(
     database: Database, table: TrackedTable, *, from_version_exclusive: int, through_version_inclusive: int
-) -> Iterator[Commit]:
-    """Yield the foreign commits of a range of versions, in order.
+) -> list[Commit]:
+    """Return the foreign commits of a range of versions, in order, without those that a RESTORE to its beginning undid.
 
     Raises: ForeignCommitError if the log does not hold the range any more.
     """
     try:
-        for commit in commits(
-            database.path(table.name),
-            from_version_exclusive=from_version_exclusive,
-            through_version_inclusive=through_version_inclusive,
-        ):
-            if commit.data_change and not database.is_own(commit.mark):
-                yield commit
+        found = [
+            commit
+            for commit in commits(
+                database.path(table.name),
+                from_version_exclusive=from_version_exclusive,
+                through_version_inclusive=through_version_inclusive,
+            )
+            if commit.data_change and not database.is_own(commit.mark)
+        ]
     except TruncatedLogError as error:
         why = "its log was cleaned up before it was looked at"
         raise ForeignCommitError.unreadable(table.name, from_version_exclusive + 1, why) from error
+    undone = [
+        i
+        for i, commit in enumerate(found)
+        if commit.restored_version is not None
+        and from_version_exclusive <= commit.restored_version < found[0].version
+    ]
+    return found[undone[-1] + 1 :] if undone else found
 
 
 def quiet_through(database: Database, table: TrackedTable, *, from_version_exclusive: int) -> int:
@@ -37,8 +44,7 @@ def quiet_through(database: Database, table: TrackedTable, *, from_version_exclu
     found = foreign_commits(
         database, table, from_version_exclusive=from_version_exclusive, through_version_inclusive=head
     )
-    first = next(found, None)
-    return head if first is None else first.version - 1
+    return found[0].version - 1 if found else head
 
 
 def unadopted(database: Database) -> list[ForeignCommit]:

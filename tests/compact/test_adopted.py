@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from mergerepl.compact.adopted import CHANGED, IS_THERE, LAST_IS_OWN, TOMBSTONES, folded
+from mergerepl.compact.adopted import CHANGED, IS_THERE, LAST_IS_OWN, SHARED, TOMBSTONES, folded
 from mergerepl.compact.numbers import packed, unpacked
 from mergerepl.model.tracking import TrackingOptions
 from mergerepl.systables.compact import CHANGE_BSN, CONTEXT, INSERT_BSN
@@ -22,7 +22,7 @@ ALL, INSERT, UPDATE, DELETE = (
 SCHEMA = (
     "k string, version bigint, bsn binary, csn bigint, time timestamp, by string, is_own boolean, "
     f"before struct<{CHANGE_BSN}:binary,{INSERT_BSN}:binary,{CONTEXT}:string>, "
-    f"after struct<{CHANGE_BSN}:binary,{INSERT_BSN}:binary,{CONTEXT}:string>, differs boolean"
+    f"after struct<{CHANGE_BSN}:binary,{INSERT_BSN}:binary,{CONTEXT}:string>, differs boolean, shared boolean"
 )
 OLD, COPIED, LOST = (3, 2), (9, 9), (0, 0)
 """Change and insert BSN: of the row as ours left it, copied by a foreign writer from elsewhere, lost."""
@@ -45,6 +45,13 @@ CASES: dict[str, Any] = {
     "updated twice": ([(1, OLD, OLD, True), (2, OLD, OLD, True)], (102, 2), [], [1, 2]),
     "updated, then rewritten unchanged": ([(1, OLD, OLD, True), (2, OLD, LOST, False)], (101, 2), [], [1]),
     "updated, then ours": ([(1, OLD, OLD, True), (2, OLD, (7, 2), "own")], (7, 2), [], [1]),
+    "two rows: inserted twice": ([(1, None, LOST, True), (2, None, LOST, True)], (102, 102), [], [1, 2]),
+    "two rows: deleted twice": (
+        [(1, OLD, None, True), (2, OLD, None, True)],
+        None,
+        [(201, 2), (202, None)],
+        [1, 2],
+    ),
     "inserted, updated, deleted, inserted": (
         [(1, None, LOST, True), (2, LOST, LOST, True), (3, LOST, None, True), (4, None, LOST, True)],
         (104, 104),
@@ -58,6 +65,10 @@ def stamp(pair: tuple[int, int] | None) -> tuple[bytes | None, bytes | None, str
     if pair is None:
         return None
     return (*(packed(number) if number else None for number in pair), "ctx" if pair == OLD else None)
+
+
+def number(stored: bytes | None) -> int | None:
+    return None if stored is None else unpacked(stored)
 
 
 def events() -> list[tuple[Any, ...]]:
@@ -74,6 +85,7 @@ def events() -> list[tuple[Any, ...]]:
             stamp(before),
             stamp(after),
             differs is True,
+            False,
         )
         for name, (history, *_) in CASES.items()
         for version, before, after, differs in history
@@ -88,10 +100,11 @@ def test_the_state_after_foreign_commits(spark: SparkSession) -> None:
         assert row[IS_THERE] is (stamps is not None), name
         if stamps is not None:
             assert tuple(unpacked(row[each]) for each in (CHANGE_BSN, INSERT_BSN)) == stamps, name
-        left = [(each["csn"], unpacked(each["insert_bsn"])) for each in row[TOMBSTONES]]
+        left = [(each["csn"], number(each["insert_bsn"])) for each in row[TOMBSTONES]]
         assert left == tombstones, name
         assert row[CHANGED] == changes, name
         assert row[LAST_IS_OWN] is (history[-1][3] == "own"), name
+        assert row[SHARED] is name.startswith("two rows"), name
     assert found["rewritten unchanged"][CONTEXT] == "ctx"
     assert found["update with stale stamps"][CONTEXT] == "peer"
 
@@ -110,7 +123,6 @@ def test_what_is_not_tracked_leaves_no_mark(
 ) -> None:
     frame = spark.createDataFrame([each for each in events() if each[0] == name], SCHEMA)
     [row] = folded(frame, ["k"], options).collect()
-    number = lambda stored: stored if stored is None else unpacked(stored)  # noqa: E731
     if stamps is not None:
         assert tuple(number(row[each]) for each in (CHANGE_BSN, INSERT_BSN)) == stamps
     assert [(each["csn"], number(each["insert_bsn"])) for each in row[TOMBSTONES]] == tombstones
