@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from mergerepl.compact import adopted, staged_files
+from mergerepl.compact.changes import rows_of_feed
 from mergerepl.compact.counters import take_bsns
 from mergerepl.compact.database import Database, facts_of, key_types, tracked_table
 from mergerepl.compact.errors import ForeignCommitError
@@ -23,11 +24,12 @@ from mergerepl.compact.numbers import packed
 from mergerepl.compact.overlay import PROBLEM, key_columns, key_names, snapshot_rows
 from mergerepl.compact.session import Session
 from mergerepl.delta.log import Commit, actions_of, commits, log_path
-from mergerepl.delta.merge import read_feed
 from mergerepl.delta.plain_files import write_files
-from mergerepl.delta.table_facts import TableFacts
+from mergerepl.delta.table import TableState
 from mergerepl.engine.errors import gone_reason
 from mergerepl.failpoints import failpoint
+from mergerepl.feed.position import FeedPosition
+from mergerepl.feed.window import feed_window
 from mergerepl.model.tracking import TrackedTable
 from mergerepl.rows.images import all_true, same_value
 from mergerepl.rows.sql import quote
@@ -89,8 +91,7 @@ def plan(
 
 def _context(commit: Commit) -> str | None:
     """Return the context of an adopted commit: of a merge session, the other replica."""
-    peer = getattr(commit.mark, "peer", "") if commit.mark is not None else ""
-    return str(peer).lower() or None
+    return commit.mark.peer.lower() or None if commit.mark is not None else None
 
 
 def stage(
@@ -152,7 +153,7 @@ def _named(table: str, count: int) -> dict[str, int]:
 
 def _events(
     spark: SparkSession,
-    facts: TableFacts,
+    facts: TableState,
     table: TrackedTable,
     planned: Sequence[Planned],
     from_version_exclusive: int,
@@ -161,13 +162,9 @@ def _events(
     own: set[int],
 ) -> DataFrame:
     """Return what each commit of a range did to each key."""
-    feed = read_feed(
-        spark,
-        facts.path,
-        from_version_exclusive=from_version_exclusive,
-        through_version_inclusive=through_version_inclusive,
-    )
-    assert feed is not None
+    position = FeedPosition(table.table_id, from_version_exclusive)
+    window = feed_window(facts.path, position, through_version_inclusive=through_version_inclusive)
+    feed = rows_of_feed(spark, table, window, window.changes(lambda _: False))
     ours = {name for name, _ in ROW_COLUMNS}
     columns = [each["name"] for each in facts.fields if each["name"] not in ours]
     image = F.struct(
@@ -201,7 +198,7 @@ def _events(
     )
 
 
-def _numbers(facts: TableFacts, planned: Sequence[Planned], own: set[int]) -> list[tuple[Any, ...]]:
+def _numbers(facts: TableState, planned: Sequence[Planned], own: set[int]) -> list[tuple[Any, ...]]:
     """Return what is known of each commit: version, BSN, CSN, time, context, whether it is ours."""
     foreign = [
         (
@@ -228,7 +225,7 @@ def _time(path: Path, version: int | None) -> datetime:
 
 def _refuse_shared_keys(
     spark: SparkSession,
-    facts: TableFacts,
+    facts: TableState,
     table: TrackedTable,
     at: Path,
     from_version_exclusive: int,

@@ -45,24 +45,18 @@ from mergerepl.compact.session import Session
 from mergerepl.compact.staged_files import within
 from mergerepl.compact.stamps import leaves_tombstone
 from mergerepl.delta import appended
+from mergerepl.delta.append import append
 from mergerepl.delta.log import find_own_commit
-from mergerepl.delta.merge import (
-    COMMIT_ATTEMPTS,
-    RETRY_WAIT_S,
-    Transaction,
-    append,
-    marked_session,
-    read_back,
-)
+from mergerepl.delta.merge import COMMIT_ATTEMPTS, RETRY_WAIT_S
+from mergerepl.delta.transactions import Transaction, marked_session, read_back
 from mergerepl.engine.errors import COMMIT_CONFLICTS
 from mergerepl.errors import CommitConflictError
 from mergerepl.failpoints import failpoint
-from mergerepl.model.tracking import TrackedTable, TrackingOptions
+from mergerepl.model.tracking import CommittedTransaction, TrackedTable, TrackingOptions
 from mergerepl.rows.sql import quote
 from mergerepl.store.control import join_small_files
 from mergerepl.systables.compact import (
     COMMIT_SEQUENCE,
-    COMMIT_TIME,
     COMMITS,
     CONTEXT,
     DELETE_BSN,
@@ -73,8 +67,7 @@ from mergerepl.systables.compact import (
     ROW_COLUMNS,
     ROW_KEY,
     TABLE_NAME,
-    TX_BSN,
-    TX_CSN,
+    OutOfSequence,
 )
 
 log = logging.getLogger(__name__)
@@ -97,7 +90,7 @@ def carry_out(session: Session, folder: Path) -> Intent:
     at = 0
     while at < len(intent.writes):
         write = intent.writes[at]
-        versions[write.table] = _write(session, folder, write)
+        versions[write.table] = _write(session, folder, intent, write)
         intent = adopt_between(session, folder, intent, write, versions[write.table])
         at += 1
     # An extension took more numbers.
@@ -121,16 +114,16 @@ def publish(database: Database, intent: Intent, versions: dict[str, int]) -> Non
     first = intent.transactions[0].csn
     done = {each.csn for each in read_commits(database, where=f"csn >= {first} and csn <= {intent.last_csn}")}
     rows = [
-        {
-            "csn": each.csn,
-            "bsn": each.bsn,
-            "commit_time": intent.time,
-            "nonce": each.nonce,
-            "tracking_context": each.context,
-            "versions": versions,
-            "foreign_version": each.foreign_version,
-            "changes": each.changes,
-        }
+        CommittedTransaction(
+            each.csn,
+            each.bsn,
+            intent.time,
+            each.nonce,
+            each.context,
+            versions,
+            each.foreign_version,
+            each.changes,
+        )
         for each in intent.transactions
         if each.csn not in done
     ]
@@ -140,17 +133,18 @@ def publish(database: Database, intent: Intent, versions: dict[str, int]) -> Non
 def _append_sequence(database: Database, intent: Intent) -> None:
     stored = commit_sequence(database)
     rows = [
-        {TX_BSN: packed(each.bsn), TX_CSN: packed(each.csn), COMMIT_TIME: intent.time}
+        OutOfSequence(packed(each.bsn), packed(each.csn), intent.time)
         for each in intent.transactions
         if each.bsn != each.csn and any(each.changes.values()) and each.bsn not in stored
     ]
     database.tables.append(COMMIT_SEQUENCE, rows)
 
 
-def _write(session: Session, folder: Path, write: Write) -> int:
+def _write(session: Session, folder: Path, intent: Intent, write: Write) -> int:
     """Bring a table to what was staged, in one marked commit; returns its version."""
     database = session.database
-    path, transaction = database.path(write.table), database.transaction(write.csn)
+    path = database.path(write.table)
+    transaction = database.transaction(write.csn, intent.tables_of(write.csn))
     done = find_own_commit(path, transaction.mark, from_version_exclusive=write.from_version)
     if done is not None:
         return done.version
@@ -240,7 +234,7 @@ def _append_tombstones(session: Session, folder: Path, intent: Intent) -> None:
         return
     rows = appended.union_all(frames)
     rows = rows.withColumn(INSERT_CSN, _insert_csn(session, intent))
-    appended.append(rows, session.database.deleted_rows, session.database.transaction(intent.last_csn))
+    appended.append(rows, session.database.deleted_rows, session.database.transaction(intent.last_csn, ()))
 
 
 def _tombstones(session: Session, folder: Path, intent: Intent, write: Write) -> DataFrame | None:

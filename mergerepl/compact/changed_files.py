@@ -12,8 +12,10 @@ from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from mergerepl.delta.merge import read_version
-from mergerepl.delta.plain_files import plain_files, read_files, schema_of
+from mergerepl.delta.plain_files import plain_files, read_files
+from mergerepl.delta.table import file_names, open_table
+from mergerepl.delta.versions import read_version
+from mergerepl.errors import StoreError
 
 log = logging.getLogger(__name__)
 
@@ -25,16 +27,13 @@ def changed_rows(
     spark: SparkSession, path: Path, *, from_version_exclusive: int, through_version_inclusive: int
 ) -> DataFrame:
     """Return the rows of the later version in files which the earlier one does not have; more rows may come along."""
-    from deltalake import DeltaTable
-
     try:
-        later = DeltaTable(str(path), version=through_version_inclusive)
-        before = _paths(DeltaTable(str(path), version=from_version_exclusive))
-        new = _paths(later) - before
-        schema, files = schema_of(later), plain_files(later)
-    except (
-        Exception
-    ) as error:  # a version that is gone from the log, or a feature that only Delta on Spark knows
+        later = open_table(path, through_version_inclusive)
+        before = file_names(path, from_version_exclusive)
+        new = set(file_names(path, through_version_inclusive)) - set(before)
+        schema, files = later.schema, plain_files(later)
+    except StoreError as error:
+        # A version that is gone from the log, say.
         log.info("%s: the whole table is read: %s", path, error)
         return read_version(spark, path, through_version_inclusive)
     is_padded = any(each.metadata for each in schema)
@@ -47,12 +46,6 @@ def changed_rows(
         return whole.limit(0)
     picked = _picked(spark, path, through_version_inclusive, new) if len(new) <= _NAMED_AT_MOST else None
     return whole if picked is None else picked
-
-
-def _paths(table: Any) -> set[str]:
-    import pyarrow as pa
-
-    return set(pa.table(table.get_add_actions())["path"].to_pylist())
 
 
 def _nothing(spark: SparkSession, schema: Any) -> DataFrame:

@@ -11,6 +11,7 @@ from pyspark.sql.types import StructType
 from mergerepl.compact import staged_files
 from mergerepl.compact.adopt import adopt_or_refuse
 from mergerepl.compact.carry_out import carry_out
+from mergerepl.compact.changes import rows_of_feed
 from mergerepl.compact.counters import Begun, read_counters
 from mergerepl.compact.database import Database, facts_of, last_commit, snapshot_version, tracked_tables
 from mergerepl.compact.errors import TrackingError, TransactionConflictError
@@ -19,9 +20,11 @@ from mergerepl.compact.intent import Intent, Planned, Write, write_intent
 from mergerepl.compact.overlay import Touched, key_columns
 from mergerepl.compact.session import Session
 from mergerepl.compact.sweep import sweep
-from mergerepl.delta.log import commits, head_version
-from mergerepl.delta.merge import read_feed, transaction_version
+from mergerepl.delta.log import head_version
+from mergerepl.delta.transactions import transaction_version
 from mergerepl.failpoints import failpoint
+from mergerepl.feed.position import FeedPosition
+from mergerepl.feed.window import feed_window
 from mergerepl.model.tracking import TransactionResult
 
 
@@ -125,19 +128,11 @@ def _refuse_conflict(session: Session, bsn: int, change: Change) -> None:
     facts = facts_of(database, touched.table)
     if facts.metadata.schema_json != touched.facts.metadata.schema_json:
         raise TransactionConflictError.schema_changed(bsn, touched.table.name)
-    found = commits(
-        touched.facts.path, from_version_exclusive=touched.version, through_version_inclusive=head
-    )
-    if not any(each.data_change for each in found):
+    window = feed_window(touched.facts.path, FeedPosition(touched.table.table_id, touched.version))
+    changes = window.changes(lambda _: False)
+    if not changes:
         return
-    feed = read_feed(
-        session.spark,
-        touched.facts.path,
-        from_version_exclusive=touched.version,
-        through_version_inclusive=head,
-        is_one_metadata=True,
-    )
-    assert feed is not None
+    feed = rows_of_feed(session.spark, touched.table, window, changes)
     keys = feed.select(
         *(key.alias(name) for key, name in zip(key_columns(touched.table), touched.keys, strict=True))
     )

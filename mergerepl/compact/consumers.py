@@ -4,7 +4,7 @@ import base64
 import json
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -35,10 +35,7 @@ Start = Literal["beginning", "now"]
 
 def consumer_states(database: Database) -> list[ConsumerState]:
     """Return the registered consumers."""
-    return [
-        ConsumerState(row["name"], row["lbsn"], row["lcsn"], row["last_time"], row["received_anchor"])
-        for row in database.tables.rows(CONSUMERS)
-    ]
+    return database.tables.rows(CONSUMERS)
 
 
 def present_anchors(session: Session, *, lbsn: int, lcsn: int) -> tuple[Anchors, CommittedTransaction | None]:
@@ -55,13 +52,21 @@ class Consumer:
 
     name: str
     _session: Session = field(repr=False)
-    _token: Mapping[str, Any] | None = field(default=None, repr=False)
+    _token: ConsumerState | None = field(default=None, repr=False)
 
     @property
     def state(self) -> ConsumerState:
         """Up to where the consumer has acknowledged."""
-        row = self._row()
-        return ConsumerState(self.name, row["lbsn"], row["lcsn"], row["last_time"], row["received_anchor"])
+        if self._token is not None:
+            return self._token
+        found = next(
+            (each for each in consumer_states(self._session.database) if each.name == self.name), None
+        )
+        if found is None:
+            raise TrackingError.bad_window(
+                self.name, "it is not registered: `ct.consumer(name)` registers it."
+            )
+        return found
 
     def enumerate(
         self,
@@ -90,9 +95,9 @@ class Consumer:
         chosen = tracked_tables(database)
         if tables is not None:
             chosen = {name: tracked_table(database, name) for name in tables}
-        row = self._row()
-        anchors, last = present_anchors(session, lbsn=row["lbsn"], lcsn=row["lcsn"])
-        before = self._known(row)
+        stands = self.state
+        anchors, last = present_anchors(session, lbsn=stands.lbsn, lcsn=stands.lcsn)
+        before = self._known(stands)
         if enumeration == "documented":
             log.warning("documented queries lose changes in some orders of commits: see docs/compact.md")
             anchors = Anchors(anchors.lbsn, anchors.lcsn, last.bsn if last else 0, last.csn if last else 0)
@@ -125,53 +130,33 @@ class Consumer:
             )
         require_fresh(state, fresh)
         with self._session.held("tracking acknowledge"):
-            row, anchors = self._row(), state.anchors
-            if (row["lcsn"], row["nonce"]) == (anchors.ecsn, state.nonce):
+            stands, anchors = self.state, state.anchors
+            if (stands.lcsn, stands.nonce) == (anchors.ecsn, state.nonce):
                 return
-            if row["lcsn"] != anchors.lcsn:
+            if stands.lcsn != anchors.lcsn:
                 raise TrackingError.bad_window(
                     self.name,
-                    f"the window {state.id} begins at CSN {anchors.lcsn}, and the consumer stands at {row['lcsn']}: "
+                    f"the window {state.id} begins at CSN {anchors.lcsn}, and the consumer stands at {stands.lcsn}: "
                     "windows are acknowledged in order, each once.",
                 )
-            moved = {
-                "lbsn": anchors.ebsn,
-                "lcsn": anchors.ecsn,
-                "nonce": state.nonce,
-                "last_time": datetime.now(UTC),
-            }
             failpoint("tracking.before_acknowledge")
-            self._store({**row, **moved})
+            now = datetime.now(UTC)
+            moved = replace(stands, lbsn=anchors.ebsn, lcsn=anchors.ecsn, nonce=state.nonce, last_time=now)
+            _store(self._session.database, moved)
 
     def received(self, anchor: bytes) -> None:
         """Keep the other side's own anchor, as it gave it."""
         with self._session.held("tracking acknowledge"):
-            self._store({**self._row(), "received_anchor": anchor})
+            _store(self._session.database, replace(self.state, received_anchor=anchor))
 
-    def _row(self) -> dict[str, Any]:
-        if self._token is not None:
-            return {"last_time": None, "received_anchor": None, **self._token}
-        rows = self._session.database.tables.rows(CONSUMERS)
-        row = next((each for each in rows if each["name"] == self.name), None)
-        if row is None:
-            raise TrackingError.bad_window(
-                self.name, "it is not registered: `ct.consumer(name)` registers it."
-            )
-        return row
-
-    def _store(self, row: Mapping[str, Any]) -> None:
-        tables = self._session.database.tables
-        others = [each for each in tables.rows(CONSUMERS) if each["name"] != self.name]
-        tables.replace(CONSUMERS, [*others, row])
-
-    def _known(self, row: Mapping[str, Any]) -> CommittedTransaction | None:
+    def _known(self, stands: ConsumerState) -> CommittedTransaction | None:
         """Return the last transaction that the consumer has, None before the first.
 
         Raises: TrackingError if the database has another one under its number.
         """
-        before = commit_before(self._session.database, row["lcsn"])
-        if row["nonce"] is not None and (before is None or before.nonce != row["nonce"]):
-            raise TrackingError.restored(self.name, row["lcsn"] - 1)
+        before = commit_before(self._session.database, stands.lcsn)
+        if stands.nonce is not None and (before is None or before.nonce != stands.nonce):
+            raise TrackingError.restored(self.name, stands.lcsn - 1)
         return before
 
     def _require_served(self, lcsn: int, tables: Collection[str]) -> None:
@@ -188,16 +173,21 @@ def register(session: Session, name: str, *, start: Start, again: bool) -> Consu
         raise TrackingError.reserved("start (beginning or now)", start)
     if not name or ":" in name:
         raise TrackingError.reserved("name of a consumer (some letters, no colon)", name)
-    consumer, tables = Consumer(name, session), session.database.tables
-    if not again and any(row["name"] == name for row in tables.rows(CONSUMERS)):
+    consumer = Consumer(name, session)
+    if not again and any(each.name == name for each in consumer_states(session.database)):
         return consumer
     with session.held("tracking consumer"):
-        row: dict[str, Any] = {"name": name, "lbsn": 0, "lcsn": 0, "nonce": None}
+        state = ConsumerState(name)
         if start == "now":
             anchors, last = present_anchors(session, lbsn=0, lcsn=0)
-            row |= {"lbsn": anchors.ebsn, "lcsn": anchors.ecsn, "nonce": last.nonce if last else None}
-        consumer._store(row)
+            state = replace(state, lbsn=anchors.ebsn, lcsn=anchors.ecsn, nonce=last.nonce if last else None)
+        _store(session.database, state)
     return consumer
+
+
+def _store(database: Database, state: ConsumerState) -> None:
+    others = [each for each in consumer_states(database) if each.name != state.name]
+    database.tables.replace(CONSUMERS, [*others, state])
 
 
 def of_token(session: Session, token: str) -> Consumer:
@@ -207,7 +197,7 @@ def of_token(session: Session, token: str) -> Consumer:
     """
     try:
         stated = json.loads(base64.urlsafe_b64decode(token.encode()))
-        known = {name: stated[name] for name in ("lbsn", "lcsn", "nonce")}
+        known = ConsumerState("token", int(stated["lbsn"]), int(stated["lcsn"]), stated["nonce"])
     except (ValueError, KeyError, TypeError) as error:
         raise TrackingError.bad_window("?", f"{token[:40]!r} is no token of a window.") from error
     return Consumer("token", session, known)

@@ -4,7 +4,7 @@ Reads: `__sysOCSTrackedObjects`, `tracking_commits`, `__sysTxCommitSequence`. Ev
 """
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
@@ -16,10 +16,12 @@ from mergerepl.compact.errors import TrackingError
 from mergerepl.compact.numbers import unpacked
 from mergerepl.compact.row_keys import GUID
 from mergerepl.delta.create import NewTable, create_table
-from mergerepl.delta.log import STATS_PROPERTY, CommitMark, is_delta_table
-from mergerepl.delta.merge import Transaction
+from mergerepl.delta.log import is_delta_table
+from mergerepl.delta.marks import CommitMark, CommitUnit
+from mergerepl.delta.metadata import STATS_PROPERTY
 from mergerepl.delta.properties import retention_properties
-from mergerepl.delta.table_facts import TableFacts, read_table_facts
+from mergerepl.delta.table import TableState, open_table
+from mergerepl.delta.transactions import Transaction
 from mergerepl.delta.types import ddl_of, field, json_of
 from mergerepl.model.tracking import (
     CommittedTransaction,
@@ -28,7 +30,7 @@ from mergerepl.model.tracking import (
     TrackingKeyType,
     TrackingOptions,
 )
-from mergerepl.store.control import CHECKPOINT_INTERVAL, ControlPlane, Row
+from mergerepl.store.control import CHECKPOINT_INTERVAL, ControlPlane
 from mergerepl.systables.compact import (
     COMMIT_SEQUENCE,
     COMMITS,
@@ -39,12 +41,16 @@ from mergerepl.systables.compact import (
     INSERT_CSN,
     ROW_COLUMNS,
     TRACKED_OBJECTS,
-    TX_BSN,
-    TX_CSN,
+    KeyColumn,
 )
+from mergerepl.systables.table import TypedTable
 
 _NEWEST = 100
 """CSNs back from the last one among which the last published transaction is looked for first: more can only be aborts."""
+
+
+KIND = "track"
+"""The kind of the commits of tracked transactions."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +62,7 @@ class Database:
     @cached_property
     def tables(self) -> ControlPlane:
         """The small system tables."""
-        return _control_plane(self.root)
+        return ControlPlane(self.root / FOLDER)
 
     @cached_property
     def database_id(self) -> str:
@@ -77,26 +83,26 @@ class Database:
         """Return the folder of a user's table."""
         return self.root / table
 
-    def transaction(self, csn: int) -> Transaction:
-        """Return the mark and the Delta transaction of what a CSN writes to a table."""
-        return Transaction(self.app_id, csn, CommitMark(self.database_id, f"track:{csn}"))
+    def transaction(self, csn: int, tables: tuple[str, ...]) -> Transaction:
+        """Return the mark and the Delta transaction of what a CSN writes to a table; its commits are one unit."""
+        unit = CommitUnit(f"{self.database_id}:{csn}", tables)
+        return Transaction(self.app_id, csn, CommitMark(self.database_id, f"{KIND}:{csn}", unit=unit))
+
+    def setup_mark(self, step: str) -> CommitMark:
+        """Return the mark of a commit that changes no rows."""
+        return CommitMark(self.database_id, f"{KIND}:{step}")
 
     def is_own(self, mark: CommitMark | None) -> bool:
         """Return whether a commit went through a transaction of this database."""
-        return mark is not None and mark.session == self.database_id and mark.step.startswith("track:")
-
-
-def _control_plane(root: Path) -> ControlPlane:
-    plane = ControlPlane(root)
-    plane.folder = root / FOLDER
-    return plane
+        return mark is not None and mark.session == self.database_id and mark.kind == KIND
 
 
 def create_tables(database: Database, *, retention: timedelta) -> None:
     """Make the system tables that are not there yet, empty."""
-    for table in (COMMIT_SEQUENCE, COMMITS, CONSUMERS, TRACKED_OBJECTS):
+    empty: tuple[TypedTable[Any], ...] = (COMMIT_SEQUENCE, COMMITS, CONSUMERS, TRACKED_OBJECTS)
+    for table in empty:
         if not database.tables.exists(table):
-            database.tables.replace(table, [])
+            database.tables.replace(table, ())
     if not is_delta_table(database.deleted_rows):
         shutil.rmtree(database.deleted_rows, ignore_errors=True)
         properties = {
@@ -105,8 +111,7 @@ def create_tables(database: Database, *, retention: timedelta) -> None:
             **retention_properties({}, retention),
         }
         columns = [field(column.name, json_of(column.type)) for column in DELETED_ROWS.columns]
-        mark = CommitMark(database.database_id, "track:setup")
-        create_table(database.deleted_rows, NewTable(columns, (), properties), mark)
+        create_table(database.deleted_rows, NewTable(columns, (), properties), database.setup_mark("setup"))
 
 
 def require_database(database: Database) -> None:
@@ -123,44 +128,46 @@ def tracked_tables(database: Database) -> dict[str, TrackedTable]:
     """Return the tracked tables by name."""
     if not database.tables.exists(TRACKED_OBJECTS):
         return {}
-    rows: dict[str, list[Row]] = {}
+    parts: dict[str, list[KeyColumn]] = {}
     for row in database.tables.rows(TRACKED_OBJECTS):
-        rows.setdefault(row["__sysTName"], []).append(row)
-    return {name: _tracked_table(name, parts) for name, parts in sorted(rows.items())}
+        parts.setdefault(row.table, []).append(row)
+    return {name: _tracked_table(name, rows) for name, rows in sorted(parts.items())}
 
 
-def _tracked_table(name: str, rows: Sequence[Row]) -> TrackedTable:
-    first, *_ = parts = sorted(rows, key=lambda row: int(row["__sysTrackColOrd"]))
+def _tracked_table(name: str, rows: Sequence[KeyColumn]) -> TrackedTable:
+    first, *_ = parts = sorted(rows, key=lambda row: row.place)
     return TrackedTable(
         name,
-        TrackingOptions(first["__sysTrackOpt"]),
-        TrackingKeyType(first["__sysTrackType"]),
-        tuple(part["mr_key_column"] for part in parts),
-        first["mr_table_id"],
-        first["mr_enabled_version"],
-        Foreign(first["mr_foreign"]),
-        first["mr_enabled_at"],
-        first["mr_enabled_csn"],
+        TrackingOptions(first.options),
+        TrackingKeyType(first.key_type),
+        tuple(part.column for part in parts),
+        first.table_id,
+        first.enabled_version,
+        Foreign(first.foreign),
+        first.enabled_at,
+        first.enabled_csn,
     )
 
 
-def rows_of(table: TrackedTable) -> list[Row]:
-    """Return a tracked table as rows of `__sysOCSTrackedObjects`."""
-    return [
-        {
-            "__sysTName": table.name,
-            "__sysTrackOpt": int(table.options),
-            "__sysTrackType": int(table.key_type),
-            "__sysTrackColOrd": place,
-            "mr_key_column": column,
-            "mr_table_id": table.table_id,
-            "mr_enabled_version": table.enabled_version,
-            "mr_foreign": table.foreign.value,
-            "mr_enabled_at": table.enabled_at,
-            "mr_enabled_csn": table.enabled_csn,
-        }
+def store_tracked(database: Database, tables: Iterable[TrackedTable]) -> None:
+    """Make these the tracked tables."""
+    rows = [
+        KeyColumn(
+            table.name,
+            int(table.options),
+            int(table.key_type),
+            place,
+            column,
+            table.table_id,
+            table.enabled_version,
+            table.foreign.value,
+            table.enabled_at,
+            table.enabled_csn,
+        )
+        for table in tables
         for place, column in enumerate(table.key, 1)
     ]
+    database.tables.replace(TRACKED_OBJECTS, rows)
 
 
 def tracked_table(database: Database, name: str) -> TrackedTable:
@@ -174,13 +181,13 @@ def tracked_table(database: Database, name: str) -> TrackedTable:
     return tables[name]
 
 
-def facts_of(database: Database, table: TrackedTable) -> TableFacts:
+def facts_of(database: Database, table: TrackedTable) -> TableState:
     """Return what a tracked table is at its head.
 
     Raises: TrackingError if it is another table than was enabled, or has lost its tracking columns; StoreError if it
         cannot be read.
     """
-    facts = read_table_facts(database.path(table.name))
+    facts = open_table(database.path(table.name))
     if facts.metadata.table_id != table.table_id:
         raise TrackingError.replaced(table.name)
     for name, type_ in ROW_COLUMNS:
@@ -190,7 +197,7 @@ def facts_of(database: Database, table: TrackedTable) -> TableFacts:
     return facts
 
 
-def key_types(facts: TableFacts, table: TrackedTable) -> list[str]:
+def key_types(facts: TableState, table: TrackedTable) -> list[str]:
     """Return the types of the key columns as `row_keys` names them."""
     if table.key_type is TrackingKeyType.GUID:
         return [GUID]
@@ -231,28 +238,7 @@ def read_commits(
     database: Database, *, where: str | None, order_limit: str = ""
 ) -> list[CommittedTransaction]:
     """Return rows of `tracking_commits`."""
-    from mergerepl.store.control import read_rows
-
-    path = database.tables.path(COMMITS.name)
-    rows = read_rows(path, COMMITS.names, where=where, order_limit=order_limit, required=COMMITS.required)
-    return [
-        CommittedTransaction(
-            row["csn"],
-            row["bsn"],
-            row["commit_time"],
-            row["nonce"],
-            row["tracking_context"],
-            _map(row["versions"]),
-            row["foreign_version"],
-            _map(row["changes"]),
-        )
-        for row in rows
-    ]
-
-
-def _map(value: Any) -> dict[str, int]:
-    # An empty map comes out of Arrow as an empty list.
-    return dict(value or ())
+    return database.tables.rows(COMMITS, where=where, order_limit=order_limit)
 
 
 def snapshot_version(table: TrackedTable, versions: Mapping[str, int]) -> int:
@@ -262,5 +248,4 @@ def snapshot_version(table: TrackedTable, versions: Mapping[str, int]) -> int:
 
 def commit_sequence(database: Database) -> dict[int, int]:
     """Return the BSN and CSN of the transactions that committed out of sequence and are not purged."""
-    rows = database.tables.rows(COMMIT_SEQUENCE)
-    return {unpacked(row[TX_BSN]): unpacked(row[TX_CSN]) for row in rows}
+    return {unpacked(row.bsn): unpacked(row.csn) for row in database.tables.rows(COMMIT_SEQUENCE)}

@@ -63,6 +63,10 @@ class Intent:
         """The highest CSN."""
         return self.transactions[-1].csn
 
+    def tables_of(self, csn: int) -> tuple[str, ...]:
+        """Return the tables that a transaction writes."""
+        return tuple(write.table for write in self.writes if write.csn == csn)
+
     def extended(self, other: "Intent") -> "Intent":
         """Return the intent with what another one adds, published together."""
         return replace(

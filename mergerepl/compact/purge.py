@@ -7,7 +7,6 @@ first, and consumers below the mark are refused: none is ever served with gaps.
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 from mergerepl.compact.consumers import consumer_states
 from mergerepl.compact.counters import change_counters
@@ -21,13 +20,11 @@ from mergerepl.model.tracking import Purged, PurgeType
 from mergerepl.store.control import count_rows, quoted, read_rows, text_literal, timestamp_literal
 from mergerepl.systables.compact import (
     COMMIT_SEQUENCE,
-    COMMIT_TIME,
     COMMITS,
     DELETE_CSN,
     DELETED_TIME,
     TABLE_NAME,
-    TX_BSN,
-    TX_CSN,
+    OutOfSequence,
 )
 
 
@@ -73,20 +70,20 @@ def purge_sequence(session: Session, kind: PurgeType, value: int, *, dry_run: bo
             )
         rows = database.tables.rows(COMMIT_SEQUENCE)
         wanted = [row for row in rows if _is_wanted(row, cutoff, value)]
-        gone = [row for row in wanted if max(unpacked(row[TX_BSN]), unpacked(row[TX_CSN])) < bound]
+        gone = [row for row in wanted if max(unpacked(row.bsn), unpacked(row.csn)) < bound]
         if not dry_run:
             kept = [row for row in rows if row not in gone]
             _purge_commits(database, bound, cutoff, value)
             if gone:
-                highest = max(max(unpacked(row[TX_BSN]), unpacked(row[TX_CSN])) for row in gone)
+                highest = max(max(unpacked(row.bsn), unpacked(row.csn)) for row in gone)
                 _note(database, COMMIT_SEQUENCE.name, highest + 1)
                 failpoint("tracking.after_purge_mark")
                 database.tables.replace(COMMIT_SEQUENCE, kept)
         return Purged(COMMIT_SEQUENCE.name, len(gone), len(wanted) - len(gone), bound, dry_run)
 
 
-def _is_wanted(row: dict[str, Any], cutoff: datetime | None, value: int) -> bool:
-    return unpacked(row[TX_CSN]) < value if cutoff is None else row[COMMIT_TIME] < cutoff
+def _is_wanted(row: OutOfSequence, cutoff: datetime | None, value: int) -> bool:
+    return unpacked(row.csn) < value if cutoff is None else row.commit_time < cutoff
 
 
 def _purge_commits(database: Database, bound: int, cutoff: datetime | None, value: int) -> None:

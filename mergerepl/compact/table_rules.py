@@ -11,8 +11,8 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from mergerepl.compact.row_keys import LONGEST
-from mergerepl.delta.log import CHAR_VARCHAR, DEFAULT_EXPRESSION
-from mergerepl.delta.table_facts import TableFacts
+from mergerepl.delta.metadata import CHAR_VARCHAR, DEFAULT_EXPRESSION
+from mergerepl.delta.table import TableState
 from mergerepl.delta.types import Field, ddl_of
 from mergerepl.rows.sql import quote
 
@@ -20,7 +20,7 @@ _CHECK = "delta.constraints."
 _LENGTH = re.compile(r"(?:var)?char\((\d+)\)\Z")
 
 
-def broken_rules(facts: TableFacts, is_there: Column) -> dict[str, Column]:
+def broken_rules(facts: TableState, is_there: Column) -> dict[str, Column]:
     """Return what breaks a table's rules: text to condition, on columns by their own names, of rows that are there."""
     found: dict[str, Column] = {}
     for field in facts.fields:
@@ -41,7 +41,7 @@ def broken_rules(facts: TableFacts, is_there: Column) -> dict[str, Column]:
     return {text: is_there & condition for text, condition in found.items()}
 
 
-def unwritable(facts: TableFacts) -> tuple[str, str] | None:
+def unwritable(facts: TableState) -> tuple[str, str] | None:
     """Return why transactions cannot write a table and what to do about it, None if they can."""
     for field in facts.fields:
         name, metadata = field["name"], field["metadata"]

@@ -14,8 +14,8 @@ from mergerepl.compact.commit import empty_intent, published_versions
 from mergerepl.compact.database import (
     Database,
     create_tables,
-    rows_of,
     snapshot_version,
+    store_tracked,
     tracked_table,
     tracked_tables,
 )
@@ -27,11 +27,12 @@ from mergerepl.compact.row_keys import unsupported
 from mergerepl.compact.session import Session
 from mergerepl.compact.sweep import sweep
 from mergerepl.compact.table_rules import unwritable
-from mergerepl.delta.log import CommitMark, head_version, is_delta_table
-from mergerepl.delta.merge import USER_METADATA
+from mergerepl.delta.log import head_version, is_delta_table
+from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.plain_files import foreign_file
 from mergerepl.delta.properties import missing_properties, set_properties
-from mergerepl.delta.table_facts import TableFacts, read_table_facts
+from mergerepl.delta.table import TableState, open_table
+from mergerepl.delta.transactions import USER_METADATA
 from mergerepl.delta.types import ddl_of
 from mergerepl.engine.session import new_session
 from mergerepl.model.tracking import Foreign, TrackedTable, TrackingKeyType, TrackingOptions
@@ -43,7 +44,6 @@ from mergerepl.systables.compact import (
     ROW_COLUMNS,
     SYSTEM_PREFIX,
     TABLE_NAME,
-    TRACKED_OBJECTS,
 )
 
 LONGEST_NAME = 128
@@ -83,7 +83,7 @@ def enable(
         counters.create_database(database.root)
         create_tables(database, retention=retention)
         sweep(session)
-        mark = CommitMark(database.database_id, "track:enable")
+        mark = database.setup_mark("enable")
         set_properties(session.spark, facts, missing_properties(facts, retention), mark)
         _add_columns(session.spark, facts, mark)
         wanted = replace(wanted, enabled_version=head_version(facts.path))
@@ -92,7 +92,7 @@ def enable(
 
 def _checked_facts(
     database: Database, name: str, key_type: TrackingKeyType, key: Sequence[str]
-) -> TableFacts:
+) -> TableState:
     """Return what the table is, if tracking can have it.
 
     Raises: TrackingError.
@@ -112,7 +112,7 @@ def _checked_facts(
         )
     if not is_delta_table(path):
         raise TrackingError.cannot_enable(name, f"'{path}' is no Delta table", "Check the name.")
-    facts = read_table_facts(path)
+    facts = open_table(path)
     ours = dict(ROW_COLUMNS)
     for each in facts.fields:
         if each["name"].startswith(SYSTEM_PREFIX) and ours.get(each["name"]) != each["type"]:
@@ -133,7 +133,7 @@ def _checked_facts(
     return facts
 
 
-def _check_key_column(facts: TableFacts, name: str, column: str, key_type: TrackingKeyType) -> None:
+def _check_key_column(facts: TableState, name: str, column: str, key_type: TrackingKeyType) -> None:
     found = facts.field(column)
     if found is None:
         columns = ", ".join(each["name"] for each in facts.fields)
@@ -151,7 +151,7 @@ def _check_key_column(facts: TableFacts, name: str, column: str, key_type: Track
         raise TrackingError.cannot_enable(name, f"key column '{column}': {why}", "Choose another key.")
 
 
-def _check_rows(spark: SparkSession, wanted: TrackedTable, facts: TableFacts, last_bsn: int) -> None:
+def _check_rows(spark: SparkSession, wanted: TrackedTable, facts: TableState, last_bsn: int) -> None:
     """Check keys and, where the columns are there already, that their stamps are of this database."""
     away = foreign_file(spark, facts.path, facts.version)
     if away is not None:
@@ -186,7 +186,7 @@ def _check_rows(spark: SparkSession, wanted: TrackedTable, facts: TableFacts, la
         raise TrackingError.cannot_enable(wanted.name, f"{found[0]['bad']}: {'; '.join(named)}{more}", remedy)
 
 
-def _add_columns(spark: SparkSession, facts: TableFacts, mark: CommitMark) -> None:
+def _add_columns(spark: SparkSession, facts: TableState, mark: CommitMark) -> None:
     missing = [f"{name} {type_}" for name, type_ in ROW_COLUMNS if facts.field(name) is None]
     if missing:
         marked = new_session(spark)
@@ -201,7 +201,7 @@ def _enabled(session: Session, table: TrackedTable) -> TrackedTable:
     if has_past:
         table = replace(table, enabled_csn=_empty_transaction(session, table))
     others = [each for each in tracked_tables(database).values() if each.name != table.name]
-    database.tables.replace(TRACKED_OBJECTS, [row for each in (*others, table) for row in rows_of(each)])
+    store_tracked(database, (*others, table))
     return table
 
 
@@ -230,7 +230,7 @@ def _change_options(
         return _enabled(session, replace(changed, enabled_at=datetime.now(UTC)))
     database = session.database
     rest = [each for each in tracked_tables(database).values() if each.name != known.name]
-    database.tables.replace(TRACKED_OBJECTS, [row for each in (*rest, changed) for row in rows_of(each)])
+    store_tracked(database, (*rest, changed))
     return changed
 
 
@@ -253,13 +253,13 @@ def disable(session: Session, name: str, *, columns: str) -> None:
         if touching:
             raise TrackingError.open_transactions(f"Tracking of '{name}' cannot be disabled", touching)
         if columns == "drop":
-            _drop_columns(session, read_table_facts(database.path(table.name)))
+            _drop_columns(session, open_table(database.path(table.name)))
         others = [each for each in tracked_tables(database).values() if each.name != name]
-        database.tables.replace(TRACKED_OBJECTS, [row for each in others for row in rows_of(each)])
+        store_tracked(database, others)
         forget_tombstones(database, name)
 
 
-def _drop_columns(session: Session, facts: TableFacts) -> None:
+def _drop_columns(session: Session, facts: TableState) -> None:
     present = [name for name, _ in ROW_COLUMNS if facts.field(name) is not None]
     if not present:
         return
@@ -271,7 +271,7 @@ def _drop_columns(session: Session, facts: TableFacts) -> None:
             "(delta.columnMapping.mode = name).",
         )
     marked = new_session(session.spark)
-    mark = CommitMark(session.database.database_id, "track:disable")
+    mark = session.database.setup_mark("disable")
     marked.conf.set(USER_METADATA, mark.to_user_metadata())
     marked.sql(f"ALTER TABLE delta.{quote(str(facts.path))} DROP COLUMNS ({', '.join(map(quote, present))})")
 

@@ -237,7 +237,10 @@ class Transaction:
         self._require_open()
         try:
             with told_plainly(f"changing table '{table}' in transaction {self.current_transaction_bsn}"):
-                yield self._touch(table)
+                touched = self._touch(table)
+                # Started before the first expression is made.
+                _ = self._spark
+                yield touched
         except BaseException:
             self.abort()
             raise

@@ -67,12 +67,12 @@ class CommittedTransaction:
     bsn: int
     commit_time: datetime
     nonce: str
-    tracking_context: str | None
-    versions: Mapping[str, int]
+    tracking_context: str | None = None
+    versions: Mapping[str, int] = field(default_factory=dict)
     """Table name to its version after the transaction: the snapshot of all tracked tables."""
-    foreign_version: int | None
+    foreign_version: int | None = None
     """The version of the foreign commit that it adopted."""
-    changes: Mapping[str, int]
+    changes: Mapping[str, int] = field(default_factory=dict)
     """Table name to the number of rows that it changed."""
 
 
@@ -115,10 +115,13 @@ class ConsumerState:
     """A registered consumer."""
 
     name: str
-    lbsn: int
-    lcsn: int
-    last_time: datetime | None
+    lbsn: int = 0
+    lcsn: int = 0
+    nonce: str | None = None
+    """Nonce of the last transaction below lcsn."""
     received_anchor: bytes | None = None
+    """The consumer's own anchor, as it gave it."""
+    last_time: datetime | None = None
 
 
 @dataclass(frozen=True)

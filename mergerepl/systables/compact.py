@@ -4,9 +4,13 @@ Names that begin with `__sys` are those of SQL Server Compact; columns named `mr
 BSN and CSN are unsigned, big-endian, 8 bytes: the order of the bytes is the order of the numbers.
 """
 
-from typing import Final
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from datetime import datetime
+from typing import Any, Final
 
-from mergerepl.systables.table import Plane, SystemTable, columns
+from mergerepl.model.tracking import CommittedTransaction, ConsumerState
+from mergerepl.systables.table import Plane, RowT, SystemTable, TypedTable, columns
 
 FOLDER: Final = "_tracking"
 """The folder below a root that holds these tables, the counters and the open transactions."""
@@ -32,7 +36,48 @@ TX_BSN: Final = "__sysTxBsn"
 TX_CSN: Final = "__sysTxCsn"
 COMMIT_TIME: Final = "__sysCommitTime"
 
-TRACKED_OBJECTS: Final = SystemTable(
+
+class _ByPosition(TypedTable[RowT]):
+    """A table whose columns have names that no field can have: field i of a row is column i."""
+
+    def read(self, stored: Mapping[str, Any]) -> RowT:
+        """Return the row of these stored values; NULL is the field's default."""
+        given = zip((field.name for field in fields(self.row)), self.names, strict=True)
+        return self.row(**{name: stored[column] for name, column in given if stored.get(column) is not None})
+
+    def values(self, row: RowT) -> dict[str, Any]:
+        """Return a row's values by column, as they are stored."""
+        return {
+            column: getattr(row, field.name) for column, field in zip(self.names, fields(row), strict=True)
+        }
+
+
+@dataclass(frozen=True)
+class KeyColumn:
+    """A row of `__sysOCSTrackedObjects`: a tracked table and a column of its key."""
+
+    table: str
+    options: int
+    key_type: int
+    place: int
+    column: str
+    table_id: str
+    enabled_version: int
+    foreign: str
+    enabled_at: datetime
+    enabled_csn: int | None = None
+
+
+@dataclass(frozen=True)
+class OutOfSequence:
+    """A row of `__sysTxCommitSequence`."""
+
+    bsn: bytes
+    csn: bytes
+    commit_time: datetime
+
+
+TRACKED_OBJECTS: Final = _ByPosition(
     "__sysOCSTrackedObjects",
     Plane.CONTROL,
     columns(
@@ -50,6 +95,7 @@ TRACKED_OBJECTS: Final = SystemTable(
             nor consumers
         """
     ),
+    KeyColumn,
 )
 
 DELETED_ROWS: Final = SystemTable(
@@ -69,7 +115,7 @@ DELETED_ROWS: Final = SystemTable(
     ),
 )
 
-COMMIT_SEQUENCE: Final = SystemTable(
+COMMIT_SEQUENCE: Final = _ByPosition(
     "__sysTxCommitSequence",
     Plane.HISTORY,
     columns(
@@ -79,9 +125,10 @@ COMMIT_SEQUENCE: Final = SystemTable(
         {COMMIT_TIME} | timestamp | when it committed
         """
     ),
+    OutOfSequence,
 )
 
-COMMITS: Final = SystemTable(
+COMMITS: Final = TypedTable(
     "tracking_commits",
     Plane.HISTORY,
     columns(
@@ -96,9 +143,10 @@ COMMITS: Final = SystemTable(
         changes | map<string,bigint> | table to the rows that were changed
         """
     ),
+    CommittedTransaction,
 )
 
-CONSUMERS: Final = SystemTable(
+CONSUMERS: Final = TypedTable(
     "tracking_consumers",
     Plane.CONTROL,
     columns(
@@ -111,6 +159,7 @@ CONSUMERS: Final = SystemTable(
         last_time | timestamp | when it last acknowledged a window
         """
     ),
+    ConsumerState,
 )
 
-ALL: Final = (TRACKED_OBJECTS, DELETED_ROWS, COMMIT_SEQUENCE, COMMITS, CONSUMERS)
+ALL: Final[tuple[SystemTable, ...]] = (TRACKED_OBJECTS, DELETED_ROWS, COMMIT_SEQUENCE, COMMITS, CONSUMERS)

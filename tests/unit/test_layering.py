@@ -142,7 +142,7 @@ MUST_NOT_IMPORT: dict[str, set[str]] = {
         FEATURES
         | {
             "mergerepl.agent",
-"mergerepl.compact",
+            "mergerepl.compact",
             "mergerepl.delta",
             "mergerepl.feed",
             "mergerepl.lineage",

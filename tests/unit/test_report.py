@@ -142,7 +142,7 @@ TRACKED = TrackingStatus(
         ),
     ),
     (OpenTransaction(3, datetime(2024, 1, 1, tzinfo=UTC), "process 1 on a", "open"),),
-    (ConsumerState("hq", 1, 2, None),),
+    (ConsumerState("hq", 1, 2),),
     (ForeignCommit("orders", 7, "WRITE", "delta-rs"),),
     {"orders": 2},
 )
