@@ -52,7 +52,7 @@ def adopt_or_refuse(session: Session, *, also_refused: bool = False) -> int:
         write_intent(begun.folder, intent)
         carry_out(session, begun.folder)
     except BaseException:
-        if not counters.has_intent(begun.folder) and begun.folder.is_dir():
+        if not counters.has_intent(begun.folder) and counters.is_begun(begun.folder):
             counters.mark_aborted(begun.folder)
         raise
     finally:

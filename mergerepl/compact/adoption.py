@@ -2,7 +2,7 @@
 
 import uuid
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,7 +23,7 @@ from mergerepl.compact.intent import Intent, Planned, Write, write_intent
 from mergerepl.compact.numbers import packed
 from mergerepl.compact.overlay import PROBLEM, key_columns, key_names, snapshot_rows
 from mergerepl.compact.session import Session
-from mergerepl.delta.log import Commit, actions_of, commits, log_path
+from mergerepl.delta.log import Commit, commits
 from mergerepl.delta.plain_files import write_files
 from mergerepl.delta.table import TableState
 from mergerepl.engine.errors import gone_reason
@@ -114,7 +114,7 @@ def stage(
     bounds = from_version_exclusive, through_version_inclusive
     keys = key_names(table)
     try:
-        events = _events(session.spark, facts, table, planned, *bounds, own=own)
+        events = _events(session.spark, facts, table, planned, found, *bounds, own=own)
         rows = adopted.folded(events, keys, table.options)
         has_null = ~all_true([F.col(name).isNotNull() for name in keys])
         problem = F.when(has_null, F.lit("have a key that is NULL"))
@@ -156,6 +156,7 @@ def _events(
     facts: TableState,
     table: TrackedTable,
     planned: Sequence[Planned],
+    found: Sequence[Commit],
     from_version_exclusive: int,
     through_version_inclusive: int,
     *,
@@ -188,7 +189,7 @@ def _events(
         same_value(F.col(f"b.c{i}"), F.col(f"a.c{i}"), feed.schema[name].dataType)
         for i, name in enumerate(columns)
     ]
-    numbered = F.broadcast(spark.createDataFrame(_numbers(facts, planned, own), _EVENTS_SCHEMA))
+    numbered = F.broadcast(spark.createDataFrame(_numbers(planned, found, own), _EVENTS_SCHEMA))
     return netted.join(numbered, on=adopted.VERSION).select(
         *key_names(table),
         *(each for each in adopted.EVENT if each not in (adopted.BEFORE, adopted.AFTER, adopted.DIFFERS)),
@@ -198,29 +199,20 @@ def _events(
     )
 
 
-def _numbers(facts: TableState, planned: Sequence[Planned], own: set[int]) -> list[tuple[Any, ...]]:
+def _numbers(planned: Sequence[Planned], found: Sequence[Commit], own: set[int]) -> list[tuple[Any, ...]]:
     """Return what is known of each commit: version, BSN, CSN, time, context, whether it is ours."""
     foreign = [
         (
-            each.foreign_version,
+            commit.version,
             packed(each.bsn),
             each.csn,
-            _time(facts.path, each.foreign_version),
+            datetime.fromtimestamp(commit.made_at_ms / 1000, UTC),
             each.context,
             False,
         )
-        for each in planned
+        for each, commit in zip(planned, found, strict=True)
     ]
     return [*foreign, *((version, None, None, None, None, True) for version in own)]
-
-
-def _time(path: Path, version: int | None) -> datetime:
-    """Return when a commit was made, by its own words."""
-    assert version is not None
-    actions = actions_of(log_path(path, version).read_text(encoding="utf-8"))
-    info: Mapping[str, Any] = next((each["commitInfo"] for each in actions if "commitInfo" in each), {})
-    stated = info.get("timestamp") or log_path(path, version).stat().st_mtime * 1000
-    return datetime.fromtimestamp(int(stated) / 1000, UTC)
 
 
 def _refuse_shared_keys(

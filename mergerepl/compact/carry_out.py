@@ -5,18 +5,16 @@
 """
 
 import logging
-import shutil
 import time
 from pathlib import Path
 
-from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from mergerepl.compact import adopted
 from mergerepl.compact.adoption import adopt_between
-from mergerepl.compact.counters import raise_last_csn
+from mergerepl.compact.counters import drop, raise_last_csn
 from mergerepl.compact.database import (
     Database,
     commit_sequence,
@@ -47,7 +45,7 @@ from mergerepl.compact.stamps import leaves_tombstone
 from mergerepl.delta import appended
 from mergerepl.delta.append import append
 from mergerepl.delta.log import find_own_commit
-from mergerepl.delta.merge import COMMIT_ATTEMPTS, RETRY_WAIT_S
+from mergerepl.delta.merge import COMMIT_ATTEMPTS, RETRY_WAIT_S, merge_into
 from mergerepl.delta.transactions import Transaction, marked_session, read_back
 from mergerepl.engine.errors import COMMIT_CONFLICTS
 from mergerepl.errors import CommitConflictError
@@ -103,9 +101,12 @@ def carry_out(session: Session, folder: Path) -> Intent:
     publish(database, intent, versions)
     failpoint("tracking.after_publish")
     if any(each.csn % _COMMITS_PER_COMPACTION == 0 for each in intent.transactions):
-        for path in (*map(database.tables.path, (COMMITS.name, COMMIT_SEQUENCE.name)), database.deleted_rows):
+        for path in (
+            *map(database.control.path, (COMMITS.name, COMMIT_SEQUENCE.name)),
+            database.deleted_rows,
+        ):
             join_small_files(path, large_bytes=_LARGE_BYTES)
-    shutil.rmtree(folder)
+    drop(folder)
     return intent
 
 
@@ -127,7 +128,7 @@ def publish(database: Database, intent: Intent, versions: dict[str, int]) -> Non
         for each in intent.transactions
         if each.csn not in done
     ]
-    database.tables.append(COMMITS, rows)
+    database.control.append(COMMITS, rows)
 
 
 def _append_sequence(database: Database, intent: Intent) -> None:
@@ -137,7 +138,7 @@ def _append_sequence(database: Database, intent: Intent) -> None:
         for each in intent.transactions
         if each.bsn != each.csn and any(each.changes.values()) and each.bsn not in stored
     ]
-    database.tables.append(COMMIT_SEQUENCE, rows)
+    database.control.append(COMMIT_SEQUENCE, rows)
 
 
 def _write(session: Session, folder: Path, intent: Intent, write: Write) -> int:
@@ -189,8 +190,8 @@ def _merge(spark: SparkSession, session: Session, folder: Path, write: Write, ta
     types = key_types(facts_of(session.database, table), table)
     bounded = within(table, key_names(table), types, write.bounds, of="t.")
     on = same_key(table, target="t.", source="s.")
-    target = DeltaTable.forPath(spark, str(session.database.path(table.name))).alias("t")
-    merge = target.merge(source.alias("s"), on if bounded is None else bounded & on)
+    path = session.database.path(table.name)
+    merge, _ = merge_into(spark, source, path, on if bounded is None else bounded & on)
     values: dict[str, str | Column] = {quote(name): F.col(f"s.{quote(name)}") for name in columns}
     if write.adopts:
         differs = [~F.col(f"t.{name}").eqNullSafe(F.col(f"s.{name}")) for name, _ in ROW_COLUMNS]

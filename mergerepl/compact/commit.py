@@ -12,7 +12,7 @@ from mergerepl.compact import staged_files
 from mergerepl.compact.adopt import adopt_or_refuse
 from mergerepl.compact.carry_out import carry_out
 from mergerepl.compact.changes import rows_of_feed
-from mergerepl.compact.counters import Begun, read_counters
+from mergerepl.compact.counters import Begun, is_begun, read_counters
 from mergerepl.compact.database import Database, facts_of, last_commit, snapshot_version, tracked_tables
 from mergerepl.compact.errors import TrackingError, TransactionConflictError
 from mergerepl.compact.foreign import quiet_through
@@ -50,7 +50,7 @@ def commit(session: Session, begun: Begun, changes: Sequence[Change]) -> Transac
     database = session.database
     with session.held("tracking commit"):
         sweep(session)
-        if not begun.folder.is_dir():
+        if not is_begun(begun.folder):
             raise TransactionConflictError.was_aborted(begun.bsn)
         adopt_or_refuse(session)
         versions = published_versions(database)

@@ -35,7 +35,7 @@ Start = Literal["beginning", "now"]
 
 def consumer_states(database: Database) -> list[ConsumerState]:
     """Return the registered consumers."""
-    return database.tables.rows(CONSUMERS)
+    return database.control.rows(CONSUMERS)
 
 
 def present_anchors(session: Session, *, lbsn: int, lcsn: int) -> tuple[Anchors, CommittedTransaction | None]:
@@ -187,7 +187,7 @@ def register(session: Session, name: str, *, start: Start, again: bool) -> Consu
 
 def _store(database: Database, state: ConsumerState) -> None:
     others = [each for each in consumer_states(database) if each.name != state.name]
-    database.tables.replace(CONSUMERS, [*others, state])
+    database.control.replace(CONSUMERS, [*others, state])
 
 
 def of_token(session: Session, token: str) -> Consumer:

@@ -1,4 +1,4 @@
-"""The numbers of a database and its open transactions: files below `_tracking`, safe against any crash.
+"""The numbers of a database and the folders of its open transactions: all that tracking asks of a file system.
 
 `counters.json` is written whole, under `flock(_tracking/lock)` that is held for milliseconds. A transaction is a folder
 `tx/<bsn>` whose file `owner` its process keeps locked for life: who can lock it knows that the owner is dead.
@@ -7,6 +7,7 @@
 import fcntl
 import json
 import os
+import shutil
 import socket
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -171,6 +172,31 @@ def transaction_folders(root: Path) -> list[Path]:
 def bsn_of(folder: Path) -> int:
     """Return the BSN of a transaction's folder."""
     return int(folder.name)
+
+
+def is_begun(folder: Path) -> bool:
+    """Return whether a transaction's folder is there still."""
+    return folder.is_dir()
+
+
+def has_staged(folder: Path, table: str) -> bool:
+    """Return whether a transaction has staged rows of a table."""
+    return (folder / table).is_dir()
+
+
+def parquet_files(folder: Path) -> list[Path]:
+    """Return the files of a staged folder."""
+    return sorted(folder.glob("*.parquet"))
+
+
+def intent_text(folder: Path) -> str:
+    """Return what was decided, as it was written."""
+    return (folder / INTENT).read_text(encoding="utf-8")
+
+
+def drop(folder: Path) -> None:
+    """Remove a folder with all that is in it, if it is there."""
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def mark_aborted(folder: Path) -> None:

@@ -3,7 +3,6 @@
 Reads: `__sysOCSTrackedObjects`, `tracking_commits`, `__sysTxCommitSequence`. Everything here works without Spark.
 """
 
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -11,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from mergerepl.compact.counters import is_database, read_counters
+from mergerepl.compact.counters import drop, is_database, read_counters
 from mergerepl.compact.errors import TrackingError
 from mergerepl.compact.numbers import unpacked
 from mergerepl.compact.row_keys import GUID
@@ -60,7 +59,7 @@ class Database:
     root: Path
 
     @cached_property
-    def tables(self) -> ControlPlane:
+    def control(self) -> ControlPlane:
         """The small system tables."""
         return ControlPlane(self.root / FOLDER)
 
@@ -77,7 +76,7 @@ class Database:
     @property
     def deleted_rows(self) -> Path:
         """The folder of the tombstones."""
-        return self.tables.path(DELETED_ROWS.name)
+        return self.control.path(DELETED_ROWS.name)
 
     def path(self, table: str) -> Path:
         """Return the folder of a user's table."""
@@ -101,10 +100,10 @@ def create_tables(database: Database, *, retention: timedelta) -> None:
     """Make the system tables that are not there yet, empty."""
     empty: tuple[TypedTable[Any], ...] = (COMMIT_SEQUENCE, COMMITS, CONSUMERS, TRACKED_OBJECTS)
     for table in empty:
-        if not database.tables.exists(table):
-            database.tables.replace(table, ())
+        if not database.control.exists(table):
+            database.control.replace(table, ())
     if not is_delta_table(database.deleted_rows):
-        shutil.rmtree(database.deleted_rows, ignore_errors=True)
+        drop(database.deleted_rows)
         properties = {
             "delta.checkpointInterval": CHECKPOINT_INTERVAL,
             STATS_PROPERTY: f"{DELETE_CSN},{INSERT_CSN}",
@@ -119,17 +118,17 @@ def require_database(database: Database) -> None:
 
     Raises: TrackingError.
     """
-    if not is_database(database.root) or not database.tables.exists(TRACKED_OBJECTS):
+    if not is_database(database.root) or not database.control.exists(TRACKED_OBJECTS):
         read_counters(database.root)
         raise TrackingError.no_database(database.root)
 
 
 def tracked_tables(database: Database) -> dict[str, TrackedTable]:
     """Return the tracked tables by name."""
-    if not database.tables.exists(TRACKED_OBJECTS):
+    if not database.control.exists(TRACKED_OBJECTS):
         return {}
     parts: dict[str, list[KeyColumn]] = {}
-    for row in database.tables.rows(TRACKED_OBJECTS):
+    for row in database.control.rows(TRACKED_OBJECTS):
         parts.setdefault(row.table, []).append(row)
     return {name: _tracked_table(name, rows) for name, rows in sorted(parts.items())}
 
@@ -167,7 +166,7 @@ def store_tracked(database: Database, tables: Iterable[TrackedTable]) -> None:
         for table in tables
         for place, column in enumerate(table.key, 1)
     ]
-    database.tables.replace(TRACKED_OBJECTS, rows)
+    database.control.replace(TRACKED_OBJECTS, rows)
 
 
 def tracked_table(database: Database, name: str) -> TrackedTable:
@@ -238,7 +237,7 @@ def read_commits(
     database: Database, *, where: str | None, order_limit: str = ""
 ) -> list[CommittedTransaction]:
     """Return rows of `tracking_commits`."""
-    return database.tables.rows(COMMITS, where=where, order_limit=order_limit)
+    return database.control.rows(COMMITS, where=where, order_limit=order_limit)
 
 
 def snapshot_version(table: TrackedTable, versions: Mapping[str, int]) -> int:
@@ -248,4 +247,4 @@ def snapshot_version(table: TrackedTable, versions: Mapping[str, int]) -> int:
 
 def commit_sequence(database: Database) -> dict[int, int]:
     """Return the BSN and CSN of the transactions that committed out of sequence and are not purged."""
-    return {unpacked(row.bsn): unpacked(row.csn) for row in database.tables.rows(COMMIT_SEQUENCE)}
+    return {unpacked(row.bsn): unpacked(row.csn) for row in database.control.rows(COMMIT_SEQUENCE)}

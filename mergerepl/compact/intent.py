@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from mergerepl.compact.counters import INTENT, write_durably
+from mergerepl.compact.counters import INTENT, intent_text, write_durably
 from mergerepl.compact.staged_files import Bounds
 
 
@@ -85,7 +85,7 @@ def write_intent(folder: Path, intent: Intent) -> None:
 
 def read_intent(folder: Path) -> Intent:
     """Return the intent of a folder that has one."""
-    stated = json.loads((folder / INTENT).read_text(encoding="utf-8"))
+    stated = json.loads(intent_text(folder))
     writes = tuple(
         Write(
             **{

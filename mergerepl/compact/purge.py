@@ -22,6 +22,7 @@ from mergerepl.systables.compact import (
     COMMIT_SEQUENCE,
     COMMITS,
     DELETE_CSN,
+    DELETED_ROWS,
     DELETED_TIME,
     TABLE_NAME,
     OutOfSequence,
@@ -33,8 +34,6 @@ def purge_tombstones(session: Session, name: str, kind: PurgeType, value: int, *
 
     Raises: TrackingError if the table is not tracked, or the value is negative.
     """
-    from deltalake import DeltaTable
-
     cutoff, database = _cutoff(kind, value), session.database
     with session.held("tracking purge"):
         sweep(session)
@@ -50,7 +49,7 @@ def purge_tombstones(session: Session, name: str, kind: PurgeType, value: int, *
         if removed and not dry_run:
             _note(database, name, _highest(database, free) + 1)
             failpoint("tracking.after_purge_mark")
-            DeltaTable(str(path)).delete(free)
+            database.control.delete(DELETED_ROWS, free)
         return Purged(name, removed, wanted - removed, bound, dry_run)
 
 
@@ -68,7 +67,7 @@ def purge_sequence(session: Session, kind: PurgeType, value: int, *, dry_run: bo
                 "Purging the commit sequence without a registered consumer (`force`)",
                 "Register the consumers first: `ct.consumer(name)`.",
             )
-        rows = database.tables.rows(COMMIT_SEQUENCE)
+        rows = database.control.rows(COMMIT_SEQUENCE)
         wanted = [row for row in rows if _is_wanted(row, cutoff, value)]
         gone = [row for row in wanted if max(unpacked(row.bsn), unpacked(row.csn)) < bound]
         if not dry_run:
@@ -78,7 +77,7 @@ def purge_sequence(session: Session, kind: PurgeType, value: int, *, dry_run: bo
                 highest = max(max(unpacked(row.bsn), unpacked(row.csn)) for row in gone)
                 _note(database, COMMIT_SEQUENCE.name, highest + 1)
                 failpoint("tracking.after_purge_mark")
-                database.tables.replace(COMMIT_SEQUENCE, kept)
+                database.control.replace(COMMIT_SEQUENCE, kept)
         return Purged(COMMIT_SEQUENCE.name, len(gone), len(wanted) - len(gone), bound, dry_run)
 
 
@@ -88,8 +87,6 @@ def _is_wanted(row: OutOfSequence, cutoff: datetime | None, value: int) -> bool:
 
 def _purge_commits(database: Database, bound: int, cutoff: datetime | None, value: int) -> None:
     """Remove published transactions below the last one that a consumer begins at."""
-    from deltalake import DeltaTable
-
     below = bound if cutoff is not None else min(bound, value)
     first = commit_before(database, below)
     if first is None:
@@ -101,7 +98,7 @@ def _purge_commits(database: Database, bound: int, cutoff: datetime | None, valu
     if newest:
         # A window that begins right after the newest removed one has lost the snapshot that it begins with.
         _note(database, COMMIT_SEQUENCE.name, newest[0].csn + 2)
-        DeltaTable(str(database.tables.path(COMMITS.name))).delete(chosen)
+        database.control.delete(COMMITS, chosen)
 
 
 def _cutoff(kind: PurgeType, value: int) -> datetime | None:

@@ -11,6 +11,7 @@ from typing import Any
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
+from mergerepl.compact.counters import parquet_files
 from mergerepl.compact.overlay import CHANGE_CONTEXT, EXISTED, PRESENT, PROBLEM, REBORN
 from mergerepl.model.tracking import TrackedTable
 from mergerepl.rows.sql import quote
@@ -157,13 +158,13 @@ def _literal(value: int | str, type_: str) -> Column:
 def _footers(folder: Path) -> list[Any]:
     import pyarrow.parquet as pq
 
-    return [pq.read_metadata(file) for file in sorted(folder.glob("*.parquet"))]
+    return [pq.read_metadata(file) for file in parquet_files(folder)]
 
 
 def read(folder: Path, names: Sequence[str]) -> Any:
     """Return columns of staged rows as an Arrow table."""
     import pyarrow.dataset as ds
 
-    return ds.dataset(sorted(map(str, folder.glob("*.parquet"))), format="parquet").to_table(
+    return ds.dataset([str(file) for file in parquet_files(folder)], format="parquet").to_table(
         columns=list(names)
     )

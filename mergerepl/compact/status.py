@@ -43,7 +43,7 @@ def abort(database: Database, bsn: int) -> None:
     """
     require_database(database)
     folder = counters.transaction_folder(database.root, bsn)
-    if not folder.is_dir():
+    if not counters.is_begun(folder):
         raise TrackingError.ended(bsn, "has ended")
     if counters.has_intent(folder):
         raise TrackingError.ended(bsn, "was decided, so it is carried out,")

@@ -4,7 +4,6 @@ Intents are carried out in CSN order. Then each aborted transaction, and each wh
 CSN: after a sweep the difference of the last BSN and the last CSN is the number of open transactions.
 """
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -59,4 +58,4 @@ def _end_aborted(root: Path) -> None:
     counters.change_counters(root, ended)
     failpoint("tracking.after_aborts")
     for folder in gone:
-        shutil.rmtree(folder, ignore_errors=True)
+        counters.drop(folder)

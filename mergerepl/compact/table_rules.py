@@ -4,8 +4,7 @@ Delta checks the same when it writes; a transaction that it refused then would s
 """
 
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
@@ -13,7 +12,7 @@ from pyspark.sql import functions as F
 from mergerepl.compact.row_keys import LONGEST
 from mergerepl.delta.metadata import CHAR_VARCHAR, DEFAULT_EXPRESSION
 from mergerepl.delta.table import TableState
-from mergerepl.delta.types import Field, ddl_of
+from mergerepl.delta.types import Field, ddl_of, has_not_null_parts, invariants
 from mergerepl.rows.sql import quote
 
 _CHECK = "delta.constraints."
@@ -47,30 +46,14 @@ def unwritable(facts: TableState) -> tuple[str, str] | None:
         name, metadata = field["name"], field["metadata"]
         if name in facts.generated_columns or any(key.startswith("delta.identity.") for key in metadata):
             return f"Delta computes column '{name}' itself", "Make it an ordinary column."
-        if _is_nested(field) and any(_nested_rules(field["type"])):
+        if has_not_null_parts(field["type"]) or invariants([field]):
             return (
-                f"column '{name}' has NOT NULL, char or varchar inside",
+                f"column '{name}' has NOT NULL parts or an invariant",
                 "Lift these, or track another table.",
             )
         if CHAR_VARCHAR in metadata and not _LENGTH.match(str(metadata[CHAR_VARCHAR])):
             return f"column '{name}' has char or varchar inside", "Lift these, or track another table."
     return None
-
-
-def _is_nested(field: Field) -> bool:
-    return not isinstance(field["type"], str)
-
-
-def _nested_rules(data_type: Any) -> Iterator[bool]:
-    """Yield whether each field inside a type may not be NULL."""
-    if isinstance(data_type, str):
-        return
-    for inner in data_type.get("fields", ()):
-        yield not inner["nullable"]
-        yield from _nested_rules(inner["type"])
-    for part in ("elementType", "keyType", "valueType"):
-        if part in data_type:
-            yield from _nested_rules(data_type[part])
 
 
 def default_of(field: Field) -> Column:

@@ -34,9 +34,11 @@ from mergerepl.delta.properties import missing_properties, set_properties
 from mergerepl.delta.table import TableState, open_table
 from mergerepl.delta.transactions import USER_METADATA
 from mergerepl.delta.types import ddl_of
+from mergerepl.delta.versions import read_version
 from mergerepl.engine.session import new_session
 from mergerepl.model.tracking import Foreign, TrackedTable, TrackingKeyType, TrackingOptions
 from mergerepl.rows.sql import quote
+from mergerepl.store.control import quoted, text_literal
 from mergerepl.systables.compact import (
     CHANGE_BSN,
     CONSUMERS,
@@ -160,7 +162,7 @@ def _check_rows(spark: SparkSession, wanted: TrackedTable, facts: TableState, la
             f"it is a shallow clone: its file '{away}' lies elsewhere",
             "Make a copy of its rows.",
         )
-    rows = spark.read.format("delta").load(str(facts.path))
+    rows = read_version(spark, facts.path, facts.version)
     columns = key_columns(wanted)
     keys = [column.alias(f"k{i}") for i, column in enumerate(columns)]
     has_stamps = facts.field(CHANGE_BSN) is not None
@@ -197,7 +199,7 @@ def _add_columns(spark: SparkSession, facts: TableState, mark: CommitMark) -> No
 def _enabled(session: Session, table: TrackedTable) -> TrackedTable:
     """Note that a table is tracked, from a transaction of its own on where there are numbers or consumers."""
     database = session.database
-    has_past = counters.read_counters(database.root).last_bsn > 0 or database.tables.rows(CONSUMERS)
+    has_past = counters.read_counters(database.root).last_bsn > 0 or database.control.rows(CONSUMERS)
     if has_past:
         table = replace(table, enabled_csn=_empty_transaction(session, table))
     others = [each for each in tracked_tables(database).values() if each.name != table.name]
@@ -248,7 +250,7 @@ def disable(session: Session, name: str, *, columns: str) -> None:
         touching = [
             counters.bsn_of(folder)
             for folder in counters.transaction_folders(database.root)
-            if (folder / name).is_dir()
+            if counters.has_staged(folder, name)
         ]
         if touching:
             raise TrackingError.open_transactions(f"Tracking of '{name}' cannot be disabled", touching)
@@ -278,10 +280,4 @@ def _drop_columns(session: Session, facts: TableState) -> None:
 
 def forget_tombstones(database: Database, name: str) -> None:
     """Remove the tombstones of a table."""
-    from deltalake import DeltaTable
-
-    from mergerepl.store.control import quoted, text_literal
-
-    DeltaTable(str(database.tables.path(DELETED_ROWS.name))).delete(
-        f"{quoted(TABLE_NAME)} = {text_literal(name)}"
-    )
+    database.control.delete(DELETED_ROWS, f"{quoted(TABLE_NAME)} = {text_literal(name)}")

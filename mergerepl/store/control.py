@@ -82,6 +82,12 @@ class ControlPlane:
         if rows:
             self._write(table, rows, mode="append")
 
+    def delete(self, table: SystemTable, where: str) -> None:
+        """Remove the rows that fulfil a condition in delta-rs' SQL, in one commit."""
+        from deltalake import DeltaTable
+
+        DeltaTable(str(self.path(table.name))).delete(where)
+
     def _keep(self, table: SystemTable, version: int, stored: "pa.Table") -> None:
         # A checkpoint may be all that is left of an old last commit.
         with suppress(FileNotFoundError):
