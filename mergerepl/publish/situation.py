@@ -28,7 +28,6 @@ from mergerepl.publish.unfinished import article_table, check_unwritten, is_unfi
 from mergerepl.publish.work import Agent, Work
 from mergerepl.store.positions import captured_position
 from mergerepl.store.replica import Replica, no_subscriptions, refuse_older_bookkeeping
-from mergerepl.systables import genhistory
 from mergerepl.systables.catalog import (
     ArticleRow,
     ArticleState,
@@ -371,9 +370,7 @@ def is_waited_for(situation: Situation) -> bool:
 def _is_idle(situation: Situation) -> bool:
     """Return whether nobody but the publisher has rows of the publication: what changed then need not travel."""
     pubid = situation.work.pubid
-    return not situation.is_subscribed and not any(
-        generation.pubid == pubid for generation in situation.publisher.control.rows(genhistory.TABLE)
-    )
+    return not situation.is_subscribed and Replica(situation.publisher.root).last_generation(pubid) is None
 
 
 def _copied(situation: Situation) -> list[ArticleRow]:
