@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         sync,
         validate,
     )
+    from mergerepl.compact.change_tracking import ChangeTracking
     from mergerepl.errors import MergeReplError
     from mergerepl.model.publication import Article, Publication, Subscription
     from mergerepl.model.results import ApplyResult, SessionResult, SyncResult
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ApplyResult",
     "Article",
+    "ChangeTracking",
     "MergeReplError",
     "Project",
     "Publication",
@@ -50,6 +52,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "ChangeTracking": "mergerepl.compact.change_tracking",
     "MergeReplError": "mergerepl.errors",
     **dict.fromkeys(("Article", "Publication", "Subscription"), "mergerepl.model.publication"),
     **dict.fromkeys(("ApplyResult", "SessionResult", "SyncResult"), "mergerepl.model.results"),

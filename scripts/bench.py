@@ -6,7 +6,8 @@
 
 Parts: mr1 (60,000 updates a side in 1 M rows, 6,000 of them on both), hundred (100,000 changes in 1 M rows),
 small (1,000 changes in 1 M rows), scale (the same 100,000 changes in 1 M and 10 M rows), idle (nothing to
-do), cold (MR-1 as a new process), counts (Spark jobs and Delta commits of a sync).
+do), cold (MR-1 as a new process), counts (Spark jobs and Delta commits of a sync), tracking (Compact change
+tracking: an implicit transaction of one row beside a MERGE of it; 1,000 changes enumerated in 1 M and 10 M rows).
 
 The yardstick is what people write by hand: read each table's change feed, MERGE it into the other one, the
 publisher's rows win. It keeps no losing row, no lineage and nothing to recover with. Both run in one session,
@@ -21,6 +22,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import yaml
@@ -264,6 +266,71 @@ def counts(spark: SparkSession) -> None:
                 print(f"| commits of {table} | {number - before.get(table, 0)} |")
 
 
+def tracking(spark: SparkSession, rounds: int, warm_up: int) -> None:
+    """Time one-row transactions beside MERGEs of one row, and enumerations in tables of two sizes."""
+    with tempfile.TemporaryDirectory() as name:
+        ours, theirs = Tracked(spark, Path(name) / "ours", 100_000), Path(name) / "by-hand"
+        write_table(spark, theirs, 100_000)
+        seconds: tuple[list[float], list[float]] = ([], [])
+        for number in range(warm_up + rounds):
+            took = timed(partial(ours.update_one, number)), timed(partial(merge_one, spark, theirs, number))
+            sys.stderr.write(f"  transaction: {took[0]:.2f} s, MERGE: {took[1]:.2f} s\n")
+            if number >= warm_up:
+                for kind in (0, 1):
+                    seconds[kind].append(took[kind])
+        one, other = (statistics.median(kind) for kind in seconds)
+        print(f"| one row | {one:.2f} s | {other:.2f} s | {one / other:.2f} | 2 |")
+    found = {}
+    for rows in (1_000_000, 10_000_000):
+        for vectors in (False, True):
+            with tempfile.TemporaryDirectory() as name:
+                table = Tracked(spark, Path(name), rows, vectors=vectors)
+                table.update_thousand(scattered=vectors)
+                table.enumerate()
+                found[rows, vectors] = statistics.median(timed(table.enumerate) for _ in range(rounds))
+    for vectors, kind in ((False, "one range of keys"), (True, "all over, deletion vectors")):
+        small, large = found[1_000_000, vectors], found[10_000_000, vectors]
+        print(f"| 1,000 changes, {kind} | {small:.2f} s | {large:.2f} s | {large / small:.2f} | 1.3 |")
+
+
+def merge_one(spark: SparkSession, table: Path, number: int) -> None:
+    """MERGE one row by its key."""
+    source = spark.createDataFrame([(number, number)], "id long, qty int")
+    target = DeltaTable.forPath(spark, str(table)).alias("t")
+    target.merge(source.alias("s"), "t.id = s.id").whenMatchedUpdate(set={"qty": "s.qty + 1000"}).execute()
+
+
+class Tracked:
+    """A tracked table and a consumer."""
+
+    def __init__(self, spark: SparkSession, folder: Path, rows: int, *, vectors: bool = False) -> None:
+        """Write the table and enable tracking."""
+        write_table(spark, folder / "orders", rows)
+        if vectors:
+            table = f"delta.`{folder / 'orders'}`"
+            spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
+        self.tracking = mergerepl.ChangeTracking(folder)
+        self.tracking.enable_tracking("orders", key="id")
+        self.reader = self.tracking.consumer("bench")
+        self.rows = rows
+
+    def update_one(self, number: int) -> None:
+        """Update a row in a transaction of its own."""
+        done = self.tracking.update("orders", {"qty": "qty + 1000"}, where=f"id = {number}")
+        assert done.changes == {"orders": 1}, done
+
+    def update_thousand(self, *, scattered: bool) -> None:
+        """Update 1,000 rows: neighbours, or every n-th."""
+        where = f"id % {self.rows // 1000} = 0" if scattered else "id < 1000"
+        done = self.tracking.update("orders", {"qty": "qty + 1000"}, where=where)
+        assert done.changes == {"orders": 1000}, done
+
+    def enumerate(self) -> None:
+        """Read a window of the changes."""
+        counts = self.reader.enumerate().counts()
+        assert counts == {"orders": {"deletes": 0, "inserts": 0, "updates": 1000}}, counts
+
+
 def next_job(spark: SparkSession) -> int:
     """Return the number of the next Spark job (one is run to learn it)."""
     tag = f"bench-{time.time_ns()}"
@@ -282,7 +349,7 @@ def commits_below(folder: Path) -> dict[str, int]:
 
 def main() -> None:
     """Run the chosen parts."""
-    every = ("mr1", "hundred", "small", "scale", "idle", "cold", "counts")
+    every = ("mr1", "hundred", "small", "scale", "idle", "cold", "counts", "tracking")
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -312,6 +379,9 @@ def main() -> None:
         cold(spark, options.rounds)
     if "counts" in parts:
         counts(spark)
+    if "tracking" in parts:
+        print("\n| | mergerepl, or 1 M rows | MERGE, or 10 M rows | ratio | limit |\n|---|---|---|---|---|")
+        tracking(spark, options.rounds, options.warm_up)
 
 
 if __name__ == "__main__":

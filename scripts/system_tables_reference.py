@@ -4,7 +4,16 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from mergerepl.systables import catalog, conflicts_info, contents, genhistory, replinfo, sessions, tombstone
+from mergerepl.systables import (
+    catalog,
+    compact,
+    conflicts_info,
+    contents,
+    genhistory,
+    replinfo,
+    sessions,
+    tombstone,
+)
 from mergerepl.systables.registry import ALL
 from mergerepl.systables.table import FOLDER, Column, Plane, SystemTable
 
@@ -42,6 +51,14 @@ PURPOSE = {
     sessions.HISTORY.name: "Messages of sessions.",
 }
 
+TRACKING = {
+    compact.TRACKED_OBJECTS.name: "The tracked tables: one row for each key column.",
+    compact.DELETED_ROWS.name: "The tombstones of all tracked tables.",
+    compact.COMMIT_SEQUENCE.name: "The transactions whose CSN is not their BSN.",
+    compact.COMMITS.name: "The published transactions. A row publishes one, and holds the snapshot of all tables after it.",
+    compact.CONSUMERS.name: "The consumers, and up to where each has acknowledged.",
+}
+
 WRITER = {
     Plane.CONTROL: "Small; written whole by each commit, with deltalake.",
     Plane.HISTORY: "Small; appended to, with deltalake.",
@@ -51,7 +68,7 @@ WRITER = {
 
 def page() -> str:
     """Return the page."""
-    return "\n".join([HEAD, *(_section(table) for table in ALL), _conflict_table()])
+    return "\n".join([HEAD, *(_section(table) for table in ALL), _conflict_table(), *_tracking()])
 
 
 def _section(table: SystemTable) -> str:
@@ -63,6 +80,18 @@ def _conflict_table() -> str:
     name = conflicts_info.conflict_table_name("<publication>", "<article>")
     purpose = "One for each article: the losing rows, as they were. The article's own columns, then these."
     return f"## {name}\n\n{purpose} {WRITER[Plane.DATA]}\n\n{_columns(conflicts_info.CONFLICT_COLUMNS)}"
+
+
+def _tracking() -> list[str]:
+    head = (
+        f"## Compact change tracking\n\nThe tables of [change tracking](compact.md), in the folder `{compact.FOLDER}` "
+        "below the root. Numbers in binary columns have 8 bytes, the highest first.\n"
+    )
+    parts = [
+        f"### {table.name}\n\n{TRACKING[table.name]} {WRITER[table.plane]}\n\n{_columns(table.columns)}"
+        for table in compact.ALL
+    ]
+    return [head, *parts]
 
 
 def _columns(columns: Iterable[Column]) -> str:

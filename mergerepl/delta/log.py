@@ -60,6 +60,8 @@ class Commit:
     coded_added: tuple[str, ...] = ()
     """Files that became part of it whose names libraries encode in different ways, such as `region=Île/…`."""
     coded_removed: tuple[str, ...] = ()
+    made_at_ms: int = 0
+    """When it was made, in milliseconds since 1970, by its writer's clock."""
 
     @property
     def removes_by_own_names(self) -> bool:
@@ -307,6 +309,7 @@ def _commit_of(table: Path, version: int, actions: list[dict[str, Any]]) -> Comm
         _restored(info),
         tuple(coded_added),
         tuple(coded_removed),
+        int(info.get("timestamp") or 0),
     )
 
 

@@ -5,10 +5,10 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
-from delta.tables import DeltaTable
+from delta.tables import DeltaMergeBuilder, DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import NullType
+from pyspark.sql.types import DataType, NullType
 
 from mergerepl.changes import (
     ROW,
@@ -137,6 +137,21 @@ def _source(staged: DataFrame, action: str, chosen: Collection[Action]) -> DataF
     )
 
 
+def merge_into(
+    session: SparkSession, source: DataFrame, table: Path, on: Column
+) -> tuple[DeltaMergeBuilder, dict[str, DataType]]:
+    """Return a MERGE of a source (`s`) into a table (`t`), and the types of the table's columns.
+
+    The session is one of `marked_session`, used for this MERGE alone.
+    """
+    target = DeltaTable.forPath(session, str(table)).alias("t")
+    # A column that is gone Delta names itself.
+    types = {field.name: field.dataType for field in target.toDF().schema}
+    if _OF_VECTORS in map(str.lower, types):
+        session.conf.set("spark.databricks.delta.merge.deletionVectors.persistent.enabled", "false")
+    return target.merge(source.alias("s"), on), types
+
+
 def _merge(
     session: SparkSession,
     source: DataFrame,
@@ -147,13 +162,7 @@ def _merge(
     generated_columns: Collection[str],
     left_out: Mapping[str, str],
 ) -> None:
-    source = source.alias("s")
-    target = DeltaTable.forPath(session, str(table)).alias("t")
-    # A column that is gone Delta names itself.
-    types = {field.name: field.dataType for field in target.toDF().schema}
-    if _OF_VECTORS in map(str.lower, types):
-        session.conf.set("spark.databricks.delta.merge.deletionVectors.persistent.enabled", "false")
-    merge = target.merge(source, same_key(article, bounds))
+    merge, types = merge_into(session, source, table, same_key(article, bounds))
     columns = {
         name: field
         for name, field in zip(article.columns, article.fields, strict=True)

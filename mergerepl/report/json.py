@@ -29,6 +29,7 @@ from mergerepl.report.output import Output
 
 if TYPE_CHECKING:
     from mergerepl.doctor import Check
+    from mergerepl.report.table import Table
 
 
 class JsonOutput(Output):
@@ -93,6 +94,10 @@ class JsonOutput(Output):
     def checked(self, checks: Sequence[Check]) -> None:
         """Write checks."""
         self._write({"checks": checks})
+
+    def reported(self, value: object, parts: Sequence[Table | str]) -> None:
+        """Write the value."""
+        self._write(value)
 
     def said(self, item: Any) -> None:
         """Write one line of the story."""

@@ -19,6 +19,7 @@ from mergerepl.model.results import (
 
 if TYPE_CHECKING:
     from mergerepl.doctor import Check
+    from mergerepl.report.table import Table
 
 
 class Output(ABC):
@@ -83,6 +84,10 @@ class Output(ABC):
     @abstractmethod
     def checked(self, checks: Sequence["Check"]) -> None:
         """Report what `doctor` looked at."""
+
+    @abstractmethod
+    def reported(self, value: object, parts: Sequence["Table | str"]) -> None:
+        """Report a value as JSON, or as the tables and sentences that show it."""
 
     @abstractmethod
     def said(self, item: Any) -> None:

@@ -241,6 +241,14 @@ class TextOutput(Output):
             if check.remedy:
                 self._say(f"{check.name}: {check.remedy}")
 
+    def reported(self, value: object, parts: Sequence[Table | str]) -> None:
+        """Write the tables, without those that have no rows, and the sentences."""
+        for part in parts:
+            if isinstance(part, str):
+                self._say(part)
+            elif part.rows:
+                self._table(part)
+
     def said(self, item: Any) -> None:
         """Print a line or a rich renderable."""
         if isinstance(item, str):

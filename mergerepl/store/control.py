@@ -324,10 +324,12 @@ def arrow_schema(table: SystemTable) -> "pa.Schema":
         "string": pa.string(),
         "boolean": pa.bool_(),
         "timestamp": pa.timestamp("us", tz="UTC"),
+        "binary": pa.binary(),
         "array<int>": pa.list_(pa.int32()),
         "array<string>": pa.list_(pa.string()),
         "map<int,bigint>": pa.map_(pa.int32(), pa.int64()),
         "map<int,string>": pa.map_(pa.int32(), pa.string()),
+        "map<string,bigint>": pa.map_(pa.string(), pa.int64()),
         "map<string,string>": pa.map_(pa.string(), pa.string()),
     }
     return pa.schema([(column.name, types[column.type]) for column in table.columns])

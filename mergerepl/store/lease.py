@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from mergerepl.errors import EngineLostError, LeaseError, MergeReplError, StoreError
+from mergerepl.systables.compact import FOLDER as TRACKING_FOLDER
 from mergerepl.systables.table import FOLDER
 
 LOCK_FILE = ".mergerepl.lock"
@@ -33,8 +34,13 @@ def replica_root(path: Path) -> Path:
     tables were published, and the agent locks the replica's own.
     """
     folders = (path, *path.parents)
-    found = next((folder for folder in folders if (folder / FOLDER).is_dir()), None)
+    found = next((folder for folder in folders if _is_root(folder)), None)
     return found or next((folder for folder in folders if (folder / LOCK_FILE).exists()), path)
+
+
+def _is_root(folder: Path) -> bool:
+    """Return whether system tables of ours lie in a folder: of a replica, or of a tracked database."""
+    return any((folder / name).is_dir() for name in (FOLDER, TRACKING_FOLDER))
 
 
 @contextmanager
@@ -84,7 +90,7 @@ def _end(descriptor: int, root: Path, *, is_done: bool) -> None:
     note = _note(descriptor)
     if not is_done and "jvm" in note:
         _write(descriptor, {name: value for name, value in note.items() if name != _SINCE})
-    elif (root / FOLDER).is_dir():
+    elif _is_root(root):
         os.ftruncate(descriptor, 0)
     else:
         (root / LOCK_FILE).unlink(missing_ok=True)

@@ -7,7 +7,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
+from mergerepl.publish.table_facts import read_table_facts
 from pyspark.sql import SparkSession
+from tests.bad_inputs.network import commit
 
 import mergerepl
 from mergerepl.errors import (
@@ -17,8 +19,6 @@ from mergerepl.errors import (
     StoreError,
     UnfinishedSessionError,
 )
-from mergerepl.publish.table_facts import read_table_facts
-from tests.bad_inputs.network import commit
 from tests.faults.test_given_up import edit
 from tests.faults.test_interrupted import NORTH, die
 from tests.faults.test_late_commits import row

@@ -245,10 +245,7 @@ def test_an_article_that_is_left_out_is_named_and_the_exit_code_is_1(api, hq):
     api.answers["sync"] = results.SyncResult("sales", (session,))
     shown = run("sync", "hq")
     assert shown.exit_code == 1
-    assert (
-        "/north: synchronized, uploaded 0, downloaded 0, but for x, y (1.0 s)."
-        in shown.stdout
-    )
+    assert "/north: synchronized, uploaded 0, downloaded 0, but for x, y (1.0 s)." in shown.stdout
     assert "X is bad.\nY is gone." in shown.stderr
     told = json.loads(run("sync", "hq", "--json").stdout)["sessions"][0]
     assert told["refused"] == ["x", "y"]

@@ -13,7 +13,18 @@ import pytest
 
 from mergerepl.model import results
 from mergerepl.model.results import ArticleCounts, PhaseCounts, SessionResult, SyncResult
+from mergerepl.model.tracking import (
+    ConsumerState,
+    Foreign,
+    ForeignCommit,
+    OpenTransaction,
+    TrackedTable,
+    TrackingKeyType,
+    TrackingOptions,
+    TrackingStatus,
+)
 from mergerepl.model.value_text import text_of
+from mergerepl.report import tracking
 from mergerepl.report.conflict_names import CONFLICT_NAMES, conflict_name
 from mergerepl.report.json import dumps, jsonable
 from mergerepl.report.output import Output, open_output
@@ -111,6 +122,30 @@ SESSION = results.SessionRecord(
 PENDING = results.PendingSubscription(
     "sales", "/data/north", (results.PendingArticle("orders", "upload", 1, 12, 3),)
 )
+TRACKED = TrackingStatus(
+    "/data/branch",
+    "id",
+    3,
+    2,
+    2,
+    (
+        TrackedTable(
+            "orders",
+            TrackingOptions.ALL,
+            TrackingKeyType.GUID,
+            (LONG,),
+            "t",
+            1,
+            Foreign.ADOPT,
+            datetime(2024, 1, 1, tzinfo=UTC),
+            1,
+        ),
+    ),
+    (OpenTransaction(3, datetime(2024, 1, 1, tzinfo=UTC), "process 1 on a", "open"),),
+    (ConsumerState("hq", 1, 2),),
+    (ForeignCommit("orders", 7, "WRITE", "delta-rs"),),
+    {"orders": 2},
+)
 EVERYTHING = [
     ("applied", results.ApplyResult("sales", (results.PlanStep("publish", "orders", LONG),))),
     ("synced", SyncResult("sales", (SessionResult("sales", "/data/north", "succeeded", SOME, SOME),))),
@@ -122,6 +157,7 @@ EVERYTHING = [
     ("conflict_rows", "/data/hq", [CONFLICT]),
     ("row", ROW),
     ("validated", {"/data/north": [results.ArticleValidation("orders", "rowcount", 3, 4, 1)]}),
+    ("reported", TRACKED, tracking.status(TRACKED)),
 ]
 
 

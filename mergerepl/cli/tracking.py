@@ -1,0 +1,382 @@
+"""`mergerepl tracking`: SQL Server Compact's change tracking over a folder of Delta tables."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+from mergerepl import roots
+from mergerepl.cli.help import Group
+from mergerepl.cli.options import limit_option, reporting
+from mergerepl.errors import ConfigurationError
+from mergerepl.model.tracking import PurgeType, TrackingKeyType, TrackingOptions
+from mergerepl.report.output import Output
+
+if TYPE_CHECKING:
+    from mergerepl import ChangeTracking
+
+path_argument = click.argument("path", metavar="PATH")
+table_argument = click.argument("table", metavar="TABLE")
+consumer_option = click.option("--consumer", metavar="NAME", required=True, help="Name of the consumer.")
+_OPTIONS = {
+    "insert": TrackingOptions.INSERT,
+    "update": TrackingOptions.UPDATE,
+    "delete": TrackingOptions.DELETE,
+}
+
+
+def _database(path: str, *, foreign: Literal["adopt", "refuse"] = "adopt") -> ChangeTracking:
+    import mergerepl
+
+    return mergerepl.ChangeTracking(roots.existing(path), foreign=foreign)
+
+
+def _options(_: click.Context, __: click.Parameter, text: str) -> TrackingOptions:
+    """Return the options that a list of words means."""
+    found = TrackingOptions(0)
+    for word in text.split(","):
+        if word.strip().lower() not in _OPTIONS:
+            raise click.BadParameter(f"{word!r} is none of insert, update, delete.")
+        found |= _OPTIONS[word.strip().lower()]
+    return found
+
+
+@click.group(cls=Group)
+def tracking() -> None:
+    """Track changes in the rows themselves, for a sync service of your own.
+
+    PATH is a folder of Delta tables. See docs/compact.md.
+
+    Example:
+      mergerepl tracking enable ./branch orders --key order_id
+      mergerepl tracking enumerate ./branch --consumer hq
+    """
+
+
+@tracking.command()
+@path_argument
+@table_argument
+@click.option("--key", metavar="COLUMN", multiple=True, help="A key column; once for each.")
+@click.option("--guid", metavar="COLUMN", help="A string column of GUIDs, in place of --key.")
+@click.option(
+    "--options",
+    metavar="LIST",
+    default="insert,update,delete",
+    show_default=True,
+    callback=_options,
+    help="What is tracked.",
+)
+@click.option(
+    "--foreign",
+    type=click.Choice(["adopt", "refuse"]),
+    default="adopt",
+    show_default=True,
+    help="What becomes of commits that go through no transaction.",
+)
+@reporting
+def enable(
+    path: str,
+    table: str,
+    key: tuple[str, ...],
+    guid: str | None,
+    options: TrackingOptions,
+    foreign: Literal["adopt", "refuse"],
+    output: Output,
+) -> None:
+    """Track a table: it gets three columns. Enabled again, what is tracked changes.
+
+    Example:
+      mergerepl tracking enable ./branch orders --key order_id
+      mergerepl tracking enable ./branch stock --guid rowguid --options insert,update
+    """
+    if bool(key) == bool(guid):
+        raise click.UsageError("Name the key's columns with --key, or a GUID column with --guid.")
+    kind = TrackingKeyType.GUID if guid else TrackingKeyType.PRIMARY_KEY
+    database = _database(path, foreign=foreign)
+    database.enable_tracking(table, kind, options, key=guid or key)
+    output.reported(database.tracked_tables()[table], [f"Table {table} is tracked."])
+
+
+@tracking.command()
+@path_argument
+@table_argument
+@click.option("--keep-columns", is_flag=True, help="Leave the three columns in the table.")
+@reporting
+def disable(path: str, table: str, keep_columns: bool, output: Output) -> None:
+    """Track a table no longer.
+
+    Example:
+      mergerepl tracking disable ./branch orders --keep-columns
+    """
+    _database(path).disable_tracking(table, "keep" if keep_columns else "drop")
+    output.reported({"table": table, "tracked": False}, [f"Table {table} is no longer tracked."])
+
+
+@tracking.command()
+@path_argument
+@reporting
+def status(path: str, output: Output) -> None:
+    """Show tables, numbers, open transactions, consumers and foreign commits.
+
+    Example:
+      mergerepl tracking status ./branch
+    """
+    from mergerepl.report import tracking as shown
+
+    found = _database(path).status()
+    output.reported(found, shown.status(found))
+
+
+@tracking.command()
+@path_argument
+@click.option("--open", "only_open", is_flag=True, help="Those that have begun and not ended.")
+@limit_option("At most so many, newest first.")
+@reporting
+def transactions(path: str, only_open: bool, limit: int, output: Output) -> None:
+    """List committed or open transactions.
+
+    Example:
+      mergerepl tracking transactions ./branch --open
+    """
+    from mergerepl.report import tracking as shown
+
+    database = _database(path)
+    if only_open:
+        found = database.status().open_transactions
+        output.reported({"open": found}, [shown.open_transactions(found)])
+    else:
+        done = database.transactions(limit)
+        output.reported({"transactions": done}, [shown.committed(done)])
+
+
+@tracking.command()
+@path_argument
+@click.argument("bsn", metavar="BSN", type=click.IntRange(min=1))
+@reporting
+def abort(path: str, bsn: int, output: Output) -> None:
+    """End an open transaction, whoever began it. Its owner gets an error at its next call.
+
+    Example:
+      mergerepl tracking abort ./branch 17
+    """
+    _database(path).abort(bsn)
+    output.reported({"bsn": bsn, "state": "aborted"}, [f"Transaction {bsn} was aborted."])
+
+
+@tracking.command("enumerate")
+@path_argument
+@click.argument("tables", metavar="[TABLE]...", nargs=-1)
+@consumer_option
+@click.option(
+    "--start",
+    type=click.Choice(["beginning", "now"]),
+    default="beginning",
+    show_default=True,
+    help="Where a new consumer begins.",
+)
+@click.option(
+    "--enumeration",
+    type=click.Choice(["exact", "documented"]),
+    default="exact",
+    show_default=True,
+    help="documented: the printed queries, which lose changes in some orders.",
+)
+@click.option("--exclude-context", metavar="GUID", help="Leave out what came from the consumer itself.")
+@click.option(
+    "--output", "folder", metavar="DIR", type=click.Path(path_type=Path), help="Write the rows there."
+)
+@reporting
+def enumerate_changes(
+    path: str,
+    tables: tuple[str, ...],
+    consumer: str,
+    start: Literal["beginning", "now"],
+    enumeration: Literal["exact", "documented"],
+    exclude_context: str | None,
+    folder: Path | None,
+    output: Output,
+) -> None:
+    """Count, or write, what changed since a consumer's last acknowledged window.
+
+    With --output: Parquet files in DIR/TABLE/deletes, inserts and updates, to be applied in this order, and
+    DIR/window.json, which `mergerepl tracking acknowledge` takes.
+
+    Example:
+      mergerepl tracking enumerate ./branch --consumer hq --output ./changes
+    """
+    from mergerepl.report import tracking as shown
+
+    if folder is not None and folder.exists() and any(folder.iterdir()):
+        raise ConfigurationError(f"'{folder}' is not empty: name a new folder for the window.")
+    reader = _database(path).consumer(consumer, start=start)
+    window = reader.enumerate(tables or None, exclude_context, enumeration=enumeration)
+    counts = window.counts() if folder is None else window.write_to(folder)
+    stated = {**window.state.to_json(), "tables": counts}
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "window.json").write_text(json.dumps(stated, indent=2), encoding="utf-8")
+    output.reported(stated, shown.window(window.id, counts, window.initial))
+
+
+@tracking.command()
+@path_argument
+@click.argument("window", metavar="WINDOW.json", type=click.Path(path_type=Path))
+@consumer_option
+@click.option("--fresh", metavar="TABLE", multiple=True, help="A table that was copied whole; once for each.")
+@reporting
+def acknowledge(path: str, window: Path, consumer: str, fresh: tuple[str, ...], output: Output) -> None:
+    """Note that a consumer has a window: its next one begins there.
+
+    Example:
+      mergerepl tracking acknowledge ./branch ./changes/window.json --consumer hq
+    """
+    stated = _json(window)
+    reader = _database(path).consumer(consumer)
+    reader.acknowledge(stated, fresh=fresh)
+    output.reported(reader.state, [f"Consumer {consumer} stands at CSN {reader.state.lcsn}."])
+
+
+def _json(file: Path) -> dict[str, Any]:
+    try:
+        stated = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(
+            f"'{file}' is no window: {error}. Give the window.json of `enumerate`."
+        ) from error
+    if not isinstance(stated, dict):
+        raise ConfigurationError(f"'{file}' is no window. Give the window.json of `enumerate`.")
+    return stated
+
+
+@tracking.command()
+@path_argument
+@reporting
+def adopt(path: str, output: Output) -> None:
+    """Make transactions of the commits that went through none.
+
+    Example:
+      mergerepl tracking adopt ./branch
+    """
+    count = _database(path).adopt()
+    output.reported({"adopted": count}, [f"Foreign commits adopted: {count}."])
+
+
+@tracking.command()
+@path_argument
+@click.option("--rebuild-counters", is_flag=True, help="Not supported yet.")
+@reporting
+def recover(path: str, rebuild_counters: bool, output: Output) -> None:
+    """Finish what processes left that died. Every other command does so as well.
+
+    Example:
+      mergerepl tracking recover ./branch
+    """
+    database = _database(path)
+    database.recover(rebuild_counters=rebuild_counters)
+    found = database.status()
+    output.reported(
+        {"last_bsn": found.last_bsn, "last_csn": found.last_csn, "open": found.open_transactions},
+        [f"Last BSN {found.last_bsn}, last CSN {found.last_csn}, open: {len(found.open_transactions)}."],
+    )
+
+
+@tracking.command()
+@path_argument
+@click.argument("what", type=click.Choice(["tombstones", "sequence"]))
+@click.option("--table", metavar="TABLE", help="The table, for tombstones.")
+@click.option("--days", metavar="N", type=click.IntRange(min=0), help="Rows older than so many days.")
+@click.option("--csn", metavar="N", type=click.IntRange(min=0), help="Rows of transactions below this CSN.")
+@click.option("--force", is_flag=True, help="Not supported yet.")
+@click.option("--dry-run", is_flag=True, help="Only count.")
+@reporting
+def purge(
+    path: str,
+    what: str,
+    table: str | None,
+    days: int | None,
+    csn: int | None,
+    force: bool,
+    dry_run: bool,
+    output: Output,
+) -> None:
+    """Remove tombstones, or rows of the commit sequence, that no registered consumer needs.
+
+    Example:
+      mergerepl tracking purge ./branch tombstones --table orders --days 90
+      mergerepl tracking purge ./branch sequence --csn 1000 --dry-run
+    """
+    if (days is None) == (csn is None):
+        raise click.UsageError("Give --days or --csn.")
+    if (what == "tombstones") != (table is not None):
+        raise click.UsageError("Name the --table of tombstones; the sequence has none.")
+    from mergerepl.report import tracking as shown
+
+    kind, value = (PurgeType.CSN_BASED, csn) if csn is not None else (PurgeType.TIME_BASED, days)
+    assert value is not None
+    database = _database(path)
+    if table is not None:
+        done = database.purge_tombstone_table_data(table, kind, value, force=force, dry_run=dry_run)
+    else:
+        done = database.purge_transaction_sequence_data(kind, value, force=force, dry_run=dry_run)
+    output.reported(done, [shown.purged(done)])
+
+
+@tracking.command()
+@click.argument("direction", type=click.Choice(["pack", "unpack"]))
+@path_argument
+@table_argument
+@click.argument("values", metavar="VALUE...", nargs=-1, required=True)
+@reporting
+def key(direction: str, path: str, table: str, values: tuple[str, ...], output: Output) -> None:
+    """Pack key values as tombstones hold them, or unpack them; packed keys are hexadecimal.
+
+    Example:
+      mergerepl tracking key pack ./branch orders 17
+    """
+    database = _database(path)
+    if direction == "pack":
+        text = database.pack_tombstone_key(table, values).hex()
+        output.reported({"table": table, "packed": text}, [text])
+        return
+    try:
+        packed = bytes.fromhex("".join(values))
+    except ValueError as error:
+        raise click.BadParameter(f"{values[0]!r} is not hexadecimal.") from error
+    found = database.unpack_tombstone_key(table, packed)
+    output.reported({"table": table, "values": found}, [", ".join(map(str, found))])
+
+
+@tracking.command()
+@path_argument
+@reporting
+def upgrade(path: str, output: Output) -> None:
+    """Bring the tracking data of a folder to this version of mergerepl.
+
+    Example:
+      mergerepl tracking upgrade ./branch
+    """
+    is_done = _database(path).upgrade_public_tracking(path)
+    text = (
+        "The tracking data are of this version."
+        if is_done
+        else "Transactions are open: end them, then run again."
+    )
+    output.reported({"upgraded": is_done}, [text])
+
+
+@tracking.command()
+@table_argument
+@reporting
+def sql(table: str, output: Output) -> None:
+    """Print the queries of an enumeration: exact ones, and those of SQL Server Compact's documentation.
+
+    Example:
+      mergerepl tracking sql orders
+    """
+    import mergerepl
+
+    found = mergerepl.ChangeTracking.enumeration_sql(table)
+    output.reported(found, [f"-- {name}\n{text}" for name, text in found.items()])

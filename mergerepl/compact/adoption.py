@@ -1,0 +1,268 @@
+"""Make transactions of foreign commits: read their changes, and stage the stamps and tombstones that they lack."""
+
+import uuid
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from mergerepl.compact import adopted, staged_files
+from mergerepl.compact.changes import rows_of_feed
+from mergerepl.compact.counters import take_bsns
+from mergerepl.compact.database import Database, facts_of, key_types, tracked_table
+from mergerepl.compact.errors import ForeignCommitError
+from mergerepl.compact.foreign import foreign_commits
+from mergerepl.compact.intent import Intent, Planned, Write, write_intent
+from mergerepl.compact.numbers import packed
+from mergerepl.compact.overlay import PROBLEM, key_columns, key_names, snapshot_rows
+from mergerepl.compact.session import Session
+from mergerepl.delta.log import Commit, commits
+from mergerepl.delta.plain_files import write_files
+from mergerepl.delta.table import TableState
+from mergerepl.engine.errors import gone_reason
+from mergerepl.failpoints import failpoint
+from mergerepl.feed.position import FeedPosition
+from mergerepl.feed.window import feed_window
+from mergerepl.model.tracking import TrackedTable
+from mergerepl.rows.images import all_true, same_value
+from mergerepl.rows.sql import quote
+from mergerepl.systables.compact import CHANGE_BSN, CONTEXT, INSERT_BSN, ROW_COLUMNS
+
+_BEFORE = ("delete", "update_preimage")
+_AFTER = ("insert", "update_postimage")
+_EVENTS_SCHEMA = "version bigint, bsn binary, csn bigint, time timestamp, by string, is_own boolean"
+
+
+def adopt_between(session: Session, folder: Path, intent: Intent, write: Write, version: int) -> Intent:
+    """Return the intent with the foreign commits that landed between the look at a table and our commit to it.
+
+    They are published together with it, under the next numbers: their rows are in the snapshot already.
+    """
+    database = session.database
+    table = tracked_table(database, write.table)
+    if any(each.foreign_version is not None and write.table in each.tables for each in _later(intent, write)):
+        return intent
+    found = foreign_commits(
+        database, table, from_version_exclusive=write.from_version, through_version_inclusive=version
+    )
+    if not found:
+        return intent
+    bsns = take_bsns(database.root, len(found))
+    planned = plan(database, table, found, bsns, first_csn=intent.last_csn + 1)
+    ours = {commit.version for commit in _own_commits(database, table, write.from_version, version)}
+    at = folder / f"between-{write.csn}"
+    staged, planned = stage(session, folder, at, table, planned, found, write.from_version, version, own=ours)
+    overwritten = _overwritten(at)
+    extended = intent.extended(
+        replace(intent, transactions=planned, writes=(staged,), overwritten={write.table: overwritten})
+    )
+    failpoint("tracking.before_extension")
+    write_intent(folder, extended)
+    return extended
+
+
+def _later(intent: Intent, write: Write) -> Sequence[Planned]:
+    return [each for each in intent.transactions if each.csn > write.csn]
+
+
+def _own_commits(database: Database, table: TrackedTable, after: int, through: int) -> list[Commit]:
+    found = commits(
+        database.path(table.name), from_version_exclusive=after, through_version_inclusive=through
+    )
+    return [each for each in found if database.is_own(each.mark)]
+
+
+def plan(
+    database: Database, table: TrackedTable, found: Sequence[Commit], bsns: Sequence[int], *, first_csn: int
+) -> tuple[Planned, ...]:
+    """Return the transactions that foreign commits of a table become, in version order."""
+    return tuple(
+        Planned(bsn, first_csn + i, uuid.uuid4().hex, _context(commit), {}, commit.version, (table.name,))
+        for i, (commit, bsn) in enumerate(zip(found, bsns, strict=True))
+    )
+
+
+def _context(commit: Commit) -> str | None:
+    """Return the context of an adopted commit: of a merge session, the other replica."""
+    return commit.mark.peer.lower() or None if commit.mark is not None else None
+
+
+def stage(
+    session: Session,
+    folder: Path,
+    at: Path,
+    table: TrackedTable,
+    planned: Sequence[Planned],
+    found: Sequence[Commit],
+    from_version_exclusive: int,
+    through_version_inclusive: int,
+    *,
+    own: set[int],
+) -> tuple[Write, tuple[Planned, ...]]:
+    """Stage what foreign commits of one table leave to be written; returns it, and the transactions with their changes.
+
+    Raises: ForeignCommitError if the change feed does not have them, or their rows have no key or share one.
+    """
+    facts = facts_of(session.database, table)
+    bounds = from_version_exclusive, through_version_inclusive
+    keys = key_names(table)
+    try:
+        events = _events(session.spark, facts, table, planned, found, *bounds, own=own)
+        rows = adopted.folded(events, keys, table.options)
+        has_null = ~all_true([F.col(name).isNotNull() for name in keys])
+        problem = F.when(has_null, F.lit("have a key that is NULL"))
+        write_files(rows.withColumn(PROBLEM, problem), at)
+    except (PySparkException, Py4JJavaError) as error:
+        why = gone_reason(error)
+        if why is None:
+            raise
+        raise ForeignCommitError.unreadable(table.name, found[0].version, why) from error
+    bad = staged_files.problems_of(at, keys)
+    if bad is not None:
+        raise ForeignCommitError.bad_keys(table.name, *bad)
+    _refuse_shared_keys(session.spark, facts, table, at, *bounds)
+    counted = _changes(at)
+    planned = tuple(
+        replace(each, changes=_named(table.name, counted.get(each.foreign_version or -1, 0)))
+        for each in planned
+    )
+    stamps = staged_files.count_where(at, adopted.IS_THERE)
+    write = Write(
+        table.name,
+        planned[-1].csn,
+        str(at.relative_to(folder)),
+        rows.withColumn(PROBLEM, problem).schema.jsonValue(),
+        int(table.options),
+        through_version_inclusive,
+        counts=(0, stamps, 0),
+        adopts=True,
+    )
+    return write, planned
+
+
+def _named(table: str, count: int) -> dict[str, int]:
+    return {table: count} if count else {}
+
+
+def _events(
+    spark: SparkSession,
+    facts: TableState,
+    table: TrackedTable,
+    planned: Sequence[Planned],
+    found: Sequence[Commit],
+    from_version_exclusive: int,
+    through_version_inclusive: int,
+    *,
+    own: set[int],
+) -> DataFrame:
+    """Return what each commit of a range did to each key."""
+    position = FeedPosition(table.table_id, from_version_exclusive)
+    window = feed_window(facts.path, position, through_version_inclusive=through_version_inclusive)
+    feed = rows_of_feed(spark, table, window, window.changes(lambda _: False))
+    ours = {name for name, _ in ROW_COLUMNS}
+    columns = [each["name"] for each in facts.fields if each["name"] not in ours]
+    image = F.struct(
+        F.struct(CHANGE_BSN, INSERT_BSN, CONTEXT).alias("stamps"),
+        *(F.col(quote(name)).alias(f"c{i}") for i, name in enumerate(columns)),
+    )
+    keys = [key.alias(name) for key, name in zip(key_columns(table), key_names(table), strict=True)]
+    kind = F.col("_change_type")
+    images = feed.select(
+        *keys,
+        F.col("_commit_version").alias(adopted.VERSION),
+        F.when(kind.isin(*_BEFORE), image).alias("b"),
+        F.when(kind.isin(*_AFTER), image).alias("a"),
+    )
+    netted = images.groupBy(*key_names(table), adopted.VERSION).agg(
+        F.first("b", ignorenulls=True).alias("b"),
+        F.first("a", ignorenulls=True).alias("a"),
+        (F.greatest(F.count("b"), F.count("a")) > 1).alias(adopted.SHARED),
+    )
+    same = [
+        same_value(F.col(f"b.c{i}"), F.col(f"a.c{i}"), feed.schema[name].dataType)
+        for i, name in enumerate(columns)
+    ]
+    numbered = F.broadcast(spark.createDataFrame(_numbers(planned, found, own), _EVENTS_SCHEMA))
+    return netted.join(numbered, on=adopted.VERSION).select(
+        *key_names(table),
+        *(each for each in adopted.EVENT if each not in (adopted.BEFORE, adopted.AFTER, adopted.DIFFERS)),
+        F.when(F.col("b").isNotNull(), F.col("b.stamps")).alias(adopted.BEFORE),
+        F.when(F.col("a").isNotNull(), F.col("a.stamps")).alias(adopted.AFTER),
+        (~all_true(same)).alias(adopted.DIFFERS),
+    )
+
+
+def _numbers(planned: Sequence[Planned], found: Sequence[Commit], own: set[int]) -> list[tuple[Any, ...]]:
+    """Return what is known of each commit: version, BSN, CSN, time, context, whether it is ours."""
+    foreign = [
+        (
+            commit.version,
+            packed(each.bsn),
+            each.csn,
+            datetime.fromtimestamp(commit.made_at_ms / 1000, UTC),
+            each.context,
+            False,
+        )
+        for each, commit in zip(planned, found, strict=True)
+    ]
+    return [*foreign, *((version, None, None, None, None, True) for version in own)]
+
+
+def _refuse_shared_keys(
+    spark: SparkSession,
+    facts: TableState,
+    table: TrackedTable,
+    at: Path,
+    from_version_exclusive: int,
+    through_version_inclusive: int,
+) -> None:
+    """Check that no two rows had one key at any time: what became of each could not be told.
+
+    Raises: ForeignCommitError.
+    """
+    keys = key_names(table)
+    types = key_types(facts, table)
+    bounded = staged_files.within(table, keys, types, staged_files.bounds_of(at, keys, types))
+
+    def keys_at(version: int, *, now: int) -> DataFrame:
+        rows = snapshot_rows(spark, facts.path, version)
+        rows = rows if bounded is None else rows.where(bounded)
+        named = [key.alias(name) for key, name in zip(key_columns(table), keys, strict=True)]
+        return rows.select(*named, F.lit(now).alias("now"), F.lit(1 - now).alias("then"))
+
+    states = spark.read.parquet(str(at)).select(*keys, adopted.IS_THERE, adopted.WAS_ABSENT, adopted.SHARED)
+    both = keys_at(through_version_inclusive, now=1).unionByName(keys_at(from_version_exclusive, now=0))
+    counted = both.join(states.select(*keys), on=keys, how="left_semi").groupBy(*keys)
+    rows = states.join(
+        counted.agg(F.sum("now").alias("now"), F.sum("then").alias("then")), on=keys, how="left"
+    )
+    now, then = (F.coalesce(F.col(name), F.lit(0)) for name in ("now", "then"))
+    is_odd = (now != F.col(adopted.IS_THERE).cast("int")) | (F.col(adopted.WAS_ABSENT) & (then > 0))
+    shared = rows.where(is_odd | F.col(adopted.SHARED)).select(*keys).limit(4).collect()
+    if shared:
+        named = [staged_files.key_text(row.asDict(), keys) for row in shared[:3]]
+        raise ForeignCommitError.shared_keys(table.name, [*named, *["…"] * (len(shared) > 3)])
+
+
+def _changes(at: Path) -> Counter[int]:
+    """Return how many keys each foreign version changed."""
+    import pyarrow.compute as pc
+
+    versions = pc.list_flatten(staged_files.read(at, [adopted.CHANGED])[adopted.CHANGED])
+    return Counter({each["values"]: each["counts"] for each in pc.value_counts(versions).to_pylist()})
+
+
+def _overwritten(at: Path) -> int:
+    """Return how many keys a foreign commit changed before ours came last."""
+    import pyarrow.compute as pc
+
+    rows = staged_files.read(at, [adopted.LAST_IS_OWN, adopted.CHANGED])
+    lost = pc.and_(rows[adopted.LAST_IS_OWN], pc.greater(pc.list_value_length(rows[adopted.CHANGED]), 0))
+    return int(pc.sum(lost).as_py() or 0)

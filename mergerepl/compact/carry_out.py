@@ -1,0 +1,290 @@
+"""Carry an intent out: the steps after the commit point, each of which finds itself done where it was (compact.md 5).
+
+1. the counters: the CSN is taken; 2. each table's write, marked; 3. tombstones; 4. `__sysTxCommitSequence`; 5. the rows of
+`tracking_commits`, which publish the transactions; 6. the folder is dropped. The caller holds the root's lease.
+"""
+
+import logging
+import time
+from pathlib import Path
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from mergerepl.compact import adopted
+from mergerepl.compact.adoption import adopt_between
+from mergerepl.compact.counters import drop, raise_last_csn
+from mergerepl.compact.database import (
+    Database,
+    commit_sequence,
+    facts_of,
+    key_types,
+    read_commits,
+    tracked_table,
+)
+from mergerepl.compact.intent import Intent, Write, read_intent
+from mergerepl.compact.numbers import packed, unpacked_column
+from mergerepl.compact.overlay import (
+    CHANGE_CONTEXT,
+    DELETE_CONTEXT,
+    DELETED_AT,
+    EXISTED,
+    PRESENT,
+    PROBLEM,
+    REBORN,
+    STATE,
+    WAS_INSERT,
+    key_names,
+    same_key,
+)
+from mergerepl.compact.row_keys import packed_key
+from mergerepl.compact.session import Session
+from mergerepl.compact.staged_files import within
+from mergerepl.compact.stamps import leaves_tombstone
+from mergerepl.delta import appended
+from mergerepl.delta.append import append
+from mergerepl.delta.log import find_own_commit
+from mergerepl.delta.merge import COMMIT_ATTEMPTS, RETRY_WAIT_S, merge_into
+from mergerepl.delta.transactions import Transaction, marked_session, read_back
+from mergerepl.engine.errors import COMMIT_CONFLICTS
+from mergerepl.errors import CommitConflictError
+from mergerepl.failpoints import failpoint
+from mergerepl.model.tracking import CommittedTransaction, TrackedTable, TrackingOptions
+from mergerepl.rows.sql import quote
+from mergerepl.store.control import join_small_files
+from mergerepl.systables.compact import (
+    COMMIT_SEQUENCE,
+    COMMITS,
+    CONTEXT,
+    DELETE_BSN,
+    DELETE_CSN,
+    DELETED_TIME,
+    INSERT_BSN,
+    INSERT_CSN,
+    ROW_COLUMNS,
+    ROW_KEY,
+    TABLE_NAME,
+    OutOfSequence,
+)
+
+log = logging.getLogger(__name__)
+
+_COMMITS_PER_COMPACTION = 100
+"""Each commit adds a file to the history; so many are joined."""
+_LARGE_BYTES = 16 * 1024 * 1024
+
+
+def carry_out(session: Session, folder: Path) -> Intent:
+    """Do what a transaction's folder says was decided; returns it as it was published.
+
+    Raises: CommitConflictError (run again) if other writers win a table's commit again and again.
+    """
+    database, intent = session.database, read_intent(folder)
+    failpoint("tracking.before_counters")
+    raise_last_csn(database.root, intent.last_csn)
+    failpoint("tracking.after_counters")
+    versions = dict(intent.versions)
+    at = 0
+    while at < len(intent.writes):
+        write = intent.writes[at]
+        versions[write.table] = _write(session, folder, intent, write)
+        intent = adopt_between(session, folder, intent, write, versions[write.table])
+        at += 1
+    # An extension took more numbers.
+    raise_last_csn(database.root, intent.last_csn)
+    failpoint("tracking.before_tombstones")
+    _append_tombstones(session, folder, intent)
+    failpoint("tracking.after_tombstones")
+    _append_sequence(database, intent)
+    failpoint("tracking.after_sequence")
+    publish(database, intent, versions)
+    failpoint("tracking.after_publish")
+    if any(each.csn % _COMMITS_PER_COMPACTION == 0 for each in intent.transactions):
+        for path in (
+            *map(database.control.path, (COMMITS.name, COMMIT_SEQUENCE.name)),
+            database.deleted_rows,
+        ):
+            join_small_files(path, large_bytes=_LARGE_BYTES)
+    drop(folder)
+    return intent
+
+
+def publish(database: Database, intent: Intent, versions: dict[str, int]) -> None:
+    """Append the rows of `tracking_commits` that are not there yet: readers see the transactions from here on."""
+    first = intent.transactions[0].csn
+    done = {each.csn for each in read_commits(database, where=f"csn >= {first} and csn <= {intent.last_csn}")}
+    rows = [
+        CommittedTransaction(
+            each.csn,
+            each.bsn,
+            intent.time,
+            each.nonce,
+            each.context,
+            versions,
+            each.foreign_version,
+            each.changes,
+        )
+        for each in intent.transactions
+        if each.csn not in done
+    ]
+    database.control.append(COMMITS, rows)
+
+
+def _append_sequence(database: Database, intent: Intent) -> None:
+    stored = commit_sequence(database)
+    rows = [
+        OutOfSequence(packed(each.bsn), packed(each.csn), intent.time)
+        for each in intent.transactions
+        if each.bsn != each.csn and any(each.changes.values()) and each.bsn not in stored
+    ]
+    database.control.append(COMMIT_SEQUENCE, rows)
+
+
+def _write(session: Session, folder: Path, intent: Intent, write: Write) -> int:
+    """Bring a table to what was staged, in one marked commit; returns its version."""
+    database = session.database
+    path = database.path(write.table)
+    transaction = database.transaction(write.csn, intent.tables_of(write.csn))
+    done = find_own_commit(path, transaction.mark, from_version_exclusive=write.from_version)
+    if done is not None:
+        return done.version
+    if write.adopts and not any(write.counts):
+        return write.from_version
+    failpoint("tracking.before_write")
+    table = tracked_table(database, write.table)
+    inserts, updates, deletes = write.counts
+    if inserts and not updates and not deletes:
+        rows = _staged(session.spark, folder, write)
+        columns = [name for name in rows.columns if name not in _state_names(table)]
+        append(rows.select(*(quote(name) for name in columns)), path, transaction)
+    else:
+        _merge_retried(session, folder, write, table, transaction)
+    commit = read_back(path, transaction, from_version_exclusive=write.from_version)
+    failpoint("tracking.after_write")
+    return commit.version
+
+
+def _merge_retried(
+    session: Session, folder: Path, write: Write, table: TrackedTable, transaction: Transaction
+) -> None:
+    for attempt in range(1, COMMIT_ATTEMPTS + 1):
+        try:
+            _merge(marked_session(session.spark, transaction), session, folder, write, table)
+        except COMMIT_CONFLICTS as error:
+            if attempt == COMMIT_ATTEMPTS:
+                raise CommitConflictError(
+                    f"Table '{table.name}' is being changed by other writers: transaction {write.csn} lost "
+                    f"{COMMIT_ATTEMPTS} commits in a row. It is decided and stays staged: run again.",
+                    table=table.name,
+                ) from error
+            log.info("commit conflict on %s, attempt %s", table.name, attempt)
+            time.sleep(RETRY_WAIT_S * attempt)
+        else:
+            return
+
+
+def _merge(spark: SparkSession, session: Session, folder: Path, write: Write, table: TrackedTable) -> None:
+    source = _staged(spark, folder, write)
+    columns = [name for name in source.columns if name not in _state_names(table)]
+    types = key_types(facts_of(session.database, table), table)
+    bounded = within(table, key_names(table), types, write.bounds, of="t.")
+    on = same_key(table, target="t.", source="s.")
+    path = session.database.path(table.name)
+    merge, _ = merge_into(spark, source, path, on if bounded is None else bounded & on)
+    values: dict[str, str | Column] = {quote(name): F.col(f"s.{quote(name)}") for name in columns}
+    if write.adopts:
+        differs = [~F.col(f"t.{name}").eqNullSafe(F.col(f"s.{name}")) for name, _ in ROW_COLUMNS]
+        merge.whenMatchedUpdate(condition=differs[0] | differs[1] | differs[2], set=values).execute()
+        return
+    inserts, updates, deletes = write.counts
+    if deletes:
+        merge = merge.whenMatchedDelete(condition=~F.col(f"s.{PRESENT}"))
+    if inserts or updates:
+        # An update whose row a foreign commit deleted meanwhile brings it back: the later one stands.
+        merge = merge.whenMatchedUpdate(set=values)
+        if deletes:
+            merge = merge.whenNotMatchedInsert(condition=F.col(f"s.{PRESENT}"), values=values)
+        else:
+            merge = merge.whenNotMatchedInsert(values=values)
+    merge.execute()
+
+
+def _staged(spark: SparkSession, folder: Path, write: Write) -> DataFrame:
+    """Return the staged rows, without keys that came and went within the transaction."""
+    rows = spark.read.schema(StructType.fromJson(write.schema)).parquet(str(folder / write.folder))
+    if write.adopts:
+        # What a commit of ours wrote last has its stamps.
+        stamped = rows.where(F.col(adopted.IS_THERE) & ~F.col(adopted.LAST_IS_OWN))
+        return stamped.select(*(name for name in rows.columns if name.startswith("__sys")))
+    return rows.where(F.col(EXISTED) | F.col(PRESENT))
+
+
+def _state_names(table: TrackedTable) -> set[str]:
+    return {*key_names(table), *STATE, CHANGE_CONTEXT, PROBLEM}
+
+
+def _append_tombstones(session: Session, folder: Path, intent: Intent) -> None:
+    """Append the tombstones of all writes, in one commit."""
+    frames = []
+    for write in intent.writes:
+        tombstones = _tombstones(session, folder, intent, write)
+        if tombstones is not None:
+            frames.append(tombstones)
+    if not frames:
+        return
+    rows = appended.union_all(frames)
+    rows = rows.withColumn(INSERT_CSN, _insert_csn(session, intent))
+    appended.append(rows, session.database.deleted_rows, session.database.transaction(intent.last_csn, ()))
+
+
+def _tombstones(session: Session, folder: Path, intent: Intent, write: Write) -> DataFrame | None:
+    table = tracked_table(session.database, write.table)
+    if write.adopts:
+        return _adopted_tombstones(session, folder, write, table)
+    leaves = leaves_tombstone(
+        TrackingOptions(write.options), existed=F.col(EXISTED), present=F.col(PRESENT), reborn=F.col(REBORN)
+    )
+    may_leave = write.counts[2] or write.has_reborn
+    if leaves is None or not may_leave:
+        return None
+    types = key_types(facts_of(session.database, table), table)
+    bsn = next(each.bsn for each in intent.transactions if each.csn == write.csn)
+    return (
+        _staged(session.spark, folder, write)
+        .where(leaves)
+        .select(
+            F.lit(table.name).alias(TABLE_NAME),
+            F.lit(packed(bsn)).alias(DELETE_BSN),
+            F.col(WAS_INSERT).alias(INSERT_BSN),
+            packed_key([F.col(name) for name in key_names(table)], types).alias(ROW_KEY),
+            F.col(DELETED_AT).alias(DELETED_TIME),
+            F.col(DELETE_CONTEXT).alias(CONTEXT),
+            F.lit(write.csn).cast("bigint").alias(DELETE_CSN),
+        )
+    )
+
+
+def _adopted_tombstones(session: Session, folder: Path, write: Write, table: TrackedTable) -> DataFrame:
+    schema = StructType.fromJson(write.schema)
+    types = key_types(facts_of(session.database, table), table)
+    rows = session.spark.read.schema(schema).parquet(str(folder / write.folder))
+    each = rows.select(*key_names(table), F.explode(adopted.TOMBSTONES).alias("left"))
+    return each.select(
+        F.lit(table.name).alias(TABLE_NAME),
+        F.col("left.bsn").alias(DELETE_BSN),
+        F.col("left.insert_bsn").alias(INSERT_BSN),
+        packed_key([F.col(name) for name in key_names(table)], types).alias(ROW_KEY),
+        F.col("left.time").alias(DELETED_TIME),
+        F.col("left.by").alias(CONTEXT),
+        F.col("left.csn").alias(DELETE_CSN),
+    )
+
+
+def _insert_csn(session: Session, intent: Intent) -> Column:
+    """Return the CSN of a tombstone's insert BSN."""
+    sequence = commit_sequence(session.database)
+    sequence |= {each.bsn: each.csn for each in intent.transactions}
+    bsn = unpacked_column(F.col(INSERT_BSN))
+    known = F.create_map(*(F.lit(number) for pair in sequence.items() for number in pair))
+    return F.coalesce(known[bsn], bsn).cast("bigint")

@@ -1,0 +1,422 @@
+"""`mergerepl.ChangeTracking`: the interface of SQL Server Compact's change tracking over a folder of Delta tables."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import Literal, Self
+
+from pyspark.sql import Column, DataFrame, SparkSession
+
+from mergerepl import roots
+from mergerepl.compact import counters, predicates, purge, status, tracked_tables
+from mergerepl.compact.adopt import adopt_or_refuse
+from mergerepl.compact.consumers import Consumer, Start, of_token, register
+from mergerepl.compact.database import (
+    Database,
+    commit_before,
+    facts_of,
+    key_types,
+    last_commit,
+    require_database,
+    snapshot_version,
+    tracked_table,
+)
+from mergerepl.compact.errors import TrackingError
+from mergerepl.compact.foreign import unadopted
+from mergerepl.compact.overlay import snapshot_rows
+from mergerepl.compact.row_keys import GUID, KeyValue, pack, unpack
+from mergerepl.compact.session import Session
+from mergerepl.compact.sweep import has_work, sweep
+from mergerepl.compact.transactions import Rows, Transaction, Where
+from mergerepl.delta.properties import interval_of
+from mergerepl.engine.errors import told_plainly
+from mergerepl.model.tracking import (
+    CommittedTransaction,
+    Foreign,
+    Purged,
+    PurgeType,
+    TrackedTable,
+    TrackingKeyType,
+    TrackingOptions,
+    TrackingStatus,
+    TransactionResult,
+)
+from mergerepl.rows.rowguid import key_value
+from mergerepl.rows.sql import literal
+
+
+class ChangeTracking:
+    """Change tracking of the tables of one folder."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        foreign: Literal["adopt", "refuse"] = "adopt",
+        retention: str = "14 days",
+        lock_wait_s: float = 60.0,
+        spark: SparkSession | None = None,
+    ) -> None:
+        """Look at a folder of Delta tables; nothing is read or written yet.
+
+        Args:
+            path: The folder.
+            foreign: What becomes of commits that go through no transaction, of tables that are enabled from now on.
+            retention: How long the log and removed files of a tracked table are kept at least.
+            lock_wait_s: Seconds to wait for another holder of the folder.
+            spark: The Spark session; without one, the running one or an embedded one is used.
+
+        Raises: ConfigurationError if there is no such folder; TrackingError if another argument is wrong.
+        """
+        try:
+            self._foreign = Foreign(foreign)
+        except ValueError as error:
+            raise TrackingError.reserved("choice for `foreign` (adopt or refuse)", foreign) from error
+        kept = interval_of(retention)
+        if kept is None or kept <= timedelta():
+            raise TrackingError.reserved("retention (an interval, such as '14 days')", retention)
+        self._retention = kept
+        self.session = Session(Database(Path(roots.existing(os.fspath(path)))), lock_wait_s, spark)
+        """What the parts of tracking work with."""
+
+    def enable_tracking(
+        self,
+        table: str,
+        key_type: TrackingKeyType = TrackingKeyType.PRIMARY_KEY,
+        options: TrackingOptions = TrackingOptions.ALL,
+        *,
+        key: str | Sequence[str],
+    ) -> None:
+        """Track a table: it gets three columns. Enabled again, options and `foreign` are changed.
+
+        Args:
+            table: Name of the table's folder.
+            key_type: What the key is.
+            options: What is tracked.
+            key: The key's columns, or the GUID column. Delta declares no keys.
+
+        Raises: TrackingError, with nothing changed, if the table or its rows cannot be tracked, or its key is another one.
+        """
+        try:
+            key_type, options = TrackingKeyType(key_type), TrackingOptions(options)
+        except ValueError as error:
+            raise TrackingError.reserved("TrackingKeyType or TrackingOptions", (key_type, options)) from error
+        if not options or options & ~TrackingOptions.ALL:
+            raise TrackingError.reserved("TrackingOptions", int(options))
+        columns = [key] if isinstance(key, str) else list(key)
+        if key_type is TrackingKeyType.GUID and len(columns) != 1:
+            raise TrackingError.reserved("GUID key (one column)", columns)
+        with told_plainly(f"enabling tracking of '{table}'"):
+            tracked_tables.enable(
+                self.session,
+                table,
+                key_type,
+                options,
+                columns,
+                foreign=self._foreign,
+                retention=self._retention,
+            )
+
+    def disable_tracking(self, table: str, columns: Literal["drop", "keep"] = "drop") -> None:
+        """Track a table no longer, and drop the three columns or keep them.
+
+        Raises: TrackingError if it is not tracked, a transaction that touched it is open, or dropping the columns would
+            rewrite the table.
+        """
+        self._require()
+        with told_plainly(f"disabling tracking of '{table}'"):
+            tracked_tables.disable(self.session, table, columns=columns)
+
+    def get_tracking_options(self, table: str) -> TrackingOptions | None:
+        """Return what is tracked of a table, None if nothing is."""
+        tables = self.tracked_tables()
+        return tables[table].options if table in tables else None
+
+    def tracked_tables(self) -> Mapping[str, TrackedTable]:
+        """Return the tracked tables by name."""
+        from mergerepl.compact.database import tracked_tables as read_tracked
+
+        return read_tracked(self.session.database)
+
+    def get_last_committed_csn(self) -> int:
+        """Return the CSN of the last committed transaction, 0 if there is none. The CSN of an abort does not count."""
+        self._require()
+        last = last_commit(self.session.database)
+        return last.csn if last else 0
+
+    def pack_tombstone_key(self, table: str, values: Sequence[KeyValue]) -> bytes:
+        """Return key values as tombstones hold them; a text is read as a value of its column's type.
+
+        Raises: TrackingError if the table is not tracked, or these are no values of its key.
+        """
+        try:
+            types = self._key_types(table)
+            read = [
+                key_value(value, type_) if isinstance(value, str) and type_ != GUID else value
+                for value, type_ in zip(values, types, strict=False)
+            ]
+            return pack([*read, *values[len(types) :]], types)
+        except ValueError as error:
+            raise TrackingError.bad_key(table, str(error)) from error
+
+    def unpack_tombstone_key(self, table: str, packed: bytes) -> tuple[KeyValue, ...]:
+        """Return the key values of a tombstone.
+
+        Raises: TrackingError if the table is not tracked, or these bytes are no key of it.
+        """
+        try:
+            return unpack(packed, self._key_types(table))
+        except ValueError as error:
+            raise TrackingError.bad_key(table, str(error)) from error
+
+    def begin(self, tracking_context: str | None = None) -> Transaction:
+        """Begin a transaction; several may be open at once and end in any order.
+
+        Raises: TrackingError if no table is tracked.
+        """
+        self._require()
+        return Transaction(self, counters.begin(self.session.database.root), tracking_context)
+
+    def transaction(self, tracking_context: str | None = None) -> Transaction:
+        """Begin a transaction, to be used as a context: leaving it commits, an exception aborts.
+
+        Raises: TrackingError if no table is tracked.
+        """
+        return self.begin(tracking_context)
+
+    def insert(self, table: str, rows: Rows, *, tracking_context: str | None = None) -> TransactionResult:
+        """Insert rows in a transaction of their own.
+
+        Raises: As `Transaction.insert` and `Transaction.commit`.
+        """
+        with self._implicit(tracking_context) as one:
+            one.insert(table, rows)
+        return _result(one)
+
+    def upsert(self, table: str, rows: Rows, *, tracking_context: str | None = None) -> TransactionResult:
+        """Insert or update rows by their keys in a transaction of their own.
+
+        Raises: As `Transaction.upsert` and `Transaction.commit`.
+        """
+        with self._implicit(tracking_context) as one:
+            one.upsert(table, rows)
+        return _result(one)
+
+    def update(
+        self,
+        table: str,
+        set: Mapping[str, str | Column],
+        where: Where = None,
+        *,
+        tracking_context: str | None = None,
+    ) -> TransactionResult:
+        """Update rows in a transaction of their own.
+
+        Raises: As `Transaction.update` and `Transaction.commit`.
+        """
+        with self._implicit(tracking_context) as one:
+            one.update(table, set, where)
+        return _result(one)
+
+    def delete(
+        self,
+        table: str,
+        where: Where = None,
+        *,
+        rows: Rows | None = None,
+        tracking_context: str | None = None,
+    ) -> TransactionResult:
+        """Delete rows in a transaction of their own.
+
+        Raises: As `Transaction.delete` and `Transaction.commit`.
+        """
+        with self._implicit(tracking_context) as one:
+            one.delete(table, where, rows=rows)
+        return _result(one)
+
+    def read(self, table: str, csn: int | None = None) -> DataFrame:
+        """Return a table's rows in the last published snapshot, or in that after the transaction `csn`.
+
+        Tables read with one `csn` fit together: none has half of a transaction.
+
+        Raises: TrackingError if the table is not tracked, or the snapshot is older than its tracking.
+        """
+        self._require()
+        database = self.session.database
+        tracked = tracked_table(database, table)
+        published = last_commit(database) if csn is None else commit_before(database, csn + 1)
+        versions = published.versions if published else {}
+        facts = facts_of(database, tracked)
+        with told_plainly(f"reading table '{table}'"):
+            return snapshot_rows(self.session.spark, facts.path, snapshot_version(tracked, versions))
+
+    def consumer(
+        self,
+        name: str | None = None,
+        *,
+        start: Start = "beginning",
+        again: bool = False,
+        token: str | None = None,
+    ) -> Consumer:
+        """Return a consumer of changes: a named one, registered at its first use, or one that keeps a window's token.
+
+        Args:
+            name: Its name.
+            start: Where a new one begins: before the first transaction, or after the last. With `now`, take `read(table)`
+                as the initial copy.
+            again: Put a known one to `start`.
+            token: `Window.token()` in place of a name.
+
+        Raises: TrackingError if no table is tracked, or the token is none.
+        """
+        self._require()
+        if token is not None:
+            return of_token(self.session, token)
+        return register(self.session, name or "", start=start, again=again)
+
+    @staticmethod
+    def enumeration_sql(table: str) -> dict[str, str]:
+        """Return the queries of an enumeration of a table: exact ones, and the printed ones."""
+        return {
+            "exact": predicates.EXACT_SQL.format(table=table),
+            "documented inserts": predicates.DOCUMENTED_INSERTS.format(table=table),
+            "documented updates": predicates.DOCUMENTED_UPDATES.format(table=table),
+            "documented deletes": predicates.DOCUMENTED_DELETES.format(name=literal(table)),
+        }
+
+    def recover(self, *, rebuild_counters: bool = False) -> None:
+        """Finish what dead processes left: decided transactions are carried out, open ones end.
+
+        Raises: LeaseError if the folder stays in use.
+        """
+        if rebuild_counters:
+            raise TrackingError.later(
+                "Rebuilding counters.json", "Restore the file from a copy taken with the tables."
+            )
+        self._require()
+        with told_plainly("finishing transactions"), self.session.held("tracking recover"):
+            sweep(self.session)
+
+    def adopt(self) -> int:
+        """Make transactions of the foreign commits of all tables, also of those that refuse them; returns how many.
+
+        Raises: ForeignCommitError if they cannot be adopted.
+        """
+        self._require()
+        with told_plainly("adopting foreign commits"), self.session.held("tracking adopt"):
+            sweep(self.session)
+            return adopt_or_refuse(self.session, also_refused=True)
+
+    def purge_tombstone_table_data(
+        self, table: str, purge_type: PurgeType, value: int, *, force: bool = False, dry_run: bool = False
+    ) -> Purged:
+        """Remove tombstones of a table that no registered consumer needs.
+
+        Args:
+            table: The table.
+            purge_type: By time: deleted more than `value` days ago. By CSN: by transactions with a CSN below `value`.
+            value: Days, or a CSN.
+            force: Not supported yet: beyond what consumers need.
+            dry_run: Only count.
+
+        Raises: TrackingError if the table is not tracked, or the value is negative.
+        """
+        self._require()
+        _refuse_force(force)
+        return purge.purge_tombstones(self.session, table, purge_type, value, dry_run=dry_run)
+
+    def purge_transaction_sequence_data(
+        self, purge_type: PurgeType, value: int, *, force: bool = False, dry_run: bool = False
+    ) -> Purged:
+        """Remove rows of the commit sequence, and of `tracking_commits`, that no registered consumer needs.
+
+        Args:
+            purge_type: By time: committed more than `value` days ago. By CSN: with a CSN below `value`.
+            value: Days, or a CSN.
+            force: Not supported yet: beyond what consumers need.
+            dry_run: Only count.
+
+        Raises: TrackingError if no consumer is registered, or the value is negative.
+        """
+        self._require()
+        _refuse_force(force)
+        return purge.purge_sequence(self.session, purge_type, value, dry_run=dry_run)
+
+    def status(self) -> TrackingStatus:
+        """Return tables, numbers, open transactions, consumers and foreign commits.
+
+        Raises: TrackingError if no table is tracked.
+        """
+        return status.status(self.session.database)
+
+    def transactions(self, limit: int = 20) -> list[CommittedTransaction]:
+        """Return committed transactions, newest first.
+
+        Raises: TrackingError if no table is tracked.
+        """
+        return status.committed(self.session.database, limit=limit)
+
+    def abort(self, bsn: int) -> None:
+        """End an open transaction, also one of another process, which finds out at its next call.
+
+        Raises: TrackingError if it is not open, or decided already.
+        """
+        status.abort(self.session.database, bsn)
+
+    @staticmethod
+    def upgrade_public_tracking(path: str | os.PathLike[str]) -> bool:
+        """Bring the tracking data of a folder to this version of mergerepl.
+
+        Returns: True if they are, or nothing is tracked; False if a transaction is open.
+
+        Raises: TrackingError if they are of a version that is not known.
+        """
+        return status.upgrade(Database(Path(roots.existing(os.fspath(path)))))
+
+    upgrade = upgrade_public_tracking
+
+    def close(self) -> None:
+        """Let go of what is held: nothing. Open transactions go on."""
+
+    def __enter__(self) -> Self:
+        """Return this object."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close."""
+        self.close()
+
+    def _require(self) -> None:
+        require_database(self.session.database)
+
+    def _key_types(self, table: str) -> list[str]:
+        self._require()
+        tracked = tracked_table(self.session.database, table)
+        return key_types(facts_of(self.session.database, tracked), tracked)
+
+    def _implicit(self, context: str | None) -> Transaction:
+        """Begin a transaction of one operation; it sees what foreign writers did before."""
+        self._require()
+        if has_work(self.session.database.root) or unadopted(self.session.database):
+            with told_plainly("adopting foreign commits"), self.session.held("tracking adopt"):
+                sweep(self.session)
+                adopt_or_refuse(self.session)
+        return self.begin(context)
+
+
+def _refuse_force(force: bool) -> None:
+    if force:
+        raise TrackingError.later(
+            "A purge beyond what consumers need (`force`)", "Let them acknowledge first."
+        )
+
+
+def _result(transaction: Transaction) -> TransactionResult:
+    assert transaction.result is not None
+    return transaction.result

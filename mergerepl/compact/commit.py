@@ -1,0 +1,145 @@
+"""Commit: sweep, adopt, check that nobody changed our keys first, decide, carry out."""
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from pyspark.sql.types import StructType
+
+from mergerepl.compact import staged_files
+from mergerepl.compact.adopt import adopt_or_refuse
+from mergerepl.compact.carry_out import carry_out
+from mergerepl.compact.changes import rows_of_feed
+from mergerepl.compact.counters import Begun, is_begun, read_counters
+from mergerepl.compact.database import Database, facts_of, last_commit, snapshot_version, tracked_tables
+from mergerepl.compact.errors import TrackingError, TransactionConflictError
+from mergerepl.compact.foreign import quiet_through
+from mergerepl.compact.intent import Intent, Planned, Write, write_intent
+from mergerepl.compact.overlay import Touched, key_columns
+from mergerepl.compact.session import Session
+from mergerepl.compact.sweep import sweep
+from mergerepl.delta.log import head_version
+from mergerepl.delta.transactions import transaction_version
+from mergerepl.failpoints import failpoint
+from mergerepl.feed.position import FeedPosition
+from mergerepl.feed.window import feed_window
+from mergerepl.model.tracking import TransactionResult
+
+
+@dataclass(frozen=True)
+class Change:
+    """The net change of one table: where it is staged."""
+
+    touched: Touched
+    folder: Path
+    schema: StructType
+
+    @property
+    def table(self) -> str:
+        """The table's name."""
+        return self.touched.table.name
+
+
+def commit(session: Session, begun: Begun, changes: Sequence[Change]) -> TransactionResult:
+    """Publish a transaction; returns its numbers and what it changed.
+
+    Raises: TransactionConflictError if a key of ours was changed since our snapshot; ForeignCommitError; LeaseError.
+    """
+    database = session.database
+    with session.held("tracking commit"):
+        sweep(session)
+        if not is_begun(begun.folder):
+            raise TransactionConflictError.was_aborted(begun.bsn)
+        adopt_or_refuse(session)
+        versions = published_versions(database)
+        for change in changes:
+            _refuse_older_copy(database, change.table)
+            _refuse_conflict(session, begun.bsn, change)
+        intent = _decided(database, begun, changes, versions)
+        failpoint("tracking.before_intent")
+        write_intent(begun.folder, intent)
+        failpoint("tracking.after_intent")
+        done = carry_out(session, begun.folder)
+        ours = done.transactions[0]
+        return TransactionResult(ours.bsn, ours.csn, ours.changes, done.overwritten)
+
+
+def published_versions(database: Database) -> dict[str, int]:
+    """Return each tracked table's version up to which nothing foreign is found: the snapshot of the next commit.
+
+    The caller holds the lease and has adopted what was there.
+    """
+    published = last_commit(database)
+    versions = published.versions if published else {}
+    return {
+        name: quiet_through(database, table, from_version_exclusive=snapshot_version(table, versions))
+        for name, table in tracked_tables(database).items()
+    }
+
+
+def _decided(database: Database, begun: Begun, changes: Sequence[Change], versions: dict[str, int]) -> Intent:
+    csn = read_counters(database.root).last_csn + 1
+    writes, counted = [], {}
+    for change in changes:
+        counts = staged_files.counts_of(change.folder)
+        if not counts.changes:
+            continue
+        touched = change.touched
+        counted[change.table] = counts.changes
+        writes.append(
+            Write(
+                change.table,
+                csn,
+                str(change.folder.relative_to(begun.folder)),
+                change.schema.jsonValue(),
+                int(touched.table.options),
+                versions[change.table],
+                staged_files.bounds_of(change.folder, touched.keys, touched.key_types),
+                (counts.inserts, counts.updates, counts.deletes),
+                has_reborn=counts.reborn > 0,
+            )
+        )
+    context = staged_files.context_of([begun.folder / write.folder for write in writes])
+    planned = Planned(begun.bsn, csn, uuid.uuid4().hex, context, counted)
+    return Intent(datetime.now(UTC), (planned,), tuple(writes), versions)
+
+
+def empty_intent(database: Database, bsn: int, versions: dict[str, int]) -> Intent:
+    """Return the intent of a transaction that changes nothing."""
+    csn = read_counters(database.root).last_csn + 1
+    return Intent(datetime.now(UTC), (Planned(bsn, csn, uuid.uuid4().hex, None, {}),), (), versions)
+
+
+def _refuse_older_copy(database: Database, table: str) -> None:
+    last_csn = read_counters(database.root).last_csn
+    number = transaction_version(database.path(table), database.app_id)
+    if number > last_csn:
+        raise TrackingError.older_copy(table, number, last_csn)
+
+
+def _refuse_conflict(session: Session, bsn: int, change: Change) -> None:
+    """Check that no key of ours was changed since our version: the first committer wins."""
+    touched, database = change.touched, session.database
+    head = head_version(touched.facts.path)
+    if head == touched.version:
+        return
+    facts = facts_of(database, touched.table)
+    if facts.metadata.schema_json != touched.facts.metadata.schema_json:
+        raise TransactionConflictError.schema_changed(bsn, touched.table.name)
+    window = feed_window(touched.facts.path, FeedPosition(touched.table.table_id, touched.version))
+    changes = window.changes(lambda _: False)
+    if not changes:
+        return
+    feed = rows_of_feed(session.spark, touched.table, window, changes)
+    keys = feed.select(
+        *(key.alias(name) for key, name in zip(key_columns(touched.table), touched.keys, strict=True))
+    )
+    ours = session.spark.read.schema(change.schema).parquet(str(change.folder)).select(*touched.keys)
+    met = keys.join(ours, on=touched.keys, how="left_semi").distinct().limit(4).collect()
+    if met:
+        named = [staged_files.key_text(row.asDict(), touched.keys) for row in met[:3]]
+        raise TransactionConflictError.first_committer_won(
+            bsn, touched.table.name, [*named, *["…"] * (len(met) > 3)]
+        )

@@ -1,0 +1,203 @@
+"""Consumers: who enumerates windows, up to where each has acknowledged, and that none is served with gaps."""
+
+import base64
+import json
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from mergerepl.compact import counters
+from mergerepl.compact.adopt import adopt_or_refuse
+from mergerepl.compact.database import (
+    Database,
+    commit_before,
+    commits_from,
+    last_commit,
+    tracked_table,
+    tracked_tables,
+)
+from mergerepl.compact.errors import ConsumerBehindError, TrackingError
+from mergerepl.compact.foreign import unadopted
+from mergerepl.compact.session import Session
+from mergerepl.compact.sweep import has_work, sweep
+from mergerepl.compact.windows import Window, WindowState, require_fresh
+from mergerepl.failpoints import failpoint
+from mergerepl.model.tracking import Anchors, CommittedTransaction, ConsumerState
+from mergerepl.systables.compact import COMMIT_SEQUENCE, CONSUMERS
+
+log = logging.getLogger(__name__)
+
+Enumeration = Literal["exact", "documented"]
+Start = Literal["beginning", "now"]
+
+
+def consumer_states(database: Database) -> list[ConsumerState]:
+    """Return the registered consumers."""
+    return database.control.rows(CONSUMERS)
+
+
+def present_anchors(session: Session, *, lbsn: int, lcsn: int) -> tuple[Anchors, CommittedTransaction | None]:
+    """Return the bounds of a window up to now, and its last transaction."""
+    # EBSN first: what commits from here on has no lower BSN.
+    ebsn = counters.lowest_open_bsn(session.database.root)
+    last = last_commit(session.database)
+    return Anchors(lbsn, lcsn, ebsn, last.csn + 1 if last else 1), last
+
+
+@dataclass
+class Consumer:
+    """A named reader of changes, or one that keeps its own token."""
+
+    name: str
+    _session: Session = field(repr=False)
+    _token: ConsumerState | None = field(default=None, repr=False)
+
+    @property
+    def state(self) -> ConsumerState:
+        """Up to where the consumer has acknowledged."""
+        if self._token is not None:
+            return self._token
+        found = next(
+            (each for each in consumer_states(self._session.database) if each.name == self.name), None
+        )
+        if found is None:
+            raise TrackingError.bad_window(
+                self.name, "it is not registered: `ct.consumer(name)` registers it."
+            )
+        return found
+
+    def enumerate(
+        self,
+        tables: Sequence[str] | None = None,
+        exclude_context: str | None = None,
+        *,
+        enumeration: Enumeration = "exact",
+    ) -> Window:
+        """Return the window from the last acknowledged one up to now, over one consistent snapshot.
+
+        Args:
+            tables: Only these tables; acknowledging moves the consumer for all.
+            exclude_context: Leave out what transactions of this context changed last: what came from the consumer itself.
+            enumeration: `documented` runs the printed queries, which lose changes in some orders.
+
+        Raises: ConsumerBehindError if a purge removed what the consumer has not seen; TrackingError if the database was put
+            back to an older copy, or a table is not tracked; ForeignCommitError.
+        """
+        if enumeration not in ("exact", "documented"):
+            raise TrackingError.reserved("enumeration (exact or documented)", enumeration)
+        session, database = self._session, self._session.database
+        if has_work(database.root) or unadopted(database):
+            with session.held("tracking enumerate"):
+                sweep(session)
+                adopt_or_refuse(session)
+        chosen = tracked_tables(database)
+        if tables is not None:
+            chosen = {name: tracked_table(database, name) for name in tables}
+        stands = self.state
+        anchors, last = present_anchors(session, lbsn=stands.lbsn, lcsn=stands.lcsn)
+        before = self._known(stands)
+        if enumeration == "documented":
+            log.warning("documented queries lose changes in some orders of commits: see docs/compact.md")
+            anchors = Anchors(anchors.lbsn, anchors.lcsn, last.bsn if last else 0, last.csn if last else 0)
+            last = commit_before(database, anchors.ecsn)
+        self._require_served(anchors.lcsn, chosen)
+        initial = tuple(
+            name
+            for name, each in chosen.items()
+            if each.enabled_csn is not None and anchors.lcsn <= each.enabled_csn
+        )
+        inside = commits_from(database, from_csn_inclusive=anchors.lcsn, through_csn_exclusive=anchors.ecsn)
+        state = WindowState(self.name, anchors, last.nonce if last else None, initial, enumeration)
+        context = exclude_context.lower() if exclude_context else None
+        return Window(state, session, chosen, before, last, inside, context)
+
+    def acknowledge(self, window: Window | Mapping[str, Any], *, fresh: Collection[str] = ()) -> None:
+        """Note that the consumer has a window, independently of any download; once noted, it is without effect.
+
+        Args:
+            window: The window, or what its `state.to_json()` returned.
+            fresh: The initial tables of the window that were copied whole.
+
+        Raises: TrackingError, with nothing changed, if the window does not begin where the consumer stands, or an initial
+            table is not named.
+        """
+        state = window.state if isinstance(window, Window) else WindowState.of_json(window)
+        if self._token is not None or state.consumer != self.name:
+            raise TrackingError.bad_window(
+                self.name, f"the window {state.id} is not of a registered consumer of this name."
+            )
+        require_fresh(state, fresh)
+        with self._session.held("tracking acknowledge"):
+            stands, anchors = self.state, state.anchors
+            if (stands.lcsn, stands.nonce) == (anchors.ecsn, state.nonce):
+                return
+            if stands.lcsn != anchors.lcsn:
+                raise TrackingError.bad_window(
+                    self.name,
+                    f"the window {state.id} begins at CSN {anchors.lcsn}, and the consumer stands at {stands.lcsn}: "
+                    "windows are acknowledged in order, each once.",
+                )
+            failpoint("tracking.before_acknowledge")
+            now = datetime.now(UTC)
+            moved = replace(stands, lbsn=anchors.ebsn, lcsn=anchors.ecsn, nonce=state.nonce, last_time=now)
+            _store(self._session.database, moved)
+
+    def received(self, anchor: bytes) -> None:
+        """Keep the other side's own anchor, as it gave it."""
+        with self._session.held("tracking acknowledge"):
+            _store(self._session.database, replace(self.state, received_anchor=anchor))
+
+    def _known(self, stands: ConsumerState) -> CommittedTransaction | None:
+        """Return the last transaction that the consumer has, None before the first.
+
+        Raises: TrackingError if the database has another one under its number.
+        """
+        before = commit_before(self._session.database, stands.lcsn)
+        if stands.nonce is not None and (before is None or before.nonce != stands.nonce):
+            raise TrackingError.restored(self.name, stands.lcsn - 1)
+        return before
+
+    def _require_served(self, lcsn: int, tables: Collection[str]) -> None:
+        marks = counters.read_counters(self._session.database.root).purged_through
+        for name in (*tables, COMMIT_SEQUENCE.name):
+            if lcsn < marks.get(name, 0):
+                what = f"table '{name}'" if name in tables else "the commit sequence"
+                raise ConsumerBehindError.behind(self.name, lcsn, marks[name], what)
+
+
+def register(session: Session, name: str, *, start: Start, again: bool) -> Consumer:
+    """Return a named consumer, registered if it is not yet; `again` puts a known one to `start`."""
+    if start not in ("beginning", "now"):
+        raise TrackingError.reserved("start (beginning or now)", start)
+    if not name or ":" in name:
+        raise TrackingError.reserved("name of a consumer (some letters, no colon)", name)
+    consumer = Consumer(name, session)
+    if not again and any(each.name == name for each in consumer_states(session.database)):
+        return consumer
+    with session.held("tracking consumer"):
+        state = ConsumerState(name)
+        if start == "now":
+            anchors, last = present_anchors(session, lbsn=0, lcsn=0)
+            state = replace(state, lbsn=anchors.ebsn, lcsn=anchors.ecsn, nonce=last.nonce if last else None)
+        _store(session.database, state)
+    return consumer
+
+
+def _store(database: Database, state: ConsumerState) -> None:
+    others = [each for each in consumer_states(database) if each.name != state.name]
+    database.control.replace(CONSUMERS, [*others, state])
+
+
+def of_token(session: Session, token: str) -> Consumer:
+    """Return a consumer that stands where a window's token says.
+
+    Raises: TrackingError if it is no token.
+    """
+    try:
+        stated = json.loads(base64.urlsafe_b64decode(token.encode()))
+        known = ConsumerState("token", int(stated["lbsn"]), int(stated["lcsn"]), stated["nonce"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise TrackingError.bad_window("?", f"{token[:40]!r} is no token of a window.") from error
+    return Consumer("token", session, known)

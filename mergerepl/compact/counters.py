@@ -1,0 +1,264 @@
+"""The numbers of a database and the folders of its open transactions: all that tracking asks of a file system.
+
+`counters.json` is written whole, under `flock(_tracking/lock)` that is held for milliseconds. A transaction is a folder
+`tx/<bsn>` whose file `owner` its process keeps locked for life: who can lock it knows that the owner is dead.
+"""
+
+import fcntl
+import json
+import os
+import shutil
+import socket
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from mergerepl.compact.errors import TrackingError
+from mergerepl.failpoints import failpoint
+from mergerepl.model.tracking import OpenTransaction
+from mergerepl.systables.compact import FOLDER, SCHEMA_VERSION
+
+_COUNTERS = "counters.json"
+_LOCK = "lock"
+_TRANSACTIONS = "tx"
+_OWNER = "owner"
+_ABORTED = "aborted"
+INTENT = "intent.json"
+
+
+@dataclass(frozen=True)
+class Counters:
+    """What `counters.json` holds."""
+
+    database_id: str
+    last_bsn: int = 0
+    last_csn: int = 0
+    purged_through: Mapping[str, int] = field(default_factory=dict)
+    """Table, or `__sysTxCommitSequence`, to the lowest LCSN that is still served exactly."""
+    schema_version: int = SCHEMA_VERSION
+
+
+def is_database(root: Path) -> bool:
+    """Return whether tables of a folder are, or were, tracked."""
+    return (root / FOLDER / _COUNTERS).exists()
+
+
+def create_database(root: Path) -> None:
+    """Make the folder and its counters, if they are not there yet."""
+    (root / FOLDER / _TRANSACTIONS).mkdir(parents=True, exist_ok=True)
+    with _locked(root):
+        if not is_database(root):
+            _write(root, Counters(str(uuid.uuid4())))
+
+
+def read_counters(root: Path) -> Counters:
+    """Return the counters of a database.
+
+    Raises: TrackingError if there is no database, its counters are damaged, or another version wrote them.
+    """
+    path = root / FOLDER / _COUNTERS
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        counters = Counters(**stored)
+    except FileNotFoundError as error:
+        if not (root / FOLDER).is_dir():
+            raise TrackingError.no_database(root) from error
+        raise TrackingError.counters(path, "the file is missing") from error
+    except (ValueError, TypeError, KeyError) as error:
+        raise TrackingError.counters(path, "the file is damaged") from error
+    if counters.schema_version != SCHEMA_VERSION:
+        raise TrackingError.older_schema(root, counters.schema_version, SCHEMA_VERSION)
+    return counters
+
+
+def change_counters(root: Path, change: Callable[[Counters], Counters]) -> Counters:
+    """Change the counters under their lock; nothing is written where nothing changes. Returns what they are then."""
+    with _locked(root):
+        before = read_counters(root)
+        after = change(before)
+        if after != before:
+            _write(root, after)
+    return after
+
+
+@contextmanager
+def _locked(root: Path) -> Iterator[None]:
+    try:
+        descriptor = os.open(root / FOLDER / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    except FileNotFoundError as error:
+        raise TrackingError.no_database(root) from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _write(root: Path, counters: Counters) -> None:
+    write_durably(root / FOLDER / _COUNTERS, json.dumps(asdict(counters), sort_keys=True))
+
+
+def write_durably(path: Path, text: str) -> None:
+    """Make a file hold a text, whole or not at all, also after a power loss."""
+    temporary = path.with_name(f".{path.name}.new")
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.rename(path)
+    descriptor = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A transaction of this process: its number, its folder and the descriptor that says it is alive."""
+
+    bsn: int
+    folder: Path
+    owner: int
+
+    def let_go(self) -> None:
+        """Say no longer that the owner lives."""
+        os.close(self.owner)
+
+
+def begin(root: Path, *, count: int = 1) -> Begun:
+    """Take the next BSN, or several that are published together, and make the folder of the first."""
+    with _locked(root):
+        counters = read_counters(root)
+        bsn = counters.last_bsn + 1
+        # Before the folder: a number is never given twice, whatever becomes of it.
+        _write(root, replace(counters, last_bsn=counters.last_bsn + count))
+        failpoint("tracking.after_begin")
+        folder = transaction_folder(root, bsn)
+        folder.mkdir(parents=True)
+        owner = os.open(folder / _OWNER, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        fcntl.flock(owner, fcntl.LOCK_EX)
+        note = {"pid": os.getpid(), "host": socket.gethostname(), "since": datetime.now(UTC).isoformat()}
+        os.pwrite(owner, json.dumps(note).encode(), 0)
+    return Begun(bsn, folder, owner)
+
+
+def take_bsns(root: Path, count: int) -> list[int]:
+    """Take BSNs that a decided transaction publishes beside its own."""
+    last = change_counters(root, lambda each: replace(each, last_bsn=each.last_bsn + count)).last_bsn
+    return list(range(last - count + 1, last + 1))
+
+
+def raise_last_csn(root: Path, csn: int) -> None:
+    """Note that a CSN is taken."""
+    change_counters(root, lambda each: replace(each, last_csn=max(csn, each.last_csn)))
+
+
+def transaction_folder(root: Path, bsn: int) -> Path:
+    """Return the folder of a transaction."""
+    return root / FOLDER / _TRANSACTIONS / f"{bsn:020d}"
+
+
+def transaction_folders(root: Path) -> list[Path]:
+    """Return the folders that are there, in BSN order."""
+    folder = root / FOLDER / _TRANSACTIONS
+    return sorted(each for each in folder.iterdir() if each.name.isdecimal()) if folder.is_dir() else []
+
+
+def bsn_of(folder: Path) -> int:
+    """Return the BSN of a transaction's folder."""
+    return int(folder.name)
+
+
+def is_begun(folder: Path) -> bool:
+    """Return whether a transaction's folder is there still."""
+    return folder.is_dir()
+
+
+def has_staged(folder: Path, table: str) -> bool:
+    """Return whether a transaction has staged rows of a table."""
+    return (folder / table).is_dir()
+
+
+def parquet_files(folder: Path) -> list[Path]:
+    """Return the files of a staged folder."""
+    return sorted(folder.glob("*.parquet"))
+
+
+def intent_text(folder: Path) -> str:
+    """Return what was decided, as it was written."""
+    return (folder / INTENT).read_text(encoding="utf-8")
+
+
+def drop(folder: Path) -> None:
+    """Remove a folder with all that is in it, if it is there."""
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def mark_aborted(folder: Path) -> None:
+    """Note that a transaction is over without effect; it takes its CSN at the next sweep."""
+    write_durably(folder / _ABORTED, "")
+
+
+def is_aborted(folder: Path) -> bool:
+    """Return whether a transaction's folder holds the mark."""
+    return (folder / _ABORTED).exists()
+
+
+def has_intent(folder: Path) -> bool:
+    """Return whether a transaction is decided: it will be carried out, whatever happens."""
+    return (folder / INTENT).exists()
+
+
+def is_dead(folder: Path) -> bool:
+    """Return whether nobody holds a transaction any more."""
+    try:
+        descriptor = os.open(folder / _OWNER, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return True
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def open_transactions(root: Path) -> list[OpenTransaction]:
+    """Return the transactions that have a folder, with their state."""
+    found = []
+    for folder in transaction_folders(root):
+        note = _note(folder)
+        since = datetime.fromisoformat(note["since"]) if "since" in note else datetime.now(UTC)
+        owner = f"process {note.get('pid', '?')} on {note.get('host', '?')}"
+        found.append(OpenTransaction(bsn_of(folder), since, owner, _state(folder)))
+    return found
+
+
+def _state(folder: Path) -> str:
+    if has_intent(folder):
+        return "committing"
+    if is_aborted(folder):
+        return "aborted"
+    return "dead" if is_dead(folder) else "open"
+
+
+def _note(folder: Path) -> dict[str, Any]:
+    try:
+        note = json.loads((folder / _OWNER).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return note if isinstance(note, dict) else {}
+
+
+def lowest_open_bsn(root: Path) -> int:
+    """Return the lowest BSN that may still commit, or else the next one: no later commit has a lower one."""
+    with _locked(root):
+        counters = read_counters(root)
+        live = (bsn_of(folder) for folder in transaction_folders(root) if not is_aborted(folder))
+        return min(live, default=counters.last_bsn + 1)

@@ -1,0 +1,250 @@
+"""The system tables of a tracked folder as values: tracked tables, published transactions, the commit sequence.
+
+Reads: `__sysOCSTrackedObjects`, `tracking_commits`, `__sysTxCommitSequence`. Everything here works without Spark.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from mergerepl.compact.counters import drop, is_database, read_counters
+from mergerepl.compact.errors import TrackingError
+from mergerepl.compact.numbers import unpacked
+from mergerepl.compact.row_keys import GUID
+from mergerepl.delta.create import NewTable, create_table
+from mergerepl.delta.log import is_delta_table
+from mergerepl.delta.marks import CommitMark, CommitUnit
+from mergerepl.delta.metadata import STATS_PROPERTY
+from mergerepl.delta.properties import retention_properties
+from mergerepl.delta.table import TableState, open_table
+from mergerepl.delta.transactions import Transaction
+from mergerepl.delta.types import ddl_of, field, json_of
+from mergerepl.model.tracking import (
+    CommittedTransaction,
+    Foreign,
+    TrackedTable,
+    TrackingKeyType,
+    TrackingOptions,
+)
+from mergerepl.store.control import CHECKPOINT_INTERVAL, ControlPlane
+from mergerepl.systables.compact import (
+    COMMIT_SEQUENCE,
+    COMMITS,
+    CONSUMERS,
+    DELETE_CSN,
+    DELETED_ROWS,
+    FOLDER,
+    INSERT_CSN,
+    ROW_COLUMNS,
+    TRACKED_OBJECTS,
+    KeyColumn,
+)
+from mergerepl.systables.table import TypedTable
+
+_NEWEST = 100
+"""CSNs back from the last one among which the last published transaction is looked for first: more can only be aborts."""
+
+
+KIND = "track"
+"""The kind of the commits of tracked transactions."""
+
+
+@dataclass(frozen=True)
+class Database:
+    """A folder with tracked tables, or that shall have some."""
+
+    root: Path
+
+    @cached_property
+    def control(self) -> ControlPlane:
+        """The small system tables."""
+        return ControlPlane(self.root / FOLDER)
+
+    @cached_property
+    def database_id(self) -> str:
+        """The identity of this database, in the marks of its commits."""
+        return read_counters(self.root).database_id
+
+    @property
+    def app_id(self) -> str:
+        """The application of its Delta transactions; their versions are CSNs."""
+        return f"mergerepl-tracking-{self.database_id}"
+
+    @property
+    def deleted_rows(self) -> Path:
+        """The folder of the tombstones."""
+        return self.control.path(DELETED_ROWS.name)
+
+    def path(self, table: str) -> Path:
+        """Return the folder of a user's table."""
+        return self.root / table
+
+    def transaction(self, csn: int, tables: tuple[str, ...]) -> Transaction:
+        """Return the mark and the Delta transaction of what a CSN writes to a table; its commits are one unit."""
+        unit = CommitUnit(f"{self.database_id}:{csn}", tables)
+        return Transaction(self.app_id, csn, CommitMark(self.database_id, f"{KIND}:{csn}", unit=unit))
+
+    def setup_mark(self, step: str) -> CommitMark:
+        """Return the mark of a commit that changes no rows."""
+        return CommitMark(self.database_id, f"{KIND}:{step}")
+
+    def is_own(self, mark: CommitMark | None) -> bool:
+        """Return whether a commit went through a transaction of this database."""
+        return mark is not None and mark.session == self.database_id and mark.kind == KIND
+
+
+def create_tables(database: Database, *, retention: timedelta) -> None:
+    """Make the system tables that are not there yet, empty."""
+    empty: tuple[TypedTable[Any], ...] = (COMMIT_SEQUENCE, COMMITS, CONSUMERS, TRACKED_OBJECTS)
+    for table in empty:
+        if not database.control.exists(table):
+            database.control.replace(table, ())
+    if not is_delta_table(database.deleted_rows):
+        drop(database.deleted_rows)
+        properties = {
+            "delta.checkpointInterval": CHECKPOINT_INTERVAL,
+            STATS_PROPERTY: f"{DELETE_CSN},{INSERT_CSN}",
+            **retention_properties({}, retention),
+        }
+        columns = [field(column.name, json_of(column.type)) for column in DELETED_ROWS.columns]
+        create_table(database.deleted_rows, NewTable(columns, (), properties), database.setup_mark("setup"))
+
+
+def require_database(database: Database) -> None:
+    """Check that tables of the folder are, or were, tracked.
+
+    Raises: TrackingError.
+    """
+    if not is_database(database.root) or not database.control.exists(TRACKED_OBJECTS):
+        read_counters(database.root)
+        raise TrackingError.no_database(database.root)
+
+
+def tracked_tables(database: Database) -> dict[str, TrackedTable]:
+    """Return the tracked tables by name."""
+    if not database.control.exists(TRACKED_OBJECTS):
+        return {}
+    parts: dict[str, list[KeyColumn]] = {}
+    for row in database.control.rows(TRACKED_OBJECTS):
+        parts.setdefault(row.table, []).append(row)
+    return {name: _tracked_table(name, rows) for name, rows in sorted(parts.items())}
+
+
+def _tracked_table(name: str, rows: Sequence[KeyColumn]) -> TrackedTable:
+    first, *_ = parts = sorted(rows, key=lambda row: row.place)
+    return TrackedTable(
+        name,
+        TrackingOptions(first.options),
+        TrackingKeyType(first.key_type),
+        tuple(part.column for part in parts),
+        first.table_id,
+        first.enabled_version,
+        Foreign(first.foreign),
+        first.enabled_at,
+        first.enabled_csn,
+    )
+
+
+def store_tracked(database: Database, tables: Iterable[TrackedTable]) -> None:
+    """Make these the tracked tables."""
+    rows = [
+        KeyColumn(
+            table.name,
+            int(table.options),
+            int(table.key_type),
+            place,
+            column,
+            table.table_id,
+            table.enabled_version,
+            table.foreign.value,
+            table.enabled_at,
+            table.enabled_csn,
+        )
+        for table in tables
+        for place, column in enumerate(table.key, 1)
+    ]
+    database.control.replace(TRACKED_OBJECTS, rows)
+
+
+def tracked_table(database: Database, name: str) -> TrackedTable:
+    """Return one tracked table.
+
+    Raises: TrackingError if it is not tracked.
+    """
+    tables = tracked_tables(database)
+    if name not in tables:
+        raise TrackingError.not_tracked(name, list(tables))
+    return tables[name]
+
+
+def facts_of(database: Database, table: TrackedTable) -> TableState:
+    """Return what a tracked table is at its head.
+
+    Raises: TrackingError if it is another table than was enabled, or has lost its tracking columns; StoreError if it
+        cannot be read.
+    """
+    facts = open_table(database.path(table.name))
+    if facts.metadata.table_id != table.table_id:
+        raise TrackingError.replaced(table.name)
+    for name, type_ in ROW_COLUMNS:
+        found = facts.field(name)
+        if found is None or found["type"] != type_:
+            raise TrackingError.columns_gone(table.name, name)
+    return facts
+
+
+def key_types(facts: TableState, table: TrackedTable) -> list[str]:
+    """Return the types of the key columns as `row_keys` names them."""
+    if table.key_type is TrackingKeyType.GUID:
+        return [GUID]
+    types = {each["name"]: ddl_of(each["type"]) for each in facts.fields}
+    return [types[name] for name in table.key]
+
+
+def last_commit(database: Database) -> CommittedTransaction | None:
+    """Return the last published transaction, None if there is none."""
+    last_csn = read_counters(database.root).last_csn
+    newest = "order by csn desc limit 1"
+    for where in (f"csn > {last_csn - _NEWEST}", None):
+        found = read_commits(database, where=where, order_limit=newest)
+        if found:
+            return found[0]
+    return None
+
+
+def commits_from(
+    database: Database, *, from_csn_inclusive: int, through_csn_exclusive: int
+) -> list[CommittedTransaction]:
+    """Return the published transactions of a range of CSNs, in order."""
+    where = f"csn >= {from_csn_inclusive} and csn < {through_csn_exclusive}"
+    return read_commits(database, where=where, order_limit="order by csn")
+
+
+def commit_before(database: Database, csn: int) -> CommittedTransaction | None:
+    """Return the last published transaction below a CSN, None if there is none."""
+    newest = "order by csn desc limit 1"
+    for where in (f"csn < {csn} and csn >= {csn - _NEWEST}", f"csn < {csn}"):
+        found = read_commits(database, where=where, order_limit=newest)
+        if found:
+            return found[0]
+    return None
+
+
+def read_commits(
+    database: Database, *, where: str | None, order_limit: str = ""
+) -> list[CommittedTransaction]:
+    """Return rows of `tracking_commits`."""
+    return database.control.rows(COMMITS, where=where, order_limit=order_limit)
+
+
+def snapshot_version(table: TrackedTable, versions: Mapping[str, int]) -> int:
+    """Return the version of a table in a published snapshot; before its first transaction the one it was enabled at."""
+    return max(versions.get(table.name, -1), table.enabled_version)
+
+
+def commit_sequence(database: Database) -> dict[int, int]:
+    """Return the BSN and CSN of the transactions that committed out of sequence and are not purged."""
+    return {unpacked(row.bsn): unpacked(row.csn) for row in database.control.rows(COMMIT_SEQUENCE)}

@@ -1,0 +1,235 @@
+"""What tracking refuses, each with its text: what failed, on which object, why, and what to do next."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Self
+
+from mergerepl.errors import MergeReplError, Transient
+
+
+class TrackingError(MergeReplError):
+    """A table, a transaction, a key or a consumer cannot be tracked as asked; nothing was changed."""
+
+    @classmethod
+    def no_database(cls, root: Path) -> Self:
+        """No table was ever tracked here."""
+        return cls(
+            f"'{root}' has no tracked tables: there is no folder '_tracking'. Enable tracking of a table first: "
+            "`mergerepl tracking enable PATH TABLE --key COLUMN`.",
+            path=str(root),
+        )
+
+    @classmethod
+    def not_tracked(cls, table: str, tracked: Sequence[str]) -> Self:
+        """The table is not under tracking."""
+        known = f"Tracked are: {', '.join(tracked)}." if tracked else "No table is."
+        return cls(
+            f"Table '{table}' is not tracked. {known} Enable it first: `mergerepl tracking enable PATH {table} "
+            "--key COLUMN`.",
+            table=table,
+        )
+
+    @classmethod
+    def cannot_enable(cls, table: str, why: str, remedy: str) -> Self:
+        """Enabling refuses the table."""
+        return cls(f"Table '{table}' cannot be tracked: {why}. Nothing was changed. {remedy}", table=table)
+
+    @classmethod
+    def other_key(cls, table: str, key: Sequence[str]) -> Self:
+        """A tracked table is enabled again, with another key."""
+        return cls(
+            f"Table '{table}' is tracked by the key ({', '.join(key)}). The key cannot change while it is: the keys of "
+            "deleted rows are stored. Disable tracking first, then enable it with the new key.",
+            table=table,
+        )
+
+    @classmethod
+    def reserved(cls, kind: str, value: object) -> Self:
+        """A value that the original reserves, or no value of the kind at all."""
+        return cls(f"{value!r} is no usable {kind}. See docs/compact.md for those that are.")
+
+    @classmethod
+    def replaced(cls, table: str) -> Self:
+        """Another table lies where the tracked one was."""
+        return cls(
+            f"Table '{table}' is another Delta table than the one that was tracked (its id differs): it was removed and "
+            "created again. Put the tracked table back, or disable tracking of it and enable it again.",
+            table=table,
+        )
+
+    @classmethod
+    def columns_gone(cls, table: str, name: str) -> Self:
+        """A foreign writer rewrote the table without the tracking columns."""
+        return cls(
+            f"Table '{table}' has lost the tracking column {name}: a writer replaced the table's schema. Restore the "
+            "table to a version that has it (RESTORE TABLE), or disable tracking and enable it again; consumers then "
+            "take an initial copy.",
+            table=table,
+        )
+
+    @classmethod
+    def bad_rows(cls, table: str, what: str, keys: Sequence[str]) -> Self:
+        """Rows that an operation of a transaction gave cannot be written."""
+        named = f": {', '.join(keys)}" if keys else ""
+        return cls(
+            f"Table '{table}': {what}{named}. The transaction was aborted; nothing was changed.", table=table
+        )
+
+    @classmethod
+    def ended(cls, bsn: int, how: str) -> Self:
+        """A transaction is used after its end."""
+        return cls(f"Transaction {bsn} {how} already. Begin another one.", bsn=bsn)
+
+    @classmethod
+    def counters(cls, path: Path, why: str) -> Self:
+        """counters.json is missing or damaged."""
+        return cls(
+            f"'{path}' cannot be used: {why}. No number may be given twice, so nothing goes on without it. Restore it from "
+            "a copy that was taken together with the tables.",
+            path=str(path),
+        )
+
+    @classmethod
+    def older_copy(cls, table: str, number: int, last_csn: int) -> Self:
+        """The folder `_tracking` was put back to an older copy."""
+        return cls(
+            f"Table '{table}' holds transaction {number} of this database, and the counters end at {last_csn}: the folder "
+            "'_tracking' was put back to an older copy than the tables. Put both back to copies of one moment.",
+            table=table,
+        )
+
+    @classmethod
+    def older_schema(cls, root: Path, stored: int, known: int) -> Self:
+        """The database was written by another version of mergerepl."""
+        return cls(
+            f"The tracking data of '{root}' have the schema version {stored}; this mergerepl reads {known}. "
+            "Run `mergerepl tracking upgrade PATH`, or use the mergerepl that wrote them.",
+            path=str(root),
+        )
+
+    @classmethod
+    def later(cls, what: str, way_out: str) -> Self:
+        """Something that is specified and not built yet."""
+        return cls(f"{what} is not supported yet. {way_out}")
+
+    @classmethod
+    def open_transactions(cls, what: str, bsns: Sequence[int]) -> Self:
+        """Something that waits for open transactions."""
+        return cls(
+            f"{what}: transactions {', '.join(map(str, bsns))} are open. Commit or abort them first "
+            "(`mergerepl tracking transactions PATH --open`)."
+        )
+
+    @classmethod
+    def bad_key(cls, table: str, what: str) -> Self:
+        """Key values or packed bytes that are no key of the table."""
+        return cls(f"Table '{table}': {what}.", table=table)
+
+    @classmethod
+    def bad_window(cls, consumer: str, what: str) -> Self:
+        """A window that cannot be acknowledged."""
+        return cls(f"Consumer '{consumer}': {what} Nothing was changed.", consumer=consumer)
+
+    @classmethod
+    def restored(cls, consumer: str, csn: int) -> Self:
+        """The database has another transaction under the CSN that a consumer knows."""
+        return cls(
+            f"Consumer '{consumer}' has seen a transaction {csn} that this database does not have: it was put back to an "
+            "older copy. Initialise this consumer again: take `ct.read(table)` as its copy, then "
+            "`ct.consumer(name, start='now', again=True)`.",
+            consumer=consumer,
+        )
+
+
+class TransactionConflictError(TrackingError, Transient):
+    """Another transaction changed a row of ours and committed first. Ours was aborted; run it again."""
+
+    exit_code = 3
+
+    @classmethod
+    def first_committer_won(cls, bsn: int, table: str, keys: Sequence[str]) -> Self:
+        """A key of ours was changed since the transaction's snapshot."""
+        return cls(
+            f"Transaction {bsn} was aborted: rows of '{table}' that it changed were changed by a transaction that "
+            f"committed first: {', '.join(keys)}. Nothing of it was written. Run it again.",
+            bsn=bsn,
+            table=table,
+        )
+
+    @classmethod
+    def schema_changed(cls, bsn: int, table: str) -> Self:
+        """The table's columns are others than when the transaction read it."""
+        return cls(
+            f"Transaction {bsn} was aborted: the columns of '{table}' were changed while it was open. Nothing of it was "
+            "written. Run it again.",
+            bsn=bsn,
+            table=table,
+        )
+
+    @classmethod
+    def was_aborted(cls, bsn: int) -> Self:
+        """Another process aborted the transaction."""
+        return cls(
+            f"Transaction {bsn} was aborted by another process (`mergerepl tracking abort`). Nothing of it was written. "
+            "Run it again.",
+            bsn=bsn,
+        )
+
+
+class ForeignCommitError(TrackingError):
+    """A commit that went through no transaction stands in the way."""
+
+    @classmethod
+    def refused(cls, table: str, version: int, operation: str, writer: str) -> Self:
+        """The table refuses foreign commits."""
+        return cls(
+            f"Table '{table}' was written past its transactions: version {version}, {operation} by {writer}. "
+            "It was enabled with foreign='refuse'. Nothing was changed. Take the commit over with `mergerepl tracking "
+            "adopt PATH`, or undo it with RESTORE TABLE and take that over.",
+            table=table,
+            version=version,
+        )
+
+    @classmethod
+    def unreadable(cls, table: str, version: int, why: str) -> Self:
+        """The change feed does not have the commit."""
+        return cls(
+            f"Table '{table}': the foreign commit of version {version} cannot be adopted: {why}. Restore the table to the "
+            "version before it, or disable tracking and enable it again; consumers then take an initial copy.",
+            table=table,
+            version=version,
+        )
+
+    @classmethod
+    def bad_keys(cls, table: str, what: str, keys: Sequence[str]) -> Self:
+        """Foreign rows have no key, or share one."""
+        return cls(
+            f"Table '{table}': foreign commits cannot be adopted, because rows {what}: {', '.join(keys)}. Nothing was "
+            "changed. Correct these rows in the table, then run again.",
+            table=table,
+        )
+
+    @classmethod
+    def shared_keys(cls, table: str, keys: Sequence[str]) -> Self:
+        """Two rows have, or had, one key."""
+        return cls(
+            f"Table '{table}': foreign commits cannot be adopted, because two rows share a key, or did: {', '.join(keys)}. "
+            "Nothing was changed. Restore the table to the version before these commits (RESTORE TABLE); or correct the "
+            "rows, disable tracking and enable it again, and let consumers take a copy.",
+            table=table,
+        )
+
+
+class ConsumerBehindError(TrackingError):
+    """A purge removed what the consumer has not enumerated."""
+
+    @classmethod
+    def behind(cls, consumer: str, lcsn: int, purged_through: int, what: str) -> Self:
+        """A consumer or token below the mark that a purge left."""
+        return cls(
+            f"Consumer '{consumer}' stands at CSN {lcsn}; rows of {what} that it needs were purged up to CSN "
+            f"{purged_through}. Initialise it again: take `ct.read(table)` as its copy, then "
+            "`ct.consumer(name, start='now', again=True)`.",
+            consumer=consumer,
+            lcsn=lcsn,
+        )

@@ -1,0 +1,209 @@
+"""What a transaction sees of a table: the rows of its snapshot, and over them what it changed itself.
+
+An operation is evaluated at once and written as Parquet files, one row for each key that it changed. A staged row holds the
+table's columns, the three tracking columns as they will be, and the state of its key, in columns of names that no user has.
+Of several operations on one key the last counts.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from pathlib import Path
+
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from mergerepl.compact.stamps import Stamps, stamps_of
+from mergerepl.delta.plain_files import plain_files, read_files
+from mergerepl.delta.table import TableState, open_table
+from mergerepl.delta.versions import read_version
+from mergerepl.errors import StoreError
+from mergerepl.model.tracking import TrackedTable, TrackingKeyType
+from mergerepl.rows.sql import quote
+from mergerepl.systables.compact import CHANGE_BSN, CONTEXT, INSERT_BSN, ROW_COLUMNS
+
+log = logging.getLogger(__name__)
+
+EXISTED = "__sysExisted"
+"""Whether the key is in the snapshot."""
+PRESENT = "__sysPresent"
+"""Whether it is there after the operation."""
+REBORN = "__sysReborn"
+"""Whether the transaction deleted a row of the snapshot and inserted its key again."""
+WAS_CHANGE, WAS_INSERT, WAS_CONTEXT = "__sysWasChange", "__sysWasInsert", "__sysWasContext"
+"""The tracking columns of the row in the snapshot."""
+DELETED_AT, DELETE_CONTEXT = "__sysDeletedAt", "__sysDeleteContext"
+"""When, and under which context, the transaction deleted the row."""
+CHANGE_CONTEXT = "__sysChangeContext"
+"""The context under which the transaction last changed or deleted the row."""
+PROBLEM = "__sysProblem"
+"""Why the row cannot be written; NULL where it can."""
+OPERATION = "__sysOperation"
+
+STATE = (EXISTED, PRESENT, REBORN, WAS_CHANGE, WAS_INSERT, WAS_CONTEXT, DELETED_AT, DELETE_CONTEXT)
+"""What an operation needs to know of a key, and passes on."""
+
+_PLAIN_FILES_AT_MOST = 32
+"""Of more files, Delta's bounds leave out more than reading its snapshot costs."""
+
+
+@dataclass
+class Touched:
+    """A table that a transaction has touched: fixed at one version."""
+
+    table: TrackedTable
+    facts: TableState
+    version: int
+    key_types: Sequence[str]
+    folder: Path
+    operations: list[StructType] = field(default_factory=list)
+    """The schemas of the operations so far."""
+
+    @property
+    def columns(self) -> list[str]:
+        """The user's columns, in the order of the table."""
+        ours = {name for name, _ in ROW_COLUMNS}
+        return [each["name"] for each in self.facts.fields if each["name"] not in ours]
+
+    @property
+    def keys(self) -> list[str]:
+        """The names of the staged key columns."""
+        return key_names(self.table)
+
+    def operation_folder(self, number: int) -> Path:
+        """Return where the rows of an operation are staged."""
+        return self.folder / f"{number:06d}"
+
+
+def key_names(table: TrackedTable) -> list[str]:
+    """Return the names under which the key of a row is staged."""
+    return [f"__sysKey{i}" for i in range(len(table.key))]
+
+
+def key_columns(table: TrackedTable, *, of: str = "") -> list[Column]:
+    """Return what two rows of one key have in common: of a GUID the lower case."""
+    values = [F.col(f"{of}{quote(name)}") for name in table.key]
+    return [F.lower(values[0])] if table.key_type is TrackingKeyType.GUID else values
+
+
+def same_key(table: TrackedTable, *, target: str, source: str) -> Column:
+    """Return whether a row of the table and a staged row have one key."""
+    pairs = zip(key_columns(table, of=target), key_names(table), strict=True)
+    return reduce(Column.__and__, (key == F.col(f"{source}{name}") for key, name in pairs))
+
+
+def snapshot_rows(spark: SparkSession, path: Path, version: int) -> DataFrame:
+    """Return the rows of a table at a version; without Delta's own snapshot where its files are few and plain."""
+    try:
+        table = open_table(path, version)
+        is_padded = any(each.metadata for each in table.schema)
+        files = None if is_padded else plain_files(table)
+        if files and len(files) <= _PLAIN_FILES_AT_MOST:
+            return read_files(spark, path, files, table.schema)
+    except StoreError as error:
+        log.info("%s: version %s is read by Delta on Spark: %s", path, version, error)
+    return read_version(spark, path, version)
+
+
+def stamps_before() -> Stamps:
+    """Return the stamps that a staged key had in the snapshot."""
+    return Stamps(F.col(WAS_CHANGE), F.col(WAS_INSERT), F.col(WAS_CONTEXT))
+
+
+def view(spark: SparkSession, touched: Touched, within: Column | None = None) -> DataFrame:
+    """Return what the transaction sees: columns, tracking columns, staged keys, state; also keys that it deleted.
+
+    `within` bounds the rows of the snapshot.
+    """
+    rows = snapshot_rows(spark, touched.facts.path, touched.version)
+    rows = rows if within is None else rows.where(within)
+    nothing = F.lit(None)
+    base = rows.select(
+        *(quote(name) for name in touched.columns),
+        *(name for name, _ in ROW_COLUMNS),
+        *(key.alias(name) for key, name in zip(key_columns(touched.table), touched.keys, strict=True)),
+        F.lit(True).alias(EXISTED),
+        F.lit(True).alias(PRESENT),
+        F.lit(False).alias(REBORN),
+        F.col(CHANGE_BSN).alias(WAS_CHANGE),
+        F.col(INSERT_BSN).alias(WAS_INSERT),
+        F.col(CONTEXT).alias(WAS_CONTEXT),
+        nothing.cast("timestamp").alias(DELETED_AT),
+        nothing.cast("string").alias(DELETE_CONTEXT),
+    )
+    if not touched.operations:
+        return base
+    changed = overlay(spark, touched)
+    return (
+        base.join(changed.select(*touched.keys), on=touched.keys, how="left_anti")
+        .select(*base.columns)
+        .unionByName(changed.select(*base.columns))
+    )
+
+
+def overlay(spark: SparkSession, touched: Touched) -> DataFrame:
+    """Return the staged rows of a table: one for each key that the transaction changed, as its last operation left it."""
+    operations = [
+        spark.read.schema(schema)
+        .parquet(str(touched.operation_folder(number)))
+        .withColumn(OPERATION, F.lit(number))
+        for number, schema in enumerate(touched.operations)
+    ]
+    if len(operations) == 1:
+        return operations[0].drop(OPERATION)
+    newest_first = Window.partitionBy(*touched.keys).orderBy(F.col(OPERATION).desc())
+    ranked = reduce(DataFrame.unionByName, operations).withColumn(
+        "__sysRank", F.row_number().over(newest_first)
+    )
+    return ranked.where(F.col("__sysRank") == 1).drop("__sysRank", OPERATION)
+
+
+def staged(
+    rows: DataFrame,
+    touched: Touched,
+    values: Mapping[str, Column],
+    *,
+    state: Mapping[str, Column],
+    bsn: Column,
+    context: str | None,
+    rules: Mapping[str, Column],
+) -> DataFrame:
+    """Return the rows of an operation as they are staged.
+
+    Args:
+        rows: Rows of `view`, or what was joined with it.
+        touched: The table.
+        values: The table's columns after the operation; those that are missing stay.
+        state: The columns of STATE after the operation; those that are missing stay.
+        bsn: BSN of the transaction, as it is stored.
+        context: Its tracking context now.
+        rules: What breaks a rule of the table or of the operation: text to condition on the columns of the result.
+    """
+    after = rows.select(
+        *(values.get(name, F.col(quote(name))).alias(name) for name in touched.columns),
+        *touched.keys,
+        *(state.get(name, F.col(name)).alias(name) for name in STATE),
+        *(F.col(name) for name in rows.columns if name.startswith("__sysRule")),
+    )
+    stamps = stamps_of(
+        touched.table.options,
+        existed=F.col(EXISTED),
+        reborn=F.col(REBORN),
+        was=stamps_before(),
+        bsn=bsn,
+        context=F.lit(context).cast("string"),
+    )
+    broken = [F.when(condition, F.lit(text)) for text, condition in rules.items()]
+    # Text, unlike the other columns of rules.
+    broken += [F.col(name) for name in after.columns if name == "__sysRuleGiven"]
+    problem = F.coalesce(*broken) if broken else F.lit(None).cast("string")
+    return after.select(
+        *(quote(name) for name in touched.columns),
+        *stamps.named(),
+        *touched.keys,
+        *STATE,
+        F.lit(context).cast("string").alias(CHANGE_CONTEXT),
+        problem.alias(PROBLEM),
+    )

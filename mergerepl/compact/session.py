@@ -1,0 +1,47 @@
+"""What all parts of tracking work with: the database, the Spark session, and the root's lease."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from pyspark.sql import SparkSession
+
+from mergerepl.compact.database import Database
+from mergerepl.engine import session as engine
+from mergerepl.store.lease import lease, record_jvm
+
+
+@dataclass
+class Session:
+    """A database and how this process reaches it. Spark is started when it is first asked for."""
+
+    database: Database
+    lock_wait_s: float = 60.0
+    given: SparkSession | None = None
+    """The caller's Spark session; without one, the running one or an embedded one is used."""
+    _used: SparkSession | None = field(default=None, init=False)
+
+    @property
+    def spark(self) -> SparkSession:
+        """The Spark session.
+
+        Raises: EngineError if it has no Delta, passes over files that it cannot read, or cannot be started.
+        """
+        if self.given is not None:
+            engine.require_classic(self.given)
+            engine.require_delta(self.given)
+            engine.require_all_files(self.given)
+            return self.given
+        session = engine.session()
+        record_jvm(self.database.root, engine.jvm_pid())
+        return session
+
+    @contextmanager
+    def held(self, purpose: str) -> Iterator[None]:
+        """Hold the root's lease: what is written to tables and system tables is written under it.
+
+        Raises: LeaseError if it is still held after the time to wait.
+        """
+        with lease(self.database.root, purpose=purpose, wait_s=self.lock_wait_s):
+            record_jvm(self.database.root, engine.jvm_pid())
+            yield

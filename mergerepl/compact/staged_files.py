@@ -1,0 +1,170 @@
+"""What staged Parquet files hold, read without Spark: rows of each kind, what is wrong with them, bounds of their keys."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from mergerepl.compact.counters import parquet_files
+from mergerepl.compact.overlay import CHANGE_CONTEXT, EXISTED, PRESENT, PROBLEM, REBORN
+from mergerepl.model.tracking import TrackedTable
+from mergerepl.rows.sql import quote
+
+Bounds = Mapping[str, tuple[int | str, int | str]]
+"""Staged key column to its lowest and highest value, in JSON's types: days for dates."""
+
+_BOUNDED = ("tinyint", "smallint", "int", "bigint", "date", "string")
+"""Types whose values sort alike in Spark and in the bounds of files."""
+_PRINTABLE = re.compile("[ -~]*")
+_EXAMPLES = 3
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Rows of a staged folder by what becomes of them."""
+
+    inserts: int = 0
+    updates: int = 0
+    deletes: int = 0
+    reborn: int = 0
+
+    @property
+    def changes(self) -> int:
+        """Return the number of changed keys."""
+        return self.inserts + self.updates + self.deletes
+
+
+def count_rows(folder: Path) -> int:
+    """Return the number of staged rows, from the files' footers."""
+    return sum(footer.num_rows for footer in _footers(folder))
+
+
+def count_where(folder: Path, name: str) -> int:
+    """Return the number of rows in which a boolean column is true."""
+    import pyarrow.compute as pc
+
+    return int(pc.sum(read(folder, [name])[name]).as_py() or 0)
+
+
+def counts_of(folder: Path) -> Counts:
+    """Return how many rows are inserted, updated and deleted."""
+    import pyarrow as pa
+
+    kinds = [EXISTED, PRESENT, REBORN]
+    grouped = pa.TableGroupBy(read(folder, kinds), kinds).aggregate([([], "count_all")]).to_pylist()
+    inserts = updates = deletes = reborn = 0
+    for each in grouped:
+        rows = each["count_all"]
+        inserts += rows * (not each[EXISTED] and each[PRESENT])
+        updates += rows * (each[EXISTED] and each[PRESENT])
+        deletes += rows * (each[EXISTED] and not each[PRESENT])
+        reborn += rows * (each[EXISTED] and each[PRESENT] and each[REBORN])
+    return Counts(inserts, updates, deletes, reborn)
+
+
+def problems_of(folder: Path, keys: Sequence[str]) -> tuple[str, list[str]] | None:
+    """Return the first rule that staged rows break, with the keys of some; None if they break none."""
+    import pyarrow.compute as pc
+
+    rows = read(folder, [PROBLEM, *keys])
+    broken = rows.filter(pc.is_valid(rows[PROBLEM])).slice(0, 1000).to_pylist()
+    if not broken:
+        return None
+    text = broken[0][PROBLEM]
+    named = [key_text(each, keys) for each in broken if each[PROBLEM] == text]
+    more = ["…"] if len(named) > _EXAMPLES else []
+    return text, [*named[:_EXAMPLES], *more]
+
+
+def key_text(row: Mapping[str, Any], keys: Sequence[str]) -> str:
+    """Return a key for people."""
+    values = [row[name] for name in keys]
+    return str(values[0]) if len(values) == 1 else f"({', '.join(map(str, values))})"
+
+
+def context_of(folders: Sequence[Path]) -> str | None:
+    """Return the context of all staged changes; None if they have none, or several."""
+    import pyarrow.compute as pc
+
+    found: set[str | None] = set()
+    for folder in folders:
+        found |= set(pc.unique(read(folder, [CHANGE_CONTEXT])[CHANGE_CONTEXT]).to_pylist())
+    return found.pop() if len(found) == 1 else None
+
+
+def longest(folder: Path, name: str) -> int:
+    """Return the length in bytes of the longest value of a binary column."""
+    import pyarrow.compute as pc
+
+    return int(pc.max(pc.binary_length(read(folder, [name])[name])).as_py() or 0)
+
+
+def bounds_of(
+    folder: Path, keys: Sequence[str], types: Sequence[str]
+) -> dict[str, tuple[int | str, int | str]]:
+    """Return the bounds of the key columns that have some, from the files' footers."""
+    found = {}
+    for name, type_ in zip(keys, types, strict=True):
+        ends = _ends(folder, name) if type_ in _BOUNDED else None
+        if ends is not None:
+            found[name] = ends
+    return found
+
+
+def _ends(folder: Path, name: str) -> tuple[int | str, int | str] | None:
+    lows, highs = [], []
+    for footer in _footers(folder):
+        at = next(i for i in range(len(footer.schema)) if footer.schema.column(i).path == name)
+        for group in (footer.row_group(i) for i in range(footer.num_row_groups)):
+            bounds = group.column(at).statistics
+            if group.num_rows and (bounds is None or not bounds.has_min_max):
+                return None
+            if group.num_rows:
+                lows.append(_plain(bounds.min))
+                highs.append(_plain(bounds.max))
+    ends = (min(lows), max(highs)) if lows else None
+    is_odd = ends is not None and any(isinstance(end, str) and not _PRINTABLE.fullmatch(end) for end in ends)
+    return None if is_odd else ends
+
+
+def _plain(value: Any) -> Any:
+    return (value - date(1970, 1, 1)).days if isinstance(value, date) else value
+
+
+def within(
+    table: TrackedTable, keys: Sequence[str], types: Sequence[str], bounds: Bounds, *, of: str = ""
+) -> Column | None:
+    """Return a condition that rows with keys inside the bounds meet, and by the bounds of their files, too."""
+    ends = [
+        F.col(f"{of}{quote(column)}").between(
+            _literal(bounds[name][0], type_), _literal(bounds[name][1], type_)
+        )
+        for column, name, type_ in zip(table.key, keys, types, strict=True)
+        if name in bounds
+    ]
+    return reduce(Column.__and__, ends) if ends else None
+
+
+def _literal(value: int | str, type_: str) -> Column:
+    return F.date_from_unix_date(F.lit(value)) if type_ == "date" else F.lit(value).cast(type_)
+
+
+def _footers(folder: Path) -> list[Any]:
+    import pyarrow.parquet as pq
+
+    return [pq.read_metadata(file) for file in parquet_files(folder)]
+
+
+def read(folder: Path, names: Sequence[str]) -> Any:
+    """Return columns of staged rows as an Arrow table."""
+    import pyarrow.dataset as ds
+
+    return ds.dataset([str(file) for file in parquet_files(folder)], format="parquet").to_table(
+        columns=list(names)
+    )

@@ -1,0 +1,63 @@
+"""What a tracked folder holds: tables, numbers, open transactions, consumers, foreign commits. No Spark, no lock."""
+
+from mergerepl.compact import counters
+from mergerepl.compact.consumers import consumer_states
+from mergerepl.compact.database import Database, last_commit, read_commits, require_database, tracked_tables
+from mergerepl.compact.errors import TrackingError
+from mergerepl.compact.foreign import unadopted
+from mergerepl.model.tracking import CommittedTransaction, TrackingStatus
+
+
+def status(database: Database) -> TrackingStatus:
+    """Return the state of a tracked folder.
+
+    Raises: TrackingError if there is none, or a table was replaced.
+    """
+    require_database(database)
+    numbers = counters.read_counters(database.root)
+    last = last_commit(database)
+    return TrackingStatus(
+        str(database.root),
+        numbers.database_id,
+        numbers.last_bsn,
+        numbers.last_csn,
+        last.csn if last else 0,
+        tuple(tracked_tables(database).values()),
+        tuple(counters.open_transactions(database.root)),
+        tuple(consumer_states(database)),
+        tuple(unadopted(database)),
+        dict(numbers.purged_through),
+    )
+
+
+def committed(database: Database, *, limit: int) -> list[CommittedTransaction]:
+    """Return published transactions, newest first."""
+    require_database(database)
+    return read_commits(database, where=None, order_limit=f"order by csn desc limit {limit}")
+
+
+def abort(database: Database, bsn: int) -> None:
+    """End an open transaction, of this process or another; its owner finds out at its next call.
+
+    Raises: TrackingError if it is not open, or decided already.
+    """
+    require_database(database)
+    folder = counters.transaction_folder(database.root, bsn)
+    if not counters.is_begun(folder):
+        raise TrackingError.ended(bsn, "has ended")
+    if counters.has_intent(folder):
+        raise TrackingError.ended(bsn, "was decided, so it is carried out,")
+    counters.mark_aborted(folder)
+
+
+def upgrade(database: Database) -> bool:
+    """Bring the tracking data of a folder to this version; there is one version so far.
+
+    Returns: True if they are, or nothing is tracked; False if a transaction is open.
+
+    Raises: TrackingError if another version wrote them.
+    """
+    if not counters.is_database(database.root):
+        return True
+    counters.read_counters(database.root)
+    return not any(each.state in ("open", "committing") for each in counters.open_transactions(database.root))

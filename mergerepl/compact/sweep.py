@@ -1,0 +1,61 @@
+"""Finish what is decided and end what is dead: the first thing that every holder of the root's lease does.
+
+Intents are carried out in CSN order. Then each aborted transaction, and each whose owner is dead, takes a
+CSN: after a sweep the difference of the last BSN and the last CSN is the number of open transactions.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+from mergerepl.compact import counters
+from mergerepl.compact.carry_out import carry_out
+from mergerepl.compact.counters import Counters
+from mergerepl.compact.database import Database
+from mergerepl.compact.intent import read_intent
+from mergerepl.compact.session import Session
+from mergerepl.failpoints import failpoint
+
+
+def has_work(root: Path) -> bool:
+    """Return whether a transaction waits to be finished whose owner does not finish it."""
+    if not counters.is_database(root):
+        return False
+    return any(
+        counters.is_aborted(folder) or counters.is_dead(folder)
+        for folder in counters.transaction_folders(root)
+    )
+
+
+def sweep_root(root: Path, *, lock_wait_s: float = 60.0) -> None:
+    """Finish the transactions that a dead process left decided below a root. The caller holds its lease.
+
+    For the commands of other products: none of them shall read half a transaction. Costs a look at a folder where there is
+    none.
+    """
+    if counters.is_database(root) and any(map(counters.has_intent, counters.transaction_folders(root))):
+        sweep(Session(Database(root), lock_wait_s))
+
+
+def sweep(session: Session) -> None:
+    """Finish and end what is left of transactions. The caller holds the lease."""
+    root = session.database.root
+    decided = [folder for folder in counters.transaction_folders(root) if counters.has_intent(folder)]
+    for folder in sorted(decided, key=lambda each: read_intent(each).last_csn):
+        carry_out(session, folder)
+    _end_aborted(root)
+
+
+def _end_aborted(root: Path) -> None:
+    """Let aborted transactions take their CSNs, in one write of the counters. Their folders go afterwards."""
+    gone: list[Path] = []
+
+    def ended(before: Counters) -> Counters:
+        folders = counters.transaction_folders(root)
+        gone.extend(each for each in folders if counters.is_aborted(each) or counters.is_dead(each))
+        # What has ended has a CSN; numbers whose process died before it made the folder have ended, too.
+        return replace(before, last_csn=before.last_bsn - (len(folders) - len(gone)))
+
+    counters.change_counters(root, ended)
+    failpoint("tracking.after_aborts")
+    for folder in gone:
+        counters.drop(folder)

@@ -1,0 +1,283 @@
+"""Enable and disable the tracking of a table (compact.md 3). Steps can be repeated; the rows of the catalog come last."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from mergerepl.compact import counters
+from mergerepl.compact.carry_out import carry_out
+from mergerepl.compact.commit import empty_intent, published_versions
+from mergerepl.compact.database import (
+    Database,
+    create_tables,
+    snapshot_version,
+    store_tracked,
+    tracked_table,
+    tracked_tables,
+)
+from mergerepl.compact.errors import TrackingError
+from mergerepl.compact.intent import write_intent
+from mergerepl.compact.numbers import packed_literal
+from mergerepl.compact.overlay import key_columns
+from mergerepl.compact.row_keys import unsupported
+from mergerepl.compact.session import Session
+from mergerepl.compact.sweep import sweep
+from mergerepl.compact.table_rules import unwritable
+from mergerepl.delta.log import head_version, is_delta_table
+from mergerepl.delta.marks import CommitMark
+from mergerepl.delta.plain_files import foreign_file
+from mergerepl.delta.properties import missing_properties, set_properties
+from mergerepl.delta.table import TableState, open_table
+from mergerepl.delta.transactions import USER_METADATA
+from mergerepl.delta.types import ddl_of
+from mergerepl.delta.versions import read_version
+from mergerepl.engine.session import new_session
+from mergerepl.model.tracking import Foreign, TrackedTable, TrackingKeyType, TrackingOptions
+from mergerepl.rows.sql import quote
+from mergerepl.store.control import quoted, text_literal
+from mergerepl.systables.compact import (
+    CHANGE_BSN,
+    CONSUMERS,
+    DELETED_ROWS,
+    ROW_COLUMNS,
+    SYSTEM_PREFIX,
+    TABLE_NAME,
+)
+
+LONGEST_NAME = 128
+_MAPPING = "delta.columnMapping.mode"
+
+
+def enable(
+    session: Session,
+    name: str,
+    key_type: TrackingKeyType,
+    options: TrackingOptions,
+    key: Sequence[str],
+    *,
+    foreign: Foreign,
+    retention: timedelta,
+) -> TrackedTable:
+    """Track a table, or track more or less of one that is tracked.
+
+    Raises: TrackingError, with nothing changed, if the table or its rows cannot be tracked, or its key is another one.
+    """
+    database = session.database
+    with session.held("tracking enable"):
+        known = tracked_tables(database).get(name) if counters.is_database(database.root) else None
+        if known is not None:
+            if (known.key_type, known.key) != (key_type, tuple(key)):
+                raise TrackingError.other_key(name, known.key)
+            sweep(session)
+            return _change_options(session, known, options, foreign)
+        facts = _checked_facts(database, name, key_type, key)
+        wanted = TrackedTable(
+            name, options, key_type, tuple(key), facts.metadata.table_id, 0, foreign, datetime.now(UTC), None
+        )
+        last_bsn = (
+            counters.read_counters(database.root).last_bsn if counters.is_database(database.root) else 0
+        )
+        _check_rows(session.spark, wanted, facts, last_bsn)
+        counters.create_database(database.root)
+        create_tables(database, retention=retention)
+        sweep(session)
+        mark = database.setup_mark("enable")
+        set_properties(session.spark, facts, missing_properties(facts, retention), mark)
+        _add_columns(session.spark, facts, mark)
+        wanted = replace(wanted, enabled_version=head_version(facts.path))
+        return _enabled(session, wanted)
+
+
+def _checked_facts(
+    database: Database, name: str, key_type: TrackingKeyType, key: Sequence[str]
+) -> TableState:
+    """Return what the table is, if tracking can have it.
+
+    Raises: TrackingError.
+    """
+    path = database.path(name)
+    if not name or Path(name).name != name or name.startswith(("_", ".")):
+        raise TrackingError.cannot_enable(
+            name, "it is no name of a table's folder", "Give the folder's name below PATH."
+        )
+    if len(name) > LONGEST_NAME:
+        raise TrackingError.cannot_enable(
+            name, f"its name is longer than {LONGEST_NAME} characters", "Rename it."
+        )
+    if path.resolve() != database.root.resolve() / name:
+        raise TrackingError.cannot_enable(
+            name, "it is a link to another folder", "Track it in the folder it lies in."
+        )
+    if not is_delta_table(path):
+        raise TrackingError.cannot_enable(name, f"'{path}' is no Delta table", "Check the name.")
+    facts = open_table(path)
+    ours = dict(ROW_COLUMNS)
+    for each in facts.fields:
+        if each["name"].startswith(SYSTEM_PREFIX) and ours.get(each["name"]) != each["type"]:
+            raise TrackingError.cannot_enable(
+                name,
+                f"column '{each['name']}' has a name that is reserved for the runtime",
+                "Rename the column.",
+            )
+    problem = unwritable(facts)
+    if problem is not None:
+        raise TrackingError.cannot_enable(name, *problem)
+    if not key:
+        raise TrackingError.cannot_enable(
+            name, "no key was named", "Name the key's columns, or the GUID column."
+        )
+    for column in key:
+        _check_key_column(facts, name, column, key_type)
+    return facts
+
+
+def _check_key_column(facts: TableState, name: str, column: str, key_type: TrackingKeyType) -> None:
+    found = facts.field(column)
+    if found is None:
+        columns = ", ".join(each["name"] for each in facts.fields)
+        raise TrackingError.cannot_enable(
+            name, f"it has no column '{column}'", f"Its columns are: {columns}."
+        )
+    type_ = ddl_of(found["type"])
+    if key_type is TrackingKeyType.GUID and type_ != "string":
+        later = " GUID keys of type binary are not supported yet." if type_ == "binary" else ""
+        raise TrackingError.cannot_enable(
+            name, f"GUID column '{column}' has the type {type_}", f"Use a string column of GUIDs.{later}"
+        )
+    why = unsupported(type_)
+    if why is not None:
+        raise TrackingError.cannot_enable(name, f"key column '{column}': {why}", "Choose another key.")
+
+
+def _check_rows(spark: SparkSession, wanted: TrackedTable, facts: TableState, last_bsn: int) -> None:
+    """Check keys and, where the columns are there already, that their stamps are of this database."""
+    away = foreign_file(spark, facts.path, facts.version)
+    if away is not None:
+        raise TrackingError.cannot_enable(
+            wanted.name,
+            f"it is a shallow clone: its file '{away}' lies elsewhere",
+            "Make a copy of its rows.",
+        )
+    rows = read_version(spark, facts.path, facts.version)
+    columns = key_columns(wanted)
+    keys = [column.alias(f"k{i}") for i, column in enumerate(columns)]
+    has_stamps = facts.field(CHANGE_BSN) is not None
+    stamp = F.col(CHANGE_BSN) if has_stamps else F.lit(None).cast("binary")
+    grouped = rows.select(*keys, stamp.alias("stamp")).groupBy(*(f"k{i}" for i in range(len(keys))))
+    counted = grouped.agg(F.count(F.lit(1)).alias("rows"), F.max("stamp").alias("stamp"))
+    has_null = F.lit(False)
+    for i in range(len(keys)):
+        has_null = has_null | F.col(f"k{i}").isNull()
+    is_guid = wanted.key_type is TrackingKeyType.GUID
+    bad = F.when(has_null, "rows have a key that is NULL").when(F.col("rows") > 1, "rows share a key")
+    if is_guid:
+        bad = bad.when(~F.col("k0").rlike("^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"), "keys are no GUIDs")
+    if has_stamps:
+        bad = bad.when(F.col("stamp") > packed_literal(last_bsn), "rows carry stamps of another database")
+    found = counted.withColumn("bad", bad).where(F.col("bad").isNotNull()).limit(4).collect()
+    if found:
+        named = [", ".join(str(row[f"k{i}"]) for i in range(len(keys))) for row in found[:3]]
+        more = ", …" if len(found) > 3 else ""
+        remedy = "Correct these rows first."
+        if "stamps" in found[0]["bad"]:
+            remedy = "Drop the three columns whose names begin with __sys first."
+        raise TrackingError.cannot_enable(wanted.name, f"{found[0]['bad']}: {'; '.join(named)}{more}", remedy)
+
+
+def _add_columns(spark: SparkSession, facts: TableState, mark: CommitMark) -> None:
+    missing = [f"{name} {type_}" for name, type_ in ROW_COLUMNS if facts.field(name) is None]
+    if missing:
+        marked = new_session(spark)
+        marked.conf.set(USER_METADATA, mark.to_user_metadata())
+        marked.sql(f"ALTER TABLE delta.{quote(str(facts.path))} ADD COLUMNS ({', '.join(missing)})")
+
+
+def _enabled(session: Session, table: TrackedTable) -> TrackedTable:
+    """Note that a table is tracked, from a transaction of its own on where there are numbers or consumers."""
+    database = session.database
+    has_past = counters.read_counters(database.root).last_bsn > 0 or database.control.rows(CONSUMERS)
+    if has_past:
+        table = replace(table, enabled_csn=_empty_transaction(session, table))
+    others = [each for each in tracked_tables(database).values() if each.name != table.name]
+    store_tracked(database, (*others, table))
+    return table
+
+
+def _empty_transaction(session: Session, table: TrackedTable) -> int:
+    """Commit a transaction that changes nothing, so that what changed before it has lower numbers."""
+    database = session.database
+    begun = counters.begin(database.root)
+    try:
+        versions = published_versions(database)
+        versions[table.name] = snapshot_version(table, versions)
+        intent = empty_intent(database, begun.bsn, versions)
+        write_intent(begun.folder, intent)
+        carry_out(session, begun.folder)
+    finally:
+        begun.let_go()
+    return intent.last_csn
+
+
+def _change_options(
+    session: Session, known: TrackedTable, options: TrackingOptions, foreign: Foreign
+) -> TrackedTable:
+    if (known.options, known.foreign) == (options, foreign):
+        return known
+    changed = replace(known, options=options, foreign=foreign)
+    if options & ~known.options:
+        return _enabled(session, replace(changed, enabled_at=datetime.now(UTC)))
+    database = session.database
+    rest = [each for each in tracked_tables(database).values() if each.name != known.name]
+    store_tracked(database, (*rest, changed))
+    return changed
+
+
+def disable(session: Session, name: str, *, columns: str) -> None:
+    """Track a table no longer: drop its columns or keep them, and remove its rows of the system tables.
+
+    Raises: TrackingError if a transaction that has touched the table is open, or dropping would rewrite the table.
+    """
+    if columns not in ("drop", "keep"):
+        raise TrackingError.reserved("choice for `columns` (drop or keep)", columns)
+    database = session.database
+    with session.held("tracking disable"):
+        table = tracked_table(database, name)
+        sweep(session)
+        touching = [
+            counters.bsn_of(folder)
+            for folder in counters.transaction_folders(database.root)
+            if counters.has_staged(folder, name)
+        ]
+        if touching:
+            raise TrackingError.open_transactions(f"Tracking of '{name}' cannot be disabled", touching)
+        if columns == "drop":
+            _drop_columns(session, open_table(database.path(table.name)))
+        others = [each for each in tracked_tables(database).values() if each.name != name]
+        store_tracked(database, others)
+        forget_tombstones(database, name)
+
+
+def _drop_columns(session: Session, facts: TableState) -> None:
+    present = [name for name, _ in ROW_COLUMNS if facts.field(name) is not None]
+    if not present:
+        return
+    if facts.properties.get(_MAPPING, "none") == "none":
+        raise TrackingError.later(
+            f"Dropping the tracking columns of '{facts.path.name}' would rewrite the whole table, as it has no column "
+            "mapping; that",
+            "Keep the columns (`columns='keep'`, `--keep-columns`), or enable column mapping first "
+            "(delta.columnMapping.mode = name).",
+        )
+    marked = new_session(session.spark)
+    mark = session.database.setup_mark("disable")
+    marked.conf.set(USER_METADATA, mark.to_user_metadata())
+    marked.sql(f"ALTER TABLE delta.{quote(str(facts.path))} DROP COLUMNS ({', '.join(map(quote, present))})")
+
+
+def forget_tombstones(database: Database, name: str) -> None:
+    """Remove the tombstones of a table."""
+    database.control.delete(DELETED_ROWS, where=f"{quoted(TABLE_NAME)} = {text_literal(name)}")

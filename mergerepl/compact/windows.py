@@ -1,0 +1,273 @@
+"""A window: the transactions between two anchors, and the rows that they inserted, updated and deleted.
+
+Rows come from the snapshot of the last transaction of the window, never from live tables: a later transaction changes
+nothing of what a window holds. A consumer applies deletes, inserts, updates, in this order.
+"""
+
+import base64
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from mergerepl.compact import predicates
+from mergerepl.compact.changed_files import changed_rows
+from mergerepl.compact.database import facts_of, key_types, snapshot_version
+from mergerepl.compact.documented import documented
+from mergerepl.compact.errors import TrackingError
+from mergerepl.compact.numbers import packed_literal
+from mergerepl.compact.overlay import key_columns
+from mergerepl.compact.row_keys import packed_key, unpacked_keys
+from mergerepl.compact.session import Session
+from mergerepl.compact.staged_files import count_rows
+from mergerepl.delta import appended
+from mergerepl.delta.plain_files import write_files
+from mergerepl.model.tracking import Anchors, CommittedTransaction, TrackedTable
+from mergerepl.systables.compact import (
+    CHANGE_BSN,
+    CONTEXT,
+    DELETE_BSN,
+    DELETE_CSN,
+    INSERT_BSN,
+    ROW_KEY,
+    TABLE_NAME,
+)
+
+
+@dataclass(frozen=True)
+class WindowState:
+    """What identifies a window: what a consumer acknowledges, as JSON can hold it."""
+
+    consumer: str
+    anchors: Anchors
+    nonce: str | None
+    """Nonce of the last transaction below ECSN."""
+    initial: tuple[str, ...] = ()
+    """Tables that the window has no rows of, because the consumer has no copy that changes could be applied to."""
+    enumeration: str = "exact"
+
+    @property
+    def id(self) -> str:
+        """Return what tells the receiver that a window comes again: consumer, LCSN and ECSN."""
+        return f"{self.consumer}:{self.anchors.lcsn}:{self.anchors.ecsn}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as a JSON object."""
+        return {**asdict(self), "id": self.id}
+
+    @classmethod
+    def of_json(cls, stated: Mapping[str, Any]) -> "WindowState":
+        """Return the window that a JSON object of `to_json` states.
+
+        Raises: TrackingError if it is none.
+        """
+        try:
+            anchors = Anchors(**{name: int(value) for name, value in stated["anchors"].items()})
+            parts = {name: stated[name] for name in ("consumer", "nonce", "enumeration")}
+            return cls(anchors=anchors, initial=tuple(stated["initial"]), **parts)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise TrackingError.bad_window("?", f"it is no window: {error!r}.") from error
+
+
+@dataclass(frozen=True)
+class Window:
+    """The transactions with LCSN <= CSN < ECSN. DataFrames are computed when they are used, always with the same rows."""
+
+    state: WindowState
+    _session: Session = field(repr=False)
+    _tables: Mapping[str, TrackedTable] = field(repr=False)
+    _before: CommittedTransaction | None = field(repr=False)
+    _last: CommittedTransaction | None = field(repr=False)
+    _transactions: Sequence[CommittedTransaction] = field(repr=False)
+    _exclude: str | None = field(repr=False)
+
+    @property
+    def id(self) -> str:
+        """Return what tells the receiver that a window comes again: consumer, LCSN and ECSN."""
+        return self.state.id
+
+    @property
+    def anchors(self) -> Anchors:
+        """LBSN, LCSN, EBSN and ECSN."""
+        return self.state.anchors
+
+    @property
+    def initial(self) -> tuple[str, ...]:
+        """Tables to be copied whole, by `ct.read(table, csn=window.anchors.ecsn - 1)`; the window has no rows of them."""
+        return self.state.initial
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """The enumerated tables."""
+        return tuple(self._tables)
+
+    @property
+    def is_empty(self) -> bool:
+        """True when no transaction of the window changed a row of these tables."""
+        return not any(each.changes.get(name) for each in self._transactions for name in self._tables)
+
+    def inserts(self, table: str) -> DataFrame:
+        """Return the inserted rows: the table's columns, the three tracking columns last."""
+        if self.state.enumeration == "documented":
+            return self._documented(table, predicates.DOCUMENTED_INSERTS)
+        rows, is_changed, is_new = self._changed(table)
+        return rows.where(is_changed & is_new)
+
+    def updates(self, table: str) -> DataFrame:
+        """Return the updated rows: the table's columns, the three tracking columns last."""
+        if self.state.enumeration == "documented":
+            return self._documented(table, predicates.DOCUMENTED_UPDATES)
+        rows, is_changed, is_new = self._changed(table)
+        return rows.where(is_changed & ~F.coalesce(is_new, F.lit(False)))
+
+    def deletes(self, table: str) -> DataFrame:
+        """Return the deleted keys: `__sysRK`, the key columns, `__sysTrackingContext`."""
+        if self.state.enumeration == "documented":
+            return self._documented(table, predicates.DOCUMENTED_DELETES)
+        tracked, tombstones = self._table(table), self._tombstones(table)
+        inside, theirs = self._bsns(), self._theirs()
+        is_born_inside = F.coalesce(predicates.is_among(F.col(INSERT_BSN), inside - theirs), F.lit(False))
+        if theirs:
+            if any(each.changes.get(table) for each in self._transactions if each.bsn in theirs):
+                # What came and went inside the window may have replaced a row that the consumer has from itself.
+                is_born_inside = F.lit(False)
+            tombstones = tombstones.where(~predicates.is_among(F.col(DELETE_BSN), theirs))
+        found = tombstones.where(~is_born_inside)
+        if theirs:
+            found = self._without_known(found, tracked, theirs)
+        types = key_types(facts_of(self._session.database, tracked), tracked)
+        keys = unpacked_keys(F.col(ROW_KEY), types)
+        named = [key.alias(name) for key, name in zip(keys, tracked.key, strict=True)]
+        return found.select(ROW_KEY, *named, CONTEXT)
+
+    def counts(self) -> dict[str, dict[str, int]]:
+        """Return how many rows there are: table to deletes, inserts, updates."""
+        return {name: {kind: rows.count() for kind, rows in self._kinds(name)} for name in self.tables}
+
+    def write_to(self, folder: Path) -> dict[str, dict[str, int]]:
+        """Write the rows as Parquet files, in folders `table/deletes`, `inserts` and `updates`; returns how many."""
+        counts: dict[str, dict[str, int]] = {}
+        for name in self.tables:
+            for kind, rows in self._kinds(name):
+                write_files(rows, folder / name / kind)
+                counts.setdefault(name, {})[kind] = count_rows(folder / name / kind)
+        return counts
+
+    def _kinds(self, table: str) -> list[tuple[str, DataFrame]]:
+        return [
+            ("deletes", self.deletes(table)),
+            ("inserts", self.inserts(table)),
+            ("updates", self.updates(table)),
+        ]
+
+    def token(self, *, fresh: Collection[str] = ()) -> str:
+        """Return the window's end as a text that the application keeps in place of a registered consumer.
+
+        Args:
+            fresh: The initial tables that were copied whole.
+
+        Raises: TrackingError if an initial table is not named.
+        """
+        require_fresh(self.state, fresh)
+        anchors = self.anchors
+        stated = {"lbsn": anchors.ebsn, "lcsn": anchors.ecsn, "nonce": self.state.nonce}
+        return base64.urlsafe_b64encode(json.dumps(stated).encode()).decode()
+
+    def _table(self, table: str) -> TrackedTable:
+        if table not in self._tables:
+            raise TrackingError.not_tracked(table, list(self._tables))
+        return self._tables[table]
+
+    def _bsns(self) -> set[int]:
+        return {each.bsn for each in self._transactions}
+
+    def _theirs(self) -> set[int]:
+        """Return the BSNs of the transactions of the context that is left out."""
+        return {
+            each.bsn
+            for each in self._transactions
+            if self._exclude and each.tracking_context == self._exclude
+        }
+
+    def _changed(self, table: str) -> tuple[DataFrame, Column, Column]:
+        """Return rows of the snapshot, whether the window changed them, and whether it inserted them."""
+        tracked = self._table(table)
+        inside, theirs = self._bsns(), self._theirs()
+        changing = {each.bsn for each in self._transactions if each.changes.get(table)}
+        is_changed = predicates.is_among(F.col(CHANGE_BSN), changing - theirs)
+        # What the consumer's own transactions inserted it knows: changes of it are updates.
+        is_new = predicates.is_among(F.col(INSERT_BSN), inside - theirs)
+        return self._snapshot(tracked), is_changed, is_new
+
+    def _snapshot(self, table: TrackedTable) -> DataFrame:
+        """Return the rows of the window's snapshot that may have changed since the window began."""
+        facts = facts_of(self._session.database, table)
+        last = snapshot_version(table, self._last.versions if self._last else {})
+        since = snapshot_version(table, self._before.versions if self._before else {})
+        if table.name in self.initial:
+            since = last
+        return changed_rows(
+            self._session.spark, facts.path, from_version_exclusive=since, through_version_inclusive=last
+        )
+
+    def _tombstones(self, table: str) -> DataFrame:
+        """Return the tombstones of the window's transactions."""
+        anchors = self.anchors
+        bounds = {DELETE_CSN: (anchors.lcsn - 1, anchors.ecsn - 1)}
+        rows = appended.read(self._session.spark, self._session.database.deleted_rows, bounds)
+        inside = F.col(DELETE_CSN).between(anchors.lcsn, anchors.ecsn - 1)
+        found = rows.where((F.col(TABLE_NAME) == table) & inside)
+        return found.limit(0) if table in self.initial else found
+
+    def _without_known(self, deletes: DataFrame, table: TrackedTable, theirs: set[int]) -> DataFrame:
+        """Leave out deletes of rows that are there again from the consumer's own transactions.
+
+        So it is if one of these changed the row last, or inserted it after the delete.
+        """
+        rows = self._snapshot(table)
+        types = key_types(facts_of(self._session.database, table), table)
+        csns = {each.bsn: each.csn for each in self._transactions if each.bsn in theirs}
+        is_changed = F.coalesce(predicates.is_among(F.col(CHANGE_BSN), theirs), F.lit(False))
+        born = _csn_among(F.col(INSERT_BSN), csns)
+        known = (
+            rows.select(
+                packed_key(key_columns(table), types).alias("key"),
+                is_changed.alias("changed"),
+                born.alias("born"),
+            )
+            .where(F.col("changed") | F.col("born").isNotNull())
+            .alias("known")
+        )
+        is_known = (F.col(ROW_KEY) == F.col("known.key")) & (
+            F.col("known.changed") | (F.col("known.born") > F.col(DELETE_CSN))
+        )
+        return deletes.join(known, on=is_known, how="left_anti")
+
+    def _documented(self, table: str, query: str) -> DataFrame:
+        return documented(self._session, self._table(table), query, self.anchors)
+
+
+def _csn_among(stored: Column, csns: Mapping[int, int]) -> Column:
+    """Return the CSN of a stored BSN, NULL where it is none of these."""
+    found = F.lit(None).cast("bigint")
+    for bsn, csn in csns.items():
+        found = F.when(stored == packed_literal(bsn), F.lit(csn).cast("bigint")).otherwise(found)
+    return found
+
+
+def require_fresh(state: WindowState, fresh: Collection[str]) -> None:
+    """Check that all initial tables of a window were copied.
+
+    Raises: TrackingError.
+    """
+    missing = [name for name in state.initial if name not in fresh]
+    if missing:
+        raise TrackingError.bad_window(
+            state.consumer,
+            f"the window {state.id} has no rows of {', '.join(missing)}, which must be copied whole: take `ct.read(table, "
+            f"csn={state.anchors.ecsn - 1})`, then name them as `fresh`.",
+        )

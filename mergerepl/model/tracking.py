@@ -1,0 +1,163 @@
+"""The nouns of Compact change tracking: options, keys, numbers, and what `tracking status` shows."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import IntEnum, IntFlag, StrEnum
+
+
+class TrackingOptions(IntFlag):
+    """Which operations on a table are tracked. Combined with `|`. The original's NONE and MAX are reserved names."""
+
+    INSERT = 1
+    UPDATE = 2
+    DELETE = 4
+    ALL = 7
+
+
+class TrackingKeyType(IntEnum):
+    """What identifies a row. The original's None and Max are reserved names."""
+
+    PRIMARY_KEY = 1
+    """The columns named by `key`."""
+    GUID = 2
+    """One string column of GUIDs, compared without regard to case."""
+
+
+class PurgeType(IntEnum):
+    """How the rows to purge are chosen. The original's None and Max are reserved names."""
+
+    TIME_BASED = 1
+    """Rows older than `value` days."""
+    CSN_BASED = 2
+    """Rows of transactions with a CSN below `value`."""
+
+
+class Foreign(StrEnum):
+    """What becomes of commits that went through no transaction."""
+
+    ADOPT = "adopt"
+    """Each becomes an implicit transaction."""
+    REFUSE = "refuse"
+    """They are an error, until they are adopted by command or undone."""
+
+
+@dataclass(frozen=True)
+class TrackedTable:
+    """A table under tracking, as `__sysOCSTrackedObjects` states it."""
+
+    name: str
+    options: TrackingOptions
+    key_type: TrackingKeyType
+    key: tuple[str, ...]
+    table_id: str
+    enabled_version: int
+    """The version of the table from which on changes are tracked."""
+    foreign: Foreign
+    enabled_at: datetime
+    enabled_csn: int | None
+    """CSN of the transaction that enabling took; None where the database had neither numbers nor consumers."""
+
+
+@dataclass(frozen=True)
+class CommittedTransaction:
+    """A row of `tracking_commits`: a published transaction."""
+
+    csn: int
+    bsn: int
+    commit_time: datetime
+    nonce: str
+    tracking_context: str | None = None
+    versions: Mapping[str, int] = field(default_factory=dict)
+    """Table name to its version after the transaction: the snapshot of all tracked tables."""
+    foreign_version: int | None = None
+    """The version of the foreign commit that it adopted."""
+    changes: Mapping[str, int] = field(default_factory=dict)
+    """Table name to the number of rows that it changed."""
+
+
+@dataclass(frozen=True)
+class TransactionResult:
+    """What a commit did."""
+
+    bsn: int
+    csn: int
+    changes: Mapping[str, int]
+    """Table name to the number of rows inserted, updated or deleted."""
+    overwritten: Mapping[str, int] = field(default_factory=dict)
+    """Table name to the rows that a foreign commit changed while this one was written, and that this one overwrote."""
+
+
+@dataclass(frozen=True)
+class Anchors:
+    """The bounds of an enumeration. A window holds the transactions with lcsn <= CSN < ecsn."""
+
+    lbsn: int
+    lcsn: int
+    ebsn: int
+    ecsn: int
+
+
+@dataclass(frozen=True)
+class OpenTransaction:
+    """A transaction that has begun and not ended."""
+
+    bsn: int
+    since: datetime
+    owner: str
+    """Process and host."""
+    state: str
+    """open, committing, aborted or dead."""
+
+
+@dataclass(frozen=True)
+class ConsumerState:
+    """A registered consumer."""
+
+    name: str
+    lbsn: int = 0
+    lcsn: int = 0
+    nonce: str | None = None
+    """Nonce of the last transaction below lcsn."""
+    received_anchor: bytes | None = None
+    """The consumer's own anchor, as it gave it."""
+    last_time: datetime | None = None
+
+
+@dataclass(frozen=True)
+class ForeignCommit:
+    """A commit to a tracked table that is not adopted yet."""
+
+    table: str
+    version: int
+    operation: str
+    writer: str
+
+
+@dataclass(frozen=True)
+class TrackingStatus:
+    """What `mergerepl tracking status` shows."""
+
+    path: str
+    database_id: str
+    last_bsn: int
+    last_csn: int
+    last_committed_csn: int
+    tables: tuple[TrackedTable, ...]
+    open_transactions: tuple[OpenTransaction, ...]
+    consumers: tuple[ConsumerState, ...]
+    foreign_commits: tuple[ForeignCommit, ...]
+    purged_through: Mapping[str, int]
+    """Table name, or `__sysTxCommitSequence`, to the lowest LCSN that is still served exactly."""
+
+
+@dataclass(frozen=True)
+class Purged:
+    """What a purge removed, and what the slowest consumer held back."""
+
+    target: str
+    removed: int
+    held_back: int
+    bound_csn: int | None
+    """The lowest LCSN of all consumers; None if there are none."""
+    dry_run: bool = False

@@ -1,0 +1,127 @@
+"""Consumers: order of acknowledging, purges, restored copies, tables that are enabled later. Few of them need Spark."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import mergerepl
+from mergerepl.compact.database import commit_sequence
+from mergerepl.compact.errors import ConsumerBehindError, TrackingError
+from mergerepl.model.tracking import PurgeType, TrackingOptions
+from tests.compact.databases import held, new_table, notes_of, rows, tracked
+
+pytestmark = pytest.mark.spark
+
+
+def empty(tracking: mergerepl.ChangeTracking, count: int = 1) -> None:
+    """Commit transactions that change nothing: they take both numbers, without Spark."""
+    for _ in range(count):
+        with tracking.transaction():
+            pass
+
+
+def test_windows_are_acknowledged_in_order_each_once(spark: SparkSession, replica_dir: Path) -> None:
+    tracking = tracked(replica_dir)
+    reader = tracking.consumer("hq")
+    empty(tracking)
+    first = reader.enumerate()
+    empty(tracking)
+    again = reader.enumerate()
+    assert (first.id, again.id) == ("hq:0:2", "hq:0:3")
+    assert first.is_empty
+    reader.acknowledge(again.state.to_json())
+    reader.acknowledge(again)
+    with pytest.raises(TrackingError, match="begins at CSN 0, and the consumer stands at 3"):
+        reader.acknowledge(first)
+    with pytest.raises(TrackingError, match="not of a registered consumer"):
+        tracking.consumer("other").acknowledge(again)
+    reader.received(b"\x01\x02")
+    assert (reader.state.lcsn, reader.state.lbsn, reader.state.received_anchor) == (3, 3, b"\x01\x02")
+    token = again.token()
+    empty(tracking)
+    kept = tracking.consumer(token=token).enumerate()
+    assert (kept.anchors.lcsn, kept.anchors.ecsn) == (3, 4)
+    with pytest.raises(TrackingError, match="no token"):
+        tracking.consumer(token="x")
+
+
+def test_a_database_put_back_to_an_older_copy_serves_no_consumer_of_the_newer(
+    spark: SparkSession, replica_dir: Path, tmp_path: Path
+) -> None:
+    tracking = tracked(replica_dir)
+    reader = tracking.consumer("hq", start="now")
+    empty(tracking)
+    shutil.copytree(replica_dir, tmp_path / "copy")
+    empty(tracking)
+    token = reader.enumerate().token()
+    restored = mergerepl.ChangeTracking(tmp_path / "copy")
+    with pytest.raises(TrackingError, match="put back to an older copy"):
+        restored.consumer(token=token).enumerate()
+    empty(restored, 2)
+    with pytest.raises(TrackingError, match="put back to an older copy"):
+        restored.consumer(token=token).enumerate()
+
+
+def test_purges_keep_what_the_slowest_consumer_needs(spark: SparkSession, replica_dir: Path) -> None:
+    tracking = tracked(replica_dir, dict.fromkeys(range(6), "old"))
+    slow, quick = tracking.consumer("slow"), tracking.consumer("quick")
+    beginning = quick.enumerate().token()
+    one, two = tracking.begin(), tracking.begin()
+    two.delete("orders", where="id = 2")
+    two.commit()  # BSN 2, CSN 1
+    one.delete("orders", where="id = 1")
+    one.commit()  # BSN 1, CSN 2
+    tracking.delete("orders", where="id = 3")
+    window = slow.enumerate()
+    assert held(window)["deletes"] == [1, 2, 3]
+    for reader in (slow, quick):
+        reader.acknowledge(reader.enumerate())
+    tracking.delete("orders", where="id = 4")
+    quick.acknowledge(quick.enumerate())
+    with pytest.raises(TrackingError, match="usable value"):
+        tracking.purge_tombstone_table_data("orders", PurgeType.CSN_BASED, -1)
+    with pytest.raises(TrackingError, match="not supported yet"):
+        tracking.purge_tombstone_table_data("orders", PurgeType.CSN_BASED, 9, force=True)
+    planned = tracking.purge_tombstone_table_data("orders", PurgeType.TIME_BASED, 0, dry_run=True)
+    assert (planned.removed, planned.held_back, planned.bound_csn) == (3, 1, 4)
+    assert tracking.purge_tombstone_table_data("orders", PurgeType.CSN_BASED, 3).removed == 2
+    assert held(slow.enumerate())["deletes"] == [4]
+    assert tracking.purge_transaction_sequence_data(PurgeType.CSN_BASED, 2).removed == 1
+    assert commit_sequence(tracking.session.database) == {1: 2}
+    with pytest.raises(ConsumerBehindError, match="stands at CSN 1; rows of table 'orders'"):
+        tracking.consumer(token=beginning).enumerate()
+    assert tracking.purge_transaction_sequence_data(PurgeType.TIME_BASED, 0).removed == 1
+    assert held(slow.enumerate())["deletes"] == [4]
+    assert [each.csn for each in tracking.transactions()] == [4, 3]
+
+
+def test_a_table_that_is_enabled_later_is_copied_whole(spark: SparkSession, replica_dir: Path) -> None:
+    tracking = tracked(replica_dir, {1: "old"})
+    reader = tracking.consumer("hq")
+    tracking.update("orders", {"note": "'new'"})
+    new_table(replica_dir, "stock", {7: "seven"})
+    tracking.enable_tracking("stock", key="id", options=TrackingOptions.INSERT)
+    tracking.insert("stock", rows((8, "eight")))
+    window = reader.enumerate()
+    assert window.initial == ("stock",)
+    assert held(window)["updates"] == {1: "new"}
+    assert held(window, "stock") == {"inserts": {}, "updates": {}, "deletes": []}
+    assert notes_of(tracking.read("stock", csn=window.anchors.ecsn - 1)) == {7: "seven", 8: "eight"}
+    for refused in (lambda: reader.acknowledge(window), window.token):
+        with pytest.raises(TrackingError, match="no rows of stock"):
+            refused()
+    reader.acknowledge(window, fresh=["stock"])
+    tracking.insert("stock", rows((9, "nine")))
+    assert held(reader.enumerate(), "stock")["inserts"] == {9: "nine"}
+    # Disabled and enabled again: old tombstones are forgotten, and the key may be another.
+    tracking.delete("orders", where="id = 1")
+    with pytest.raises(TrackingError, match="would rewrite the whole table"):
+        tracking.disable_tracking("orders")
+    tracking.disable_tracking("orders", "keep")
+    assert tracking.get_tracking_options("orders") is None
+    tracking.enable_tracking("orders", key=["note"])
+    assert reader.enumerate().initial == ("orders",)
+    with pytest.raises(TrackingError, match="cannot change while it is"):
+        tracking.enable_tracking("orders", key=["id"])

@@ -1,0 +1,236 @@
+"""A transaction that dies at any durable step is whole or not there, and the next holder of the lease finishes it."""
+
+import ast
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import mergerepl
+from mergerepl import failpoints
+from mergerepl.compact import counters
+from mergerepl.compact.database import commit_sequence
+from mergerepl.compact.sweep import sweep_root
+from mergerepl.failpoints import FailpointError
+from mergerepl.store.lease import lease
+from tests.compact.databases import held, notes_of, rows, tracked
+
+pytestmark = pytest.mark.spark
+
+COMPACT = Path(mergerepl.__file__).parent / "compact"
+NAMES = ("orders", "stock")
+DECIDED = (
+    "tracking.after_intent",
+    "tracking.before_counters",
+    "tracking.after_counters",
+    "tracking.before_write",
+    "tracking.after_write",
+    "tracking.before_write:2",
+    "tracking.after_write:2",
+    "tracking.before_tombstones",
+    "tracking.after_tombstones",
+    "tracking.after_sequence",
+    "tracking.after_publish",
+)
+UNDECIDED = ("tracking.before_intent",)
+ELSEWHERE = {
+    # Where a test of its own dies: begin, sweep, purge, acknowledge, a foreign commit in between.
+    "tracking.after_begin",
+    "tracking.after_aborts",
+    "tracking.after_purge_mark",
+    "tracking.before_acknowledge",
+    "tracking.before_extension",
+}
+ALWAYS = ("tracking.after_write", "tracking.after_tombstones")
+"""Where every run of the tests dies; `--long` dies everywhere."""
+
+
+def test_the_ladder_names_every_failpoint() -> None:
+    found = {
+        node.args[0].value
+        for file in COMPACT.glob("*.py")
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "failpoint"
+    }
+    assert found == {name.partition(":")[0] for name in (*DECIDED, *UNDECIDED)} | ELSEWHERE
+
+
+class Two:
+    """Two tables that every transaction changes alike, and a consumer of both."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.tracking = tracked(folder, dict.fromkeys(range(40), "old"), names=NAMES)
+        self.reader = self.tracking.consumer("hq")
+        self.expected = dict.fromkeys(range(40), "old")
+        self.next = 0
+
+    def change(self, tx: "mergerepl.compact.transactions.Transaction", mark: str) -> dict[int, str]:
+        """Update a row, delete one and insert one in both tables; returns the rows afterwards."""
+        at, self.next = self.next, self.next + 2
+        for name in NAMES:
+            tx.update(name, {"note": f"'{mark}'"}, where=f"id = {at}")
+            tx.delete(name, where=f"id = {at + 1}")
+            tx.insert(name, rows((100 + at, mark)))
+        after = {**self.expected, at: mark, 100 + at: mark}
+        del after[at + 1]
+        return after
+
+    def seen(self) -> dict[int, str]:
+        """What readers see, which is the same in both tables."""
+        one, other = (notes_of(self.tracking.read(name)) for name in NAMES)
+        assert one == other
+        return one
+
+    def check(self, expected: dict[int, str]) -> None:
+        """All is done: the tables, the numbers, and what the consumer gets is the difference."""
+        known = self.expected
+        assert self.seen() == expected
+        found = counters.read_counters(self.folder)
+        assert found.last_bsn - found.last_csn == len(counters.transaction_folders(self.folder)) == 0
+        window = self.reader.enumerate()
+        for name in NAMES:
+            assert held(window, name) == {
+                "inserts": {key: note for key, note in expected.items() if key not in known},
+                "updates": {
+                    key: note for key, note in expected.items() if key in known and known[key] != note
+                },
+                "deletes": sorted(known.keys() - expected.keys()),
+            }
+        self.reader.acknowledge(window)
+        self.expected = expected
+        assert self.reader.enumerate().is_empty
+
+
+@pytest.fixture(scope="module")
+def two(spark: SparkSession, worker_folder: Path) -> Two:
+    folder = worker_folder / "two-tables"
+    folder.mkdir()
+    return Two(folder)
+
+
+@pytest.fixture
+def dies(monkeypatch: pytest.MonkeyPatch):
+    """Let this process die, as far as a test can, at a failpoint."""
+
+    def at(point: str) -> None:
+        monkeypatch.setattr(failpoints, "_passed", {})
+        monkeypatch.setenv("MERGEREPL_FAILPOINT", f"{point}=raise")
+
+    return at
+
+
+POINTS = [*DECIDED, *UNDECIDED]
+
+
+@pytest.mark.parametrize(
+    "point", [pytest.param(point, marks=() if point in ALWAYS else pytest.mark.slow) for point in POINTS]
+)
+def test_a_death_at_any_step_is_made_up_for(
+    two: Two, dies, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    first, tx = two.tracking.begin(), two.tracking.begin()  # out of sequence: CSN < BSN
+    after = two.change(tx, point)
+    dies(point)
+    with pytest.raises(FailpointError):
+        tx.commit()
+    monkeypatch.delenv("MERGEREPL_FAILPOINT")
+    is_published = point == "tracking.after_publish"
+    assert two.seen() == (after if is_published else two.expected)
+    if point in DECIDED and point != "tracking.after_publish":
+        # It dies once more in the same place, or a later one, of finishing it.
+        dies(point if ":" not in point and "intent" not in point else "tracking.after_sequence")
+        with pytest.raises(FailpointError):
+            two.tracking.recover()
+        monkeypatch.delenv("MERGEREPL_FAILPOINT")
+    two.tracking.recover()
+    first.abort()
+    two.tracking.recover()
+    two.check(after if point in DECIDED else two.expected)
+    assert commit_sequence(two.tracking.session.database).get(tx.current_transaction_bsn) == (
+        tx.current_transaction_bsn - 1 if point in DECIDED else None
+    )
+
+
+def test_a_death_in_a_sweep_takes_no_number_twice(two: Two, dies, monkeypatch: pytest.MonkeyPatch) -> None:
+    two.tracking.begin().abort()
+    dies("tracking.after_aborts")
+    with pytest.raises(FailpointError):
+        two.tracking.recover()
+    monkeypatch.delenv("MERGEREPL_FAILPOINT")
+    two.tracking.recover()
+    found = counters.read_counters(two.folder)
+    assert found.last_bsn == found.last_csn
+
+
+def test_a_death_before_an_acknowledge_leaves_the_window(
+    two: Two, dies, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with two.tracking.transaction():
+        pass
+    window = two.reader.enumerate()
+    dies("tracking.before_acknowledge")
+    with pytest.raises(FailpointError):
+        two.reader.acknowledge(window)
+    monkeypatch.delenv("MERGEREPL_FAILPOINT")
+    assert two.reader.enumerate().id == window.id
+
+
+COMMIT = textwrap.dedent(
+    """
+    import sys
+    import mergerepl
+    with mergerepl.ChangeTracking(sys.argv[1]).transaction() as tx:
+        for name in ("orders", "stock"):
+            tx.update(name, {"note": "'killed'"}, where="id = 38")
+            tx.delete(name, where="id = 39")
+    """
+)
+
+
+def kill(folder: Path, point: str, kind: str) -> None:
+    """Commit in a process that is killed, alone or with its JVM, at a failpoint."""
+    done = subprocess.run(
+        [sys.executable, "-c", COMMIT, str(folder)],
+        env={**os.environ, "MERGEREPL_FAILPOINT": f"{point}={kind}", "MERGEREPL_MEMORY": "1g"},
+        capture_output=True,
+        text=True,
+        start_new_session=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+
+
+@pytest.mark.timeout(900)
+def test_kill_9_between_two_tables(two: Two) -> None:
+    expected = {**two.expected, 38: "killed"}
+    del expected[39]
+    kill(two.folder, "tracking.after_write", "killgroup")
+    assert two.seen() == two.expected
+    # The next one to write here is another product: it sweeps first.
+    with lease(two.folder, purpose="test", wait_s=60):
+        sweep_root(two.folder)
+    two.check(expected)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("kind", ["kill", "killgroup"])
+def test_kill_9_at_every_step(spark: SparkSession, worker_folder: Path, kind: str) -> None:
+    for point in (*UNDECIDED, *DECIDED):
+        folder = worker_folder / f"{kind}-{point}"
+        folder.mkdir()
+        two = Two(folder)
+        kill(folder, point, kind)
+        two.tracking.recover()
+        expected = dict(two.expected)
+        if point in DECIDED:
+            expected[38] = "killed"
+            del expected[39]
+        two.check(expected)
