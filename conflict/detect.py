@@ -22,6 +22,7 @@ from mergerepl.changes import (
     Verdict,
 )
 from mergerepl.lineage import columns as lineage
+from mergerepl.lineage.value import PUBLICATION
 from mergerepl.model.article import PublishedArticle
 from mergerepl.rows.images import image_type, same_value
 
@@ -52,7 +53,12 @@ def compared(candidates: DataFrame, article: PublishedArticle) -> DataFrame:
     def changed(side: str, other: str, column: str) -> Column:
         if not article.column_tracking:
             return F.lit(True)
-        version = F.try_element_at(F.col(f"{side}.{COLV1}"), F.lit(column))
+        # Whoever has the publication's row has its columns, too, until they are changed.
+        published = F.when(
+            lineage.version_of(F.col(f"{side}.{LINEAGE}"), F.lit(PUBLICATION)) > 0,
+            F.struct(F.lit(PUBLICATION).alias("nickname"), F.lit(1).cast("bigint").alias("version")),
+        )
+        version = F.coalesce(F.try_element_at(F.col(f"{side}.{COLV1}"), F.lit(column)), published)
         known = F.col(f"{other}.{LINEAGE}")
         return ~lineage.is_covered(version, known, floor=article.maxversion_at_cleanup)
 

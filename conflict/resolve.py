@@ -14,6 +14,7 @@ from pyspark.sql.types import DataType, StructField
 from conflict.detect import DIFFERENT, PUBLISHER_CHANGED, SIDES, SUBSCRIBER_CHANGED, value_fields
 from mergerepl import changes
 from mergerepl.changes import (
+    BORN_GENERATION,
     COLV1,
     DELETED,
     GENERATION,
@@ -39,7 +40,7 @@ from mergerepl.rows.sql import unlike_any
 from mergerepl.systables.conflicts_info import ConflictType
 from mergerepl.systables.tombstone import TombstoneType
 
-_STATE = (DELETED, TOMBSTONE_TYPE, PARTCHANGEGEN, LINEAGE, COLV1, PRIORITY, ROW)
+_STATE = (DELETED, TOMBSTONE_TYPE, PARTCHANGEGEN, BORN_GENERATION, LINEAGE, COLV1, PRIORITY, ROW)
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,7 @@ def final_states(
 ) -> DataFrame:
     """Return merged and resolved rows with their final state beside what the two sides told.
 
-    Reads: `detect`. Returns: its columns and deleted, tombstone_type, partchangegen, lineage, colv1,
+    Reads: `detect`. Returns: its columns and deleted, tombstone_type, partchangegen, born_generation, lineage, colv1,
     priority, row.
     """
     is_merge = F.col(VERDICT) == Verdict.MERGE.value
@@ -151,6 +152,7 @@ def final_states(
             DELETED: deleted,
             TOMBSTONE_TYPE: F.when(deleted, F.lit(int(TombstoneType.USER_DELETE))),
             PARTCHANGEGEN: F.lit(None).cast("bigint"),
+            BORN_GENERATION: F.lit(None).cast("bigint"),
             LINEAGE: F.when(is_merge, joined).otherwise(resolved),
             COLV1: F.when(~deleted, F.when(one_deleted, winner_colv).otherwise(colv)),
             PRIORITY: priority.cast("double"),
@@ -307,7 +309,7 @@ def _told_type(pairs: DataFrame) -> DataType:
 
 def _sent(source: str, destination: str, *, start: int) -> Column:
     """Say what a change is to a side that has nothing newer: an insert if that side cannot have the row."""
-    born_after_start = -F.col(f"{source}.{PARTCHANGEGEN}") > passed(start, "bigint")
+    born_after_start = F.col(f"{source}.{BORN_GENERATION}") > passed(start, "bigint")
     was_deleted = F.coalesce(F.col(f"{destination}.{DELETED}"), F.lit(False))
     return (
         F.when(F.col(f"{source}.{DELETED}"), Action.DELETE.value)

@@ -18,6 +18,7 @@ ROW: Final = "row"
 DELETED: Final = "deleted"
 GENERATION: Final = "generation"
 PARTCHANGEGEN: Final = "partchangegen"
+BORN_GENERATION: Final = "born_generation"
 LINEAGE: Final = "lineage"
 COLV1: Final = "colv1"
 PRIORITY: Final = "priority"
@@ -29,6 +30,7 @@ CHANGE_COLUMNS: Final = (
     TOMBSTONE_TYPE,
     GENERATION,
     PARTCHANGEGEN,
+    BORN_GENERATION,
     LINEAGE,
     COLV1,
     PRIORITY,
@@ -93,6 +95,7 @@ RESOLVED_COLUMNS: Final = (
     DELETED,
     TOMBSTONE_TYPE,
     PARTCHANGEGEN,
+    BORN_GENERATION,
     LINEAGE,
     COLV1,
     PRIORITY,

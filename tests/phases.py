@@ -22,11 +22,12 @@ from mergerepl.model.article import PublishedArticle
 from mergerepl.systables.contents import COLV1_TYPE, LINEAGE_TYPE
 from triggers.tracked_rows import KNOWN_COLUMNS, Origin, tracked_rows
 
-NICKNAMES = {"hq": 1, "north": 2, "south": 3}
+NICKNAMES = {"published": 0, "hq": 1, "north": 2, "south": 3}
 _NAMES = {nickname: name for name, nickname in NICKNAMES.items()}
 _IMAGE = "struct<c0:string,c1:string,c2:string>"
 _CHANGES = (
-    f"rowguid string, deleted boolean, tombstone_type int, generation bigint, partchangegen bigint, "
+    "rowguid string, deleted boolean, tombstone_type int, generation bigint, partchangegen bigint, "
+    "born_generation bigint, "
     f"lineage {LINEAGE_TYPE}, colv1 {COLV1_TYPE}, priority double, row {_IMAGE}"
 )
 
@@ -230,7 +231,7 @@ def captured(spark: SparkSession, cases: Mapping[str, Net]) -> dict[str, Capture
             None if row["deleted"] else _values(row["row"]),
             _lineage_words(row["lineage"]),
             _colv_words(row["colv1"]),
-            None if row["partchangegen"] is None else -row["partchangegen"],
+            row["born_generation"],
         )
         for row in found
     }
@@ -313,7 +314,8 @@ def _changes(spark: SparkSession, setting: Setting, changes: Mapping[str, Change
             change.row is None,
             1 if change.row is None else None,
             change.generation,
-            None if change.born is None else -change.born,
+            None,
+            change.born,
             _lineage(change.lineage),
             _colv(change.colv) if is_by_column and change.row is not None else None,
             change.priority,

@@ -5,12 +5,18 @@ from collections.abc import Sequence
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
+from mergerepl.lineage.value import PUBLICATION, PUBLISHED
 from mergerepl.systables.contents import COLV1_TYPE, LINEAGE_TYPE
 
 
 def empty_lineage() -> Column:
-    """Return the lineage of a row that never changed since the snapshot."""
+    """Return the lineage of a row that never was anywhere: an insert begins with it."""
     return F.expr(f"cast(map() as {LINEAGE_TYPE})")
+
+
+def published_lineage() -> Column:
+    """Return the lineage of a row that exists and of which no change is recorded."""
+    return F.expr(f"cast(map({PUBLICATION}, {PUBLISHED[PUBLICATION]}) as {LINEAGE_TYPE})")
 
 
 def empty_colv() -> Column:

@@ -65,6 +65,21 @@ BY_COLUMN: dict[str, Case] = {
         north("x q", "b: north 1"),
         MERGE,
     ),
+    "each side another column of a published row": (
+        hq("p y", "a: hq 2", "published 1, hq 2"),
+        north("x q", "b: north 2", "published 1, north 2"),
+        MERGE,
+    ),
+    "a new row against the published one of its key, in every column": (
+        hq("x y", lineage="published 1"),
+        north("p q", "a: north 1, b: north 1"),
+        ("conflict", ["a", "b"]),
+    ),
+    "and against a change of the published row": (
+        hq("p y", "a: north 1", "published 1, hq 2"),
+        north("q z", "a: north 3, b: north 3", "north 3"),
+        ("conflict", ["b"]),
+    ),
     "a delete against a change of one column": (hq(None), north("x q", "b: north 1"), ("conflict", [])),
     "a change of one column against a delete": (hq("p y", "a: hq 1"), north(None), ("conflict", [])),
     "two deletes, tracked by column": (hq(None), north(None), MERGE),

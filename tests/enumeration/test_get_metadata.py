@@ -44,9 +44,13 @@ VERDICTS: dict[str, tuple[Pair, str]] = {
         Pair(changed("hq 1, south 1"), changed("hq 1, north 1")),
         "candidate",
     ),
-    "a row without a change since the snapshot is known to everybody": (
-        Pair(changed(""), changed("north 1")),
+    "a change of a row as it was published": (
+        Pair(changed("published 1"), changed("published 1, north 2")),
         "upload",
+    ),
+    "a new row that knows nothing of the published one of its key": (
+        Pair(changed("published 1"), changed("north 1")),
+        "candidate",
     ),
     "versions up to the floor are known to everybody": (
         Pair(changed("hq 3"), changed("north 2"), FLOOR_3),

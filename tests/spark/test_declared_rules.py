@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 from delta.tables import DeltaTable
 from deltalake import write_deltalake
+from mergerepl.delta.table_facts import read_table_facts
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
@@ -15,7 +16,6 @@ from tests.bad_inputs.network import commit
 
 from mergerepl.delta import merge
 from mergerepl.delta.log import head_version
-from mergerepl.delta.table_facts import read_table_facts
 from mergerepl.delta.types import has_not_null_parts, invariants
 from mergerepl.publish.declared_rules import declared_rules
 from mergerepl.rows.not_null import as_declared, holds_inside, is_declared_inside
