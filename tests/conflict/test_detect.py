@@ -113,6 +113,10 @@ TABLES = (
 CASES = {
     rule: (Pair(*sides, setting), said) for setting, table in TABLES for rule, (*sides, said) in table.items()
 }
+CASES["a row that the publisher has, though not for this subscriber"] = (
+    Pair(None, north("p q"), known_hq=hq("p y", lineage="published 1")),
+    ("conflict", ["b"]),
+)
 
 
 @pytest.fixture(scope="module")
@@ -126,4 +130,4 @@ def test_what_is_a_conflict(detected: dict[str, tuple[str, list[str]]], rule: st
 
 
 def test_no_two_rules_have_one_name() -> None:
-    assert len(CASES) == sum(len(table) for _, table in TABLES)
+    assert len(CASES) == sum(len(table) for _, table in TABLES) + 1
