@@ -135,7 +135,7 @@ def test_drawn_values_of_nested_types(spark: SparkSession) -> None:
         )
 
     inner = "struct<t:string,m:map<string,double>,a:array<string>"
-    rows = [(number, drawn(1)) for number in range(400)]
+    rows = [(number, drawn(1)) for number in range(100)]
     frame = spark.createDataFrame(rows, f"number int, value {inner},s:{inner},s:int>>")
     data_type = frame.schema["value"].dataType
     both = frame.crossJoin(frame.select(F.col("value").alias("other")))
@@ -146,7 +146,7 @@ def test_drawn_values_of_nested_types(spark: SparkSession) -> None:
         F.count_if(same != encoded(one, data_type).eqNullSafe(encoded(other, data_type))).alias("unlike"),
     ).collect()[0]
     assert counts["unlike"] == 0
-    assert 400 < counts["same"] < 400 * 400
+    assert 100 < counts["same"] < 100 * 100
 
 
 def test_fields_are_chosen_and_stay_in_their_order(spark: SparkSession) -> None:
