@@ -8,7 +8,6 @@ import pyarrow as pa
 import pytest
 from delta.tables import DeltaTable
 from deltalake import write_deltalake
-from mergerepl.delta.table_facts import read_table_facts
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
