@@ -95,8 +95,8 @@ def test_a_new_subscriber_gets_rows_and_metadata_of_a_running_publication(
 def test_a_new_subscribers_watermarks_are_at_the_publishers_last_generation(
     joined: Hub,
 ) -> None:
-    (at_hq,) = joined.rows("hq", genhistory.TABLE)
-    (at_south,) = joined.rows("south", genhistory.TABLE)
+    (at_hq,) = Replica(joined.root("hq")).genhistory()
+    (at_south,) = Replica(joined.root("south")).genhistory()
     assert (at_hq.genstatus, at_south.genstatus) == (1, 2)
     assert at_hq.guidsrc == at_south.guidsrc
     assert at_hq.nicknames == (1,)
