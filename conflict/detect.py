@@ -7,109 +7,102 @@ candidate). Pure. Rules: design section 5, merge_replication.md 2.4, 3.2.
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from conflict.resolvers.registry import resolver
 from mergerepl.changes import (
+    ARTICLE,
+    COLUMN_TRACKING,
     COLV1,
     CONFLICT_COLUMNS,
     DELETED,
+    FIELDS,
+    FLOOR,
     LINEAGE,
+    NAMES,
+    OTHER_SIDE,
     PUBLISHER,
-    PUBLISHER_WINS,
-    ROW,
-    ROWGUID,
     SUBSCRIBER,
     VERDICT,
+    WHOLE_ROWS,
     Verdict,
 )
+from mergerepl.engine.made_once import made_once
 from mergerepl.lineage import columns as lineage
-from mergerepl.model.article import PublishedArticle
-from mergerepl.rows.images import image_type, same_value
+from mergerepl.lineage.value import PUBLICATION
 
 SIDES = "sides"
-"""Per value column (struct field = its image field): did the publisher, did the subscriber change it, do they differ?"""
+"""By field of a candidate: its column (NULL: of the key), which sides changed it, and whether the values differ."""
 
+NAME = "name"
 PUBLISHER_CHANGED = "publisher_changed"
 SUBSCRIBER_CHANGED = "subscriber_changed"
 DIFFERENT = "different"
 
 
-def value_fields(article: PublishedArticle) -> dict[str, str]:
-    """Return value column -> image field, in column order."""
-    field_of = dict(zip(article.columns, article.fields, strict=True))
-    return {name: field_of[name] for name in article.value_columns}
-
-
-def compared(candidates: DataFrame, article: PublishedArticle) -> DataFrame:
-    """Return the candidates with `sides`: by value column, which side changed it and whether the values differ.
-
-    A side changed a column if the column's last change there is not part of the other side's lineage. A
-    row-tracked article has one answer for the whole row: both sides did.
-
-    Reads: PAIRS. Returns: PAIRS, sides.
-    """
-    image = image_type(candidates, f"{PUBLISHER}.{ROW}")
-
-    def changed(side: str, other: str, column: str) -> Column:
-        if not article.column_tracking:
-            return F.lit(True)
-        version = F.try_element_at(F.col(f"{side}.{COLV1}"), F.lit(column))
-        known = F.col(f"{other}.{LINEAGE}")
-        return ~lineage.is_covered(version, known, floor=article.maxversion_at_cleanup)
-
-    told = [
-        F.struct(
-            changed(PUBLISHER, SUBSCRIBER, name).alias(PUBLISHER_CHANGED),
-            changed(SUBSCRIBER, PUBLISHER, name).alias(SUBSCRIBER_CHANGED),
-            (
-                ~same_value(
-                    F.col(f"{PUBLISHER}.{ROW}.{field}"),
-                    F.col(f"{SUBSCRIBER}.{ROW}.{field}"),
-                    image[field].dataType,
-                )
-            ).alias(DIFFERENT),
-        ).alias(field)
-        for name, field in value_fields(article).items()
-    ]
-    sides = F.struct(*told) if told else F.struct(F.lit(None).alias("none"))
-    return candidates.withColumn(SIDES, sides)
-
-
-def detect(
-    compared_candidates: DataFrame, article: PublishedArticle, *, whole_rows: bool = False
-) -> DataFrame:
-    """Return the candidates decided: verdict merge or conflict, conflict_columns, and for a conflict who
-    wins.
+def detect(pairs: DataFrame) -> DataFrame:
+    """Return the pairs with the candidates told apart: verdict merge or conflict, conflict_columns and sides.
 
     Two deletes and two equal rows are no conflict. An update against a delete is one. Two updates conflict,
     row-tracked or with `whole_rows`, if the rows differ; column-tracked, if one column was changed at both sides to
     different values.
 
-    Reads: `compared`. Returns: rowguid, publisher, subscriber, verdict, sides, conflict_columns,
-    publisher_wins.
-
-    Raises: UnknownResolverError if the article names a resolver this agent does not have.
+    Reads: PAIRS with `fields` and `article`. Returns: PAIRS, sides, conflict_columns.
     """
-    publisher_deleted = F.col(f"{PUBLISHER}.{DELETED}")
-    subscriber_deleted = F.col(f"{SUBSCRIBER}.{DELETED}")
-    one_deleted = publisher_deleted != subscriber_deleted
-    both_live = ~publisher_deleted & ~subscriber_deleted
-
-    def clashes_in(field: str) -> Column:
-        side = F.col(f"{SIDES}.{field}")
-        changed_by_both = F.lit(True) if whole_rows else side[PUBLISHER_CHANGED] & side[SUBSCRIBER_CHANGED]
-        return changed_by_both & side[DIFFERENT]
-
-    clashing = [F.when(clashes_in(field), F.lit(name)) for name, field in value_fields(article).items()]
-    no_columns = F.expr("cast(array() as array<string>)")
-    clashes = F.array_compact(F.array(*clashing)) if clashing else no_columns
-    is_conflict = one_deleted | (both_live & (F.size(clashes) > 0))
-    publisher_wins = resolver(article.resolver, article=article.name)()
-    return compared_candidates.select(
-        ROWGUID,
-        PUBLISHER,
-        SUBSCRIBER,
-        F.when(is_conflict, Verdict.CONFLICT.value).otherwise(Verdict.MERGE.value).alias(VERDICT),
-        SIDES,
-        F.when(both_live, clashes).otherwise(no_columns).alias(CONFLICT_COLUMNS),
-        F.when(is_conflict, publisher_wins).alias(PUBLISHER_WINS),
+    is_candidate, conflict_columns, verdict = _detection()
+    return (
+        pairs.withColumn(SIDES, F.when(is_candidate, _sides()))
+        .withColumn(CONFLICT_COLUMNS, conflict_columns)
+        .withColumn(VERDICT, verdict)
     )
+
+
+def is_conflict() -> Column:
+    """Return whether a detected row is a conflict."""
+    return F.col(VERDICT) == Verdict.CONFLICT.value
+
+
+@made_once
+def _detection() -> tuple[Column, Column, Column]:
+    publisher_deleted, subscriber_deleted = F.col(f"{PUBLISHER}.{DELETED}"), F.col(f"{SUBSCRIBER}.{DELETED}")
+    both_live = ~publisher_deleted & ~subscriber_deleted
+    clashing = F.transform(F.filter(SIDES, _clashes), lambda side: side[NAME])
+    no_columns = F.expr("cast(array() as array<string>)")
+    is_candidate = F.col(VERDICT) == Verdict.CANDIDATE.value
+    has_conflict = (publisher_deleted != subscriber_deleted) | (both_live & (F.size(CONFLICT_COLUMNS) > 0))
+    verdict = F.when(
+        is_candidate, F.when(has_conflict, Verdict.CONFLICT.value).otherwise(Verdict.MERGE.value)
+    ).otherwise(F.col(VERDICT))
+    return is_candidate, F.when(is_candidate & both_live, clashing).otherwise(no_columns), verdict
+
+
+def _clashes(side: Column) -> Column:
+    changed_by_both = side[PUBLISHER_CHANGED] & side[SUBSCRIBER_CHANGED]
+    is_asked = F.col(f"{ARTICLE}.{WHOLE_ROWS}") | changed_by_both
+    return side[NAME].isNotNull() & side[DIFFERENT] & is_asked
+
+
+@made_once
+def _sides() -> Column:
+    def side(name: Column, number: Column) -> Column:
+        one, other = (F.get(F.col(f"{each}.{FIELDS}"), number) for each in (PUBLISHER, SUBSCRIBER))
+        return F.struct(
+            name.alias(NAME),
+            _changed(PUBLISHER, name).alias(PUBLISHER_CHANGED),
+            _changed(SUBSCRIBER, name).alias(SUBSCRIBER_CHANGED),
+            (~one.eqNullSafe(other)).alias(DIFFERENT),
+        )
+
+    return F.transform(F.col(f"{ARTICLE}.{NAMES}"), side)
+
+
+def _changed(side: str, column: Column) -> Column:
+    """Return whether a side changed a column: its last change there is not part of the other side's lineage.
+
+    A row-tracked article has one answer for the whole row: both sides did.
+    """
+    # Who has the publication's row has its columns as well, until they are changed.
+    is_published = lineage.version_of(F.col(f"{side}.{LINEAGE}"), F.lit(PUBLICATION)) > 0
+    published = F.struct(F.lit(PUBLICATION).alias("nickname"), F.lit(1).cast("bigint").alias("version"))
+    entry = F.try_element_at(F.col(f"{side}.{COLV1}"), column)
+    version = F.coalesce(entry, F.when(is_published, published))
+    known = F.col(f"{OTHER_SIDE[side]}.{LINEAGE}")
+    is_known = lineage.is_covered(version, known, floor=F.col(f"{ARTICLE}.{FLOOR}"))
+    return ~(F.col(f"{ARTICLE}.{COLUMN_TRACKING}") & is_known)

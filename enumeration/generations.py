@@ -1,15 +1,18 @@
 """Which generations a session sends: make_generation and the start of enumeration, on rows of
 MSmerge_genhistory.
 
-Pure Python over the control plane's rows; genhistory is small. Rules: merge_replication.md 2.5 to 2.7.
+Pure Python over the rows after a watermark. Rules: merge_replication.md 2.5 to 2.7.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from enumeration.errors import UnknownGenerationError
 from mergerepl.systables.genhistory import Generation, GenStatus
+
+Held = Callable[[Collection[str]], Collection[str]]
+"""Returns which generations, of those with these guids, a replica has."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,7 @@ def start_generation(
 
 def generations_to_send(
     source_genhistory: Iterable[Generation],
-    held: Collection[str],
+    held: Held,
     *,
     from_generation_exclusive: int,
     tablenicks: Iterable[int],
@@ -71,32 +74,20 @@ def generations_to_send(
 ) -> list[Generation]:
     """Return the closed generations of these articles after the start that the destination does not hold yet.
 
-    `held` are the guids that the destination's own genhistory has. Only where it cannot be asked, its nickname among the
-    holders the source knows of must do: a session enters it there before the destination has done its part, or it was
-    restored since.
+    `held` asks the destination, once and for all that may be sent. Only where it cannot be asked, its nickname among the
+    holders the source knows of must do: the destination may have been restored since.
     """
     articles = set(tablenicks)
-    return sorted(
-        (
-            row
-            for row in source_genhistory
-            if row.generation > from_generation_exclusive
-            and not row.is_open
-            and row.art_nick in articles
-            and destination_nickname not in row.nicknames
-            and row.guidsrc not in held
-        ),
-        key=lambda row: row.generation,
-    )
-
-
-def with_nickname(genhistory: Iterable[Generation], guids: Iterable[str], nickname: int) -> list[Generation]:
-    """Return genhistory with a replica added to the holders of these generations."""
-    chosen = set(guids)
-    return [
-        replace(row, nicknames=_with(row.nicknames, nickname)) if row.guidsrc in chosen else row
-        for row in genhistory
+    waiting = [
+        row
+        for row in source_genhistory
+        if row.generation > from_generation_exclusive
+        and not row.is_open
+        and row.art_nick in articles
+        and destination_nickname not in row.nicknames
     ]
+    there = held([row.guidsrc for row in waiting])
+    return sorted((row for row in waiting if row.guidsrc not in there), key=lambda row: row.generation)
 
 
 def received_generation(row: Generation, *, generation: int, nickname: int, now: Any) -> Generation:
@@ -105,10 +96,6 @@ def received_generation(row: Generation, *, generation: int, nickname: int, now:
         row,
         generation=generation,
         genstatus=GenStatus.CLOSED_ELSEWHERE,
-        nicknames=_with(row.nicknames, nickname),
+        nicknames=tuple(sorted({*row.nicknames, nickname})),
         coldate=now,
     )
-
-
-def _with(nicknames: Iterable[int], nickname: int) -> tuple[int, ...]:
-    return tuple(sorted({*nicknames, nickname}))

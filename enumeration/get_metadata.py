@@ -1,60 +1,217 @@
-"""Classify each enumerated change against what the other side has to tell of the same row.
+"""Classify each change by what the other side knows of the same row, and say what becomes of it (sp_MSgetmetadata).
 
-Merge session step: after enum_changes of both sides, before conflict detection. Pure. Decision table:
-merge_replication.md 2.8.
+Merge session step: after enum_changes of both sides, before conflict detection. Decision table: merge_replication.md 2.8.
 
-Only changes the other side has *not* received yet can be concurrent with a change: what it has received is
-part of the sender's own version of the row. So the two enumerations are compared with each other, not with
-whole tables.
+A change that the other side has received is part of the sender's own version of the row. So where whole tables are
+replicated it is enough to compare the two enumerations (decisions/0004). Where they are filtered, a row may lie outside of
+the destination's partition and be changed there all the same: then what the destination knows of each row that is sent is
+compared as well.
 """
 
-from pyspark.sql import DataFrame
+from collections.abc import Mapping
+
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
-from mergerepl.changes import CHANGE_COLUMNS, LINEAGE, PUBLISHER, ROWGUID, SUBSCRIBER, VERDICT, Verdict
+from mergerepl import changes
+from mergerepl.changes import (
+    ARTICLE,
+    BORN_GENERATION,
+    DELETED,
+    FLOOR,
+    GENERATION,
+    KEYS,
+    LINEAGE,
+    OTHER_SIDE,
+    PRIORITY,
+    PUBLISHER,
+    SENT,
+    STATE_COLUMNS,
+    SUBSCRIBER,
+    TABLENICK,
+    UPLOADED_PRIORITY,
+    VERDICT,
+    Action,
+    Verdict,
+)
+from mergerepl.engine.passed import passed
 from mergerepl.lineage import columns as lineage
+from mergerepl.model.publication import PUBLISHER_PRIORITY
+from mergerepl.model.session_terms import SessionTerms
 
-_PAIR_COLUMNS = (ROWGUID, PUBLISHER, SUBSCRIBER, VERDICT)
+_KNOWN_AT = {PUBLISHER: "known_at_publisher", SUBSCRIBER: "known_at_subscriber"}
+_BROUGHT_BY = {PUBLISHER: Verdict.DOWNLOAD, SUBSCRIBER: Verdict.UPLOAD}
 
 
-def get_metadata(at_publisher: DataFrame | None, at_subscriber: DataFrame | None, *, floor: int) -> DataFrame:
-    """Return PAIRS: one row per rowguid with each side's change (or NULL) and the verdict.
+def get_metadata(
+    at_publisher: DataFrame | None,
+    at_subscriber: DataFrame | None,
+    articles: DataFrame | None,
+    terms: SessionTerms,
+    *,
+    known_at_publisher: DataFrame | None = None,
+    known_at_subscriber: DataFrame | None = None,
+) -> DataFrame:
+    """Return PAIRS: each row with both sides' changes (or NULL), its verdict, and what is done where it is sent.
 
-    A side that knows the other's version (its lineage covers it) is sent; equal lineages are known; neither
-    covering the other is a conflict candidate.
+    A side that knows the other's version (its lineage covers it) is sent; equal lineages are known; neither covering the
+    other is a conflict candidate. So is a row whose key the destination knows with a lineage that is not covered by what
+    is sent: of a candidate, what the destination knows stands in the place of a change.
+
+    The content of a row, whatever column that is besides the metadata, comes along: its encoded fields where all articles
+    are decided together, the typed row of an article of which only one side has changes.
 
     Args:
-        at_publisher: CHANGES the subscriber has not seen, None if there are none.
-        at_subscriber: CHANGES the publisher has not seen, None if there are none.
-        floor: Highest version purged by metadata cleanup; versions up to it count as known to everybody.
+        at_publisher: Changes the subscriber has not seen, with tablenick; None if there are none.
+        at_subscriber: Changes the publisher has not seen, with tablenick; None if there are none.
+        articles: ARTICLES, all that the rows are of; None where only one side has changes and the other need not be asked.
+        terms: Directions, starts and numbers of the session.
+        known_at_publisher: The publisher's version of rows that the subscriber sends, as `at_subscriber`, whether or not
+            it enumerates them; None where that can be no news to the sender.
+        known_at_subscriber: The same the other way round.
+
+    Returns: tablenick, rowguid, publisher, subscriber, verdict, sent, uploaded_priority, the actions and generations of
+        both sides and, where ARTICLES is given, article.
     """
-    if at_publisher is None and at_subscriber is None:
+    at = {PUBLISHER: at_publisher, SUBSCRIBER: at_subscriber}
+    known = {PUBLISHER: known_at_publisher, SUBSCRIBER: known_at_subscriber}
+    there = [side for side in (PUBLISHER, SUBSCRIBER) if at[side] is not None]
+    if not there:
         raise ValueError("nothing to classify")
-    if at_publisher is None or at_subscriber is None:
-        one_sided = at_publisher if at_publisher is not None else at_subscriber
-        assert one_sided is not None
-        side, other = (PUBLISHER, SUBSCRIBER) if at_publisher is not None else (SUBSCRIBER, PUBLISHER)
-        told = _as_side(one_sided, side)
-        absent = F.lit(None).cast(told.schema[side].dataType)
-        only = Verdict.DOWNLOAD if side == PUBLISHER else Verdict.UPLOAD
-        return told.withColumns({other: absent, VERDICT: F.lit(only.value)}).select(*_PAIR_COLUMNS)
-    joined = _as_side(at_publisher, PUBLISHER).join(
-        _as_side(at_subscriber, SUBSCRIBER), on=ROWGUID, how="full_outer"
-    )
-    of_publisher, of_subscriber = F.col(f"{PUBLISHER}.{LINEAGE}"), F.col(f"{SUBSCRIBER}.{LINEAGE}")
-    publisher_knows = lineage.covers(of_publisher, of_subscriber, floor=floor)
-    subscriber_knows = lineage.covers(of_subscriber, of_publisher, floor=floor)
+    pairs = _paired(at, known)
+    if articles is not None:
+        of_articles = articles.select(TABLENICK, F.struct(*articles.columns).alias(ARTICLE))
+        pairs = pairs.join(of_articles, on=TABLENICK)
+    if len(there) == 1 and known[OTHER_SIDE[there[0]]] is None:
+        pairs = pairs.withColumn(VERDICT, F.lit(_BROUGHT_BY[there[0]].value))
+    else:
+        pairs = _compared(pairs, [side for side in known if known[side] is not None])
+    return _with_actions(pairs, terms)
+
+
+def _paired(at: Mapping[str, DataFrame | None], known: Mapping[str, DataFrame | None]) -> DataFrame:
+    """Return the changes of both sides beside each other, and what each side knows of them where that is given."""
+    frames = {side: _as_struct(rows, side) for side, rows in at.items() if rows is not None}
+    if len(frames) == 2:
+        pairs = frames[PUBLISHER].join(frames[SUBSCRIBER], on=list(KEYS), how="full_outer")
+    else:
+        ((side, pairs),) = frames.items()
+        absent = F.lit(None).cast(pairs.schema[side].dataType)
+        pairs = pairs.withColumn(OTHER_SIDE[side], absent)
+    for side, rows in known.items():
+        if rows is not None:
+            pairs = pairs.join(_as_struct(rows, _KNOWN_AT[side]), on=list(KEYS), how="left")
+    return pairs
+
+
+def _as_struct(rows: DataFrame, name: str) -> DataFrame:
+    return rows.select(*KEYS, F.struct(*(each for each in rows.columns if each not in KEYS)).alias(name))
+
+
+def _compared(pairs: DataFrame, known: list[str]) -> DataFrame:
+    """Return the pairs with the verdict that the lineages of both sides come to."""
+    version = {
+        side: F.coalesce(side, _KNOWN_AT[side]) if side in known else F.col(side) for side in OTHER_SIDE
+    }
+    floor = F.col(f"{ARTICLE}.{FLOOR}")
+
+    def knows(side: str) -> Column:
+        own, other = version[side].getField(LINEAGE), version[OTHER_SIDE[side]].getField(LINEAGE)
+        return lineage.covers(own, other, floor=floor)
+
+    def is_enumerated(side: str) -> Column:
+        return F.col(side).isNotNull()
+
     verdict = (
-        F.when(F.col(PUBLISHER).isNull(), Verdict.UPLOAD.value)
-        .when(F.col(SUBSCRIBER).isNull(), Verdict.DOWNLOAD.value)
-        .when(publisher_knows & subscriber_knows, Verdict.KNOWN.value)
-        .when(publisher_knows, Verdict.DOWNLOAD.value)
-        .when(subscriber_knows, Verdict.UPLOAD.value)
+        F.when(version[PUBLISHER].isNull(), Verdict.UPLOAD.value)
+        .when(version[SUBSCRIBER].isNull(), Verdict.DOWNLOAD.value)
+        .when(knows(PUBLISHER) & knows(SUBSCRIBER), Verdict.KNOWN.value)
+        # What a destination knows already, and does not enumerate, is no news to it and none of it.
+        .when(knows(PUBLISHER), F.when(is_enumerated(PUBLISHER), Verdict.DOWNLOAD.value))
+        .when(knows(SUBSCRIBER), F.when(is_enumerated(SUBSCRIBER), Verdict.UPLOAD.value))
         .otherwise(Verdict.CANDIDATE.value)
     )
-    return joined.withColumn(VERDICT, verdict).select(*_PAIR_COLUMNS)
+    named = pairs.withColumn(VERDICT, F.coalesce(verdict, F.lit(Verdict.KNOWN.value)))
+    return named.withColumns({side: version[side] for side in known})
 
 
-def _as_side(changes: DataFrame, side: str) -> DataFrame:
-    told = [name for name in CHANGE_COLUMNS if name != ROWGUID]
-    return changes.select(ROWGUID, F.struct(*told).alias(side))
+def _with_actions(pairs: DataFrame, terms: SessionTerms) -> DataFrame:
+    is_upload, is_download = (F.col(VERDICT) == each.value for each in (Verdict.UPLOAD, Verdict.DOWNLOAD))
+    to_publisher, to_subscriber = is_upload & F.lit(terms.upload), is_download & F.lit(terms.download)
+    numbers = terms.publisher_generations, terms.subscriber_generations
+    uploaded_priority = _uploaded_priority(terms)
+
+    change = pairs.schema[PUBLISHER].dataType
+    assert isinstance(change, StructType)
+    content = [name for name in change.names if name not in changes.METADATA_COLUMNS]
+
+    def state(side: str, priority: Column) -> Column:
+        values = {name: F.col(f"{side}.{name}") for name in (*STATE_COLUMNS, *content)} | {PRIORITY: priority}
+        return F.struct(*(value.alias(name) for name, value in values.items()))
+
+    sent = F.when(is_upload, state(SUBSCRIBER, uploaded_priority)).when(
+        is_download, state(PUBLISHER, F.col(f"{PUBLISHER}.{PRIORITY}"))
+    )
+    values = {
+        SENT: sent,
+        UPLOADED_PRIORITY: uploaded_priority,
+        changes.PUBLISHER_ACTION: F.when(to_publisher, _action(SUBSCRIBER, start=terms.upload_start)),
+        changes.PUBLISHER_GENERATION: F.when(to_publisher, _received(SUBSCRIBER, numbers[0])),
+        changes.SUBSCRIBER_ACTION: F.when(to_subscriber, _action(PUBLISHER, start=terms.download_start)),
+        changes.SUBSCRIBER_GENERATION: F.when(to_subscriber, _received(PUBLISHER, numbers[1])),
+    }
+    return pairs.withColumns(values)
+
+
+def one_sided(pairs: DataFrame) -> DataFrame:
+    """Return RESOLVED of the typed rows that go over as they are; rows of directions that the session does not run are not.
+
+    Reads: PAIRS with `row`.
+    """
+    nothing = F.lit(None)
+    state = pairs.schema[SENT].dataType
+    assert isinstance(state, StructType)
+    contender = StructType([state[name] for name in (*changes.CONTENDER_COLUMNS, changes.ROW)])
+    values = {
+        changes.CONFLICT_TYPE: nothing.cast("int"),
+        changes.CONFLICT_COLUMNS: F.expr("cast(array() as array<string>)"),
+        changes.PUBLISHER_WINS: nothing.cast("boolean"),
+        changes.LOSER: nothing.cast(contender),
+        changes.WINNER: nothing.cast(contender),
+    }
+    sent = pairs.where(F.coalesce(changes.PUBLISHER_ACTION, changes.SUBSCRIBER_ACTION).isNotNull())
+    flat = sent.select(*KEYS, VERDICT, f"{SENT}.*", *changes.ACTION_COLUMNS)
+    return flat.withColumns(values).select(*changes.RESOLVED_COLUMNS)
+
+
+def _uploaded_priority(terms: SessionTerms) -> Column:
+    """Return the priority of the subscriber's change once the publisher holds it.
+
+    A client's own, 0.0, is the publisher's then. What a client holds of somebody else's change keeps the priority that it
+    came with, if that is above 0.
+    """
+    priority = F.col(f"{SUBSCRIBER}.{PRIORITY}")
+    if terms.client_subscription and terms.upload:
+        return F.when(priority > 0, priority).when(priority.isNotNull(), F.lit(PUBLISHER_PRIORITY))
+    return priority
+
+
+def _action(source: str, *, start: int) -> Column:
+    """Return what a change is to a side that has nothing newer: an insert if that side cannot have the row."""
+    born_after_start = F.col(f"{source}.{BORN_GENERATION}") > passed(start, "bigint")
+    was_deleted = F.coalesce(F.col(f"{OTHER_SIDE[source]}.{DELETED}"), F.lit(False))
+    return (
+        F.when(F.col(f"{source}.{DELETED}"), Action.DELETE.value)
+        .when(F.coalesce(born_after_start, F.lit(False)) | was_deleted, Action.INSERT.value)
+        .otherwise(Action.UPDATE.value)
+    )
+
+
+def _received(source: str, numbers: Mapping[int, int]) -> Column:
+    """Return the destination's number of a change's generation, NULL if it has none."""
+    if not numbers:
+        return F.lit(None).cast("bigint")
+    keys = F.array(*(F.lit(number).cast("bigint") for number in numbers))
+    values = F.array(*(F.lit(number).cast("bigint") for number in numbers.values()))
+    return F.try_element_at(F.map_from_arrays(keys, values), F.col(f"{source}.{GENERATION}"))

@@ -1,46 +1,88 @@
 """The frames that travel between the phases of a session: the contract of triggers, enumeration, conflict and
 apply.
 
-CAPTURED (triggers -> contents and tombstone; it is also CHANGES): one row per rowguid.
-CHANGES (enumeration): what one replica has to tell another, one row per rowguid.
-PAIRS (enumeration -> conflict): full outer join of both sides' CHANGES, one row per rowguid, each side a
-struct. RESOLVED (conflict -> apply): the changeset of an article, one row per rowguid.
+CAPTURED (triggers -> contents and tombstone; it is also CHANGES): one row per rowguid of one article.
+CHANGES (enumeration): what one replica sends another of one article, one row per rowguid.
+ENCODED (agent -> enumeration): CHANGES of all articles in one frame, one row per (tablenick, rowguid).
+PAIRS (enumeration -> conflict): both sides' changes of one row beside each other, with the verdict.
+DECIDED (conflict -> agent): the outcome of all articles, one row per (tablenick, rowguid), with a mask for the values.
+RESOLVED (agent -> apply): the changeset of an article, one row per rowguid: DECIDED with the typed rows.
 
 `row` is always a row image: struct c0..cN in the order of the article's published columns; of a deleted row,
-the row as it was last seen.
+the row as it was last seen. `fields` are the canonical encodings (`rows.encodings`) of its fields, generated columns left
+out: the form in which rows of any article enter one plan.
 """
 
 from enum import StrEnum
 from typing import Final
 
+TABLENICK: Final = "tablenick"
 ROWGUID: Final = "rowguid"
 ROW: Final = "row"
+FIELDS: Final = "fields"
 DELETED: Final = "deleted"
 GENERATION: Final = "generation"
 PARTCHANGEGEN: Final = "partchangegen"
+BORN_GENERATION: Final = "born_generation"
 LINEAGE: Final = "lineage"
 COLV1: Final = "colv1"
 PRIORITY: Final = "priority"
 TOMBSTONE_TYPE: Final = "tombstone_type"
 
-CHANGE_COLUMNS: Final = (
-    ROWGUID,
+KEYS: Final = (TABLENICK, ROWGUID)
+"""What identifies a row in a frame of all articles."""
+
+METADATA_COLUMNS: Final = (
     DELETED,
     TOMBSTONE_TYPE,
     GENERATION,
     PARTCHANGEGEN,
+    BORN_GENERATION,
     LINEAGE,
     COLV1,
     PRIORITY,
-    ROW,
 )
+
+CHANGE_COLUMNS: Final = (ROWGUID, *METADATA_COLUMNS, ROW)
 """Columns of CAPTURED and CHANGES, in order."""
+
+ENCODED_COLUMNS: Final = (*KEYS, *METADATA_COLUMNS, FIELDS)
+"""Columns of ENCODED, in order."""
+
+COLUMN_TRACKING: Final = "column_tracking"
+BY_COLUMNS: Final = "by_columns"
+WHOLE_ROWS: Final = "whole_rows"
+RESOLVER: Final = "resolver"
+FLOOR: Final = "floor"
+NAMES: Final = "names"
+RESOLVED_AT_PUBLISHER: Final = "resolved_at_publisher"
+RESOLVED_AT_SUBSCRIBER: Final = "resolved_at_subscriber"
+
+ARTICLES_TYPE: Final = (
+    f"{TABLENICK} int, {COLUMN_TRACKING} boolean, {BY_COLUMNS} boolean, {WHOLE_ROWS} boolean, {RESOLVER} string, "
+    f"{FLOOR} bigint, {NAMES} array<string>, {RESOLVED_AT_PUBLISHER} bigint, {RESOLVED_AT_SUBSCRIBER} bigint"
+)
+"""The small table of a session's articles (ARTICLES): a row of each, whose properties are columns.
+
+`by_columns`: a conflict is lost by columns, not by the row. `whole_rows`: two rows that differ are never merged. `floor`:
+versions up to it count as known to everybody. `names`: by field of `fields` the name of a value column, NULL for a key's.
+`resolved_at_…`: the generations that merged and resolved rows join at each side.
+"""
 
 PUBLISHER: Final = "publisher"
 SUBSCRIBER: Final = "subscriber"
-"""The two struct columns of PAIRS: what each side has to tell (NULL: nothing)."""
+"""The two struct columns of PAIRS: each side's change (NULL: none)."""
+
+ARTICLE: Final = "article"
+"""Struct column of PAIRS: the article's row of ARTICLES."""
 
 VERDICT: Final = "verdict"
+
+SENT: Final = "sent"
+"""Struct column of PAIRS: the final state of a row that goes over as it is, NULL for others."""
+
+UPLOADED_PRIORITY: Final = "uploaded_priority"
+"""Column of PAIRS: the priority of the subscriber's change once the publisher holds it."""
 
 
 class Verdict(StrEnum):
@@ -87,23 +129,38 @@ PUBLISHER_WINS: Final = "publisher_wins"
 LOSER: Final = "loser"
 WINNER: Final = "winner"
 
+STATE_COLUMNS: Final = tuple(name for name in METADATA_COLUMNS if name != GENERATION)
+"""Columns of a final state besides the row."""
+
+ACTION_COLUMNS: Final = (PUBLISHER_ACTION, PUBLISHER_GENERATION, SUBSCRIBER_ACTION, SUBSCRIBER_GENERATION)
+
+CONFLICT_OUTCOME_COLUMNS: Final = (CONFLICT_TYPE, CONFLICT_COLUMNS, PUBLISHER_WINS)
+
+OF_SUBSCRIBER: Final = "of_subscriber"
+"""Column of DECIDED: by field of `fields`, whether its value is the subscriber's. NULL where only one side has the row."""
+
+CONTENDER_COLUMNS: Final = (DELETED, LINEAGE, PRIORITY)
+"""What `loser` and `winner` have besides the row."""
+
+DECIDED_COLUMNS: Final = (
+    *KEYS,
+    VERDICT,
+    *STATE_COLUMNS,
+    *ACTION_COLUMNS,
+    *CONFLICT_OUTCOME_COLUMNS,
+    LOSER,
+    WINNER,
+    OF_SUBSCRIBER,
+)
+"""Columns of DECIDED: RESOLVED without values, of all articles."""
+
 RESOLVED_COLUMNS: Final = (
     ROWGUID,
     VERDICT,
-    DELETED,
-    TOMBSTONE_TYPE,
-    PARTCHANGEGEN,
-    LINEAGE,
-    COLV1,
-    PRIORITY,
+    *STATE_COLUMNS,
     ROW,
-    PUBLISHER_ACTION,
-    PUBLISHER_GENERATION,
-    SUBSCRIBER_ACTION,
-    SUBSCRIBER_GENERATION,
-    CONFLICT_TYPE,
-    CONFLICT_COLUMNS,
-    PUBLISHER_WINS,
+    *ACTION_COLUMNS,
+    *CONFLICT_OUTCOME_COLUMNS,
     LOSER,
     WINNER,
 )

@@ -23,6 +23,7 @@ from pyspark.sql import SparkSession
 
 import mergerepl
 from mergerepl import config
+from mergerepl.agent.compaction import LARGE_BYTES_OF_HISTORY
 from mergerepl.delta.create import NewTable, create_table
 from mergerepl.delta.log import commit_text, head_version
 from mergerepl.delta.marks import CommitMark
@@ -38,10 +39,12 @@ from mergerepl.model.results import ApplyResult
 from mergerepl.publish import rows
 from mergerepl.publish.apply import apply_publication
 from mergerepl.publish.system_tables import create_conflict_table, create_replica
+from mergerepl.store.control import join_small_files
 from mergerepl.store.lease import LOCK_FILE
 from mergerepl.store.replica import Replica
-from mergerepl.systables import catalog, registry, replinfo
+from mergerepl.systables import catalog, genhistory, registry, replinfo
 from mergerepl.systables.catalog import ArticleRow, PublicationRow, SubscriptionRow, SubscriptionState
+from mergerepl.systables.genhistory import Generation, GenStatus
 from mergerepl.systables.replinfo import ReplicaInfo
 from mergerepl.systables.table import FOLDER, RowT, TypedTable
 
@@ -490,3 +493,36 @@ def make_replica(root: Path, nickname: int, other: SubscriptionRow) -> Replica:
     itself = subscription_row(root, f"replica-{nickname}", nickname, subid=PUBID)
     replica.control.replace(catalog.SUBSCRIPTIONS, [itself, other])
     return replica
+
+
+def add_history(publisher: Replica, subscriber: Replica, count: int, *, pubid: str) -> None:
+    """Let both have sent and received so many generations more, as after as many sessions with their joined files."""
+    guids = [genhistory.new_guid() for _ in range(count)]
+    numbers = {}
+    for replica in (publisher, subscriber):
+        info = replica.info()
+        first = info.last_generation + 1
+        numbers[replica.root] = first + count - 1
+        rows = [
+            Generation(
+                guidsrc=guid,
+                pubid=pubid,
+                generation=first + i,
+                art_nick=1,
+                nicknames=(info.nickname,),
+                genstatus=GenStatus.CLOSED,
+                changecount=1,
+                seq=info.last_seq,
+            )
+            for i, guid in enumerate(guids)
+        ]
+        chunk = max(count // 20, 1)
+        for start in range(0, count, chunk):
+            replica.control.append(genhistory.TABLE, rows[start : start + chunk])
+        join_small_files(replica.control.path(genhistory.NAME), large_bytes=LARGE_BYTES_OF_HISTORY)
+        replica.control.replace(replinfo.TABLE, [replace(info, last_generation=numbers[replica.root])])
+    for here, there in ((publisher, subscriber), (subscriber, publisher)):
+        marks = {"sentgen": numbers[here.root], "recgen": numbers[there.root]}
+        marks |= {"sentguid": guids[-1], "recguid": guids[-1]}
+        rows = [row if row.is_own else replace(row, **marks) for row in here.subscriptions()]
+        here.control.replace(catalog.SUBSCRIPTIONS, rows)

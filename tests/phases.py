@@ -5,28 +5,41 @@ A case speaks of one row of an article with a key and the value columns a and b,
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from conflict.detect import compared, detect
-from conflict.resolve import SessionTerms, final_states, one_sided, with_actions
-from conflict.resolvers.registry import resolver
+from conflict.detect import detect
+from conflict.merge_columns import PUBLISHER_ROW, SUBSCRIBER_ROW, resolved_rows
+from conflict.resolve import resolve
+from conflict.resolvers.registry import resolver_of
 from enumeration.enum_changes import enum_changes
-from enumeration.get_metadata import get_metadata
-from mergerepl.changes import CHANGE_COLUMNS, ROWGUID, VERDICT, Verdict
+from enumeration.get_metadata import get_metadata, one_sided
+from mergerepl.agent.decision import Changed, article_table, encoded
+from mergerepl.changes import (
+    CHANGE_COLUMNS,
+    FIELDS,
+    PUBLISHER_WINS,
+    ROW,
+    ROWGUID,
+    TABLENICK,
+    VERDICT,
+    Verdict,
+)
 from mergerepl.model.article import PublishedArticle
+from mergerepl.model.session_terms import SessionTerms
 from mergerepl.systables.contents import COLV1_TYPE, LINEAGE_TYPE
 from triggers.tracked_rows import KNOWN_COLUMNS, Origin, tracked_rows
 
-NICKNAMES = {"hq": 1, "north": 2, "south": 3}
+NICKNAMES = {"published": 0, "hq": 1, "north": 2, "south": 3}
 _NAMES = {nickname: name for name, nickname in NICKNAMES.items()}
 _IMAGE = "struct<c0:string,c1:string,c2:string>"
 _CHANGES = (
-    f"rowguid string, deleted boolean, tombstone_type int, generation bigint, partchangegen bigint, "
+    "rowguid string, deleted boolean, tombstone_type int, generation bigint, partchangegen bigint, "
+    "born_generation bigint, "
     f"lineage {LINEAGE_TYPE}, colv1 {COLV1_TYPE}, priority double, row {_IMAGE}"
 )
 
@@ -68,11 +81,16 @@ class Change(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """A row as the two sides have changed it; None is a side with no change to send."""
+    """A row as the two sides have changed it; None is a side with no change to send.
+
+    `known_hq` and `known_north` are what a side knows of a row that the other one sends.
+    """
 
     hq: Change | None
     north: Change | None
     setting: Setting = ROW_TRACKED
+    known_hq: Change | None = None
+    known_north: Change | None = None
 
 
 class Sent(NamedTuple):
@@ -129,42 +147,57 @@ ORIGIN = Origin(nickname=NICKNAMES["north"], priority=75.0, generation=4)
 
 def verdicts(spark: SparkSession, cases: Mapping[str, Pair]) -> dict[str, str]:
     """Return what get_metadata says of each row."""
-    found = _by_setting(cases, lambda setting, some: _pairs(spark, setting, some).select(ROWGUID, VERDICT))
+    found = _by_terms(cases, lambda session: session.pairs(spark, FIELDS).select(ROWGUID, VERDICT))
     return {row[ROWGUID]: row[VERDICT] for row in found.collect()}
 
 
 def sent(spark: SparkSession, cases: Mapping[str, Pair], renumbered: Mapping[int, int]) -> dict[str, Sent]:
-    """Return what becomes of each row that only one side has news of; those that are not sent are missing."""
-    found = _by_setting(
-        cases,
-        lambda setting, some: one_sided(_pairs(spark, setting, some), _terms(setting, renumbered)),
+    """Return what becomes of each row that only one side has news of; those that are not sent are missing.
+
+    The decision of all articles says the same as an article's typed rows that go over as they are.
+    """
+    outcome = (
+        ROWGUID,
+        "publisher_action",
+        "publisher_generation",
+        "subscriber_action",
+        "subscriber_generation",
     )
-    return {
-        row[ROWGUID]: Sent(
-            "hq" if row["publisher_action"] else "north",
-            row["publisher_action"] or row["subscriber_action"],
-            row["publisher_generation"] if row["publisher_action"] else row["subscriber_generation"],
-            row["priority"],
+    found = [
+        _by_terms(
+            cases, lambda session, step=step: step(session).select(*outcome, "priority"), renumbered
+        ).collect()
+        for step in (
+            lambda session: one_sided(session.pairs(spark, ROW)),
+            lambda session: session.decided(spark).where(F.col(VERDICT).isin("upload", "download")),
         )
-        for row in found.collect()
-    }
+    ]
+    as_they_are, as_decided = (
+        {
+            row[ROWGUID]: Sent(
+                "hq" if row["publisher_action"] else "north",
+                row["publisher_action"] or row["subscriber_action"],
+                row["publisher_generation"] if row["publisher_action"] else row["subscriber_generation"],
+                row["priority"],
+            )
+            for row in rows
+        }
+        for rows in found
+    )
+    assert as_they_are == as_decided
+    return as_decided
 
 
 def detected(spark: SparkSession, cases: Mapping[str, Pair]) -> dict[str, tuple[str, list[str]]]:
     """Return the verdict and the columns in conflict of each row that both sides have changed."""
-    found = _by_setting(cases, lambda setting, some: _detected(spark, setting, some))
+    found = _by_terms(
+        cases, lambda session: session.detected(spark).select(ROWGUID, VERDICT, "conflict_columns")
+    )
     return {row[ROWGUID]: (row[VERDICT], row["conflict_columns"]) for row in found.collect()}
 
 
 def resolved(spark: SparkSession, cases: Mapping[str, Pair]) -> dict[str, Resolved]:
     """Return the outcome of each row that both sides have changed."""
-
-    def step(setting: Setting, some: Mapping[str, Pair]) -> DataFrame:
-        rows, terms = _detected(spark, setting, some), _terms(setting, {})
-        return with_actions(
-            final_states(rows, _article(setting), terms, whole_rows=setting.whole_rows), terms
-        )
-
     return {
         row[ROWGUID]: Resolved(
             None if row["deleted"] else _values(row["row"]),
@@ -176,17 +209,20 @@ def resolved(spark: SparkSession, cases: Mapping[str, Pair]) -> dict[str, Resolv
             row["conflict_type"],
             row["loser"] and ("deleted" if row["loser"]["deleted"] else _values(row["loser"]["row"])),
         )
-        for row in _by_setting(cases, step).collect()
+        for row in _by_terms(cases, lambda session: session.resolved(spark)).collect()
     }
 
 
 def winners(spark: SparkSession, name: str, cases: Mapping[str, tuple[float, float]]) -> dict[str, str]:
     """Return who wins with a resolver, by the priorities of the publisher's and of the subscriber's change."""
-    types = "rowguid string, publisher struct<priority:double>, subscriber struct<priority:double>"
-    rows = [(rule, (one,), (other,)) for rule, (one, other) in cases.items()]
-    publisher_wins = resolver(name, article="orders")()
-    found = spark.createDataFrame(rows, types).select(ROWGUID, publisher_wins.alias("wins"))
-    return {row[ROWGUID]: "hq" if row["wins"] else "north" for row in found.collect()}
+    types = (
+        "rowguid string, verdict string, article struct<resolver:string>, "
+        "publisher struct<priority:double>, subscriber struct<priority:double>"
+    )
+    conflict = Verdict.CONFLICT.value
+    rows = [(rule, conflict, (name,), (one,), (other,)) for rule, (one, other) in cases.items()]
+    found = resolver_of({"orders": name})(spark.createDataFrame(rows, types)).select(ROWGUID, PUBLISHER_WINS)
+    return {row[ROWGUID]: "hq" if row[PUBLISHER_WINS] else "north" for row in found.collect()}
 
 
 def enumerated(spark: SparkSession, cases: Mapping[str, Current]) -> set[str]:
@@ -230,17 +266,95 @@ def captured(spark: SparkSession, cases: Mapping[str, Net]) -> dict[str, Capture
             None if row["deleted"] else _values(row["row"]),
             _lineage_words(row["lineage"]),
             _colv_words(row["colv1"]),
-            None if row["partchangegen"] is None else -row["partchangegen"],
+            row["born_generation"],
         )
         for row in found
     }
 
 
-_Case = TypeVar("_Case", Pair, Net)
+@dataclass(frozen=True)
+class _Session:
+    """The cases of one call: those of a setting are the rows of an article."""
+
+    cases: Mapping[str, Pair]
+    terms: SessionTerms
+
+    @property
+    def settings(self) -> dict[Setting, int]:
+        return {
+            setting: number
+            for number, setting in enumerate({pair.setting: 0 for pair in self.cases.values()}, 1)
+        }
+
+    def _side(self, spark: SparkSession, side: str, content: str) -> DataFrame | None:
+        frames = []
+        for setting, number in self.settings.items():
+            cases = {
+                rule: getattr(pair, side) for rule, pair in self.cases.items() if pair.setting == setting
+            }
+            rows = _changes(spark, setting, {rule: change for rule, change in cases.items() if change})
+            if rows is not None and content == FIELDS:
+                rows = encoded(rows, _article(setting, number))
+            elif rows is not None:
+                rows = rows.select(F.lit(number).alias(TABLENICK), "*")
+            frames += [rows] if rows is not None else []
+        return reduce(DataFrame.unionByName, frames) if frames else None
+
+    def pairs(self, spark: SparkSession, content: str) -> DataFrame:
+        articles = [
+            Changed(_article(setting, number), None, None, 8, 9, setting.whole_rows)
+            for setting, number in self.settings.items()
+        ]
+        return get_metadata(
+            self._side(spark, "hq", content),
+            self._side(spark, "north", content),
+            article_table(spark, articles),
+            self.terms,
+            known_at_publisher=self._side(spark, "known_hq", content),
+            known_at_subscriber=self._side(spark, "known_north", content),
+        )
+
+    def detected(self, spark: SparkSession) -> DataFrame:
+        return detect(self.pairs(spark, FIELDS))
+
+    def decided(self, spark: SparkSession) -> DataFrame:
+        return resolve(self.detected(spark), resolver_of({"orders": "priority"}), self.terms)
+
+    def resolved(self, spark: SparkSession) -> DataFrame:
+        rows = self.decided(spark)
+        for side, name in (("hq", PUBLISHER_ROW), ("north", SUBSCRIBER_ROW)):
+            typed = self._side(spark, side, ROW)
+            assert typed is not None
+            rows = rows.join(
+                typed.select(TABLENICK, ROWGUID, F.col(ROW).alias(name)), on=[TABLENICK, ROWGUID]
+            )
+        return reduce(
+            DataFrame.unionByName,
+            (
+                resolved_rows(rows.where(F.col(TABLENICK) == number), _article(setting, number))
+                for setting, number in self.settings.items()
+            ),
+        )
+
+
+def _by_terms(
+    cases: Mapping[str, Pair],
+    step: Callable[[_Session], DataFrame],
+    renumbered: Mapping[int, int] | None = None,
+) -> DataFrame:
+    """Return the rows of all cases: those whose sessions have agreed on the same go through one call."""
+    sessions: dict[Setting, dict[str, Pair]] = {}
+    for rule, pair in cases.items():
+        of_session = replace(pair.setting, tracking="row", resolution="row", floor=0, whole_rows=False)
+        sessions.setdefault(of_session, {})[rule] = pair
+    return reduce(
+        DataFrame.unionByName,
+        (step(_Session(some, _terms(setting, renumbered or {}))) for setting, some in sessions.items()),
+    )
 
 
 def _by_setting(
-    cases: Mapping[str, _Case], step: Callable[[Setting, Mapping[str, _Case]], DataFrame]
+    cases: Mapping[str, Net], step: Callable[[Setting, Mapping[str, Net]], DataFrame]
 ) -> DataFrame:
     """Return the rows of all cases, each of them from a call with its setting."""
     settings = dict.fromkeys(case.setting for case in cases.values())
@@ -253,44 +367,27 @@ def _by_setting(
     )
 
 
-def _pairs(spark: SparkSession, setting: Setting, cases: Mapping[str, Pair]) -> DataFrame:
-    at = {side: {rule: getattr(case, side) for rule, case in cases.items()} for side in ("hq", "north")}
-    hq, north = (
-        _changes(spark, setting, {rule: change for rule, change in changes.items() if change})
-        for changes in at.values()
-    )
-    return get_metadata(hq, north, floor=setting.floor)
-
-
-def _detected(spark: SparkSession, setting: Setting, cases: Mapping[str, Pair]) -> DataFrame:
-    candidates = _pairs(spark, setting, cases).where(F.col(VERDICT) == Verdict.CANDIDATE.value)
-    article = _article(setting)
-    return detect(compared(candidates, article), article, whole_rows=setting.whole_rows)
-
-
 def _terms(setting: Setting, renumbered: Mapping[int, int]) -> SessionTerms:
     return SessionTerms(
         upload=setting.upload,
         download=setting.download,
         resolver_nickname=NICKNAMES["hq"],
         client_subscription=setting.client,
-        publisher_generations=dict(renumbered),
-        subscriber_generations=dict(renumbered),
-        resolved_at_publisher=8,
-        resolved_at_subscriber=9,
+        publisher_generations=renumbered,
+        subscriber_generations=renumbered,
         upload_start=setting.start,
         download_start=setting.start,
         unpublished=setting.unpublished,
     )
 
 
-def _article(setting: Setting) -> PublishedArticle:
+def _article(setting: Setting, nickname: int = 1) -> PublishedArticle:
     return PublishedArticle(
         publication="sales",
         pubid="p",
         name="orders",
         artid="a",
-        nickname=1,
+        nickname=nickname,
         table="orders",
         identity=("id",),
         columns=("id", "a", "b"),
@@ -313,7 +410,8 @@ def _changes(spark: SparkSession, setting: Setting, changes: Mapping[str, Change
             change.row is None,
             1 if change.row is None else None,
             change.generation,
-            None if change.born is None else -change.born,
+            None,
+            change.born,
             _lineage(change.lineage),
             _colv(change.colv) if is_by_column and change.row is not None else None,
             change.priority,

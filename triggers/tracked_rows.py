@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from mergerepl.changes import (
+    BORN_GENERATION,
     CHANGE_COLUMNS,
     COLV1,
     DELETED,
@@ -33,8 +34,12 @@ from mergerepl.systables import contents, tombstone
 from mergerepl.systables.contents import LINEAGE_TYPE, SEQ, row_column
 from mergerepl.systables.tombstone import TombstoneType
 
-KNOWN_COLUMNS = (ROWGUID, LINEAGE, COLV1, PARTCHANGEGEN)
+KNOWN_COLUMNS = (ROWGUID, LINEAGE, COLV1, BORN_GENERATION)
 """What continuing a row's metadata needs to know of it."""
+
+
+_KEPT = (ROWGUID, GENERATION, PARTCHANGEGEN, BORN_GENERATION, LINEAGE, COLV1, PRIORITY)
+"""Columns of CAPTURED that MSmerge_contents has under the same name."""
 
 
 @dataclass(frozen=True)
@@ -54,16 +59,16 @@ class Written:
     """
 
     row: Column
-    partchangegen: Column
+    born_generation: Column
     changed: Column | None
 
 
 def insert_trigger(article: PublishedArticle, generation: Column) -> Written:
     """MSmerge_ins: the row came. Every value column is its writer's.
 
-    A negated generation says: inserted then, and nobody else can know the row before (trigger rule, 1.1).
+    Its generation is noted where nobody else can know the row before.
     """
-    born = F.when(F.col("known_lineage").isNull(), -generation)
+    born = F.when(F.col("known_lineage").isNull(), generation)
     every_column = F.array(*(F.lit(name) for name in article.value_columns)).cast("array<string>")
     return Written(F.col(AFTER), born, every_column)
 
@@ -71,7 +76,7 @@ def insert_trigger(article: PublishedArticle, generation: Column) -> Written:
 def update_trigger(article: PublishedArticle, image: StructType) -> Written:
     """MSmerge_upd: the row changed. The columns that differ are its writer's."""
     changed = differing_columns(BEFORE, AFTER, image, _value_names(article))
-    return Written(F.col(AFTER), F.col("known_partchangegen"), changed)
+    return Written(F.col(AFTER), F.col("known_born_generation"), changed)
 
 
 def delete_trigger() -> Written:
@@ -84,14 +89,15 @@ def tracked_rows(
 ) -> DataFrame:
     """Return one CAPTURED row per net change: what the trigger of its kind writes.
 
-    Lineage and colv1 continue what is known of the row, also of a deleted one (a re-insert); a row nothing is
-    known of starts from the snapshot's {}.
+    Lineage and colv1 continue what is known of the row, also of a deleted one (a re-insert). A row that existed and
+    of which nothing is known is the publication's: {0: 1}. An insert of an unknown key starts from {}.
 
     Reads: net changes with their rowguid; `known` = KNOWN_COLUMNS of at least these rows as they are now, None if
     there is none at all.
     """
     with_known = _with_known(net.select(ROWGUID, EXISTED, BEFORE, EXISTS, AFTER), known)
-    base = F.coalesce(F.col("known_lineage"), lineage.empty_lineage())
+    unknown = F.when(F.col(EXISTED), lineage.published_lineage()).otherwise(lineage.empty_lineage())
+    base = F.coalesce(F.col("known_lineage"), unknown)
     version = lineage.next_version(base, floor=article.maxversion_at_cleanup)
     generation, nickname = passed(origin.generation, "bigint"), passed(origin.nickname, "int")
     inserted = insert_trigger(article, generation)
@@ -103,10 +109,11 @@ def tracked_rows(
         is_deleted.alias(DELETED),
         F.when(is_deleted, F.lit(int(TombstoneType.USER_DELETE))).alias(TOMBSTONE_TYPE),
         generation.alias(GENERATION),
-        F.when(is_deleted, deleted.partchangegen)
-        .when(is_update, updated.partchangegen)
-        .otherwise(inserted.partchangegen)
-        .alias(PARTCHANGEGEN),
+        F.lit(None).cast("bigint").alias(PARTCHANGEGEN),
+        F.when(is_deleted, deleted.born_generation)
+        .when(is_update, updated.born_generation)
+        .otherwise(inserted.born_generation)
+        .alias(BORN_GENERATION),
         lineage.with_version(base, nickname, version).alias(LINEAGE),
         _colv(article, inserted, updated, nickname, version).alias(COLV1),
         passed(origin.priority, "double").alias(PRIORITY),
@@ -131,13 +138,13 @@ def _with_known(named: DataFrame, known: DataFrame | None) -> DataFrame:
             "*",
             F.lit(None).cast("map<int,bigint>").alias("known_lineage"),
             lineage.no_colv().alias("known_colv1"),
-            F.lit(None).cast("bigint").alias("known_partchangegen"),
+            F.lit(None).cast("bigint").alias("known_born_generation"),
         )
     earlier = known.select(
         ROWGUID,
         F.col(LINEAGE).alias("known_lineage"),
         F.col(COLV1).alias("known_colv1"),
-        F.col(PARTCHANGEGEN).alias("known_partchangegen"),
+        F.col(BORN_GENERATION).alias("known_born_generation"),
     )
     return named.join(earlier, on=ROWGUID, how="left")
 
@@ -159,7 +166,7 @@ def _of_contents(article: PublishedArticle) -> dict[str, Column]:
     nothing = F.lit(None)
     values = {
         contents.TABLENICK: F.lit(article.nickname),
-        **{name: F.col(name) for name in (ROWGUID, GENERATION, PARTCHANGEGEN, LINEAGE, COLV1, PRIORITY)},
+        **{name: F.col(name) for name in _KEPT},
         contents.LOGICAL_RECORD_PARENT_ROWGUID: nothing.cast("string"),
         contents.LOGICAL_RECORD_LINEAGE: nothing.cast(LINEAGE_TYPE),
         contents.LOGICAL_RELATION_CHANGE_GEN: nothing.cast("bigint"),

@@ -28,7 +28,7 @@ from mergerepl.model.article import PublishedArticle
 from mergerepl.rows.sql import quote
 from mergerepl.store.replica import Replica
 from mergerepl.store.runs import delete_runs_after, latest_of
-from mergerepl.systables.genhistory import Generation, GenStatus
+from mergerepl.systables.genhistory import Generation, GenStatus, new_guid
 from mergerepl.systables.replinfo import ReplicaInfo
 from triggers.capture import TableReader, capture
 from triggers.tracked_rows import KNOWN_COLUMNS, Origin
@@ -186,7 +186,7 @@ def new_generation(
 ) -> Generation:
     """Return a new row of MSmerge_genhistory."""
     return Generation(
-        guidsrc=guid or str(uuid4()),
+        guidsrc=guid or new_guid(),
         pubid=article.pubid,
         generation=number,
         art_nick=article.nickname,
@@ -211,12 +211,13 @@ def commit_changes(
     history = list(genhistory)
     seq = info.last_seq
     if changed:
-        history = upserted(genhistory, [item.generation for item in changed if item.generation])
+        entered = [item.generation for item in changed if item.generation]
+        history = upserted(genhistory, entered)
         seq = next_seq(replica.root, info.last_seq)
         marker = str(uuid4())
         mark = CommitMark(marker, f"capture:{seq}", info.replid)
         failpoint("capture.before_genhistory")
-        replica.save_genhistory(history)
+        replica.append_generations(entered, seq=seq)
         failpoint("capture.before_contents")
         append_run(
             [(item.article, item.rows) for item in changed if item.rows is not None],
@@ -239,6 +240,7 @@ def commit_changes(
 def remove_leftovers(spark_of: Callable[[], SparkSession], replica: Replica, info: ReplicaInfo) -> bool:
     """Remove runs that a crashed capture appended without reaching its commit point. Returns whether there were any."""
     found = False
+    replica.drop_uncounted_generations()
     for path in (replica.contents, replica.tombstone):
         if transaction_version(path, RUN_APP_ID) > info.last_seq:
             found = delete_runs_after(spark_of(), path, through_seq_inclusive=info.last_seq) or found

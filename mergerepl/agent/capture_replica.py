@@ -7,7 +7,7 @@ them.
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -189,6 +189,12 @@ def _priorities(replica: Replica) -> dict[str, float]:
     return received | dict.fromkeys(published, PUBLISHER_PRIORITY)
 
 
+def _last_sent(replica: Replica, pubids: Iterable[str]) -> int:
+    """Return a generation that is before all open ones of these publications: a session that sends one has closed all."""
+    last = [max((row.sentgen for row in replica.relations(pubid)), default=0) for pubid in pubids]
+    return min(last, default=0)
+
+
 def _captured(
     replica: Replica,
     info: ReplicaInfo,
@@ -201,7 +207,7 @@ def _captured(
 
     spark = spark_of()
     remove_leftovers(lambda: spark, replica, info)
-    genhistory = replica.genhistory()
+    genhistory = replica.genhistory(from_generation_exclusive=_last_sent(replica, priorities))
     captured: list[CapturedArticle] = []
     try:
         for window, generation in zip(windows, open_generations(genhistory, windows, info), strict=True):

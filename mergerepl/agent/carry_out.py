@@ -17,8 +17,6 @@ from typing import Any
 from pydantic import TypeAdapter
 from pyspark.sql import SparkSession
 
-from enumeration.generations import with_nickname
-from mergerepl.agent.capture import upserted
 from mergerepl.agent.late import late_windows, stage_late_round
 from mergerepl.agent.subscription import own_priority
 from mergerepl.apply.conflict_log import log_conflicts
@@ -330,7 +328,7 @@ def _save_bookkeeping(
     """Record the generations, then the captured versions and the run: the side's commit point. Nothing goes back."""
     failpoint("bookkeeping.before_genhistory")
     if generations:
-        replica.save_genhistory(upserted(replica.genhistory(), generations))
+        replica.append_generations(generations, seq=seq)
     failpoint("bookkeeping.before_replinfo")
     info = replica.info()
     replica.save_info(
@@ -357,14 +355,10 @@ def _move_watermarks(changeset: Changeset, replicas: dict[str, Replica]) -> None
     manifest = changeset.manifest
     assert manifest.publisher is not None
     assert manifest.subscriber is not None
-    nicknames = {PUBLISHER: manifest.publisher.nickname, SUBSCRIBER: manifest.subscriber.nickname}
-    sent_guids = {PUBLISHER: manifest.downloaded_guids, SUBSCRIBER: manifest.uploaded_guids}
     received = {PUBLISHER: manifest.upload_watermark, SUBSCRIBER: manifest.download_watermark}
     sent = {PUBLISHER: manifest.download_watermark, SUBSCRIBER: manifest.upload_watermark}
     for name in (SUBSCRIBER, PUBLISHER):
         replica, other = replicas[name], OTHER_SIDE[name]
-        if sent_guids[name]:
-            replica.save_genhistory(with_nickname(replica.genhistory(), sent_guids[name], nicknames[other]))
         other_work = changeset.work_of(other)
         failpoint(f"watermarks.before_{name}")
         changed: dict[str, Any] = {

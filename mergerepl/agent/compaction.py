@@ -22,6 +22,9 @@ FILES_AT_MOST = 32
 LARGE_BYTES = 16 * 1024 * 1024
 """A file of this size is never written again."""
 
+LARGE_BYTES_OF_HISTORY = 256 * 1024
+"""The same for tables that are read without an engine, some thousand rows: every reading takes a file's footer."""
+
 
 def compact_when_due(
     spark: SparkSession, replicas: tuple[Replica, ...], *, number: int, previous_number: int
@@ -39,7 +42,7 @@ def compact_when_due(
                 files = appended.file_count(table)
                 if files > FILES_AT_MOST:
                     if plane is Plane.HISTORY:
-                        control.join_small_files(table, large_bytes=LARGE_BYTES)
+                        control.join_small_files(table, large_bytes=LARGE_BYTES_OF_HISTORY)
                     else:
                         appended.join_small_files(spark, table, large_bytes=LARGE_BYTES)
                     log.info("%s: joined %s files", table, files)

@@ -6,7 +6,6 @@ users had written it (docs/protocol.md, Capture). So no write is lost, and a lat
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 from py4j.protocol import Py4JError
@@ -23,7 +22,6 @@ from mergerepl.errors import ApplyError, MergeReplError
 from mergerepl.failpoints import failpoint
 from mergerepl.store.changeset import Changeset, force_to_disk, read_changeset
 from mergerepl.store.replica import Replica
-from mergerepl.systables.genhistory import GenStatus
 
 log = logging.getLogger(__name__)
 
@@ -122,14 +120,7 @@ def _own_resolutions(changeset: Changeset, publisher: Replica, subscriber: Repli
 
     They were to be the publisher's, which does not know of them: it would refuse a subscriber that has them from elsewhere.
     """
-    at_publisher = {row.guidsrc for row in publisher.genhistory()}
     planned = {row.guidsrc for row in changeset.work_of(SUBSCRIBER).generations}
-    before = subscriber.genhistory()
-    after = [
-        replace(row, genstatus=GenStatus.CLOSED)
-        if row.guidsrc in planned - at_publisher and row.genstatus == GenStatus.CLOSED_ELSEWHERE
-        else row
-        for row in before
-    ]
-    if after != before:
-        subscriber.save_genhistory(after)
+    own = subscriber.held(planned) - publisher.held(planned)
+    if own:
+        subscriber.close_generations(own)

@@ -17,11 +17,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from conflict.resolve import SessionTerms
 from mergerepl import changes
 from mergerepl.agent.capture import CapturedArticle, new_generation, read_changes
 from mergerepl.agent.constraints import broken_rules
-from mergerepl.agent.stage import resolved_rows, stage_article
+from mergerepl.agent.decision import Changed, decided, resolved
+from mergerepl.agent.stage import stage_article
 from mergerepl.agent.windows import article_window
 from mergerepl.apply.side import Side, recorded_rows
 from mergerepl.changes import PUBLISHER, SUBSCRIBER, Action
@@ -32,6 +32,7 @@ from mergerepl.engine.in_memory import Kept
 from mergerepl.failpoints import failpoint
 from mergerepl.lineage.value import agent_nickname, late_nickname
 from mergerepl.model.article import PublishedArticle
+from mergerepl.model.session_terms import SessionTerms
 from mergerepl.rows.images import image_type, same_image
 from mergerepl.store.changeset import (
     ArticleWork,
@@ -215,18 +216,22 @@ def _late_rows(
         client_subscription=client_subscription and side.name == PUBLISHER,
         publisher_generations={generation: generation},
         subscriber_generations={generation: generation},
-        resolved_at_publisher=generation,
-        resolved_at_subscriber=generation,
         # At a subscriber, what is merged here keeps the priority of the late write until it is uploaded.
         unpublished=None if side.name == PUBLISHER else PUBLISHER if wins_ties else SUBSCRIBER,
     )
     in_table = _in_table(spark, changeset, side, captured.rows, article)
 
-    resolved = kept.keep(resolved_rows(at_publisher, at_subscriber, article, terms, kept))
-    if article.generated and not _is_computable(resolved, article):
-        whole = resolved_rows(at_publisher, at_subscriber, article, terms, kept, whole_rows=True)
-        resolved = kept.keep(whole)
-    acted = _acted_on(resolved, in_table, side, generation)
+    def resolve(at_publisher: DataFrame, at_subscriber: DataFrame, *, whole_rows: bool = False) -> DataFrame:
+        changed = Changed(article, at_publisher, at_subscriber, generation, generation, whole_rows)
+        # A row that we applied and nobody wrote late is not compared.
+        rows = 2 * captured.changes
+        decision = decided(spark, [changed], terms, kept, rows=rows)
+        return resolved(changed, decision, terms, rows=rows)
+
+    outcome = kept.keep(resolve(at_publisher, at_subscriber))
+    if article.generated and not _is_computable(outcome, article):
+        outcome = kept.keep(resolve(at_publisher, at_subscriber, whole_rows=True))
+    acted = _acted_on(outcome, in_table, side, generation)
     broken = _not_taken(spark, acted, side, article, kept)
     if broken is None:
         return acted
@@ -234,18 +239,18 @@ def _late_rows(
     publishers, subscribers = (
         told.join(broken, on=changes.ROWGUID, how="left_semi") for told in (at_publisher, at_subscriber)
     )
-    as_wholes = resolved_rows(publishers, subscribers, article, terms, kept, whole_rows=True)
+    as_wholes = resolve(publishers, subscribers, whole_rows=True)
     others = acted.join(broken, on=changes.ROWGUID, how="left_anti")
     return others.unionByName(_acted_on(as_wholes, in_table, side, generation))
 
 
-def _is_computable(resolved: DataFrame, article: PublishedArticle) -> bool:
+def _is_computable(outcome: DataFrame, article: PublishedArticle) -> bool:
     """Return whether Delta can compute the generated columns of merged rows: an overflow, say, is of both halves.
 
     These halves are in the table already, and the session must come to its end.
     """
     try:
-        resolved.count()
+        outcome.count()
     except (PySparkException, Py4JJavaError) as error:
         log.warning("%s: late changes are not merged by columns: %s", article.name, cause_of(error))
         return False

@@ -152,7 +152,6 @@ def _has_nothing(publisher: Replica, subscriber: Replica, pubid: str, direction:
     from mergerepl.store.positions import position_of
 
     infos = {replica.root: replica.info() for replica in (publisher, subscriber)}
-    histories = {replica.root: replica.genhistory() for replica in (publisher, subscriber)}
     for replica in (publisher, subscriber):
         positions = {
             article: position_of(article, infos[replica.root]) for article in replica.articles_of(pubid)
@@ -165,10 +164,11 @@ def _has_nothing(publisher: Replica, subscriber: Replica, pubid: str, direction:
     ways = {"upload": (subscriber, publisher), "download": (publisher, subscriber)}
     for way in ways if direction == _BOTH else (direction,):
         source, destination = ways[way]
+        start = _start(source, infos[destination.root].replid, pubid)
         sent = generations_to_send(
-            make_generation(histories[source.root]),
-            {row.guidsrc for row in histories[destination.root]},
-            from_generation_exclusive=_start(source, infos[destination.root].replid, pubid),
+            make_generation(source.genhistory(from_generation_exclusive=start)),
+            destination.held,
+            from_generation_exclusive=start,
             tablenicks=[article.nickname for article in source.articles_of(pubid)],
         )
         if any(row.changecount for row in sent):

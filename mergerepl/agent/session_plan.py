@@ -31,7 +31,7 @@ from mergerepl.store.changeset import (
 )
 from mergerepl.systables import conflicts_info
 from mergerepl.systables.catalog import PublicationRow
-from mergerepl.systables.genhistory import Generation, GenStatus
+from mergerepl.systables.genhistory import Generation, GenStatus, new_guid
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def plan_generations(sides: dict[str, SideState], *, upload: bool, download: boo
     def to_send(source: SideState, destination: SideState) -> list[Generation]:
         return generations_to_send(
             make_generation(source.genhistory),
-            {row.guidsrc for row in destination.genhistory},
+            destination.held,
             from_generation_exclusive=starts[source.name],
             tablenicks=source.articles,
         )
@@ -139,7 +139,7 @@ def session_manifest(
     now = datetime.now(UTC)
     resolved = [nickname for nickname, article in staged.items() if article.resolved]
     both = plan.upload and plan.download
-    guids = {nickname: str(uuid4()) for nickname in resolved}
+    guids = {nickname: new_guid() for nickname in resolved}
 
     def resolution(side: SideState, numbers_: dict[int, int], *, made_here: bool) -> list[Generation]:
         holders = [publisher.info.nickname, subscriber.info.nickname] if both else [side.info.nickname]
@@ -199,7 +199,6 @@ def session_manifest(
         if plan.download
         else None,
         uploaded_guids=[row.guidsrc for row in plan.up] if plan.upload else [],
-        downloaded_guids=[row.guidsrc for row in plan.down] if plan.download else [],
         replicastate=str(uuid4()),
     )
 
@@ -226,7 +225,7 @@ def _first_left_out(source: SideState, destination: SideState, from_generation_e
     """Return the first generation of an article that is left out of the session and that the destination lacks."""
     waiting = generations_to_send(
         source.genhistory,
-        {row.guidsrc for row in destination.genhistory},
+        destination.held,
         from_generation_exclusive=from_generation_exclusive,
         tablenicks=source.left_out,
     )

@@ -44,6 +44,7 @@ class SideState:
     replica: Replica
     info: ReplicaInfo
     genhistory: list[Generation]
+    """Its generations from the watermarks on."""
     articles: dict[int, PublishedArticle]
     other: SubscriptionRow
     windows: tuple[CaptureWindow, ...] = ()
@@ -51,9 +52,24 @@ class SideState:
     left_out: frozenset[int] = frozenset()
     """Tablenicks of articles that were refused: they are not among `articles`, and their generations wait."""
 
+    def held(self, guids: Collection[str]) -> Collection[str]:
+        """Return which of these generations the side had before this session."""
+        return self.replica.held(guids)
+
     def captured_article(self, nickname: int) -> CapturedArticle | None:
         """Return what was captured of an article in this session, None if nothing."""
         return next((c for c in self.captured if c.article.nickname == nickname and c.rows is not None), None)
+
+
+def _since_watermarks(source: Replica, own: SubscriptionRow, its: SubscriptionRow) -> list[Generation]:
+    """Return a source's generations from the lower of both watermarks of the subscription on.
+
+    Args:
+        source: The replica.
+        own: What it notes of the subscription: the last generation it sent.
+        its: What the destination notes: the last generation it received.
+    """
+    return source.genhistory(from_generation_exclusive=min(own.sentgen, its.recgen) - 1)
 
 
 _Job = tuple[SideState, CaptureWindow, Generation]
@@ -86,7 +102,7 @@ def open_sides(
             name,
             replica,
             infos[name],
-            replica.genhistory(),
+            _since_watermarks(replica, row_of[name], row_of[OTHER_SIDE[name]]),
             articles[name],
             row_of[name],
         )
@@ -187,12 +203,12 @@ def committed_sides(spark: SparkSession, sides: dict[str, SideState]) -> dict[st
     def commit(side: SideState) -> SideState:
         remove_leftovers(lambda: spark, side.replica, side.info)
         items = [closed(item) for item in side.captured]
-        before = make_generation(side.genhistory)
-        info, after = commit_changes(side.replica, items, before, side.info)
-        is_saved = any(item.rows is not None for item in items)
-        if not is_saved and before != side.genhistory:
+        info, after = commit_changes(side.replica, items, make_generation(side.genhistory), side.info)
+        saved = {item.generation.guidsrc for item in items if item.generation is not None}
+        left_open = [row.guidsrc for row in side.genhistory if row.is_open and row.guidsrc not in saved]
+        if left_open:
             failpoint("generations.before_close")
-            side.replica.save_genhistory(before)
+            side.replica.close_generations(left_open)
             failpoint("generations.after_close")
         return replace(side, info=info, genhistory=after, captured=tuple(items))
 

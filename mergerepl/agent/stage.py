@@ -1,7 +1,4 @@
-"""Stage a session: enumerate both sides, classify, detect, resolve, and write the changeset of each article.
-
-The row work of one article is one Spark write: both directions come out of one join.
-"""
+"""Stage an article: what a side sends of it, and its changeset written and counted in one Spark write."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,14 +7,11 @@ from pathlib import Path
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
-from conflict.detect import compared, detect
-from conflict.resolve import SessionTerms, final_states, one_sided, with_actions
 from enumeration.enum_changes import enum_changes
-from enumeration.get_metadata import get_metadata
 from mergerepl import changes
 from mergerepl.agent.capture import CapturedArticle
 from mergerepl.delta.plain_files import write_files
-from mergerepl.engine.in_memory import Kept
+from mergerepl.engine.in_memory import Kept, in_one_task
 from mergerepl.engine.made_once import made_once
 from mergerepl.engine.passed import passed
 from mergerepl.errors import StoreError
@@ -34,7 +28,8 @@ class Enumerated:
     """One side of one article: where its enumeration starts, and what of it is already in memory or not to be
     told.
 
-    `is_complete_in_memory` holds if everything after the start was captured in this session.
+    `is_complete_in_memory` holds if everything after the start was captured in this session; `rows` is how many rows the
+    generations after the start have, those of which the destination knows among them.
     """
 
     replica: Replica
@@ -45,6 +40,7 @@ class Enumerated:
     captured: CapturedArticle | None
     is_complete_in_memory: bool
     is_needed: bool
+    rows: int
 
 
 def side_changes(spark: SparkSession, side: Enumerated, kept: Kept) -> DataFrame | None:
@@ -66,48 +62,11 @@ def side_changes(spark: SparkSession, side: Enumerated, kept: Kept) -> DataFrame
         uncommitted = captured.withColumn(SEQ, passed(side.through_seq_inclusive + 1, "bigint"))
         runs = runs.unionByName(uncommitted)
     told = enum_changes(
-        current_rows(runs),
+        current_rows(in_one_task(runs, side.rows)),
         from_generation_exclusive=side.from_generation_exclusive,
         known_generations=side.known_generations,
     )
     return kept.keep(told)
-
-
-def changeset_rows(
-    spark: SparkSession, publisher: Enumerated, subscriber: Enumerated, terms: SessionTerms, kept: Kept
-) -> DataFrame | None:
-    """Return RESOLVED of one article, None if neither side has anything to tell."""
-    at_publisher, at_subscriber = side_changes(spark, publisher, kept), side_changes(spark, subscriber, kept)
-    if at_publisher is None and at_subscriber is None:
-        return None
-    return resolved_rows(at_publisher, at_subscriber, publisher.article, terms, kept)
-
-
-def resolved_rows(
-    at_publisher: DataFrame | None,
-    at_subscriber: DataFrame | None,
-    article: PublishedArticle,
-    terms: SessionTerms,
-    kept: Kept,
-    *,
-    whole_rows: bool = False,
-) -> DataFrame:
-    """Return RESOLVED from the two sides' CHANGES of one article.
-
-    Rows told by one side only are a projection; those changed at both sides, if there are any, go through
-    detection and resolution. `whole_rows` keeps rows that differ from being merged by columns: one side wins.
-    """
-    pairs = get_metadata(at_publisher, at_subscriber, floor=article.maxversion_at_cleanup)
-    if at_publisher is None or at_subscriber is None:
-        return one_sided(pairs, terms)
-    pairs = kept.keep(pairs)
-    candidates = pairs.where(F.col(changes.VERDICT) == changes.Verdict.CANDIDATE.value)
-    told = one_sided(pairs, terms)
-    if candidates.isEmpty():
-        return told
-    detected = kept.keep(detect(kept.keep(compared(candidates, article)), article, whole_rows=whole_rows))
-    final = kept.keep(final_states(detected, article, terms, whole_rows=whole_rows))
-    return told.unionByName(with_actions(final, terms))
 
 
 @dataclass(frozen=True)

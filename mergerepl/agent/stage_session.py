@@ -3,16 +3,19 @@
 import json
 import logging
 import shutil
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
-from conflict.resolve import SessionTerms
+from conflict.resolvers.registry import resolver_of
 from mergerepl.agent.carry_out import pointer
 from mergerepl.agent.constraints import refuse_violations
-from mergerepl.agent.refused import ARTICLE_ERRORS, Refused, raised_if_transient
+from mergerepl.agent.decision import Changed, decided, resolved
+from mergerepl.agent.refused import ARTICLE_ERRORS, Refused, refuse
 from mergerepl.agent.session_plan import (
     Numbered,
     SessionPlan,
@@ -21,14 +24,14 @@ from mergerepl.agent.session_plan import (
     session_manifest,
 )
 from mergerepl.agent.sides import AT_ONCE, SideState, as_if_committed, committed_sides, without
-from mergerepl.agent.stage import Enumerated, StagedArticle, changeset_rows, stage_article
+from mergerepl.agent.stage import Enumerated, StagedArticle, side_changes, stage_article
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.engine.errors import told_plainly
 from mergerepl.engine.in_memory import Kept
-from mergerepl.errors import MergeReplError
 from mergerepl.failpoints import failpoint
 from mergerepl.lineage.value import agent_nickname
 from mergerepl.model.progress import Progress
+from mergerepl.model.session_terms import SessionTerms
 from mergerepl.store.changeset import (
     Changeset,
     write_durably,
@@ -63,13 +66,16 @@ def enumerated(side: SideState, nickname: int, sent: list[Generation], start: in
         captured,
         is_complete_in_memory=is_new,
         is_needed=bool(to_send),
+        rows=sum(
+            row.changecount or 0
+            for row in side.genhistory
+            if row.art_nick == nickname and row.generation > start
+        ),
     )
 
 
-def session_terms(
-    sides: dict[str, SideState], plan: SessionPlan, numbers: Numbered, nickname: int
-) -> SessionTerms:
-    """Return what resolve needs to know for one article."""
+def session_terms(sides: dict[str, SideState], plan: SessionPlan, numbers: Numbered) -> SessionTerms:
+    """Return what classification and resolution need to know of the session."""
     resolver_side = PUBLISHER if plan.upload else SUBSCRIBER
     return SessionTerms(
         upload=plan.upload,
@@ -78,8 +84,6 @@ def session_terms(
         client_subscription=plan.upload and sides[SUBSCRIBER].other.is_client,
         publisher_generations=numbers.publisher_numbers,
         subscriber_generations=numbers.subscriber_numbers,
-        resolved_at_publisher=numbers.resolved_at_publisher.get(nickname, 0),
-        resolved_at_subscriber=numbers.resolved_at_subscriber.get(nickname, 0),
         upload_start=plan.upload_start,
         download_start=plan.download_start,
     )
@@ -93,47 +97,76 @@ def stage_articles(
     folder: Path,
     progress: Progress,
 ) -> tuple[dict[int, StagedArticle], Refused]:
-    """Write the changesets of all articles with something to tell.
+    """Decide what both sides changed, for all articles at once, and write the changeset of each.
 
     Returns: tablenick -> what it amounts to; and the articles that cannot be staged: nothing of them is left in the folder.
     """
     nicknames = sorted(
         {row.art_nick for row in (*(plan.up if plan.upload else ()), *(plan.down if plan.download else ()))}
     )
+    refused: Refused = {}
+    kept = Kept()
 
-    def stage(nickname: int) -> StagedArticle | MergeReplError | None:
-        name = sides[PUBLISHER].articles[nickname].name
+    @contextmanager
+    def refused_alone(nickname: int) -> Iterator[None]:
         try:
-            with told_plainly(f"staging article '{name}'"):
-                return staged_article(nickname)
+            with told_plainly(f"staging article '{sides[PUBLISHER].articles[nickname].name}'"):
+                yield
         except ARTICLE_ERRORS as error:
             shutil.rmtree(folder / str(nickname), ignore_errors=True)
-            return raised_if_transient(error)
+            refuse(refused, nickname, error)
 
-    def staged_article(nickname: int) -> StagedArticle | None:
-        publisher = enumerated(sides[PUBLISHER], nickname, plan.down, plan.download_start)
-        subscriber = enumerated(sides[SUBSCRIBER], nickname, plan.up, plan.upload_start)
-        kept = Kept()
-        try:
-            terms = session_terms(sides, plan, numbers, nickname)
-            rows = changeset_rows(spark, publisher, subscriber, terms, kept)
-            if rows is None:
+    changed: dict[int, Changed] = {}
+    rows = 0
+    try:
+        for nickname in nicknames:
+            with refused_alone(nickname):
+                publisher = enumerated(sides[PUBLISHER], nickname, plan.down, plan.download_start)
+                subscriber = enumerated(sides[SUBSCRIBER], nickname, plan.up, plan.upload_start)
+                resolver_of({publisher.article.name: publisher.article.resolver})
+                changed[nickname] = Changed(
+                    publisher.article,
+                    side_changes(spark, publisher, kept),
+                    side_changes(spark, subscriber, kept),
+                    numbers.resolved_at_publisher.get(nickname, 0),
+                    numbers.resolved_at_subscriber.get(nickname, 0),
+                )
+                rows += publisher.rows + subscriber.rows
+        terms = session_terms(sides, plan, numbers)
+        decision = decided(spark, list(changed.values()), terms, kept, rows=rows)
+
+        def stage(nickname: int) -> StagedArticle | None:
+            # What was captured and came to nothing has a generation all the same.
+            if not changed[nickname].has_any:
                 return None
-            versions = {name: side.info.captured[nickname] for name, side in sides.items()}
-            rows_folder = folder / str(nickname)
-            staged = stage_article(rows, rows_folder, publisher.article, from_versions=versions)
-        finally:
-            kept.release()
-        replicas = sides[PUBLISHER].replica, sides[SUBSCRIBER].replica
-        refuse_violations(spark, rows_folder, staged, *replicas, publisher.article, subscriber.article)
-        progress.step("stage", article=publisher.article.name, rows=_rows_of(staged))
-        return staged
+            staged = None
+            with refused_alone(nickname):
+                outcome = resolved(changed[nickname], decision, terms, rows=rows)
+                staged = staged_article(spark, sides, nickname, outcome, folder / str(nickname))
+                progress.step("stage", article=changed[nickname].article.name, rows=_rows_of(staged))
+            return staged
 
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        results = list(pool.map(stage, nicknames))
-    found = dict(zip(nicknames, results, strict=True))
-    refused = {n: each for n, each in found.items() if isinstance(each, MergeReplError)}
-    return {n: each for n, each in found.items() if isinstance(each, StagedArticle)}, refused
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            found = dict(zip(changed, pool.map(stage, changed), strict=True))
+    finally:
+        kept.release()
+    return {nickname: staged for nickname, staged in found.items() if staged is not None}, refused
+
+
+def staged_article(
+    spark: SparkSession, sides: dict[str, SideState], nickname: int, outcome: DataFrame, rows_folder: Path
+) -> StagedArticle:
+    """Write RESOLVED of one article and return what it amounts to.
+
+    Raises: ApplyError if a table would not take a row.
+    """
+    publisher, subscriber = sides[PUBLISHER], sides[SUBSCRIBER]
+    at_publisher, at_subscriber = publisher.articles[nickname], subscriber.articles[nickname]
+    versions = {name: side.info.captured[nickname] for name, side in sides.items()}
+    staged = stage_article(outcome, rows_folder, at_publisher, from_versions=versions)
+    replicas = publisher.replica, subscriber.replica
+    refuse_violations(spark, rows_folder, staged, *replicas, at_publisher, at_subscriber)
+    return staged
 
 
 def _rows_of(staged: StagedArticle) -> int:

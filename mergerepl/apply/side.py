@@ -115,9 +115,12 @@ def recorded_rows(
     staged = read_staged(spark, changeset.rows(work.nickname)).where(F.col(side.action).isin(list(actions)))
     generation = F.col(side.generation)
     # Of a row that was here before, those who come next may know as well: to them it is no insert.
-    is_born = (F.col(changes.PARTCHANGEGEN) < 0) & (F.col(side.action) == changes.Action.INSERT.value)
-    born = F.when(is_born, -generation).alias(changes.PARTCHANGEGEN)
-    columns = {changes.GENERATION: generation.alias(changes.GENERATION), changes.PARTCHANGEGEN: born}
+    is_insert = F.col(side.action) == changes.Action.INSERT.value
+    born = F.when(is_insert & F.col(changes.BORN_GENERATION).isNotNull(), generation)
+    columns = {
+        changes.GENERATION: generation.alias(changes.GENERATION),
+        changes.BORN_GENERATION: born.alias(changes.BORN_GENERATION),
+    }
     return staged.select(*(columns.get(name, F.col(name)) for name in changes.CHANGE_COLUMNS))
 
 

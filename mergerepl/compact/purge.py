@@ -49,7 +49,7 @@ def purge_tombstones(session: Session, name: str, kind: PurgeType, value: int, *
         if removed and not dry_run:
             _note(database, name, _highest(database, free) + 1)
             failpoint("tracking.after_purge_mark")
-            database.control.delete(DELETED_ROWS, free)
+            database.control.delete(DELETED_ROWS, where=free)
         return Purged(name, removed, wanted - removed, bound, dry_run)
 
 
@@ -98,7 +98,7 @@ def _purge_commits(database: Database, bound: int, cutoff: datetime | None, valu
     if newest:
         # A window that begins right after the newest removed one has lost the snapshot that it begins with.
         _note(database, COMMIT_SEQUENCE.name, newest[0].csn + 2)
-        database.control.delete(COMMITS, chosen)
+        database.control.delete(COMMITS, where=chosen)
 
 
 def _cutoff(kind: PurgeType, value: int) -> datetime | None:

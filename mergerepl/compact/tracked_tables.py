@@ -280,4 +280,4 @@ def _drop_columns(session: Session, facts: TableState) -> None:
 
 def forget_tombstones(database: Database, name: str) -> None:
     """Remove the tombstones of a table."""
-    database.control.delete(DELETED_ROWS, f"{quoted(TABLE_NAME)} = {text_literal(name)}")
+    database.control.delete(DELETED_ROWS, where=f"{quoted(TABLE_NAME)} = {text_literal(name)}")

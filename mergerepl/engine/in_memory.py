@@ -13,6 +13,9 @@ from pyspark.sql import functions as F
 
 _FEW_ROWS = 100_000
 
+_ROWS_OF_ONE_TASK = 10_000
+"""So many rows are read, compared and written quicker in one task than Spark plans and runs a job more for them."""
+
 
 def keep_in_memory(frame: DataFrame, *, now: bool = False) -> DataFrame:
     """Return the frame, its rows kept: from the first time they are computed, or computed now.
@@ -47,6 +50,19 @@ class Kept:
         """Let go of the memory."""
         for frame in self.frames:
             let_go(frame)
+
+
+def in_one_task(frame: DataFrame, rows: int) -> DataFrame:
+    """Return the frame, for one task if the rows of all that it is joined with are few.
+
+    Frames of one task each are joined and grouped where they are: without a job for a broadcast or a shuffle.
+    """
+    return frame.coalesce(1).hint("merge") if rows <= _ROWS_OF_ONE_TASK else frame
+
+
+def small_table(frame: DataFrame, rows: int) -> DataFrame:
+    """Return a frame of a few rows that so many rows are joined with."""
+    return in_one_task(frame, rows) if rows <= _ROWS_OF_ONE_TASK else F.broadcast(frame)
 
 
 def broadcast_if_few(keys: DataFrame, rows: int) -> DataFrame:

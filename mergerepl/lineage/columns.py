@@ -5,12 +5,18 @@ from collections.abc import Sequence
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
+from mergerepl.lineage.value import PUBLICATION, PUBLISHED
 from mergerepl.systables.contents import COLV1_TYPE, LINEAGE_TYPE
 
 
 def empty_lineage() -> Column:
-    """Return the lineage of a row that never changed since the snapshot."""
+    """Return the lineage of a row that never was anywhere: an insert begins with it."""
     return F.expr(f"cast(map() as {LINEAGE_TYPE})")
+
+
+def published_lineage() -> Column:
+    """Return the lineage of a row that exists and of which no change is recorded."""
+    return F.expr(f"cast(map({PUBLICATION}, {PUBLISHED[PUBLICATION]}) as {LINEAGE_TYPE})")
 
 
 def empty_colv() -> Column:
@@ -28,7 +34,7 @@ def version_of(lineage: Column, nickname: Column) -> Column:
     return F.coalesce(F.try_element_at(lineage, nickname), F.lit(0).cast("bigint"))
 
 
-def next_version(lineage: Column, *, floor: int) -> Column:
+def next_version(lineage: Column, *, floor: int | Column) -> Column:
     """Return the version of one more change: above everything the lineage and the floor know."""
     highest = F.coalesce(F.array_max(F.map_values(lineage)), F.lit(0).cast("bigint"))
     return F.greatest(highest, F.lit(floor).cast("bigint")) + F.lit(1)
@@ -40,7 +46,7 @@ def with_version(lineage: Column, nickname: Column, version: Column) -> Column:
     return F.map_concat(others, F.create_map(nickname, version))
 
 
-def covers(known: Column, other: Column, *, floor: int) -> Column:
+def covers(known: Column, other: Column, *, floor: int | Column) -> Column:
     """Return whether `known` includes every change of `other`; versions up to the floor count as known."""
     return F.forall(
         F.map_entries(other),
@@ -61,7 +67,7 @@ def merge(one: Column, other: Column) -> Column:
     )
 
 
-def is_covered(column_version: Column, known: Column, *, floor: int) -> Column:
+def is_covered(column_version: Column, known: Column, *, floor: int | Column) -> Column:
     """Return whether the last change of a column (struct nickname, version; NULL: none) is included in a lineage."""
     included = column_version["version"] <= F.greatest(
         version_of(known, column_version["nickname"]), F.lit(floor).cast("bigint")

@@ -8,6 +8,12 @@ from collections.abc import Mapping
 
 Lineage = Mapping[int, int]
 
+PUBLICATION = 0
+"""The writer of every row that was there when its table was published: no replica has this nickname."""
+
+PUBLISHED: Lineage = {PUBLICATION: 1}
+"""The lineage of a row that exists and of which no change is recorded. (decisions/0002)"""
+
 
 def bump(lineage: Lineage, nickname: int, floor: int = 0) -> dict[int, int]:
     """Return the lineage after one more change by `nickname`."""

@@ -41,6 +41,14 @@ class PublishedArticle:
         return tuple(f"c{i}" for i in range(len(self.columns)))
 
     @property
+    def written_fields(self) -> tuple[str, ...]:
+        """Return the image fields of the columns that writers set, in column order: all but the generated ones."""
+        computed = dict(self.generated)
+        return tuple(
+            field for name, field in zip(self.columns, self.fields, strict=True) if name not in computed
+        )
+
+    @property
     def value_columns(self) -> tuple[str, ...]:
         """Return the columns outside the identity that writers set: those that colv1 speaks of.
 

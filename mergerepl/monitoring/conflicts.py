@@ -16,7 +16,7 @@ from mergerepl.lineage.value import covers
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.results import ConflictRecord
 from mergerepl.monitoring.parties import article_named, publication_name
-from mergerepl.store.control import Row, column_names, count_rows, read_rows, text_literal
+from mergerepl.store.control import Row, column_names, count_rows, read_rows, text_literals
 from mergerepl.store.replica import Replica
 from mergerepl.systables import conflicts_info, contents
 from mergerepl.systables.conflicts_info import (
@@ -171,7 +171,7 @@ def _kept_rows(replica: Replica, ids: Sequence[str]) -> dict[str, dict[str, obje
 
 
 def _kept_in(table: Path, columns: Sequence[str], ids: Iterable[str]) -> dict[str, dict[str, object]]:
-    lost = read_rows(table, (CONFLICT_ID, *columns), where=f"{CONFLICT_ID} in ({_texts(ids)})")
+    lost = read_rows(table, (CONFLICT_ID, *columns), where=f"{CONFLICT_ID} in ({text_literals(ids)})")
     return {row[CONFLICT_ID]: {name: row[name] for name in columns} for row in lost}
 
 
@@ -208,7 +208,7 @@ def _versions(
     if not guids:
         return found
     either = " or ".join(
-        f"({contents.TABLENICK} = {nickname} and {contents.ROWGUID} in ({_texts(sorted(wanted))}))"
+        f"({contents.TABLENICK} = {nickname} and {contents.ROWGUID} in ({text_literals(sorted(wanted))}))"
         for nickname, wanted in guids.items()
     )
     where = f"({either}) and {contents.SEQ} <= {replica.info().last_seq}"
@@ -224,11 +224,6 @@ def _versions(
         }
         found[nickname, version[contents.ROWGUID]].append(told)
     return found
-
-
-def _texts(values: Iterable[str]) -> str:
-    """Return texts as a list of literals of delta-rs' SQL."""
-    return ", ".join(map(text_literal, values))
 
 
 def conflict_frame(

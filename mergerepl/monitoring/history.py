@@ -7,7 +7,7 @@ from pathlib import Path
 from mergerepl.errors import ConfigurationError
 from mergerepl.model.results import ArticleCounts, PhaseCounts, SessionRecord
 from mergerepl.monitoring.parties import subscriber_root
-from mergerepl.store.control import text_literal, timestamp_literal
+from mergerepl.store.control import text_literal, text_literals, timestamp_literal
 from mergerepl.store.replica import Replica
 from mergerepl.systables import sessions
 from mergerepl.systables.sessions import ArticleHistoryRow, HistoryRow, Phase, RunStatus, SessionRow
@@ -89,13 +89,12 @@ def _ran_for(replica: Replica, subscriber: str) -> str:
     }
     conditions = [f"subscriber = {text_literal(subscriber)}"]
     if subids:
-        conditions.append(f"agent_id in ({', '.join(text_literal(subid) for subid in sorted(subids))})")
+        conditions.append(f"agent_id in ({text_literals(sorted(subids))})")
     return " or ".join(conditions)
 
 
 def _rows_of(replica: Replica, table: TypedTable[RowT], ids: Sequence[str], since: str) -> list[RowT]:
-    chosen = ", ".join(text_literal(session_id) for session_id in ids)
-    return replica.control.rows(table, where=f"{since} and session_id in ({chosen})")
+    return replica.control.rows(table, where=f"{since} and session_id in ({text_literals(ids)})")
 
 
 def _record(

@@ -1,8 +1,9 @@
 """`mergerepl pending`: the changes that wait for the next sync, per subscription, article and direction."""
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from enumeration.generations import Held
 from mergerepl.errors import StoreError
 from mergerepl.feed.window import FeedWindow
 from mergerepl.model.article import PublishedArticle
@@ -57,8 +58,7 @@ def _subscription(
     """Return the article counts of the asked replica's own direction, then of the other one."""
     other = reachable(row.subscriber_server, row.replid)
     away, back = (DOWNLOAD, UPLOAD) if replica.publishes(row.pubid) else (UPLOAD, DOWNLOAD)
-    theirs: list[PendingArticle] = []
-    held: Collection[str] | None = None
+    articles: list[PendingArticle] | None = None
     problem = None
     if other is None:
         problem = (
@@ -66,16 +66,16 @@ def _subscription(
             "path, or ask again when it is back."
         )
     else:
-        own = _guids(replica)
         try:
-            held, their_info = _guids(other), other.info()
-            for each in others(other):
-                if (each.subid, each.replid) == (row.subid, info.replid):
-                    theirs += _direction(back, other, their_info, each, own, look)
+            articles = list(_direction(away, replica, info, row, other.held, look))
+            about_us = other.relation(row.subid, info.replid)
+            if about_us is not None and not about_us.is_ended:
+                articles += _direction(back, other, other.info(), about_us, replica.held, look)
         except StoreError as error:
             # What is wrong there says nothing against the other subscriptions.
-            problem = error.message
-    articles = [*_direction(away, replica, info, row, held, look), *theirs]
+            articles, problem = None, error.message
+    if articles is None:
+        articles = list(_direction(away, replica, info, row, None, look))
     return PendingSubscription(
         publication_name(replica, row.pubid),
         subscriber_root(replica, row),
@@ -89,10 +89,10 @@ def _direction(
     source: Replica,
     info: ReplicaInfo,
     row: SubscriptionRow,
-    held: Collection[str] | None,
+    held: Held | None,
     look: Look,
 ) -> Iterator[PendingArticle]:
-    """Yield what waits at a source; `held` are the generations that the destination has, if it can be asked."""
+    """Yield what waits at a source; `held` asks the destination what it has, if it can be asked."""
     articles = source.articles_of(row.pubid)
     waiting = unsent_generations(source, row, articles, held=held)
     for article in articles:
@@ -106,7 +106,3 @@ def _direction(
             commits,
             problem,
         )
-
-
-def _guids(replica: Replica) -> Collection[str]:
-    return {generation.guidsrc for generation in replica.genhistory()}

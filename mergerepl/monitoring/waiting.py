@@ -1,11 +1,11 @@
 """What waits at a replica: commits not captured yet, generations not sent yet. Read without an engine."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from enumeration.generations import generations_to_send, make_generation
+from enumeration.generations import Held, generations_to_send, make_generation
 from mergerepl.delta.log import head_version, is_delta_table
 from mergerepl.delta.marks import is_own_of_merge
 from mergerepl.errors import MergeReplError
@@ -88,7 +88,7 @@ def unsent_generations(
     other: SubscriptionRow,
     articles: Iterable[PublishedArticle],
     *,
-    held: Collection[str] | None,
+    held: Held | None,
 ) -> list[Generation]:
     """Return the generations with changes, open ones too, that a replica has yet to send to another.
 
@@ -96,11 +96,11 @@ def unsent_generations(
         replica: The source.
         other: Its row of sysmergesubscriptions about the destination.
         articles: The articles in question.
-        held: Guids of the generations that the destination has; None if it is not asked.
+        held: Asks the destination what it has; None if it cannot be asked.
     """
     waiting = generations_to_send(
-        make_generation(replica.genhistory()),
-        held or (),
+        make_generation(replica.genhistory(from_generation_exclusive=other.sentgen)),
+        held or (lambda _: ()),
         from_generation_exclusive=other.sentgen,
         destination_nickname=other.replnickname if held is None else None,
         tablenicks=[article.nickname for article in articles],

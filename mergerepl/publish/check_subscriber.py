@@ -81,10 +81,9 @@ def check_no_session_open(publisher: ReplicaState, subscriber: Path) -> None:
     Raises: PublicationError; LeaseError while an agent holds the publisher.
     """
     told = {path.stem for path in (subscriber / FOLDER / "staging").glob("*.json")}
+    manifests = [changeset.manifest for changeset in publisher.sessions]
     open_sessions = [
-        each.session
-        for each in publisher.sessions
-        if each.session in told and publisher.is_active(each.subid)
+        each.session for each in manifests if each.session in told and publisher.is_active(each.subid)
     ]
     if open_sessions:
         check_not_held(publisher.root)

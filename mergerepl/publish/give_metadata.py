@@ -1,13 +1,12 @@
 """The publisher's lineage, colv and generations for a new subscriber, in the subscriber's own numbering."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 from pyspark.sql import functions as F
 
-from enumeration.generations import make_generation, received_generation, with_nickname
+from enumeration.generations import make_generation, received_generation
 from mergerepl.apply.side import RUN_APP_ID, next_seq
 from mergerepl.delta.appended import delete_where
 from mergerepl.delta.log import head_version
@@ -19,7 +18,7 @@ from mergerepl.publish.work import Work
 from mergerepl.snapshot.copy_metadata import copy_metadata
 from mergerepl.store.replica import Replica
 from mergerepl.store.runs import delete_runs_after
-from mergerepl.systables import catalog, contents, genhistory, replinfo, tombstone
+from mergerepl.systables import catalog, contents, tombstone
 from mergerepl.systables.genhistory import Generation
 from mergerepl.systables.table import FOLDER
 
@@ -37,8 +36,9 @@ def give_metadata(
     if not theirs:
         return
     assert publisher.info is not None
-    (info,) = Replica(root).control.rows(replinfo.TABLE)
-    numbers = _numbers(theirs, Replica(root).control.rows(genhistory.TABLE), info.last_generation)
+    subscriber = Replica(root)
+    info = subscriber.info()
+    numbers = _numbers(theirs, subscriber.genhistory(), info.last_generation)
     seq = next_seq(root, info.last_seq)
     copy_metadata(
         work.spark,
@@ -51,7 +51,13 @@ def give_metadata(
         transaction=Transaction(RUN_APP_ID, seq, mark),
     )
     failpoint("initialise.after_metadata")
-    _enter_generations(publisher, theirs, numbers, root, nickname, last_generation=info.last_generation)
+    now = datetime.now(UTC)
+    received = [
+        received_generation(row, generation=numbers[row.generation], nickname=nickname, now=now)
+        for row in theirs
+    ]
+    subscriber.drop_uncounted_generations()
+    subscriber.append_generations(received, seq=seq)
     failpoint("initialise.after_genhistory")
     change_info(root, last_seq=seq, last_generation=max(info.last_generation, *numbers.values()))
 
@@ -65,7 +71,7 @@ def _numbers(
     have named it in a watermark.
     """
     known = {row.guidsrc: row.generation for row in here}
-    next_number = max([last_generation, *known.values()]) + 1
+    next_number = last_generation + 1
     numbers = {}
     for row in theirs:
         numbers[row.generation] = known.get(row.guidsrc, next_number)
@@ -76,70 +82,20 @@ def _numbers(
 def _closed_generations(publisher: ReplicaState, nicknames: Sequence[int]) -> list[Generation]:
     """Close the articles' open generations and return all they have, by number.
 
-    What is captured later must not join a generation that counts as sent. A row beyond the last generation
-    given out is what a capture left that was cut short; it is not counted.
+    What is captured later must not join a generation that counts as sent.
     """
-    assert publisher.info is not None
-    last = publisher.info.last_generation
-    rows = publisher.control.rows(genhistory.TABLE)
-
-    def is_theirs(row: Generation) -> bool:
-        return row.art_nick in nicknames and row.generation <= last
-
-    theirs = make_generation(row for row in rows if is_theirs(row))
-    if any(row.is_open for row in rows if is_theirs(row)):
-        after = [*(row for row in rows if not is_theirs(row)), *theirs]
-        publisher.control.replace(genhistory.TABLE, sorted(after, key=_number))
-    return sorted(theirs, key=_number)
-
-
-def _enter_generations(
-    publisher: ReplicaState,
-    theirs: Sequence[Generation],
-    numbers: Mapping[int, int],
-    root: Path,
-    nickname: int,
-    *,
-    last_generation: int,
-) -> None:
-    """Enter the generations at the subscriber, and the subscriber among their holders at the publisher.
-
-    What a session or a capture entered there that never came to its commit point lies beyond the subscriber's last
-    generation. It goes, as these will move that.
-    """
-    control = Replica(root).control
-    now = datetime.now(UTC)
-    received = [
-        received_generation(row, generation=numbers[row.generation], nickname=nickname, now=now)
-        for row in theirs
-    ]
-    replaced = {row.guidsrc for row in received}
-    others = [
-        row
-        for row in control.rows(genhistory.TABLE)
-        if row.guidsrc not in replaced and row.generation <= last_generation
-    ]
-    control.replace(genhistory.TABLE, [*others, *received])
-    failpoint("initialise.between_genhistories")
-    rows = publisher.control.rows(genhistory.TABLE)
-    held = [row.guidsrc for row in theirs]
-    publisher.control.replace(genhistory.TABLE, with_nickname(rows, held, nickname))
-
-
-def _number(row: Generation) -> int:
-    return row.generation
+    replica = Replica(publisher.root)
+    theirs = [row for row in replica.genhistory() if row.art_nick in nicknames]
+    left_open = [row.guidsrc for row in theirs if row.is_open]
+    if left_open:
+        replica.close_generations(left_open)
+    return make_generation(theirs)
 
 
 def last_generation(root: Path, pubid: str) -> tuple[int, str | None]:
     """Return number and guid of a publication's highest generation at a replica, (0, None) if it has none."""
-    control = Replica(root).control
-    (info,) = control.rows(replinfo.TABLE)
-    rows = control.rows(genhistory.TABLE)
-    theirs = [row for row in rows if row.pubid == pubid and row.generation <= info.last_generation]
-    if not theirs:
-        return 0, None
-    last = max(theirs, key=_number)
-    return last.generation, last.guidsrc
+    last = Replica(root).last_generation(pubid)
+    return (last.generation, last.guidsrc) if last is not None else (0, None)
 
 
 def forget_metadata(work: Work, replica: ReplicaState, nicknames: Sequence[int]) -> None:
@@ -155,19 +111,13 @@ def forget_metadata(work: Work, replica: ReplicaState, nicknames: Sequence[int])
             delete_runs_after(work.spark, path, through_seq_inclusive=replica.info.last_seq)
             delete_where(work.spark, path, F.col(contents.TABLENICK).isin(*nicknames))
         failpoint("initialise.forgetting")
-    control = replica.control
-    generations = control.rows(genhistory.TABLE)
-    kept = [
-        replace(row, changecount=0) if row.art_nick in nicknames else row
-        for row in generations
-        if row.art_nick not in nicknames or not row.is_open
-    ]
-    if kept != generations:
-        control.replace(genhistory.TABLE, kept)
+    there = Replica(replica.root)
+    if nicknames:
+        there.forget_generations(nicknames)
     failpoint("initialise.forgetting")
     # Last: by these rows a run that starts over knows which articles are gone from the publication.
-    articles = control.rows(catalog.ARTICLES)
+    articles = there.control.rows(catalog.ARTICLES)
     others = [row for row in articles if row.nickname not in nicknames]
     if others != articles:
-        control.replace(catalog.ARTICLES, others)
+        there.control.replace(catalog.ARTICLES, others)
     failpoint("initialise.forgetting")

@@ -93,7 +93,7 @@ def _steps_before_last(situation: Situation) -> Iterator[Step]:
     if is_waited_for(situation):
         yield _capture_step(situation)
     for left, replica_left in situation.left:
-        staged = [guid for session in publisher.sessions for guid in session.uploaded_guids]
+        staged = [guid for session in publisher.sessions for guid in session.manifest.uploaded_guids]
         yield changes.unsubscribe_step(work, left, replica_left, situation.articles, staged=staged)
     for replica in situation.untold:
         yield changes.tell_ended_step(work, replica.root)
@@ -120,13 +120,14 @@ def _move_steps(situation: Situation) -> Iterator[Step]:
 
 def _finish_steps(situation: Situation) -> Iterator[Step]:
     work = situation.work
-    for session, replica in situation.interrupted:
+    for changeset, replica in situation.interrupted:
+        session, subscriber = changeset.manifest.session, changeset.manifest.subscriber
         root = replica.root if replica is not None else None
         detail = "finish the session that was interrupted"
         if root is None:
             detail += ", at the publisher only (the replica cannot be reached, or its subscription has ended)"
-        run = partial(work.agent.finish, work.publisher, root, session.session)
-        yield Step(PlanStep("finish", session.subscriber, detail), run)
+        run = partial(work.agent.finish, work.publisher, root, session)
+        yield Step(PlanStep("finish", subscriber.root if subscriber is not None else "", detail), run)
 
 
 def _unpublish_step(work: Work, article: ArticleRow) -> Step:

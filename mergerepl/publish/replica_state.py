@@ -5,17 +5,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mergerepl.delta.log import commit_text, is_delta_table
 from mergerepl.errors import PublicationError, StoreError
-from mergerepl.publish.staged import StagedSession, staged_sessions
 from mergerepl.store.control import ControlPlane
 from mergerepl.store.replica import Replica, require_schema_version
 from mergerepl.systables import catalog, registry, replinfo
 from mergerepl.systables.catalog import ArticleRow, PublicationRow, SubscriptionRow, relations
 from mergerepl.systables.replinfo import ReplicaInfo
 from mergerepl.systables.table import FOLDER, TypedTable
+
+if TYPE_CHECKING:
+    from mergerepl.store.changeset import Changeset
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class ReplicaState:
     publications: list[PublicationRow] = field(default_factory=list)
     articles: list[ArticleRow] = field(default_factory=list)
     subscriptions: list[SubscriptionRow] = field(default_factory=list)
-    sessions: tuple[StagedSession, ...] = ()
+    sessions: tuple["Changeset", ...] = ()
 
     @cached_property
     def control(self) -> ControlPlane:
@@ -91,9 +93,25 @@ def read_replica(root: Path) -> ReplicaState:
     require_schema_version(root, _info(root, control).schema_version)
     publications, articles = control.rows(catalog.PUBLICATIONS), control.rows(catalog.ARTICLES)
     subscriptions = control.rows(catalog.SUBSCRIPTIONS)
-    sessions = staged_sessions(root)
+    sessions = _staged_sessions(root)
     # Last, as no lease is held: a session writes it before the watermarks, and must not seem to have been put back.
     return ReplicaState(root, _info(root, control), publications, articles, subscriptions, sessions)
+
+
+def _staged_sessions(root: Path) -> tuple["Changeset", ...]:
+    """Return the sessions staged at a publisher, by name; one without a manifest does not count.
+
+    Recovery needs the rows of the subscription and of its articles: whoever takes them out finishes the session first.
+
+    Raises: StoreError if a manifest is damaged.
+    """
+    staging = Replica(root).staging
+    if not staging.is_dir():
+        return ()
+    from mergerepl.store.changeset import read_changeset, staged_folders
+
+    found = map(read_changeset, staged_folders(staging))
+    return tuple(changeset for changeset in found if changeset is not None)
 
 
 def _info(root: Path, control: ControlPlane) -> ReplicaInfo:

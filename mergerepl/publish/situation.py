@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mergerepl.delta.table import TableState
 from mergerepl.errors import CaptureError, PublicationError, SchemaMismatchError, StoreError
@@ -22,13 +23,11 @@ from mergerepl.publish.replica_state import (
     where_it_was,
 )
 from mergerepl.publish.rows import article_row
-from mergerepl.publish.staged import StagedSession
 from mergerepl.publish.system_tables import free_nickname
 from mergerepl.publish.unfinished import article_table, check_unwritten, is_unfinished
 from mergerepl.publish.work import Agent, Work
 from mergerepl.store.positions import captured_position
 from mergerepl.store.replica import Replica, no_subscriptions, refuse_older_bookkeeping
-from mergerepl.systables import genhistory
 from mergerepl.systables.catalog import (
     ArticleRow,
     ArticleState,
@@ -39,6 +38,9 @@ from mergerepl.systables.catalog import (
 )
 from mergerepl.systables.conflicts_info import conflict_table_name
 from triggers.schema_checks import ArticleTable, check_captured_table
+
+if TYPE_CHECKING:
+    from mergerepl.store.changeset import Changeset
 
 
 @dataclass(frozen=True)
@@ -83,13 +85,13 @@ class Situation:
         return self.publisher.articles_of(self.work.pubid)
 
     @property
-    def interrupted(self) -> list[tuple[StagedSession, ReplicaState | None]]:
+    def interrupted(self) -> list[tuple["Changeset", ReplicaState | None]]:
         """The sessions to finish, since their subscription ends or has ended; each with its subscriber if in reach."""
         leaving = {row.subid: replica for row, replica in self.left}
         return [
-            (session, leaving.get(session.subid))
+            (session, leaving.get(subid))
             for session in self.publisher.sessions
-            if session.subid in leaving or not self.publisher.is_active(session.subid)
+            if (subid := session.manifest.subid) in leaving or not self.publisher.is_active(subid)
         ]
 
     @property
@@ -371,9 +373,7 @@ def is_waited_for(situation: Situation) -> bool:
 def _is_idle(situation: Situation) -> bool:
     """Return whether nobody but the publisher has rows of the publication: what changed then need not travel."""
     pubid = situation.work.pubid
-    return not situation.is_subscribed and not any(
-        generation.pubid == pubid for generation in situation.publisher.control.rows(genhistory.TABLE)
-    )
+    return not situation.is_subscribed and Replica(situation.publisher.root).last_generation(pubid) is None
 
 
 def _copied(situation: Situation) -> list[ArticleRow]:

@@ -25,7 +25,10 @@ def unsent_changes(publisher: Path, subscriber: Path, pubid: str, *, staged: Col
     if not about_publisher:
         return ""
     articles = replica.articles_of(pubid)
-    held = {*(generation.guidsrc for generation in Replica(publisher).genhistory()), *staged}
+
+    def held(guids: Collection[str]) -> Collection[str]:
+        return {*Replica(publisher).held(guids), *staged}
+
     generations = unsent_generations(replica, about_publisher[0], articles, held=held)
     looks = [uncaptured(replica, article, info) for article in articles]
     changes, commits = sum(row.changecount for row in generations), sum(look.commits for look in looks)

@@ -15,9 +15,9 @@ from mergerepl.delta.transactions import Transaction
 from mergerepl.failpoints import failpoint
 from mergerepl.systables import contents, tombstone
 from mergerepl.systables.contents import (
+    BORN_GENERATION,
     GENERATION,
     MARKER,
-    PARTCHANGEGEN,
     ROWGUID,
     SEQ,
     TABLENICK,
@@ -60,8 +60,8 @@ def copy_metadata(
             MARKER: F.lit(transaction.mark.session),
             SEQ: F.lit(seq).cast("bigint"),
         }
-        if PARTCHANGEGEN in values:
-            values[PARTCHANGEGEN] = -_renumbered(-F.col(PARTCHANGEGEN), generations)
+        if BORN_GENERATION in values:
+            values[BORN_GENERATION] = _renumbered(F.col(BORN_GENERATION), generations)
         images = [F.col(row_column(nickname)) for nickname in tablenicks]
         copied = current.select(*(value.alias(name) for name, value in values.items()), *images)
         append(copied, subscriber / FOLDER / table, transaction)

@@ -91,7 +91,6 @@ class Manifest(_Frozen):
     upload_watermark: Mark | None = None
     download_watermark: Mark | None = None
     uploaded_guids: list[str] = []
-    downloaded_guids: list[str] = []
     replicastate: str
 
     def side(self, name: str) -> SideWork | None:

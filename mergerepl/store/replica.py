@@ -1,6 +1,6 @@
 """One replica: where its tables are and what its control plane says of them."""
 
-from collections.abc import Container, Iterable
+from collections.abc import Collection, Container, Iterable
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -15,13 +15,16 @@ from mergerepl.errors import (
 )
 from mergerepl.model.article import PublishedArticle
 from mergerepl.roots import is_absent
-from mergerepl.store.control import ControlPlane, edited_table
+from mergerepl.store.control import ControlPlane, edited_table, text_literal, text_literals
 from mergerepl.store.unedited import refuse_edited
 from mergerepl.systables import catalog, contents, genhistory, registry, replinfo, tombstone
 from mergerepl.systables.catalog import ArticleRow, PublicationRow, SubscriptionRow, relations
-from mergerepl.systables.genhistory import Generation
+from mergerepl.systables.genhistory import Generation, GenStatus
 from mergerepl.systables.replinfo import ReplicaInfo
 from mergerepl.systables.table import FOLDER, Plane
+
+_NAMED_AT_MOST = 1000
+"""Guids that a condition names; more are asked for by their bounds."""
 
 
 def no_subscriptions(root: Path) -> StoreError:
@@ -252,18 +255,56 @@ class Replica:
         """
         return next((row for row in self.relations() if (row.subid, row.replid) == (subid, replid)), None)
 
-    def genhistory(self) -> list[Generation]:
-        """Return the rows of MSmerge_genhistory as they are now.
+    def genhistory(self, *, from_generation_exclusive: int = 0) -> list[Generation]:
+        """Return the generations after one, by number, as they are now.
 
-        One beyond the last generation given out does not count: the capture or the session that entered it never came
-        to its commit point, and its changes are told anew.
+        A run beyond the last one committed does not count: the capture or the session that appended it never came to its
+        commit point, and its changes are told anew.
         """
-        last = self.info().last_generation
-        return [row for row in self.control.rows(genhistory.TABLE) if row.generation <= last]
+        rows = self._generations(f"generation > {from_generation_exclusive}")
+        latest = {row.guidsrc: row for row in sorted(rows, key=lambda row: row.seq)}
+        return sorted(latest.values(), key=lambda row: row.generation)
 
-    def save_genhistory(self, rows: Iterable[Generation]) -> None:
-        """Store MSmerge_genhistory."""
-        self.control.replace(genhistory.TABLE, rows)
+    def held(self, guids: Collection[str]) -> set[str]:
+        """Return which of these generations the replica has."""
+        if not guids:
+            return set()
+        among = f"guidsrc in ({text_literals(guids)})"
+        if len(guids) > _NAMED_AT_MOST:
+            among = f"guidsrc between {text_literal(min(guids))} and {text_literal(max(guids))}"
+        return {row.guidsrc for row in self._generations(among)}.intersection(guids)
+
+    def last_generation(self, pubid: str) -> Generation | None:
+        """Return a publication's highest generation, None if it has none."""
+        last = self._generations(
+            f"pubid = {text_literal(pubid)}", "order by generation desc, seq desc limit 1"
+        )
+        return last[0] if last else None
+
+    def _generations(self, where: str, order_limit: str = "") -> list[Generation]:
+        # A row that was edited is to be found, not passed over.
+        edited = " or ".join(f"{name} is null" for name in ("generation", "guidsrc", "pubid", "seq"))
+        where = f"({where}) and seq <= {self.info().last_seq} or {edited}"
+        return self.control.rows(genhistory.TABLE, where=where, order_limit=order_limit)
+
+    def append_generations(self, rows: Iterable[Generation], *, seq: int) -> None:
+        """Append a run of generations; it counts when `last_seq` reaches its number."""
+        self.control.append(genhistory.TABLE, [replace(row, seq=seq) for row in rows])
+
+    def close_generations(self, guids: Collection[str]) -> None:
+        """Make these generations closed ones of this replica, where they stand: it is no run, so it counts at once."""
+        values = {"genstatus": str(int(GenStatus.CLOSED))}
+        self.control.update(genhistory.TABLE, values, where=f"guidsrc in ({text_literals(guids)})")
+
+    def forget_generations(self, tablenicks: Collection[int]) -> None:
+        """Leave the closed generations of these articles without changes, as watermarks may name them; open ones go."""
+        theirs = f"art_nick in ({', '.join(map(str, tablenicks))})"
+        self.control.delete(genhistory.TABLE, where=f"{theirs} and genstatus = {int(GenStatus.OPEN)}")
+        self.control.update(genhistory.TABLE, {"changecount": "0"}, where=f"{theirs} and changecount > 0")
+
+    def drop_uncounted_generations(self) -> None:
+        """Remove the runs that a crash left beyond the last one committed: `last_seq` is about to pass them."""
+        self.control.delete(genhistory.TABLE, where=f"seq > {self.info().last_seq}")
 
     def table(self, article: PublishedArticle) -> Path:
         """Return where an article's table is at this replica."""

@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from mergerepl.changes import (
+    BORN_GENERATION,
     CHANGE_COLUMNS,
     COLV1,
     DELETED,
@@ -62,7 +63,10 @@ def read_runs(
             F.lit(is_tombstone).alias(DELETED),
             (F.col(tombstone.TYPE) if is_tombstone else F.lit(None).cast("int")).alias(TOMBSTONE_TYPE),
             GENERATION,
-            (F.lit(None).cast("bigint") if is_tombstone else F.col(PARTCHANGEGEN)).alias(PARTCHANGEGEN),
+            *(
+                (F.lit(None).cast("bigint") if is_tombstone else F.col(name)).alias(name)
+                for name in (PARTCHANGEGEN, BORN_GENERATION)
+            ),
             LINEAGE,
             (F.lit(None).cast(COLV1_TYPE) if is_tombstone else F.col(COLV1)).alias(COLV1),
             PRIORITY,

@@ -17,6 +17,7 @@ TABLENICK: Final = "tablenick"
 ROWGUID: Final = "rowguid"
 GENERATION: Final = "generation"
 PARTCHANGEGEN: Final = "partchangegen"
+BORN_GENERATION: Final = "born_generation"
 LINEAGE: Final = "lineage"
 COLV1: Final = "colv1"
 MARKER: Final = "marker"
@@ -37,7 +38,7 @@ TABLE: Final = SystemTable(
         tablenick | int | article nickname
         rowguid | string | row identity, the same at every replica
         generation | bigint | generation of the row's latest change, local number
-        partchangegen | bigint | negated generation of the row's insert while nothing older is known of it, else NULL
+        partchangegen | bigint | reserved: generation of the row's last change of partitions
         lineage | {LINEAGE_TYPE} | replica nickname -> version: which changes this version of the row includes
         colv1 | {COLV1_TYPE} | column -> who changed it last at which version; NULL for row-tracked articles
         marker | string | merge session or capture that wrote the row
@@ -46,6 +47,7 @@ TABLE: Final = SystemTable(
         logical_relation_change_gen | bigint | reserved: generation that moved the row between logical records
         priority | double | priority of the replica that made this version (100 publisher, 0 unmerged client)
         seq | bigint | number of the appended run; the highest one of a row counts
+        born_generation | bigint | generation of the row's insert while nothing older is known of it, else NULL
         """
     ),
 )

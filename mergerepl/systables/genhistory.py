@@ -1,13 +1,28 @@
-"""MSmerge_genhistory: one row per generation a replica knows (merge_replication.md 1.1)."""
+"""MSmerge_genhistory: the generations a replica knows (merge_replication.md 1.1).
 
+On disk the table is append-only, as contents are: a generation that changes is appended again. Of the rows of one guid the
+one with the highest `seq` counts; one beyond `last_seq` of MSmerge_replinfo is what a crash left. So a session reads and
+writes what is new (docs/decisions/0012).
+"""
+
+import secrets
+import time
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import IntEnum
 from typing import Final
+from uuid import UUID
 
 from mergerepl.systables.table import Plane, TypedTable, columns
 
 NAME: Final = "MSmerge_genhistory"
+
+
+def new_guid() -> str:
+    """Return a guid that rises with time (version 7): a file's bounds then say which guids it may hold."""
+    moment = time.time_ns() // 1_000_000
+    bits = (moment << 80) | (7 << 76) | (secrets.randbits(12) << 64) | (2 << 62) | secrets.randbits(62)
+    return str(UUID(int=bits))
 
 
 class GenStatus(IntEnum):
@@ -33,6 +48,7 @@ class Generation:
     coldate: datetime | None = None
     genstatus: int
     changecount: int
+    seq: int = 0
 
     @property
     def is_open(self) -> bool:
@@ -46,17 +62,18 @@ class Generation:
 
 TABLE: Final = TypedTable(
     NAME,
-    Plane.CONTROL,
+    Plane.HISTORY,
     columns(
         """
         guidsrc | string not null | the generation's identity, the same at every replica that holds it
         pubid | string not null | publication
         generation | bigint not null | local number; differs from replica to replica
         art_nick | int not null | the one article the generation belongs to
-        nicknames | array<int> not null | replicas that hold it, or will when the session that notes it is finished
+        nicknames | array<int> not null | replicas that held it when this one made or received it, this one among them
         coldate | timestamp | when it came to be here
         genstatus | int not null | 0 open, 1 closed, 2 closed and from elsewhere
         changecount | bigint not null | changes in it when it was last added to
+        seq | bigint not null | number of the appended run; the highest one of a guid counts
         """
     ),
     Generation,

@@ -53,7 +53,8 @@ def rows_of(network: Network, table: TypedTable[Any]) -> list[Row]:
                 "nicknames": [1, 2, 3],
                 "coldate": NOW,
                 "genstatus": 1,
-                "changecount": 2,
+                "changecount": 0,
+                "seq": 0,
             }
         ],
         sessions.SESSIONS: [

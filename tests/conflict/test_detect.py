@@ -65,6 +65,21 @@ BY_COLUMN: dict[str, Case] = {
         north("x q", "b: north 1"),
         MERGE,
     ),
+    "each side another column of a published row": (
+        hq("p y", "a: hq 2", "published 1, hq 2"),
+        north("x q", "b: north 2", "published 1, north 2"),
+        MERGE,
+    ),
+    "a new row against the published one of its key, in every column": (
+        hq("x y", lineage="published 1"),
+        north("p q", "a: north 1, b: north 1"),
+        ("conflict", ["a", "b"]),
+    ),
+    "and against a change of the published row": (
+        hq("p y", "a: north 1", "published 1, hq 2"),
+        north("q z", "a: north 3, b: north 3", "north 3"),
+        ("conflict", ["b"]),
+    ),
     "a delete against a change of one column": (hq(None), north("x q", "b: north 1"), ("conflict", [])),
     "a change of one column against a delete": (hq("p y", "a: hq 1"), north(None), ("conflict", [])),
     "two deletes, tracked by column": (hq(None), north(None), MERGE),
@@ -98,6 +113,10 @@ TABLES = (
 CASES = {
     rule: (Pair(*sides, setting), said) for setting, table in TABLES for rule, (*sides, said) in table.items()
 }
+CASES["a row that the publisher has, though not for this subscriber"] = (
+    Pair(None, north("p q"), known_hq=hq("p y", lineage="published 1")),
+    ("conflict", ["b"]),
+)
 
 
 @pytest.fixture(scope="module")
@@ -111,4 +130,4 @@ def test_what_is_a_conflict(detected: dict[str, tuple[str, list[str]]], rule: st
 
 
 def test_no_two_rules_have_one_name() -> None:
-    assert len(CASES) == sum(len(table) for _, table in TABLES)
+    assert len(CASES) == sum(len(table) for _, table in TABLES) + 1

@@ -43,8 +43,9 @@ def _names_of(argument: ast.expr) -> set[str]:
 
 
 DURABLE = {
-    *("save_info", "save_genhistory", "append_run", "merge_rows", "update_subscription", "delete_runs_after"),
-    *("write_durably", "commit", "drop", "unlink", "rmtree", "write_text", "write_files", "join_small_files"),
+    *("save_info", "append_generations", "close_generations", "drop_uncounted_generations", "append_run"),
+    *("merge_rows", "update_subscription", "delete_runs_after", "write_durably", "commit", "drop", "unlink"),
+    *("rmtree", "write_text", "write_files", "join_small_files"),
 }
 """Calls with which agent and apply change what outlives the process, whoever they are called of."""
 

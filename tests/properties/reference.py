@@ -15,6 +15,7 @@ from typing import Literal
 
 from tests.properties.state import (
     CRASH_POINTS,
+    PUBLICATION,
     PUBLISHER_PRIORITY,
     Changeset,
     Colv,
@@ -100,7 +101,7 @@ class Network:
         return self.replicas[replica].rows
 
     def lineage(self, replica: str, key: str) -> Lineage:
-        """Return a row's lineage; {} where it never changed since the snapshot (or was purged)."""
+        """Return a row's lineage; {} where nothing is recorded of it."""
         meta = self.replicas[replica].meta(key)
         return meta.lineage if meta else {}
 
@@ -121,7 +122,7 @@ class Network:
         for key in changed:
             before, after, old = replica.captured.get(key), replica.rows.get(key), replica.meta(key)
             mask = frozenset(c for c in self.columns if not before or not after or before[c] != after[c])
-            lineage = bump(old.lineage if old else {}, replica.nick, replica.clock)
+            lineage = bump(replica.known_lineage(key), replica.nick, replica.clock)
             colv: Colv = {}
             if self.tracking == "column" and after is not None:
                 colv = {
@@ -216,17 +217,15 @@ class Network:
         direction: Direction,
         new_guid: str,
     ) -> Step | None:
-        """Classify one changed row (sp_MSgetmetadata)."""
-        if in_up and in_down:
-            mine, theirs = sub.version(key), hub.version(key)
-            hub_knows = covers(theirs.lineage, hub.floor, mine.lineage)
-            sub_knows = covers(mine.lineage, sub.floor, theirs.lineage)
-        elif in_up:  # the subscriber has everything the hub has
-            mine, sub_knows = sub.version(key), True
-            hub_knows = bool(hub.meta(key)) and covers(hub.version(key).lineage, 0, mine.lineage)
-        else:
-            theirs, hub_knows = hub.version(key), True
-            sub_knows = bool(sub.meta(key)) and covers(sub.version(key).lineage, 0, theirs.lineage)
+        """Classify one changed row by what each side knows of it, sent or not (sp_MSgetmetadata)."""
+        mine, theirs = sub.version(key), hub.version(key)
+        hub_floor, sub_floor = hub.floor, sub.floor
+        if not in_up or not in_down:
+            # What the destination purged, the sender has; and no version is so old that it would not be sent.
+            purged = max(hub.floor, sub.floor)
+            hub_floor, sub_floor = (0, purged) if in_up else (purged, 0)
+        hub_knows = covers(theirs.lineage, hub_floor, mine.lineage)
+        sub_knows = covers(mine.lineage, sub_floor, theirs.lineage)
         at_sub, at_hub = sub.seen.get(key, frozenset()), hub.seen.get(key, frozenset())
         if hub_knows != (at_sub <= at_hub) or sub_knows != (at_hub <= at_sub):
             raise ModelError(f"{key}: lineage says {hub_knows, sub_knows}, history says {at_sub, at_hub}")
@@ -270,8 +269,8 @@ class Network:
         sub_wins = mine.priority > theirs.priority
         lineage, seen = merge_lineage(mine.lineage, theirs.lineage), mine.seen | theirs.seen
         priority = mine.priority if resolver is sub else max(merged.priority, theirs.priority)
-        changed_mine = {c for c, (n, v) in mine.colv.items() if not knows(theirs.lineage, hub.floor, n, v)}
-        changed_theirs = {c for c, (n, v) in theirs.colv.items() if not knows(mine.lineage, sub.floor, n, v)}
+        changed_mine = self._changed(mine, theirs.lineage, hub.floor)
+        changed_theirs = self._changed(theirs, mine.lineage, sub.floor)
         merged_row: Row | None = None
         colv: Colv = {}
         differing, conflicting = set(self.columns), set(self.columns)
@@ -286,12 +285,11 @@ class Network:
                     mine_taken = c in changed_mine and (c not in changed_theirs or sub_wins)
                     merged_row[c] = (mine if mine_taken else theirs).row[c]  # type: ignore[index]
                     pairs = [x.colv[c] for x in (mine, theirs) if c in x.colv]
-                    if (c in changed_mine) != (c in changed_theirs):
-                        colv[c] = (mine if c in changed_mine else theirs).colv[c]
-                    elif c in changed_theirs:
-                        colv[c] = theirs.colv[c]
-                    elif pairs:
-                        colv[c] = max(pairs, key=lambda pair: (pair[1], pair[0]))
+                    entry = max(pairs, key=lambda pair: (pair[1], pair[0]), default=None)
+                    if c in changed_mine or c in changed_theirs:
+                        entry = (theirs if c in changed_theirs else mine).colv.get(c)
+                    if entry is not None:
+                        colv[c] = entry
             elif not differing:
                 merged_row, conflicting = mine.row, set()
             if not conflicting:
@@ -321,6 +319,15 @@ class Network:
             colv = {**colv, **dict.fromkeys(stamped, (resolver.nick, lineage[resolver.nick]))}
         seen |= {self._event(Event(resolver.name, key, "resolve", frozenset(stamped), seen))}
         return Version(row, lineage, {} if row is None else colv, winner.priority, seen), conflict
+
+    def _changed(self, version: Version, other: Lineage, floor: int) -> set[str]:
+        """Return the columns of a version that the other side's does not include.
+
+        One that nobody changed since it was published is the publication's, if the row is.
+        """
+        published = (PUBLICATION, 1) if PUBLICATION in version.lineage else None
+        writers = {c: version.colv.get(c, published) for c in self.columns}
+        return {c for c, writer in writers.items() if writer and not knows(other, floor, *writer)}
 
     # -- applying ------------------------------------------------------------------------------------------
     def _recover(self, crash: str | None = None) -> bool:

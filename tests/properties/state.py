@@ -12,6 +12,8 @@ Lineage = dict[int, int]
 Colv = dict[str, tuple[int, int]]
 Direction = Literal["both", "upload", "download"]
 PUBLISHER_PRIORITY = 100.0
+PUBLICATION = 0
+"""The writer of every row that was there when the table was published."""
 CRASH_POINTS = ("staged", "hub data", "sub data", "hub metadata", "sub metadata", "recgen")
 
 
@@ -127,11 +129,17 @@ class Replica:
         """Return the key's contents or tombstone row."""
         return self.contents.get(key) or self.tombstones.get(key)
 
-    def version(self, key: str) -> Version:
-        """Return the captured state of a row that has metadata."""
+    def known_lineage(self, key: str) -> Lineage:
+        """Return the lineage that a key is compared with: without metadata a row is the publication's."""
         meta = self.meta(key)
-        assert meta is not None
-        row = self.captured[key] if key in self.contents else None
+        if meta is not None:
+            return meta.lineage
+        return {PUBLICATION: 1} if key in self.captured else {}
+
+    def version(self, key: str) -> Version:
+        """Return the captured state of a row; without metadata it is as it was published."""
+        meta = self.meta(key) or Meta(0, self.known_lineage(key), {}, PUBLISHER_PRIORITY)
+        row = None if key in self.tombstones else self.captured.get(key)
         return Version(row, meta.lineage, meta.colv, meta.priority, self.seen.get(key, frozenset()))
 
     def put_row(self, table: dict[str, Row], key: str, row: Row | None) -> None:

@@ -16,8 +16,14 @@ CASES: dict[str, tuple[Net, Captured]] = {
         Net(None, "x y"),
         Captured("x y", "north 1", None, born=4),
     ),
-    "an update of a row of the snapshot": (Net("x y", "x z"), Captured("x z", "north 1", None)),
-    "a delete of a row of the snapshot": (Net("x y", None), Captured(None, "north 1", None)),
+    "an update of a row as it was published": (
+        Net("x y", "x z"),
+        Captured("x z", "published 1, north 2", None),
+    ),
+    "a delete of a row as it was published": (
+        Net("x y", None),
+        Captured(None, "published 1, north 2", None),
+    ),
     "an update comes after all that is known of the row": (
         Net("x y", "x z", KNOWN),
         Captured("x z", "hq 3, north 4, south 1", None, born=2),
@@ -48,11 +54,11 @@ CASES: dict[str, tuple[Net, Captured]] = {
     ),
     "an update changes the columns that differ": (
         Net("x y", "x z", None, COLUMN_TRACKED),
-        Captured("x z", "north 1", "b: north 1"),
+        Captured("x z", "published 1, north 2", "b: north 2"),
     ),
     "a value that becomes NULL differs": (
         Net("x y", "- y", None, COLUMN_TRACKED),
-        Captured("- y", "north 1", "a: north 1"),
+        Captured("- y", "published 1, north 2", "a: north 2"),
     ),
     "a column that stays keeps its version": (
         Net("x y", "x z", KNOWN, COLUMN_TRACKED),
@@ -84,7 +90,7 @@ def test_what_is_recorded(captured: dict[str, Captured], rule: str) -> None:
 
 
 def test_where_nothing_is_known_of_any_row(spark: SparkSession) -> None:
-    rules = ("an update of a row of the snapshot", "an insert nobody can have heard of is born")
+    rules = ("an update of a row as it was published", "an insert nobody can have heard of is born")
     assert phases.captured(spark, {rule: CASES[rule][0] for rule in rules}) == {
         rule: CASES[rule][1] for rule in rules
     }

@@ -339,7 +339,6 @@ FILES_NOT_CONVERTED = {
     "mergerepl.publish.check_subscriber",
     "mergerepl.publish.replica_state",
     "mergerepl.publish.situation",
-    "mergerepl.publish.staged",
     "mergerepl.publish.system_tables",
     "mergerepl.publish.unfinished",
 }

@@ -70,6 +70,10 @@ def generation(number: int, *, nickname: int, status: GenStatus, changes: int) -
     )
 
 
+def enter(replica: Replica, rows: list[Generation]) -> None:
+    replica.control.append(genhistory.TABLE, rows)
+
+
 def test_nothing_is_quiet_before_a_full_check(pair):
     assert not quiet(pair)
     assert remembered(pair)
@@ -219,22 +223,22 @@ def test_a_table_created_anew_after_the_full_check_is_not_noted_as_seen(pair, si
 def test_another_session_after_the_full_check_is_not_noted_as_seen(pair, side, status):
     # A session of another subscriber left a generation here; the tables are captured to their heads.
     here = pair[side]
-    here.save_genhistory([generation(1, nickname=side + 1, status=status, changes=3)])
+    enter(here, [generation(1, nickname=side + 1, status=status, changes=3)])
     assert not remembered(pair)
 
 
 def test_generations_without_changes_or_already_held_are_no_work(pair):
     held = replace(generation(2, nickname=1, status=GenStatus.CLOSED, changes=5), nicknames=(1, 2))
-    pair[0].save_genhistory([generation(1, nickname=1, status=GenStatus.OPEN, changes=0), held])
+    enter(pair[0], [generation(1, nickname=1, status=GenStatus.OPEN, changes=0), held])
     assert not remembered(pair), "its nickname may have been entered before it had done its part"
-    pair[1].save_genhistory([replace(held, generation=1, genstatus=GenStatus.CLOSED_ELSEWHERE)])
+    enter(pair[1], [replace(held, generation=1, genstatus=GenStatus.CLOSED_ELSEWHERE)])
     assert remembered(pair)
 
 
 def test_a_generation_that_was_never_given_out_is_no_work(pair):
     """A capture entered it and died before its commit point."""
     left = generation(LAST_GENERATION + 1, nickname=1, status=GenStatus.OPEN, changes=3)
-    pair[0].save_genhistory([left])
+    enter(pair[0], [replace(left, seq=pair[0].info().last_seq + 1)])
     assert remembered(pair)
 
 
@@ -247,14 +251,14 @@ def test_both_ways_quiet_is_quiet_each_way_but_not_the_reverse(pair):
 
 
 def test_work_of_the_other_direction_does_not_end_the_quiet_of_one(pair):
-    pair[0].save_genhistory([generation(1, nickname=1, status=GenStatus.CLOSED, changes=3)])
+    enter(pair[0], [generation(1, nickname=1, status=GenStatus.CLOSED, changes=3)])
     assert remembered(pair, "upload")
     assert not remembered(pair, "download")
 
 
 def test_an_old_note_of_both_directions_does_not_hide_that_of_one(pair):
     assert remembered(pair, "both")
-    pair[0].save_genhistory([generation(1, nickname=1, status=GenStatus.CLOSED, changes=3)])
+    enter(pair[0], [generation(1, nickname=1, status=GenStatus.CLOSED, changes=3)])
     assert not quiet(pair, "upload")
     assert remembered(pair, "upload")
 

@@ -1,0 +1,162 @@
+"""Merge two versions of a row column by column: whose value each field gets, and who changed it last.
+
+The decision is a mask over encoded fields; `resolved_rows` picks the typed values by it. Pure. Rules: decisions/0005.
+"""
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructField, StructType
+
+from conflict.detect import DIFFERENT, NAME, PUBLISHER_CHANGED, SIDES, SUBSCRIBER_CHANGED, is_conflict
+from mergerepl.changes import (
+    ARTICLE,
+    BY_COLUMNS,
+    COLUMN_TRACKING,
+    COLV1,
+    CONTENDER_COLUMNS,
+    LOSER,
+    OF_SUBSCRIBER,
+    PUBLISHER,
+    PUBLISHER_WINS,
+    RESOLVED_COLUMNS,
+    ROW,
+    SUBSCRIBER,
+    VERDICT,
+    WINNER,
+    Verdict,
+)
+from mergerepl.model.article import PublishedArticle
+from mergerepl.rows.images import image_type
+from mergerepl.rows.sql import unlike_any
+
+PUBLISHER_ROW = "publisher_row"
+SUBSCRIBER_ROW = "subscriber_row"
+"""The typed rows of both sides beside the decision, for `resolved_rows`; NULL where a side has none."""
+
+
+def of_subscriber(takes_columns: Column) -> Column:
+    """Return by field whether its value is the subscriber's: where columns are taken, the side's that changed it, a
+    clashing one the winner's; else all of them the winner's.
+    """
+    publisher_prevails = F.coalesce(PUBLISHER_WINS, F.lit(True))
+
+    def is_taken(side: Column) -> Column:
+        prevails = side[SUBSCRIBER_CHANGED] & ~(side[PUBLISHER_CHANGED] & publisher_prevails)
+        return F.when(takes_columns, side[NAME].isNotNull() & prevails).otherwise(~F.col(PUBLISHER_WINS))
+
+    return F.transform(SIDES, is_taken)
+
+
+def is_changed_for(side: str) -> Column:
+    """Return whether a decided row differs from what a side has: it gets a value of the other side's that is another."""
+    taken = F.arrays_zip(F.col(SIDES), F.col(OF_SUBSCRIBER))
+
+    def differs(field: Column) -> Column:
+        is_others = field[OF_SUBSCRIBER] if side == PUBLISHER else ~field[OF_SUBSCRIBER]
+        return is_others & field[SIDES][DIFFERENT]
+
+    return F.exists(taken, differs)
+
+
+def merged_colv(stamp: Column) -> Column:
+    """Return colv1 of both sides joined: per column the entry of the side that changed it, the publisher's if both
+    did, which is the one that other subscribers may know; the later one if neither did.
+
+    In a conflict a column whose loser's change is overridden gets the stamp of the resolution instead. A column
+    the loser left alone keeps its entry, or an edit made with knowledge of it would conflict with a change
+    that never was.
+    """
+
+    def entry(side: Column) -> Column:
+        at_publisher, at_subscriber = (
+            F.try_element_at(F.col(f"{each}.{COLV1}"), side[NAME]) for each in (PUBLISHER, SUBSCRIBER)
+        )
+        by_publisher, by_subscriber = side[PUBLISHER_CHANGED], side[SUBSCRIBER_CHANGED]
+        merged = (
+            F.when(by_subscriber & ~by_publisher, at_subscriber)
+            .when(by_publisher, at_publisher)
+            .otherwise(_later(at_publisher, at_subscriber))
+        )
+        by_loser = F.when(F.col(PUBLISHER_WINS), by_subscriber).otherwise(by_publisher)
+        is_overridden = F.when(F.col(f"{ARTICLE}.{BY_COLUMNS}"), by_publisher & by_subscriber).otherwise(
+            by_loser
+        )
+        is_stamped = is_conflict() & is_overridden & side[DIFFERENT]
+        return F.struct(side[NAME].alias("key"), F.when(is_stamped, stamp).otherwise(merged).alias("value"))
+
+    entries = F.transform(F.filter(SIDES, lambda side: side[NAME].isNotNull()), entry)
+    present = F.filter(entries, lambda each: each["value"].isNotNull())
+    return F.when(F.col(f"{ARTICLE}.{COLUMN_TRACKING}"), F.map_from_entries(present))
+
+
+def _later(one: Column, other: Column) -> Column:
+    """Return the entry with the higher (version, nickname); a missing one is lower than any."""
+    one_is_later = (one["version"] > other["version"]) | (
+        (one["version"] == other["version"]) & (one["nickname"] >= other["nickname"])
+    )
+    return F.when(other.isNull() | one_is_later, one).otherwise(other)
+
+
+def resolved_rows(decided: DataFrame, article: PublishedArticle) -> DataFrame:
+    """Return RESOLVED of one article: the decision with the values that it chose, generated columns computed from them.
+
+    Reads: DECIDED of the article, publisher_row, subscriber_row.
+    """
+    image = image_type(decided, PUBLISHER_ROW)
+    is_upload = F.col(VERDICT) == Verdict.UPLOAD.value
+    number_of = {field: number for number, field in enumerate(article.written_fields)}
+
+    def value(field: StructField) -> Column:
+        number = number_of.get(field.name)
+        mask = F.lit(None).cast("boolean") if number is None else F.get(OF_SUBSCRIBER, F.lit(number))
+        of_subscriber_ = F.coalesce(mask, is_upload)
+        at_publisher, at_subscriber = (
+            F.col(f"{row}.{field.name}") for row in (PUBLISHER_ROW, SUBSCRIBER_ROW)
+        )
+        return F.when(of_subscriber_, at_subscriber).otherwise(at_publisher).alias(field.name)
+
+    def contender(name: str, is_publisher: Column) -> Column:
+        row = F.when(is_publisher, F.col(PUBLISHER_ROW)).otherwise(F.col(SUBSCRIBER_ROW))
+        with_row = F.struct(*(F.col(f"{name}.{each}") for each in CONTENDER_COLUMNS), row.alias(ROW))
+        return F.when(F.col(name).isNotNull(), with_row)
+
+    wins = F.col(PUBLISHER_WINS)
+    rows = decided.withColumns(
+        {
+            ROW: F.struct(*(value(field) for field in image)),
+            WINNER: contender(WINNER, wins),
+            LOSER: contender(LOSER, ~wins),
+        }
+    )
+    if article.generated:
+        rows = _with_generated(rows, article, image)
+    return rows.select(*RESOLVED_COLUMNS)
+
+
+def _with_generated(rows: DataFrame, article: PublishedArticle, image: StructType) -> DataFrame:
+    """Return the rows with generated columns as Delta will compute them: a row of two halves has values that neither
+    side sent.
+    """
+    state = unlike_any("state", article.columns)
+    by_name = (
+        F.col(f"{ROW}.{field}").alias(name)
+        for name, field in zip(article.columns, article.fields, strict=True)
+    )
+    named = rows.select(F.struct("*").alias(state), *by_name)
+    # A key stays as it is: it is the row's identity, and the same in both halves.
+    text_of = {
+        article.fields[article.columns.index(name)]: text
+        for name, text in article.generated
+        if name not in article.identity
+    }
+    is_of_two = F.col(f"{state}.{VERDICT}").isin(Verdict.MERGE.value, Verdict.CONFLICT.value)
+
+    def value(field: StructField) -> Column:
+        sent = F.col(f"{state}.{ROW}.{field.name}")
+        if field.name not in text_of:
+            return sent
+        return F.when(is_of_two, F.expr(text_of[field.name]).cast(field.dataType)).otherwise(sent)
+
+    row = F.struct(*(value(field).alias(field.name) for field in image))
+    values = {name: F.col(f"{state}.{name}") for name in rows.columns} | {ROW: row}
+    return named.select(*(value.alias(name) for name, value in values.items()))

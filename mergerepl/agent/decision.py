@@ -1,0 +1,143 @@
+"""The decision of a session: what both sides changed of its articles, classified, detected and resolved in one plan.
+
+Rows of all articles enter as arrays of encoded fields, with the article's number as a column; the outcome comes back to the
+typed rows where these are staged. (decisions/0010)
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from conflict.detect import detect
+from conflict.merge_columns import PUBLISHER_ROW, SUBSCRIBER_ROW, resolved_rows
+from conflict.resolve import resolve
+from conflict.resolvers.registry import resolver_of
+from enumeration.get_metadata import get_metadata, one_sided
+from mergerepl.changes import (
+    ARTICLES_TYPE,
+    ENCODED_COLUMNS,
+    FIELDS,
+    ROW,
+    ROWGUID,
+    TABLENICK,
+)
+from mergerepl.engine.in_memory import Kept, in_one_task, small_table
+from mergerepl.model.article import PublishedArticle
+from mergerepl.model.publication import Resolution
+from mergerepl.model.session_terms import SessionTerms
+from mergerepl.rows.encodings import encoded_fields
+from mergerepl.rows.images import image_type
+
+
+@dataclass(frozen=True)
+class Changed:
+    """What both sides send of one article: CHANGES (None: nothing), and the generations that resolved rows join.
+
+    With `whole_rows` two rows that differ are not merged by columns: one side wins.
+    """
+
+    article: PublishedArticle
+    at_publisher: DataFrame | None
+    at_subscriber: DataFrame | None
+    resolved_at_publisher: int = 0
+    resolved_at_subscriber: int = 0
+    whole_rows: bool = False
+
+    @property
+    def has_any(self) -> bool:
+        """Whether any side sends something."""
+        return self.at_publisher is not None or self.at_subscriber is not None
+
+    @property
+    def is_contested(self) -> bool:
+        """Whether both sides send something: then each row needs a decision."""
+        return self.at_publisher is not None and self.at_subscriber is not None
+
+
+def decided(
+    spark: SparkSession,
+    changed: Sequence[Changed],
+    terms: SessionTerms,
+    kept: Kept,
+    *,
+    rows: int,
+) -> DataFrame | None:
+    """Return DECIDED of the contested articles, None if there are none.
+
+    Args:
+        spark: Session.
+        changed: The articles of the session.
+        terms: What the session has agreed on.
+        kept: Holds the decision, which each article reads.
+        rows: At most so many rows are compared.
+
+    Raises: UnknownResolverError.
+    """
+    contested = [each for each in changed if each.is_contested]
+    if not contested:
+        return None
+    resolver = resolver_of({each.article.name: each.article.resolver for each in contested})
+    at_publisher, at_subscriber = (
+        in_one_task(
+            reduce(DataFrame.unionByName, (encoded(frame, each.article) for each, frame in side)), rows
+        )
+        for side in (
+            [(each, each.at_publisher) for each in contested],
+            [(each, each.at_subscriber) for each in contested],
+        )
+    )
+    articles = small_table(article_table(spark, contested), rows)
+    pairs = get_metadata(at_publisher, at_subscriber, articles, terms)
+    return kept.keep(resolve(detect(pairs), resolver, terms))
+
+
+def encoded(rows: DataFrame | None, article: PublishedArticle) -> DataFrame:
+    """Return ENCODED of one article's CHANGES."""
+    assert rows is not None
+    fields = encoded_fields(ROW, image_type(rows, ROW), article.written_fields)
+    return rows.select(F.lit(article.nickname).alias(TABLENICK), *ENCODED_COLUMNS[1:-1], fields.alias(FIELDS))
+
+
+def article_table(spark: SparkSession, changed: Sequence[Changed]) -> DataFrame:
+    """Return ARTICLES."""
+    rows = []
+    for each in changed:
+        article = each.article
+        is_by_columns = article.column_tracking and article.resolution == Resolution.COLUMNS.value
+        name_of = dict(zip(article.fields, article.columns, strict=True))
+        names = [name_of[field] for field in article.written_fields]
+        rows.append(
+            (
+                article.nickname,
+                article.column_tracking,
+                is_by_columns and not each.whole_rows,
+                each.whole_rows,
+                article.resolver,
+                article.maxversion_at_cleanup,
+                [name if name in article.value_columns else None for name in names],
+                each.resolved_at_publisher,
+                each.resolved_at_subscriber,
+            )
+        )
+    return spark.createDataFrame(rows, ARTICLES_TYPE)
+
+
+def resolved(changed: Changed, decision: DataFrame | None, terms: SessionTerms, *, rows: int) -> DataFrame:
+    """Return RESOLVED of one article: the decision joined with its typed rows, or the rows that one side alone sends."""
+    article = changed.article
+    if not changed.is_contested:
+        at_publisher, at_subscriber = (
+            None if side is None else side.select(F.lit(article.nickname).alias(TABLENICK), "*")
+            for side in (changed.at_publisher, changed.at_subscriber)
+        )
+        return one_sided(get_metadata(at_publisher, at_subscriber, None, terms))
+    assert decision is not None
+    chosen = in_one_task(decision.where(F.col(TABLENICK) == article.nickname), rows)
+    for side, name in ((changed.at_publisher, PUBLISHER_ROW), (changed.at_subscriber, SUBSCRIBER_ROW)):
+        assert side is not None
+        typed = in_one_task(side.select(ROWGUID, F.col(ROW).alias(name)), rows)
+        chosen = chosen.join(typed, on=ROWGUID, how="left")
+    return resolved_rows(chosen, article)
