@@ -14,10 +14,12 @@ import pytest
 
 MINUTES = {
     "bad_inputs": 3.5,
+    "compact": 1.5,
     "conflict": 1.0,
     "enumeration": 1.0,
     "faults": 6.0,
     "properties": 5.0,
+    "rows": 1.0,
     "scenarios": 3.0,
     "spark": 9.0,
     "triggers": 1.0,

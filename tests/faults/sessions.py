@@ -43,6 +43,12 @@ def paused_sync(
     return thread, outcome
 
 
+def edit(engine: EngineNetwork) -> None:
+    """Edit both sides: k1 at both, k4 by deleting it at one."""
+    engine.write("hub", {"k0": row("hub", "b"), "k1": row("hub", "b"), "k4": row("hub", "b")})
+    engine.write("north", {"k1": row("north", "b"), "k2": row("north", "b"), "k3": None, "k4": None})
+
+
 NORTH = Subscriber("north", "server", 75.0)
 
 

@@ -19,9 +19,7 @@ from mergerepl.errors import (
     StoreError,
     UnfinishedSessionError,
 )
-from tests.faults.test_given_up import edit
-from tests.faults.test_interrupted import NORTH, die
-from tests.faults.test_late_commits import row
+from tests.faults.sessions import NORTH, die, edit, row
 from tests.properties.engine_network import EngineNetwork, Setting
 from tests.properties.reference import Subscriber
 

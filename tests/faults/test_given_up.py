@@ -19,7 +19,7 @@ from mergerepl.errors import EnumerationError
 from mergerepl.failpoints import FailpointError
 from mergerepl.store.replica import Replica
 from mergerepl.systables.replinfo import ReplicaInfo
-from tests.faults.sessions import NORTH, apply_without_north, die, edit_file, row
+from tests.faults.sessions import NORTH, apply_without_north, die, edit, edit_file, row
 from tests.properties.engine_network import EngineNetwork, Setting
 from tests.properties.reference import Subscriber
 
@@ -28,12 +28,6 @@ from tests.properties.reference import Subscriber
 def engine(spark: SparkSession, replica_dir: Path) -> EngineNetwork:
     """Two replicas of six rows."""
     return EngineNetwork(spark, replica_dir, Setting((NORTH,)), {f"k{n}": row("a", "b") for n in range(6)})
-
-
-def edit(engine: EngineNetwork) -> None:
-    """Edit both sides: k1 at both, k4 by deleting it at one."""
-    engine.write("hub", {"k0": row("hub", "b"), "k1": row("hub", "b"), "k4": row("hub", "b")})
-    engine.write("north", {"k1": row("north", "b"), "k2": row("north", "b"), "k3": None, "k4": None})
 
 
 def give_up(engine: EngineNetwork) -> None:

@@ -27,7 +27,7 @@ from mergerepl.model.publication import (
 )
 from mergerepl.publish.apply import apply_publication
 from mergerepl.store.replica import Replica
-from mergerepl.systables import catalog, genhistory, replinfo
+from mergerepl.systables import catalog, replinfo
 from mergerepl.systables.catalog import SubscriptionState, SyncKind
 from tests.networks import FILE, Hub, Network, commit
 from tests.spark.publishing import capture, metadata, notes, orders

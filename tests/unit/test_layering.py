@@ -360,8 +360,9 @@ def _touches_files(node: ast.AST) -> bool:
     if not isinstance(node, ast.Call):
         return False
     name = getattr(node.func, "attr", getattr(node.func, "id", None))
-    # `control.exists(table)` asks the control plane, which stands in the store.
-    is_ours = isinstance(node.func, ast.Attribute) and ast.unparse(node.func.value).endswith("control")
+    # `control.exists(table)` asks the control plane, which stands in the store; `F.exists` is a function of columns.
+    owner = ast.unparse(node.func.value) if isinstance(node.func, ast.Attribute) else ""
+    is_ours = owner == "F" or owner.endswith("control")
     return name in FILE_CALLS and not is_ours
 
 
