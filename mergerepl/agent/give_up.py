@@ -57,6 +57,7 @@ def settle(publisher: Replica, subscriber: Replica, session: str) -> None:
     changeset = read_changeset(kept) if kept.is_dir() else None
     if changeset is not None:
         _own_resolutions(changeset, publisher, subscriber)
+    failpoint("give_up.before_pointer")
     pointer(subscriber, session).unlink(missing_ok=True)
 
 

@@ -57,6 +57,7 @@ def give_metadata(
         for row in theirs
     ]
     subscriber.drop_uncounted_generations()
+    failpoint("initialise.before_genhistory")
     subscriber.append_generations(received, seq=seq)
     failpoint("initialise.after_genhistory")
     change_info(root, last_seq=seq, last_generation=max(info.last_generation, *numbers.values()))

@@ -67,3 +67,7 @@ CAPTURED_BEFORE = (
 
 LATE = ("late.before_manifest", "late.after_manifest")
 """Of a session beside which users wrote."""
+
+
+GIVEN_UP = ("give_up.before_move", "give_up.after_move", "give_up.before_pointer")
+"""Of a session that is given up."""

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import mergerepl
-from tests.faults.ladder import CAPTURED_BEFORE, LADDER, LATE, SOME
+from tests.faults.ladder import CAPTURED_BEFORE, GIVEN_UP, LADDER, LATE, SOME
 from tests.faults.sessions import row, stop_at, stopped_at
 from tests.properties.engine_network import EngineNetwork, Rows, Setting
 from tests.properties.reference import Subscriber
@@ -62,10 +62,13 @@ NOT_A_STEP = {
     # Is `recover`, then takes away what is left; `apply` repeats it as long as the session is staged.
     "finish_session.finish_session",
     # Their callers stop before and after them.
+    "give_up._own_resolutions",
     "carry_out.update_subscription",
     "side.append_side_run",
     # Nothing of it counts before the manifest.
     "stage.stage_article",
+    "stage_session.stage_articles",
+    "stage_session.refused_alone",
     # Changes no row; the session is complete before.
     "compaction.compact_when_due",
     # A folder for temporary files.
@@ -76,13 +79,15 @@ NOT_A_STEP = {
 UNDONE_TOGETHER = {
     # What is half there is made again: empty system tables of a replica without a name.
     "system_tables.create_replica",
+    # It removes its folder at one of two ends: nothing is left to send, or an error.
+    "stage_session.staged_changeset",
 }
 """Functions with two durable steps in turn that come to the same wherever they stop."""
 
 
 def test_the_ladder_names_every_failpoint() -> None:
     assert [point for point in LADDER if point in SOME] == [*SOME]
-    assert sorted({*LADDER, *CAPTURED_BEFORE, *LATE}) == named_points()
+    assert sorted({*LADDER, *CAPTURED_BEFORE, *LATE, *GIVEN_UP}) == named_points()
 
 
 def functions(*folders: str) -> dict[str, list[str]]:

@@ -7,11 +7,10 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
-from mergerepl.publish.table_facts import read_table_facts
 from pyspark.sql import SparkSession
-from tests.bad_inputs.network import commit
 
 import mergerepl
+from mergerepl.delta.table import open_table
 from mergerepl.errors import (
     ApplyError,
     ConfigurationError,
@@ -19,7 +18,9 @@ from mergerepl.errors import (
     StoreError,
     UnfinishedSessionError,
 )
+from tests.faults.ladder import GIVEN_UP
 from tests.faults.sessions import NORTH, die, edit, row
+from tests.networks import commit
 from tests.properties.engine_network import EngineNetwork, Setting
 from tests.properties.reference import Subscriber
 
@@ -37,7 +38,7 @@ def engine(spark: SparkSession, replica_dir: Path) -> EngineNetwork:
 
 def restate(table: Path, check: str | None) -> None:
     """Give a table a CHECK constraint, as another engine may at any time, or take it away."""
-    facts = read_table_facts(table)
+    facts = open_table(table)
     properties = {name: text for name, text in facts.properties.items() if name != CHECK}
     metadata = {
         "id": facts.metadata.table_id,
@@ -208,7 +209,7 @@ def test_a_session_that_can_be_finished_is_finished(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("point", ["give_up.before_move", "give_up.after_move"])
+@pytest.mark.parametrize("point", GIVEN_UP)
 def test_a_give_up_that_dies_is_done_by_the_next(
     engine: EngineNetwork, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:

@@ -280,7 +280,12 @@ def test_inv_31_a_merge_that_loses_every_commit_ends_with_its_session_staged(
     before = hub.subscriptions()
     tried: list[object] = []
 
-    def lost(*arguments: object) -> None:
+    of_merge = merge._merge
+
+    def lost(session: SparkSession, *arguments: Any) -> None:
+        if session.conf.get("spark.databricks.delta.write.txnVersion") == "-1":
+            # The analysis before the session is staged commits nothing.
+            return of_merge(session, *arguments)
         tried.append(arguments)
         raise COMMIT_CONFLICTS[0]("another writer was first")
 
