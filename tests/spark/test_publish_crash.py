@@ -72,7 +72,7 @@ RUNNING = [
     "initialise.after_article",
     "initialise.between_appends",
     "initialise.after_metadata",
-    "initialise.between_genhistories",
+    "initialise.before_genhistory",
     "initialise.after_genhistory",
     "initialise.after_captured",
     "initialise.after_articles",
