@@ -187,4 +187,5 @@ def test_inv_01_02_06_07_users_and_agents_at_once(
     record_property("soak", json.dumps(counts))
     log.info("%s", counts)
     assert (ledger.lost(), ledger.invented(), ledger.twice()) == ([], [], [])
-    assert sum(sessions) > 0, counts
+    # On a busy machine no session may end within the few seconds of the short one.
+    assert sum(sessions) > 0 or seconds == SHORT_SECONDS, counts
