@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from mergerepl.delta import merge
+from mergerepl.delta import transactions
 from mergerepl.store import runs
 from tests.properties.engine_network import EngineNetwork, Setting
 from tests.properties.reference import Row, Subscriber
@@ -60,7 +60,7 @@ def layout(
     confs |= {"spark.sql.files.maxRecordsPerFile": "200", "spark.databricks.delta.snapshotPartitions": "3"}
     confs = confs if request.param == "fine" else {}
     before = {name: spark.conf.get(name, None) for name in confs}
-    new_session = merge.new_session
+    new_session = transactions.new_session
 
     def alike(of: SparkSession) -> SparkSession:
         session = new_session(of)
@@ -68,7 +68,7 @@ def layout(
             session.conf.set(name, value)
         return session
 
-    monkeypatch.setattr(merge, "new_session", alike)
+    monkeypatch.setattr(transactions, "new_session", alike)
     for name, value in confs.items():
         spark.conf.set(name, value)
     yield
