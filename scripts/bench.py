@@ -54,9 +54,9 @@ HUNDRED_IN_10M = Load(10_000_000, (0, 50_000), (45_000, 95_000))
 SMALL = Load(1_000_000, (0, 500), (450, 950))
 
 
-def write_table(spark: SparkSession, path: Path, rows: int) -> None:
+def write_table(spark: SparkSession, path: Path, rows: int, files: int | None = None) -> None:
     """Write the benchmark's table: id, region, qty, price, note."""
-    spark.range(rows).selectExpr(
+    spark.range(0, rows, 1, files).selectExpr(
         "id",
         "concat('region-', id % 17) as region",
         "cast(id % 100 as int) as qty",
@@ -280,17 +280,23 @@ def tracking(spark: SparkSession, rounds: int, warm_up: int) -> None:
                     seconds[kind].append(took[kind])
         one, other = (statistics.median(kind) for kind in seconds)
         print(f"| one row | {one:.2f} s | {other:.2f} s | {one / other:.2f} | 2 |")
-    found = {}
-    for rows in (1_000_000, 10_000_000):
-        for vectors in (False, True):
-            with tempfile.TemporaryDirectory() as name:
-                table = Tracked(spark, Path(name), rows, vectors=vectors)
-                table.update_thousand(scattered=vectors)
-                table.enumerate()
-                found[rows, vectors] = statistics.median(timed(table.enumerate) for _ in range(rounds))
     for vectors, kind in ((False, "one range of keys"), (True, "all over, deletion vectors")):
-        small, large = found[1_000_000, vectors], found[10_000_000, vectors]
-        print(f"| 1,000 changes, {kind} | {small:.2f} s | {large:.2f} s | {large / small:.2f} | 1.3 |")
+        with tempfile.TemporaryDirectory() as name:
+            # Files of one size: a table that grows gets more of them.
+            tables = [
+                Tracked(spark, Path(name) / str(rows), rows, vectors=vectors, files=rows // 250_000)
+                for rows in (1_000_000, 10_000_000)
+            ]
+            for table in tables:
+                table.update_thousand(scattered=vectors)
+            found: tuple[list[float], list[float]] = ([], [])
+            for number in range(warm_up + 3 * rounds):
+                for at, table in enumerate(tables):
+                    took = timed(table.enumerate)
+                    if number >= warm_up:
+                        found[at].append(took)
+            small, large = (statistics.median(each) for each in found)
+            print(f"| 1,000 changes, {kind} | {small:.2f} s | {large:.2f} s | {large / small:.2f} | 1.3 |")
 
 
 def merge_one(spark: SparkSession, table: Path, number: int) -> None:
@@ -303,9 +309,11 @@ def merge_one(spark: SparkSession, table: Path, number: int) -> None:
 class Tracked:
     """A tracked table and a consumer."""
 
-    def __init__(self, spark: SparkSession, folder: Path, rows: int, *, vectors: bool = False) -> None:
+    def __init__(
+        self, spark: SparkSession, folder: Path, rows: int, *, vectors: bool = False, files: int | None = None
+    ) -> None:
         """Write the table and enable tracking."""
-        write_table(spark, folder / "orders", rows)
+        write_table(spark, folder / "orders", rows, files)
         if vectors:
             table = f"delta.`{folder / 'orders'}`"
             spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
