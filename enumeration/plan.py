@@ -4,14 +4,17 @@ The one place that says so: a session, the quiet answer, `status` and `pending` 
 plane. Rules: merge_replication.md 2.5 to 2.7.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
-from enumeration.errors import LostByPublisherError
+from enumeration.errors import lost_by_publisher
 from enumeration.generations import Held, Watermark, generations_to_send, make_generation, start_generation
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.systables.catalog import SubscriptionRow
 from mergerepl.systables.genhistory import Generation, GenStatus
+
+After = Callable[[int], Collection[Generation]]
+"""Returns a replica's generations after a number."""
 
 
 @dataclass(frozen=True)
@@ -19,7 +22,7 @@ class Source:
     """A replica that sends: its generations, its row about the destination and the articles in question (tablenicks)."""
 
     root: str
-    genhistory: Collection[Generation]
+    after: After
     other: SubscriptionRow
     tablenicks: Collection[int]
 
@@ -64,30 +67,35 @@ def enumeration(source: Source, destination: Destination | None) -> Enumeration:
 
     Raises: UnknownGenerationError if the watermarks of both do not fit together.
     """
-    closed = make_generation(source.genhistory)
-    start = source.other.sentgen
+    sent_before = Watermark(source.other.sentgen, source.other.sentguid)
+    received = sent_before
+    if destination is not None and destination.other is not None:
+        received = Watermark(destination.other.recgen, destination.other.recguid)
+    start = min(sent_before.generation, received.generation)
+    # With the watermarks' own generations, whose guids are compared.
+    closed = make_generation(source.after(start - 1))
     if destination is not None and destination.other is not None:
         start = start_generation(
-            sent=Watermark(source.other.sentgen, source.other.sentguid),
-            received=Watermark(destination.other.recgen, destination.other.recguid),
+            sent=sent_before,
+            received=received,
             source_genhistory=closed,
             source=source.root,
             destination=destination.root,
         )
     sent = generations_to_send(
         closed,
-        () if destination is None else destination.held,
+        _asks_nobody if destination is None else destination.held,
         from_generation_exclusive=start,
         destination_nickname=source.other.replnickname if destination is None else None,
         tablenicks=source.tablenicks,
     )
     chosen = {row.guidsrc for row in sent}
-    known = [row for row in _after(closed, start, source.tablenicks) if row.guidsrc not in chosen]
-    return Enumeration(start, sent, known)
+    later = [row for row in closed if row.generation > start and row.art_nick in source.tablenicks]
+    return Enumeration(start, sent, [row for row in later if row.guidsrc not in chosen])
 
 
-def _after(rows: Iterable[Generation], start: int, tablenicks: Collection[int]) -> list[Generation]:
-    return [row for row in rows if row.generation > start and row.art_nick in tablenicks]
+def _asks_nobody(guids: Collection[str]) -> Collection[str]:
+    return ()
 
 
 @dataclass(frozen=True)
@@ -123,13 +131,13 @@ def plan_session(
 ) -> SessionPlan:
     """Return which closed generations each side sends the other; both sides are given by name.
 
-    Raises: UnknownGenerationError if the watermarks of the two sides do not fit together; LostByPublisherError if the
+    Raises: UnknownGenerationError if the watermarks of the two sides do not fit together; EnumerationError if the
         subscriber holds generations that it can only have from the publisher, and which are not there.
     """
     up = enumeration(sources[SUBSCRIBER], destinations[PUBLISHER])
     down = enumeration(sources[PUBLISHER], destinations[SUBSCRIBER])
     if any(row.genstatus == GenStatus.CLOSED_ELSEWHERE for row in up.generations):
-        raise LostByPublisherError(sources[PUBLISHER].root, sources[SUBSCRIBER].root)
+        raise lost_by_publisher(sources[PUBLISHER].root, sources[SUBSCRIBER].root)
     return SessionPlan(upload, download, up, down)
 
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from mergerepl.errors import EnumerationError, PublicationError
+from mergerepl.errors import INITIALISE_AGAIN, EnumerationError, PublicationError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.store.replica import Replica
 from mergerepl.systables.catalog import SubscriptionRow
@@ -31,7 +31,8 @@ def require_same_session(
         at = "publisher" if rows.get("publisher") is None else "subscriber"
         raise PublicationError(
             f"'{subscriber.root}' and '{publisher.root}' do not know each other: the {at} has no such "
-            f"subscription for this replica. The folder was replaced by another replica. Nothing was changed. {INITIALISE_AGAIN}",
+            f"subscription for this replica. The folder was replaced by another replica. Nothing was changed. "
+            f"{INITIALISE_AGAIN}",
             publisher=str(publisher.root),
             subscriber=str(subscriber.root),
         )

@@ -16,6 +16,7 @@ from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.delta.log import TruncatedLogError, head_version, is_another_commit, is_delta_table
 from mergerepl.engine.errors import AGAIN, told_plainly
 from mergerepl.errors import (
+    INITIALISE_AGAIN,
     EngineError,
     EnumerationError,
     MergeReplError,
