@@ -99,6 +99,13 @@ class CaptureError(MergeReplError):
     """The change feed of an article has a gap that capture cannot bridge."""
 
 
+INITIALISE_AGAIN = (
+    "To initialise the subscriber again: move its folder away, take its subscription out of the file, run "
+    "`mergerepl apply FILE`, put the subscription back and run `mergerepl apply FILE` again."
+)
+"""What to do where nothing else helps, for the end of a message."""
+
+
 class EnumerationError(MergeReplError):
     """Watermarks and generations of two replicas do not fit together (a restore or a copy)."""
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from mergerepl.agent.give_up import give_up, set_aside
 from mergerepl.agent.identity import refuse_copies
 from mergerepl.agent.recovery import SparkSource, roll_forward
-from mergerepl.agent.session_plan import plan_generations
+from mergerepl.agent.session_plan import session_plan
 from mergerepl.agent.sides import open_sides
 from mergerepl.agent.subscription import find_subscription
 from mergerepl.engine.errors import told_plainly
@@ -99,7 +99,7 @@ def _next_step(publisher: Replica, subscriber: Replica | None, publication: str)
         return _NEXT
     try:
         _, _, row = find_subscription(publisher.root, subscriber.root, publication)
-        plan_generations(open_sides(publisher, subscriber, row), upload=True, download=True)
+        session_plan(open_sides(publisher, subscriber, row), upload=True, download=True)
     except MergeReplError as error:
         return error.message
     return _NEXT

@@ -2,17 +2,12 @@
 
 from pathlib import Path
 
-from mergerepl.errors import EnumerationError, PublicationError
+from mergerepl.errors import INITIALISE_AGAIN, EnumerationError, PublicationError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.store.replica import Replica
 from mergerepl.systables.catalog import SubscriptionRow
 from mergerepl.systables.replinfo import ReplicaInfo
 from mergerepl.systables.table import FOLDER
-
-AFRESH = (
-    "To initialise the subscriber again: move its folder away, take its subscription out of the file, run "
-    "`mergerepl apply FILE`, put the subscription back and run `mergerepl apply FILE` again."
-)
 
 
 def require_same_session(
@@ -36,7 +31,8 @@ def require_same_session(
         at = "publisher" if rows.get("publisher") is None else "subscriber"
         raise PublicationError(
             f"'{subscriber.root}' and '{publisher.root}' do not know each other: the {at} has no such "
-            f"subscription for this replica. The folder was replaced by another replica. Nothing was changed. {AFRESH}",
+            f"subscription for this replica. The folder was replaced by another replica. Nothing was changed. "
+            f"{INITIALISE_AGAIN}",
             publisher=str(publisher.root),
             subscriber=str(subscriber.root),
         )
@@ -51,7 +47,7 @@ def require_same_session(
         raise EnumerationError(
             f"'{subscriber.root}' and '{publisher.root}' did not part in the same session: one of the two "
             "was restored from an older copy, so what it already sent or received is not certain. Nothing was changed. "
-            f"{AFRESH}",
+            f"{INITIALISE_AGAIN}",
             publisher=str(publisher.root),
             subscriber=str(subscriber.root),
         )

@@ -16,13 +16,14 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from enumeration.plan import number_generations
 from mergerepl.agent import history
 from mergerepl.agent.carry_out import Outcome, carry_out
 from mergerepl.agent.compaction import compact_when_due
 from mergerepl.agent.identity import refuse_copies
 from mergerepl.agent.recovery import named, recover, refuse_interrupted
 from mergerepl.agent.refused import Refused, refusal
-from mergerepl.agent.session_plan import has_work, number_generations, plan_generations
+from mergerepl.agent.session_plan import has_work, session_plan
 from mergerepl.agent.session_result import session_result, summed
 from mergerepl.agent.sides import as_if_committed, captured_sides, open_sides, with_windows
 from mergerepl.agent.stage import StagedArticle
@@ -187,8 +188,8 @@ def preview_session(
         folder = Path(tempfile.mkdtemp(prefix="mergerepl-preview-"))
         try:
             sides = {name: as_if_committed(side) for name, side in sides.items()}
-            plan = plan_generations(sides, upload=upload, download=download)
-            numbers = number_generations(sides, plan)
+            plan = session_plan(sides, upload=upload, download=download)
+            numbers = number_generations(plan, {n: side.info.last_generation for n, side in sides.items()})
             staged, not_staged = stage_articles(spark, sides, plan, numbers, folder, progress)
             previews = conflict_previews(spark, folder, staged, sides[PUBLISHER].articles)
         finally:

@@ -147,8 +147,10 @@ def _remembered(publisher: Path, subscriber: Path, publication: str, direction: 
 
 def _has_nothing(publisher: Replica, subscriber: Replica, pubid: str, direction: str) -> bool:
     """Return whether every table is captured up to its head and no generation waits to travel."""
-    from enumeration.generations import generations_to_send, make_generation
+    from enumeration.plan import Destination, enumeration
+    from mergerepl.errors import EnumerationError
     from mergerepl.feed.window import feed_window
+    from mergerepl.monitoring.waiting import source_of
     from mergerepl.store.positions import position_of
 
     infos = {replica.root: replica.info() for replica in (publisher, subscriber)}
@@ -161,22 +163,21 @@ def _has_nothing(publisher: Replica, subscriber: Replica, pubid: str, direction:
             for article, position in positions.items()
         ):
             return False
+    rows = {}
+    for one, other in ((publisher, subscriber), (subscriber, publisher)):
+        about = (row for row in one.relations(pubid) if row.replid == infos[other.root].replid)
+        rows[one.root] = next((row for row in about if not row.is_ended), None)
     ways = {"upload": (subscriber, publisher), "download": (publisher, subscriber)}
     for way in ways if direction == _BOTH else (direction,):
         source, destination = ways[way]
-        start = _start(source, infos[destination.root].replid, pubid)
-        sent = generations_to_send(
-            make_generation(source.genhistory(from_generation_exclusive=start)),
-            destination.held,
-            from_generation_exclusive=start,
-            tablenicks=[article.nickname for article in source.articles_of(pubid)],
-        )
-        if any(row.changecount for row in sent):
+        row = rows[source.root]
+        if row is None:
+            return False
+        to = Destination(str(destination.root), destination.held, rows[destination.root])
+        try:
+            if enumeration(source_of(source, row, source.articles_of(pubid)), to).has_changes:
+                return False
+        except EnumerationError:
+            # The next session says what is wrong.
             return False
     return True
-
-
-def _start(source: Replica, destination_replid: str, pubid: str) -> int:
-    """Return the generation up to which a source knows to have sent."""
-    about = (row for row in source.relations(pubid) if row.replid == destination_replid)
-    return min((row.sentgen for row in about), default=0)

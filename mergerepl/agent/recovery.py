@@ -11,12 +11,12 @@ from pyspark.sql import SparkSession
 from mergerepl.agent import history
 from mergerepl.agent.carry_out import Outcome, carry_out, log_given_up, pointer
 from mergerepl.agent.give_up import give_up, is_refused_by, settle
-from mergerepl.agent.identity import AFRESH
 from mergerepl.agent.session_result import session_result
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.delta.log import TruncatedLogError, head_version, is_another_commit, is_delta_table
 from mergerepl.engine.errors import AGAIN, told_plainly
 from mergerepl.errors import (
+    INITIALISE_AGAIN,
     EngineError,
     EnumerationError,
     MergeReplError,
@@ -167,8 +167,8 @@ def roll_forward(
 def _way_out(changeset: Changeset, publisher: Replica, name: str) -> str:
     advice = give_up_advice(publisher.root, changeset.manifest.session)
     if name == SUBSCRIBER:
-        return f"The publisher's side is finished. {advice} {AFRESH}"
-    return f"Nothing was changed. Restore the publisher from a later copy. {advice} {AFRESH}"
+        return f"The publisher's side is finished. {advice} {INITIALISE_AGAIN}"
+    return f"Nothing was changed. Restore the publisher from a later copy. {advice} {INITIALISE_AGAIN}"
 
 
 @contextmanager

@@ -1,20 +1,14 @@
-"""What a session will tell whom: generations from the watermarks, their numbers at the other side, the manifest."""
+"""What a session carries, from what both sides know of each other, and the manifest that commits to it."""
 
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from math import inf
 from uuid import uuid4
 
-from enumeration.generations import (
-    Watermark,
-    generations_to_send,
-    make_generation,
-    received_generation,
-    start_generation,
-)
+from enumeration.generations import received_generation
+from enumeration.plan import Numbers, SessionPlan, enumeration, plan_session
 from mergerepl.agent.capture import new_generation
-from mergerepl.agent.identity import AFRESH
 from mergerepl.agent.sides import SideState
 from mergerepl.agent.stage import StagedArticle
 from mergerepl.apply.conflict_log import log_app_id
@@ -22,7 +16,6 @@ from mergerepl.apply.side import data_app_id, next_seq, session_number_of
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.delta.log import commit_text, is_delta_table
 from mergerepl.delta.transactions import transaction_version
-from mergerepl.errors import EnumerationError
 from mergerepl.store.changeset import (
     ArticleWork,
     Manifest,
@@ -34,102 +27,27 @@ from mergerepl.systables.catalog import PublicationRow
 from mergerepl.systables.genhistory import Generation, GenStatus, new_guid
 
 
-@dataclass(frozen=True)
-class SessionPlan:
-    """Which generations travel, and under which numbers they are received."""
+def session_plan(sides: dict[str, SideState], *, upload: bool, download: bool) -> SessionPlan:
+    """Return which generations each side sends the other.
 
-    upload: bool
-    download: bool
-    upload_start: int
-    download_start: int
-    up: list[Generation]
-    down: list[Generation]
-
-    def of_articles(self, tablenicks: Collection[int]) -> "SessionPlan":
-        """Return the plan with the generations of these articles alone."""
-        up, down = ([row for row in rows if row.art_nick in tablenicks] for rows in (self.up, self.down))
-        return replace(self, up=up, down=down)
-
-
-def plan_generations(sides: dict[str, SideState], *, upload: bool, download: bool) -> SessionPlan:
-    """Return which closed generations each side has to tell the other.
-
-    Raises: UnknownGenerationError if the watermarks of the two sides do not fit together; EnumerationError if the
-        subscriber holds generations that it can only have from the publisher, and which are not there.
+    Raises: EnumerationError, as `plan_session`.
     """
-    publisher, subscriber = sides[PUBLISHER], sides[SUBSCRIBER]
-    starts = {}
-    for source, destination in ((subscriber, publisher), (publisher, subscriber)):
-        starts[source.name] = start_generation(
-            sent=Watermark(source.other.sentgen, source.other.sentguid),
-            received=Watermark(destination.other.recgen, destination.other.recguid),
-            source_genhistory=source.genhistory,
-            source=str(source.replica.root),
-            destination=str(destination.replica.root),
-        )
-
-    def to_send(source: SideState, destination: SideState) -> list[Generation]:
-        return generations_to_send(
-            make_generation(source.genhistory),
-            destination.held,
-            from_generation_exclusive=starts[source.name],
-            tablenicks=source.articles,
-        )
-
-    up, down = to_send(subscriber, publisher), to_send(publisher, subscriber)
-    if any(row.genstatus == GenStatus.CLOSED_ELSEWHERE for row in up):
-        raise EnumerationError(
-            f"'{subscriber.replica.root}' received changes in a session that its publisher '{publisher.replica.root}' does "
-            "not know of: the publisher was put back to an older state, or that session's folder was removed before it "
-            f"was finished. Nothing was changed. {AFRESH}",
-            publisher=str(publisher.replica.root),
-            subscriber=str(subscriber.replica.root),
-        )
-    return SessionPlan(upload, download, starts[SUBSCRIBER], starts[PUBLISHER], up, down)
+    sources = {name: side.source for name, side in sides.items()}
+    destinations = {name: side.destination for name, side in sides.items()}
+    return plan_session(sources, destinations, upload=upload, download=download)
 
 
 def has_work(sides: dict[str, SideState], *, upload: bool, download: bool) -> bool:
-    """Return whether there is anything to capture or to tell in the directions that run."""
-    plan = plan_generations(sides, upload=upload, download=download)
+    """Return whether there is anything to capture or to send in the directions that run."""
     has_new = {name: any(window.has_changes for window in side.windows) for name, side in sides.items()}
-    has_up = upload and (has_new[SUBSCRIBER] or any(row.changecount for row in plan.up))
-    has_down = download and (has_new[PUBLISHER] or any(row.changecount for row in plan.down))
-    return has_up or has_down
-
-
-@dataclass(frozen=True)
-class Numbered:
-    """The generation numbers of a session: how each side receives the other's, and where resolved rows go."""
-
-    publisher_numbers: dict[int, int]
-    subscriber_numbers: dict[int, int]
-    resolved_at_publisher: dict[int, int]
-    resolved_at_subscriber: dict[int, int]
-
-
-def number_generations(sides: dict[str, SideState], plan: SessionPlan) -> Numbered:
-    """Give out the next local numbers at each side; an article changed at both sides gets one for resolved rows."""
-    two_sided = sorted({row.art_nick for row in plan.up} & {row.art_nick for row in plan.down})
-
-    def number(
-        side: SideState, received: list[Generation], *, used: bool
-    ) -> tuple[dict[int, int], dict[int, int]]:
-        if not used:
-            return {}, {}
-        first = side.info.last_generation + 1
-        numbers = {row.generation: first + i for i, row in enumerate(received)}
-        resolved = {nickname: first + len(received) + i for i, nickname in enumerate(two_sided)}
-        return numbers, resolved
-
-    publisher_numbers, at_publisher = number(sides[PUBLISHER], plan.up, used=plan.upload)
-    subscriber_numbers, at_subscriber = number(sides[SUBSCRIBER], plan.down, used=plan.download)
-    return Numbered(publisher_numbers, subscriber_numbers, at_publisher, at_subscriber)
+    plan = session_plan(sides, upload=upload, download=download)
+    return plan.has_work or (upload and has_new[SUBSCRIBER]) or (download and has_new[PUBLISHER])
 
 
 def session_manifest(
     sides: dict[str, SideState],
     plan: SessionPlan,
-    numbers: Numbered,
+    numbers: Mapping[str, Numbers],
     staged: dict[int, StagedArticle],
     session: str,
     publication: str,
@@ -141,7 +59,7 @@ def session_manifest(
     both = plan.upload and plan.download
     guids = {nickname: new_guid() for nickname in resolved}
 
-    def resolution(side: SideState, numbers_: dict[int, int], *, made_here: bool) -> list[Generation]:
+    def resolution(side: SideState, numbers_: Mapping[int, int], *, made_here: bool) -> list[Generation]:
         holders = [publisher.info.nickname, subscriber.info.nickname] if both else [side.info.nickname]
         status = GenStatus.CLOSED if made_here else GenStatus.CLOSED_ELSEWHERE
         return [
@@ -155,7 +73,9 @@ def session_manifest(
             if n in numbers_
         ]
 
-    def received(side: SideState, rows: Iterable[Generation], numbers_: dict[int, int]) -> list[Generation]:
+    def received(
+        side: SideState, rows: Iterable[Generation], numbers_: Mapping[int, int]
+    ) -> list[Generation]:
         return [
             received_generation(
                 row, generation=numbers_[row.generation], nickname=side.info.nickname, now=now
@@ -164,10 +84,10 @@ def session_manifest(
             if row.generation in numbers_
         ]
 
-    at_publisher = received(publisher, plan.up, numbers.publisher_numbers)
-    at_publisher += resolution(publisher, numbers.resolved_at_publisher, made_here=True)
-    at_subscriber = received(subscriber, plan.down, numbers.subscriber_numbers)
-    at_subscriber += resolution(subscriber, numbers.resolved_at_subscriber, made_here=not plan.upload)
+    at_publisher = received(publisher, plan.up.generations, numbers[PUBLISHER].received)
+    at_publisher += resolution(publisher, numbers[PUBLISHER].resolved, made_here=True)
+    at_subscriber = received(subscriber, plan.down.generations, numbers[SUBSCRIBER].received)
+    at_subscriber += resolution(subscriber, numbers[SUBSCRIBER].resolved, made_here=not plan.upload)
     first = publisher.replica.publication(pubid=publisher.other.pubid)
     return Manifest(
         session=session,
@@ -187,18 +107,18 @@ def session_manifest(
         upload_watermark=_watermark(
             subscriber,
             at_subscriber if both else [],
-            _first_left_out(subscriber, publisher, plan.upload_start),
+            _first_left_out(subscriber, publisher),
         )
         if plan.upload
         else None,
         download_watermark=_watermark(
             publisher,
             at_publisher if both else [],
-            _first_left_out(publisher, subscriber, plan.download_start),
+            _first_left_out(publisher, subscriber),
         )
         if plan.download
         else None,
-        uploaded_guids=[row.guidsrc for row in plan.up] if plan.upload else [],
+        uploaded_guids=[row.guidsrc for row in plan.up.generations] if plan.upload else [],
         replicastate=str(uuid4()),
     )
 
@@ -221,14 +141,11 @@ def _side_work(side: SideState, generations: Sequence[Generation], works: Sequen
     )
 
 
-def _first_left_out(source: SideState, destination: SideState, from_generation_exclusive: int) -> float:
+def _first_left_out(source: SideState, destination: SideState) -> float:
     """Return the first generation of an article that is left out of the session and that the destination lacks."""
-    waiting = generations_to_send(
-        source.genhistory,
-        destination.held,
-        from_generation_exclusive=from_generation_exclusive,
-        tablenicks=source.left_out,
-    )
+    waiting = enumeration(
+        replace(source.source, tablenicks=source.left_out), destination.destination
+    ).generations
     return waiting[0].generation if waiting else inf
 
 

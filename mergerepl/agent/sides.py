@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 
 from pyspark.sql import SparkSession
 
-from enumeration.generations import (
-    make_generation,
-)
+from enumeration.generations import make_generation
+from enumeration.plan import Destination, Source
 from mergerepl.agent.capture import (
     CapturedArticle,
     commit_changes,
@@ -51,6 +50,20 @@ class SideState:
     captured: tuple[CapturedArticle, ...] = ()
     left_out: frozenset[int] = frozenset()
     """Tablenicks of articles that were refused: they are not among `articles`, and their generations wait."""
+
+    @property
+    def source(self) -> Source:
+        """The side as the one that sends."""
+
+        def after(number: int) -> list[Generation]:
+            return [row for row in self.genhistory if row.generation > number]
+
+        return Source(str(self.replica.root), after, self.other, tuple(self.articles))
+
+    @property
+    def destination(self) -> Destination:
+        """The side as the one that receives."""
+        return Destination(str(self.replica.root), self.held, self.other)
 
     def held(self, guids: Collection[str]) -> Collection[str]:
         """Return which of these generations the side had before this session."""

@@ -8,6 +8,7 @@ from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from enumeration.enum_changes import enum_changes
+from enumeration.plan import Enumeration
 from mergerepl import changes
 from mergerepl.agent.capture import CapturedArticle
 from mergerepl.delta.plain_files import write_files
@@ -35,17 +36,19 @@ class Enumerated:
     replica: Replica
     article: PublishedArticle
     through_seq_inclusive: int
-    from_generation_exclusive: int
-    known_generations: tuple[int, ...]
+    sent: Enumeration
     captured: CapturedArticle | None
     is_complete_in_memory: bool
-    is_needed: bool
-    rows: int
+
+    @property
+    def rows(self) -> int:
+        """At most so many rows are read to enumerate."""
+        return sum(row.changecount for row in (*self.sent.generations, *self.sent.known))
 
 
 def side_changes(spark: SparkSession, side: Enumerated, kept: Kept) -> DataFrame | None:
     """Return the CHANGES one side has to tell the other of one article, None if there are none."""
-    if not side.is_needed:
+    if not side.sent.generations:
         return None
     captured = side.captured.rows if side.captured is not None else None
     if side.is_complete_in_memory:
@@ -55,7 +58,7 @@ def side_changes(spark: SparkSession, side: Enumerated, kept: Kept) -> DataFrame
         side.replica.folder,
         side.article,
         through_seq_inclusive=side.through_seq_inclusive,
-        from_generation_exclusive=side.from_generation_exclusive,
+        from_generation_exclusive=side.sent.from_generation_exclusive,
     )
     if captured is not None:
         # It is being committed meanwhile, or never (a dry run); its rows are newer than every run read here.
@@ -63,8 +66,8 @@ def side_changes(spark: SparkSession, side: Enumerated, kept: Kept) -> DataFrame
         runs = runs.unionByName(uncommitted)
     told = enum_changes(
         current_rows(in_one_task(runs, side.rows)),
-        from_generation_exclusive=side.from_generation_exclusive,
-        known_generations=side.known_generations,
+        from_generation_exclusive=side.sent.from_generation_exclusive,
+        known_generations=[row.generation for row in side.sent.known],
     )
     return kept.keep(told)
 

@@ -3,7 +3,7 @@
 import json
 import logging
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,16 +12,14 @@ from uuid import uuid4
 from pyspark.sql import DataFrame, SparkSession
 
 from conflict.resolvers.registry import resolver_of
+from enumeration.plan import Enumeration, Numbers, SessionPlan, number_generations
 from mergerepl.agent.carry_out import pointer
 from mergerepl.agent.constraints import refuse_violations
 from mergerepl.agent.decision import Changed, decided, resolved
 from mergerepl.agent.refused import ARTICLE_ERRORS, Refused, refuse
 from mergerepl.agent.session_plan import (
-    Numbered,
-    SessionPlan,
-    number_generations,
-    plan_generations,
     session_manifest,
+    session_plan,
 )
 from mergerepl.agent.sides import AT_ONCE, SideState, as_if_committed, committed_sides, without
 from mergerepl.agent.stage import Enumerated, StagedArticle, side_changes, stage_article
@@ -36,45 +34,33 @@ from mergerepl.store.changeset import (
     Changeset,
     write_durably,
 )
-from mergerepl.systables.genhistory import Generation
 
 log = logging.getLogger(__name__)
 
 
-def enumerated(side: SideState, nickname: int, sent: list[Generation], start: int) -> Enumerated:
+def enumerated(side: SideState, nickname: int, sent: Enumeration) -> Enumerated:
     """Return one side of one article for staging."""
-    to_send = [row for row in sent if row.art_nick == nickname]
-    chosen = {row.generation for row in to_send}
-    known = tuple(
-        row.generation
-        for row in side.genhistory
-        if row.art_nick == nickname and row.generation > start and row.generation not in chosen
-    )
+    sent = sent.of_articles([nickname])
     captured = side.captured_article(nickname)
     is_new = (
         captured is not None
         and captured.generation is not None
-        and [row.guidsrc for row in to_send] == [captured.generation.guidsrc]
+        and [row.guidsrc for row in sent.generations] == [captured.generation.guidsrc]
         and captured.generation.changecount == captured.changes
     )
     return Enumerated(
         side.replica,
         side.articles[nickname],
         side.info.last_seq,
-        start,
-        known,
+        sent,
         captured,
         is_complete_in_memory=is_new,
-        is_needed=bool(to_send),
-        rows=sum(
-            row.changecount or 0
-            for row in side.genhistory
-            if row.art_nick == nickname and row.generation > start
-        ),
     )
 
 
-def session_terms(sides: dict[str, SideState], plan: SessionPlan, numbers: Numbered) -> SessionTerms:
+def session_terms(
+    sides: dict[str, SideState], plan: SessionPlan, numbers: Mapping[str, Numbers]
+) -> SessionTerms:
     """Return what classification and resolution need to know of the session."""
     resolver_side = PUBLISHER if plan.upload else SUBSCRIBER
     return SessionTerms(
@@ -82,10 +68,10 @@ def session_terms(sides: dict[str, SideState], plan: SessionPlan, numbers: Numbe
         download=plan.download,
         resolver_nickname=agent_nickname(sides[resolver_side].info.nickname),
         client_subscription=plan.upload and sides[SUBSCRIBER].other.is_client,
-        publisher_generations=numbers.publisher_numbers,
-        subscriber_generations=numbers.subscriber_numbers,
-        upload_start=plan.upload_start,
-        download_start=plan.download_start,
+        publisher_generations=numbers[PUBLISHER].received,
+        subscriber_generations=numbers[SUBSCRIBER].received,
+        upload_start=plan.up.from_generation_exclusive,
+        download_start=plan.down.from_generation_exclusive,
     )
 
 
@@ -93,7 +79,7 @@ def stage_articles(
     spark: SparkSession,
     sides: dict[str, SideState],
     plan: SessionPlan,
-    numbers: Numbered,
+    numbers: Mapping[str, Numbers],
     folder: Path,
     progress: Progress,
 ) -> tuple[dict[int, StagedArticle], Refused]:
@@ -101,9 +87,6 @@ def stage_articles(
 
     Returns: tablenick -> what it amounts to; and the articles that cannot be staged: nothing of them is left in the folder.
     """
-    nicknames = sorted(
-        {row.art_nick for row in (*(plan.up if plan.upload else ()), *(plan.down if plan.download else ()))}
-    )
     refused: Refused = {}
     kept = Kept()
 
@@ -119,17 +102,17 @@ def stage_articles(
     changed: dict[int, Changed] = {}
     rows = 0
     try:
-        for nickname in nicknames:
+        for nickname in plan.tablenicks:
             with refused_alone(nickname):
-                publisher = enumerated(sides[PUBLISHER], nickname, plan.down, plan.download_start)
-                subscriber = enumerated(sides[SUBSCRIBER], nickname, plan.up, plan.upload_start)
+                publisher = enumerated(sides[PUBLISHER], nickname, plan.down)
+                subscriber = enumerated(sides[SUBSCRIBER], nickname, plan.up)
                 resolver_of({publisher.article.name: publisher.article.resolver})
                 changed[nickname] = Changed(
                     publisher.article,
                     side_changes(spark, publisher, kept),
                     side_changes(spark, subscriber, kept),
-                    numbers.resolved_at_publisher.get(nickname, 0),
-                    numbers.resolved_at_subscriber.get(nickname, 0),
+                    numbers[PUBLISHER].resolved.get(nickname, 0),
+                    numbers[SUBSCRIBER].resolved.get(nickname, 0),
                 )
                 rows += publisher.rows + subscriber.rows
         terms = session_terms(sides, plan, numbers)
@@ -190,8 +173,8 @@ def staged_changeset(
     Raises: UnknownGenerationError; nothing is staged then.
     """
     will_be = {name: as_if_committed(side) for name, side in sides.items()}
-    plan = plan_generations(will_be, upload=upload, download=download)
-    numbers = number_generations(will_be, plan)
+    plan = session_plan(will_be, upload=upload, download=download)
+    numbers = number_generations(plan, {n: side.info.last_generation for n, side in will_be.items()})
     session = str(uuid4())
     folder = sides[PUBLISHER].replica.staging / session
     folder.mkdir(parents=True)

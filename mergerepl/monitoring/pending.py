@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from enumeration.generations import Held
-from mergerepl.errors import StoreError
+from enumeration.plan import Destination
+from mergerepl.errors import EnumerationError, StoreError
 from mergerepl.feed.window import FeedWindow
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.results import PendingArticle, PendingSubscription
@@ -67,11 +67,13 @@ def _subscription(
         )
     else:
         try:
-            articles = list(_direction(away, replica, info, row, other.held, look))
             about_us = other.relation(row.subid, info.replid)
+            there = Destination(str(other.root), other.held, about_us)
+            articles = list(_direction(away, replica, info, row, there, look))
             if about_us is not None and not about_us.is_ended:
-                articles += _direction(back, other, other.info(), about_us, replica.held, look)
-        except StoreError as error:
+                here = Destination(str(replica.root), replica.held, row)
+                articles += _direction(back, other, other.info(), about_us, here, look)
+        except (StoreError, EnumerationError) as error:
             # What is wrong there says nothing against the other subscriptions.
             articles, problem = None, error.message
     if articles is None:
@@ -89,12 +91,12 @@ def _direction(
     source: Replica,
     info: ReplicaInfo,
     row: SubscriptionRow,
-    held: Held | None,
+    destination: Destination | None,
     look: Look,
 ) -> Iterator[PendingArticle]:
-    """Yield what waits at a source; `held` asks the destination what it has, if it can be asked."""
+    """Yield what waits at a source; `destination` is None if it cannot be asked."""
     articles = source.articles_of(row.pubid)
-    waiting = unsent_generations(source, row, articles, held=held)
+    waiting = unsent_generations(source, row, articles, destination=destination)
     for article in articles:
         generations = [each for each in waiting if each.art_nick == article.nickname]
         commits, problem = look(source, info, article)

@@ -51,7 +51,7 @@ def replica_status(
     subscriptions = []
     for row in rows:
         try:
-            unsent = len(unsent_generations(replica, row, replica.articles_of(row.pubid), held=None))
+            unsent = len(unsent_generations(replica, row, replica.articles_of(row.pubid), destination=None))
         except MergeReplError as error:
             unsent = 0
             problems.append(error.message)

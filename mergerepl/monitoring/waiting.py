@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from enumeration.generations import Held, generations_to_send, make_generation
+from enumeration.plan import Destination, Source, enumeration
 from mergerepl.delta.log import head_version, is_delta_table
 from mergerepl.delta.marks import is_own_of_merge
 from mergerepl.errors import MergeReplError
@@ -83,12 +83,21 @@ def _gone(article: PublishedArticle, table: Path) -> str:
     )
 
 
+def source_of(replica: Replica, other: SubscriptionRow, articles: Iterable[PublishedArticle]) -> Source:
+    """Return a replica as one that sends these articles; `other` is its row about the destination."""
+
+    def after(number: int) -> list[Generation]:
+        return replica.genhistory(from_generation_exclusive=number)
+
+    return Source(str(replica.root), after, other, tuple(article.nickname for article in articles))
+
+
 def unsent_generations(
     replica: Replica,
     other: SubscriptionRow,
     articles: Iterable[PublishedArticle],
     *,
-    held: Held | None,
+    destination: Destination | None,
 ) -> list[Generation]:
     """Return the generations with changes, open ones too, that a replica has yet to send to another.
 
@@ -96,13 +105,9 @@ def unsent_generations(
         replica: The source.
         other: Its row of sysmergesubscriptions about the destination.
         articles: The articles in question.
-        held: Asks the destination what it has; None if it cannot be asked.
+        destination: The destination; None if it cannot be asked.
+
+    Raises: UnknownGenerationError if the watermarks of both do not fit together.
     """
-    waiting = generations_to_send(
-        make_generation(replica.genhistory(from_generation_exclusive=other.sentgen)),
-        held or (lambda _: ()),
-        from_generation_exclusive=other.sentgen,
-        destination_nickname=other.replnickname if held is None else None,
-        tablenicks=[article.nickname for article in articles],
-    )
-    return [row for row in waiting if row.changecount]
+    sent = enumeration(source_of(replica, other, articles), destination)
+    return [row for row in sent.generations if row.changecount]

@@ -3,6 +3,7 @@
 from collections.abc import Collection
 from pathlib import Path
 
+from enumeration.plan import Destination
 from mergerepl.monitoring.waiting import uncaptured, unsent_generations
 from mergerepl.store.replica import Replica
 
@@ -29,7 +30,9 @@ def unsent_changes(publisher: Path, subscriber: Path, pubid: str, *, staged: Col
     def held(guids: Collection[str]) -> Collection[str]:
         return {*Replica(publisher).held(guids), *staged}
 
-    generations = unsent_generations(replica, about_publisher[0], articles, held=held)
+    # How far the publisher received is not asked: it may have been put back, and the subscription ends all the same.
+    destination = Destination(str(publisher), held)
+    generations = unsent_generations(replica, about_publisher[0], articles, destination=destination)
     looks = [uncaptured(replica, article, info) for article in articles]
     changes, commits = sum(row.changecount for row in generations), sum(look.commits for look in looks)
     told = [f"{_count(changes, 'change')}"] if changes else []

@@ -1,0 +1,174 @@
+"""The plan of enumeration: where it starts, which generations are sent, and under which numbers they are received.
+
+The one place that says so: a session, the quiet answer, `status` and `pending` ask it. Pure Python on rows of the control
+plane. Rules: merge_replication.md 2.5 to 2.7.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+
+from enumeration.errors import lost_by_publisher
+from enumeration.generations import Held, Watermark, generations_to_send, make_generation, start_generation
+from mergerepl.changes import PUBLISHER, SUBSCRIBER
+from mergerepl.systables.catalog import SubscriptionRow
+from mergerepl.systables.genhistory import Generation, GenStatus
+
+After = Callable[[int], Collection[Generation]]
+"""Returns a replica's generations after a number."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A replica that sends: its generations, its row about the destination and the articles in question (tablenicks)."""
+
+    root: str
+    after: After
+    other: SubscriptionRow
+    tablenicks: Collection[int]
+
+
+@dataclass(frozen=True)
+class Destination:
+    """A replica that receives: the generations it has, and its row about the source (None: it is not asked)."""
+
+    root: str
+    held: Held
+    other: SubscriptionRow | None = None
+
+
+@dataclass(frozen=True)
+class Enumeration:
+    """What a source sends: closed generations after a start that the destination does not hold.
+
+    `known` are those after the start that are not sent: the destination holds them.
+    """
+
+    from_generation_exclusive: int
+    generations: list[Generation]
+    known: list[Generation]
+
+    @property
+    def has_changes(self) -> bool:
+        """Whether there is any change in them."""
+        return any(row.changecount for row in self.generations)
+
+    def of_articles(self, tablenicks: Collection[int]) -> "Enumeration":
+        """Return what is sent of these articles alone."""
+        sent, known = (
+            [row for row in rows if row.art_nick in tablenicks] for rows in (self.generations, self.known)
+        )
+        return replace(self, generations=sent, known=known)
+
+
+def enumeration(source: Source, destination: Destination | None) -> Enumeration:
+    """Return what a source sends to a destination, its open generations as if they were closed.
+
+    A destination that cannot be asked (None) has what the source notes of it.
+
+    Raises: UnknownGenerationError if the watermarks of both do not fit together.
+    """
+    sent_before = Watermark(source.other.sentgen, source.other.sentguid)
+    received = sent_before
+    if destination is not None and destination.other is not None:
+        received = Watermark(destination.other.recgen, destination.other.recguid)
+    start = min(sent_before.generation, received.generation)
+    # With the watermarks' own generations, whose guids are compared.
+    closed = make_generation(source.after(start - 1))
+    if destination is not None and destination.other is not None:
+        start = start_generation(
+            sent=sent_before,
+            received=received,
+            source_genhistory=closed,
+            source=source.root,
+            destination=destination.root,
+        )
+    sent = generations_to_send(
+        closed,
+        _asks_nobody if destination is None else destination.held,
+        from_generation_exclusive=start,
+        destination_nickname=source.other.replnickname if destination is None else None,
+        tablenicks=source.tablenicks,
+    )
+    chosen = {row.guidsrc for row in sent}
+    later = [row for row in closed if row.generation > start and row.art_nick in source.tablenicks]
+    return Enumeration(start, sent, [row for row in later if row.guidsrc not in chosen])
+
+
+def _asks_nobody(guids: Collection[str]) -> Collection[str]:
+    return ()
+
+
+@dataclass(frozen=True)
+class SessionPlan:
+    """What travels in a session, and in which of the two directions rows are carried."""
+
+    upload: bool
+    download: bool
+    up: Enumeration
+    down: Enumeration
+
+    @property
+    def has_work(self) -> bool:
+        """Whether there is any change to carry."""
+        return (self.upload and self.up.has_changes) or (self.download and self.down.has_changes)
+
+    @property
+    def tablenicks(self) -> list[int]:
+        """The articles of which something is carried."""
+        carried = [
+            *(self.up.generations if self.upload else ()),
+            *(self.down.generations if self.download else ()),
+        ]
+        return sorted({row.art_nick for row in carried})
+
+    def of_articles(self, tablenicks: Collection[int]) -> "SessionPlan":
+        """Return the plan of these articles alone."""
+        return replace(self, up=self.up.of_articles(tablenicks), down=self.down.of_articles(tablenicks))
+
+
+def plan_session(
+    sources: Mapping[str, Source], destinations: Mapping[str, Destination], *, upload: bool, download: bool
+) -> SessionPlan:
+    """Return which closed generations each side sends the other; both sides are given by name.
+
+    Raises: UnknownGenerationError if the watermarks of the two sides do not fit together; EnumerationError if the
+        subscriber holds generations that it can only have from the publisher, and which are not there.
+    """
+    up = enumeration(sources[SUBSCRIBER], destinations[PUBLISHER])
+    down = enumeration(sources[PUBLISHER], destinations[SUBSCRIBER])
+    if any(row.genstatus == GenStatus.CLOSED_ELSEWHERE for row in up.generations):
+        raise lost_by_publisher(sources[PUBLISHER].root, sources[SUBSCRIBER].root)
+    return SessionPlan(upload, download, up, down)
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """The generation numbers of one side in a session.
+
+    `received`: the other side's number -> the own one. `resolved`: tablenick -> where merged and resolved rows go.
+    """
+
+    received: Mapping[int, int]
+    resolved: Mapping[int, int]
+
+
+def number_generations(plan: SessionPlan, last_generations: Mapping[str, int]) -> dict[str, Numbers]:
+    """Give out the numbers after each side's last generation; an article changed at both sides gets one for resolved rows.
+
+    A side that is sent nothing in this session has none.
+    """
+    two_sided = sorted(
+        {row.art_nick for row in plan.up.generations} & {row.art_nick for row in plan.down.generations}
+    )
+
+    def number(side: str, received: Collection[Generation], *, is_carried: bool) -> Numbers:
+        if not is_carried:
+            return Numbers({}, {})
+        first = last_generations[side] + 1
+        numbers = {row.generation: first + i for i, row in enumerate(received)}
+        return Numbers(numbers, {n: first + len(received) + i for i, n in enumerate(two_sided)})
+
+    return {
+        PUBLISHER: number(PUBLISHER, plan.up.generations, is_carried=plan.upload),
+        SUBSCRIBER: number(SUBSCRIBER, plan.down.generations, is_carried=plan.download),
+    }
