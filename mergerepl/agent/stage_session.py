@@ -172,6 +172,9 @@ def staged_changeset(
 
     Raises: UnknownGenerationError; nothing is staged then.
     """
+    if not sides[PUBLISHER].articles:
+        # All were left out when they were captured: a refusal changes nothing.
+        return None, {}
     will_be = {name: as_if_committed(side) for name, side in sides.items()}
     plan = session_plan(will_be, upload=upload, download=download)
     numbers = number_generations(plan, {n: side.info.last_generation for n, side in will_be.items()})
