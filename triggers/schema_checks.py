@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from mergerepl.delta.types import Field, bare, ddl_of, padded_types
 from mergerepl.model.article import PublishedArticle
+from mergerepl.systables.compact import SYSTEM_PREFIX
 from triggers.errors import (
     column_lost,
     columns_changed,
@@ -170,7 +171,8 @@ def schema_problem(
             return f"published column '{name}' became generated as ({metadata.generated_columns[name]})"
         if any(key.startswith("delta.identity.") for key in present[name]["metadata"]):
             return f"published column '{name}' became an identity column"
-    added = [name for name in present if name not in article.columns]
+    # Compact change tracking has columns of its own, which are never published.
+    added = [name for name in present if name not in article.columns and not name.startswith(SYSTEM_PREFIX)]
     if added and not article.vertical:
         return f"column '{added[0]}' was added"
     if before is None:

@@ -17,6 +17,7 @@ from mergerepl.agent.identity import refuse_copies
 from mergerepl.agent.subscription import own_priority
 from mergerepl.agent.windows import article_window, move_versions
 from mergerepl.changes import SUBSCRIBER
+from mergerepl.compact.sweep import sweep_root
 from mergerepl.errors import CaptureError, LeaseError
 from mergerepl.model.progress import Progress
 from mergerepl.model.publication import PUBLISHER_PRIORITY
@@ -49,6 +50,7 @@ def capture_replica(root: Path, *, progress: Progress) -> CaptureResult:
     replica.require_tables()
     refuse_copies(replica)
     with _held(replica) as publishers:
+        sweep_root(replica.root)
         return _capture(replica, publishers, _embedded_spark, progress)
 
 

@@ -30,6 +30,7 @@ from mergerepl.agent.stage import StagedArticle
 from mergerepl.agent.stage_session import stage_articles, staged_changeset
 from mergerepl.agent.windows import move_versions
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
+from mergerepl.compact.sweep import sweep_root
 from mergerepl.engine import session as engine
 from mergerepl.engine.errors import told_plainly
 from mergerepl.model.progress import Progress
@@ -67,6 +68,8 @@ def merge_session(
     doing = f"synchronizing '{publisher.root}' with '{subscriber.root}'"
     # Told inside of the leases too, which end otherwise after an interrupt than after an error that is ours.
     with told_plainly(doing), _leases(publisher, subscriber, lease_wait_s), told_plainly(doing):
+        for replica in (publisher, subscriber):
+            sweep_root(replica.root)
         # What was read before the leases may have changed while they were waited for.
         publisher, subscriber = publisher.anew(), subscriber.anew()
         _refuse(publisher, subscriber)

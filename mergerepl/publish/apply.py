@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
+from mergerepl.compact.sweep import sweep_root
 from mergerepl.errors import EngineLostError, LeaseError, PublicationError, StoreError
 from mergerepl.failpoints import failpoint
 from mergerepl.model.progress import NoProgress, Progress
@@ -130,6 +131,7 @@ def _leased(root: Path) -> Iterator[None]:
     _make_folder(root)
     try:
         with lease(root, purpose=PURPOSE):
+            sweep_root(root)
             yield
     finally:
         for folder in made:

@@ -9,6 +9,7 @@ from mergerepl.delta.table import TableState, open_table
 from mergerepl.delta.types import Field, ddl_of, leaf_types, nested_names
 from mergerepl.errors import PublicationError, StoreError
 from mergerepl.model.publication import Article
+from mergerepl.systables.compact import SYSTEM_PREFIX
 from mergerepl.systables.conflicts_info import CONFLICT_COLUMNS
 
 Problem = tuple[str, str]
@@ -129,10 +130,12 @@ def check_article(article: Article, table: TableState) -> None:
 def published_fields(article: Article, table: TableState) -> list[Field]:
     """Return the published columns, in table order; the identity is always among them.
 
+    The columns of Compact change tracking are never published: each database has its own numbers.
+
     Raises: PublicationError if `columns` names one that the table does not have, or one twice.
     """
     if article.columns is None:
-        return list(table.fields)
+        return [field for field in table.fields if not field["name"].startswith(SYSTEM_PREFIX)]
     names = _all_found(article, table, article.columns, "`columns`")
     wanted = {*names, *_all_found(article, table, article.identity, "the key")}
     return [field for field in table.fields if field["name"] in wanted]

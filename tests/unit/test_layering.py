@@ -100,9 +100,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "mergerepl.validation": BASE | PHASES,
     # Publishing initialises new subscribers, rows and metadata, and tells what a leaving one never sent; a
     # snapshot copies tables by the facts that publishing reads.
-    "mergerepl.publish": BASE | PHASES | {"mergerepl.apply", "mergerepl.monitoring", "mergerepl.snapshot"},
+    "mergerepl.publish": BASE
+    | PHASES
+    | {"mergerepl.apply", "mergerepl.compact.sweep", "mergerepl.monitoring", "mergerepl.snapshot"},
     "mergerepl.snapshot": BASE | PHASES | {"mergerepl.publish"},
-    "mergerepl.agent": BASE | PHASES | FEATURES,
+    # Whoever holds a root finishes decided transactions of a tracked folder first: that module of `compact` alone.
+    "mergerepl.agent": BASE | PHASES | FEATURES | {"mergerepl.compact.sweep"},
     # Other replication products stand on the base alone.
     "mergerepl.compact": BASE,
     "mergerepl.api": BASE | FEATURES | {"mergerepl.agent", "mergerepl.config"},
