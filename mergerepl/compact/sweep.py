@@ -6,14 +6,14 @@ CSN: after a sweep the difference of the last BSN and the last CSN is the number
 
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mergerepl.compact import counters
-from mergerepl.compact.carry_out import carry_out
 from mergerepl.compact.counters import Counters
-from mergerepl.compact.database import Database
-from mergerepl.compact.intent import read_intent
-from mergerepl.compact.session import Session
 from mergerepl.failpoints import failpoint
+
+if TYPE_CHECKING:
+    from mergerepl.compact.session import Session
 
 
 def has_work(root: Path) -> bool:
@@ -33,11 +33,18 @@ def sweep_root(root: Path, *, lock_wait_s: float = 60.0) -> None:
     none.
     """
     if counters.is_database(root) and any(map(counters.has_intent, counters.transaction_folders(root))):
+        # Spark is loaded only where there is something to do: commands of other products come by here.
+        from mergerepl.compact.database import Database
+        from mergerepl.compact.session import Session
+
         sweep(Session(Database(root), lock_wait_s))
 
 
-def sweep(session: Session) -> None:
+def sweep(session: "Session") -> None:
     """Finish and end what is left of transactions. The caller holds the lease."""
+    from mergerepl.compact.carry_out import carry_out
+    from mergerepl.compact.intent import read_intent
+
     root = session.database.root
     decided = [folder for folder in counters.transaction_folders(root) if counters.has_intent(folder)]
     for folder in sorted(decided, key=lambda each: read_intent(each).last_csn):
