@@ -209,8 +209,8 @@ PASSING_OVER = """
 from mergerepl.engine import session as engine
 from mergerepl.engine import confs
 from mergerepl.errors import EngineError
-from mergerepl.delta.merge import Transaction, marked_session
-from mergerepl.delta.log import CommitMark
+from mergerepl.delta.marks import CommitMark
+from mergerepl.delta.transactions import Transaction, marked_session
 
 ours = confs.session_confs
 confs.session_confs = lambda **terms: ours(**terms) | dict.fromkeys(confs.PASSES_OVER_FILES, "true")
