@@ -18,6 +18,7 @@ from mergerepl.delta.table import open_table
 from mergerepl.delta.types import has_not_null_parts, invariants
 from mergerepl.publish.declared_rules import declared_rules
 from mergerepl.rows.not_null import as_declared, holds_inside, is_declared_inside
+from mergerepl.store.staged_rows import read_staged
 from tests.networks import commit
 from tests.spark.publishing import article
 
@@ -152,7 +153,7 @@ def test_a_merge_is_analysed_without_a_job_and_without_a_commit(spark: SparkSess
     def analyse() -> None:
         merge.analyse_merge(
             spark,
-            staged,
+            lambda session: read_staged(session, staged),
             table,
             article(target),
             action="action",

@@ -8,7 +8,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
-from mergerepl.delta import merge
+from mergerepl.delta.left_out import with_left_out
 from mergerepl.delta.table import open_table
 from mergerepl.snapshot.replica_table import replica_table
 from tests.networks import article_row
@@ -33,7 +33,7 @@ def test_rows_come_back_with_what_can_be_read_only(
     kept = frames_in_memory(spark)
 
     def yielded(*wanted: str) -> list[tuple[object, ...]]:
-        with merge._with_left_out(source, table, told, {"c0": ("1", "9")}, 0, wanted) as (found, fields):
+        with with_left_out(source, table, told, {"c0": ("1", "9")}, 0, wanted) as (found, fields):
             columns = ["action", "c0", "c1", *fields.values()]
             return [tuple(row) for row in found.select(columns).sort("action").collect()]
 
@@ -56,7 +56,7 @@ def test_what_a_table_keeps_statistics_of_is_not_asked_of_columns_that_are_left_
     write_deltalake(str(path), pa.table({"id": [1], "secret": [2]}), configuration=stated)
     facts = open_table(path)
     parts, whole = (
-        replica_table(facts, columns, {}, is_computable=lambda _: True)
+        replica_table(facts, columns, {}, clustering=(), is_computable=lambda _: True)
         for columns in (["id"], ["id", "secret"])
     )
     assert "delta.dataSkippingStatsColumns" not in parts.properties
