@@ -16,7 +16,7 @@ from mergerepl.model.publication import Article, Subscription, SyncType, Trackin
 from mergerepl.publish.adopt import check_same_rows
 from mergerepl.publish.work import Agent, Work
 from mergerepl.rows.sql import literal
-from tests.networks import Hub
+from tests.networks import Hub, article_row
 from tests.spark.publishing import column, orders
 from tests.spark.unpublishable import (
     ID,
@@ -370,7 +370,8 @@ def test_generated_values_of_another_time_zone_are_refused(spark: SparkSession, 
     refused(hub, says)
     work = Work(hub.publication, "p", hub.publisher, Agent(print, print), NoProgress())
     table = open_table(path)
-    article = {"name": "orders", "published_columns": ["id", "ts", "day", "x"], "key_columns": ["id"]}
+    published = ("id", "ts", "day", "x")
+    article = article_row("orders", 1, published_columns=published, key_columns=("id",))
     with pytest.raises(PublicationError, match=says):
         check_same_rows(work, article, table, 1, table, 1)
     spark.sql(f"UPDATE delta.`{path}` SET x = x WHERE id = 0")
