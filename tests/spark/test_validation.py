@@ -183,7 +183,7 @@ def test_keys_of_several_columns_are_named_whole(spark: SparkSession, replica_di
         key=("d", "b", "m"),
     )
     (example,) = result.examples
-    assert example.key == {"d": "2020-02-29", "b": "0aff", "m": "2"}
+    assert example.key == {"d": "2020-02-29", "b": "0x0AFF", "m": "2"}
 
 
 def test_all_differences_are_counted_and_the_first_are_named(spark: SparkSession, replica_dir: Path) -> None:
