@@ -91,6 +91,9 @@ def folder(
 def made_once(worker_folder: Path) -> Path:
     """A copy of the network that was made in the folder which all tests without an engine have."""
     here, aside = worker_folder / "here", worker_folder / "made-once"
+    if here.exists():
+        # A test without the network was here before.
+        here.rename(worker_folder / "was-here-before")
     here.mkdir()
     Network(here)
     here.rename(aside)
