@@ -8,7 +8,7 @@ the destination's partition and be changed there all the same: then what the des
 compared as well.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -38,7 +38,8 @@ from mergerepl.changes import (
 from mergerepl.engine.passed import passed
 from mergerepl.lineage import columns as lineage
 from mergerepl.model.publication import PUBLISHER_PRIORITY
-from mergerepl.model.session_terms import SessionTerms
+from mergerepl.model.session_terms import ArticleTerms, SessionTerms
+from mergerepl.rows.article_terms import article_terms
 
 _KNOWN_AT = {PUBLISHER: "known_at_publisher", SUBSCRIBER: "known_at_subscriber"}
 _BROUGHT_BY = {PUBLISHER: Verdict.DOWNLOAD, SUBSCRIBER: Verdict.UPLOAD}
@@ -47,7 +48,7 @@ _BROUGHT_BY = {PUBLISHER: Verdict.DOWNLOAD, SUBSCRIBER: Verdict.UPLOAD}
 def get_metadata(
     at_publisher: DataFrame | None,
     at_subscriber: DataFrame | None,
-    articles: DataFrame | None,
+    articles: Collection[ArticleTerms],
     terms: SessionTerms,
     *,
     known_at_publisher: DataFrame | None = None,
@@ -65,14 +66,14 @@ def get_metadata(
     Args:
         at_publisher: Changes the subscriber has not seen, with tablenick; None if there are none.
         at_subscriber: Changes the publisher has not seen, with tablenick; None if there are none.
-        articles: ARTICLES, all that the rows are of; None where only one side has changes and the other need not be asked.
+        articles: All that the rows are of.
         terms: Directions, starts and numbers of the session.
         known_at_publisher: The publisher's version of rows that the subscriber sends, as `at_subscriber`, whether or not
             it enumerates them; None where that can be no news to the sender.
         known_at_subscriber: The same the other way round.
 
     Returns: tablenick, rowguid, publisher, subscriber, verdict, sent, uploaded_priority, the actions and generations of
-        both sides and, where ARTICLES is given, article.
+        both sides, article.
     """
     at = {PUBLISHER: at_publisher, SUBSCRIBER: at_subscriber}
     known = {PUBLISHER: known_at_publisher, SUBSCRIBER: known_at_subscriber}
@@ -80,9 +81,7 @@ def get_metadata(
     if not there:
         raise ValueError("nothing to classify")
     pairs = _paired(at, known)
-    if articles is not None:
-        of_articles = articles.select(TABLENICK, F.struct(*articles.columns).alias(ARTICLE))
-        pairs = pairs.join(of_articles, on=TABLENICK)
+    pairs = pairs.withColumn(ARTICLE, article_terms(articles, TABLENICK))
     if len(there) == 1 and known[OTHER_SIDE[there[0]]] is None:
         pairs = pairs.withColumn(VERDICT, F.lit(_BROUGHT_BY[there[0]].value))
     else:

@@ -57,24 +57,14 @@ FLOOR: Final = "floor"
 NAMES: Final = "names"
 RESOLVED_AT_PUBLISHER: Final = "resolved_at_publisher"
 RESOLVED_AT_SUBSCRIBER: Final = "resolved_at_subscriber"
-
-ARTICLES_TYPE: Final = (
-    f"{TABLENICK} int, {COLUMN_TRACKING} boolean, {BY_COLUMNS} boolean, {WHOLE_ROWS} boolean, {RESOLVER} string, "
-    f"{FLOOR} bigint, {NAMES} array<string>, {RESOLVED_AT_PUBLISHER} bigint, {RESOLVED_AT_SUBSCRIBER} bigint"
-)
-"""The small table of a session's articles (ARTICLES): a row of each, whose properties are columns.
-
-`by_columns`: a conflict is lost by columns, not by the row. `whole_rows`: two rows that differ are never merged. `floor`:
-versions up to it count as known to everybody. `names`: by field of `fields` the name of a value column, NULL for a key's.
-`resolved_at_…`: the generations that merged and resolved rows join at each side.
-"""
+"""Fields of `article`: those of ArticleTerms."""
 
 PUBLISHER: Final = "publisher"
 SUBSCRIBER: Final = "subscriber"
 """The two struct columns of PAIRS: each side's change (NULL: none)."""
 
 ARTICLE: Final = "article"
-"""Struct column of PAIRS: the article's row of ARTICLES."""
+"""Struct column of PAIRS: the terms of the row's article (`rows.article_terms`)."""
 
 VERDICT: Final = "verdict"
 

@@ -18,7 +18,7 @@ from conflict.resolve import resolve
 from conflict.resolvers.registry import resolver_of
 from enumeration.enum_changes import enum_changes
 from enumeration.get_metadata import get_metadata, one_sided
-from mergerepl.agent.decision import Changed, article_table, encoded
+from mergerepl.agent.decision import encoded
 from mergerepl.changes import (
     CHANGE_COLUMNS,
     FIELDS,
@@ -30,7 +30,7 @@ from mergerepl.changes import (
     Verdict,
 )
 from mergerepl.model.article import PublishedArticle
-from mergerepl.model.session_terms import SessionTerms
+from mergerepl.model.session_terms import SessionTerms, terms_of
 from mergerepl.systables.contents import COLV1_TYPE, LINEAGE_TYPE
 from triggers.tracked_rows import KNOWN_COLUMNS, Origin, tracked_rows
 
@@ -302,13 +302,18 @@ class _Session:
 
     def pairs(self, spark: SparkSession, content: str) -> DataFrame:
         articles = [
-            Changed(_article(setting, number), None, None, 8, 9, setting.whole_rows)
+            terms_of(
+                _article(setting, number),
+                resolved_at_publisher=8,
+                resolved_at_subscriber=9,
+                whole_rows=setting.whole_rows,
+            )
             for setting, number in self.settings.items()
         ]
         return get_metadata(
             self._side(spark, "hq", content),
             self._side(spark, "north", content),
-            article_table(spark, articles),
+            articles,
             self.terms,
             known_at_publisher=self._side(spark, "known_hq", content),
             known_at_subscriber=self._side(spark, "known_north", content),

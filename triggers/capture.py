@@ -16,7 +16,13 @@ from pyspark.sql.types import StructType
 
 from mergerepl.changes import CHANGE_COLUMNS, ROWGUID
 from mergerepl.engine.errors import gone_reason
-from mergerepl.engine.in_memory import broadcast_if_few, keep_in_memory, let_go
+from mergerepl.engine.in_memory import (
+    broadcast_if_few,
+    in_one_task,
+    is_for_one_task,
+    keep_in_memory,
+    let_go,
+)
 from mergerepl.engine.made_once import made_once
 from mergerepl.feed.net_changes import (
     AFTER,
@@ -84,7 +90,7 @@ class CapturedRows:
     """The captured rows of an article (CHANGES columns), readable until `in_memory` is let go."""
 
     rows: DataFrame
-    in_memory: DataFrame
+    in_memory: Sequence[DataFrame]
     inserts: int
     updates: int
     deletes: int
@@ -100,12 +106,18 @@ def capture(window: CaptureWindow, table: TableReader, origin: Origin) -> Captur
     if net.changes == 0:
         let_go(net.kept)
         return None
-    in_memory = net.kept
+    in_memory = [net.kept]
     try:
         known = table.known(net.rows.select(ROWGUID), net.changes)
-        rows = tracked_rows(net.rows, known, window.article, origin).select(*CHANGE_COLUMNS)
-        if known is not None:
-            rows = in_memory = keep_in_memory(rows, now=True)
+        changed = in_one_task(net.rows, net.changes)
+        rows = tracked_rows(changed, known, window.article, origin).select(*CHANGE_COLUMNS)
+        if known is not None and is_for_one_task(net.changes):
+            # Whoever reads them first computes them, in a job of its own.
+            rows = keep_in_memory(rows)
+            in_memory.append(rows)
+        elif known is not None:
+            rows = keep_in_memory(rows, now=True)
+            in_memory = [rows]
             let_go(net.kept)
     except BaseException:
         let_go(net.kept)
@@ -208,7 +220,7 @@ def _kept(window: CaptureWindow, changed: DataFrame, *, gap: str | None) -> NetR
     guid = rowguid_of_image(AFTER, image, shape.identity_fields, existing=shape.is_guid)
     kept = keep_in_memory(changed.select(guid.alias(ROWGUID), "*"))
     try:
-        found = kept.agg(*_counted(article, image)).collect()[0].asDict()
+        found = in_one_task(kept, window.changed_rows).agg(*_counted(article, image)).collect()[0].asDict()
     except BaseException:
         let_go(kept)
         raise

@@ -51,6 +51,14 @@ class CaptureWindow:
         return bool(self.user_commits) or self.gap is not None
 
     @property
+    def changed_rows(self) -> int | None:
+        """How many rows the feed has at most, about; None where the commits do not say, or whole files are read."""
+        counts = [commit.changed_rows for commit in self.user_commits]
+        if self.gap is not None or any(segment.by_files for segment in self.segments):
+            return None
+        return None if None in counts else sum(count or 0 for count in counts)
+
+    @property
     def first_change(self) -> int:
         """The version of the first commit that changed rows; the first one at all where commits are not known."""
         return self.user_commits[0].version if self.user_commits else self.from_version_exclusive + 1

@@ -19,7 +19,7 @@ from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.plain_files import read_columns
 from mergerepl.delta.transactions import Transaction, transaction_version
 from mergerepl.delta.versions import read_version
-from mergerepl.engine.in_memory import Kept, let_go
+from mergerepl.engine.in_memory import Kept, in_one_task, let_go
 from mergerepl.engine.session import require_utc
 from mergerepl.failpoints import failpoint
 from mergerepl.feed.net_changes import CHANGE_TYPE, COMMIT_VERSION
@@ -48,7 +48,7 @@ class CapturedArticle:
     inserts: int = 0
     updates: int = 0
     deletes: int = 0
-    in_memory: DataFrame | None = None
+    in_memory: Sequence[DataFrame] = ()
 
     @property
     def article(self) -> PublishedArticle:
@@ -62,8 +62,8 @@ class CapturedArticle:
 
     def release(self) -> None:
         """Let go of the memory."""
-        if self.in_memory is not None:
-            let_go(self.in_memory)
+        for frame in self.in_memory:
+            let_go(frame)
 
 
 def read_changes(
@@ -115,9 +115,11 @@ def read_changes(
     origin = Origin(writer or info.nickname, priority, generation.generation)
     try:
         found = capture(window, table_reader(spark, window, known), origin)
-    finally:
+    except BaseException:
         lookup.release()
+        raise
     if found is None:
+        lookup.release()
         return CapturedArticle(window, None, None)
     changes = found.inserts + found.updates + found.deletes
     return CapturedArticle(
@@ -127,7 +129,7 @@ def read_changes(
         found.inserts,
         found.updates,
         found.deletes,
-        found.in_memory,
+        (*found.in_memory, *lookup.frames),
     )
 
 
@@ -148,10 +150,10 @@ def _feed(spark: SparkSession, window: CaptureWindow) -> DataFrame | None:
     frames = [frame for frame in found if frame is not None]
     if len(frames) < len(found):
         return None
-    if len(frames) == 1:
-        return frames[0]
-    names = [*(quote(name) for name in window.article.columns), CHANGE_TYPE, COMMIT_VERSION]
-    return reduce(DataFrame.unionByName, (frame.select(*names) for frame in frames))
+    if len(frames) > 1:
+        names = [*(quote(name) for name in window.article.columns), CHANGE_TYPE, COMMIT_VERSION]
+        frames = [reduce(DataFrame.unionByName, (frame.select(*names) for frame in frames))]
+    return in_one_task(frames[0], window.changed_rows)
 
 
 def open_generations(

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from conflict.detect import detect
@@ -17,34 +17,27 @@ from conflict.resolve import resolve
 from conflict.resolvers.registry import resolver_of
 from enumeration.get_metadata import get_metadata, one_sided
 from mergerepl.changes import (
-    ARTICLES_TYPE,
     ENCODED_COLUMNS,
     FIELDS,
     ROW,
     ROWGUID,
     TABLENICK,
 )
-from mergerepl.engine.in_memory import Kept, in_one_task, small_table
+from mergerepl.engine.in_memory import Kept, in_one_task
 from mergerepl.model.article import PublishedArticle
-from mergerepl.model.publication import Resolution
-from mergerepl.model.session_terms import SessionTerms
+from mergerepl.model.session_terms import ArticleTerms, SessionTerms
 from mergerepl.rows.encodings import encoded_fields
 from mergerepl.rows.images import image_type
 
 
 @dataclass(frozen=True)
 class Changed:
-    """What both sides send of one article: CHANGES (None: nothing), and the generations that resolved rows join.
-
-    With `whole_rows` two rows that differ are not merged by columns: one side wins.
-    """
+    """What both sides send of one article: CHANGES (None: nothing)."""
 
     article: PublishedArticle
+    terms: ArticleTerms
     at_publisher: DataFrame | None
     at_subscriber: DataFrame | None
-    resolved_at_publisher: int = 0
-    resolved_at_subscriber: int = 0
-    whole_rows: bool = False
 
     @property
     def has_any(self) -> bool:
@@ -58,7 +51,6 @@ class Changed:
 
 
 def decided(
-    spark: SparkSession,
     changed: Sequence[Changed],
     terms: SessionTerms,
     kept: Kept,
@@ -68,7 +60,6 @@ def decided(
     """Return DECIDED of the contested articles, None if there are none.
 
     Args:
-        spark: Session.
         changed: The articles of the session.
         terms: What the session has agreed on.
         kept: Holds the decision, which each article reads.
@@ -80,17 +71,15 @@ def decided(
     if not contested:
         return None
     resolver = resolver_of({each.article.name: each.article.resolver for each in contested})
-    at_publisher, at_subscriber = (
-        in_one_task(
-            reduce(DataFrame.unionByName, (encoded(frame, each.article) for each, frame in side)), rows
-        )
-        for side in (
-            [(each, each.at_publisher) for each in contested],
-            [(each, each.at_subscriber) for each in contested],
-        )
+    sides = (
+        [(each.article, each.at_publisher) for each in contested],
+        [(each.article, each.at_subscriber) for each in contested],
     )
-    articles = small_table(article_table(spark, contested), rows)
-    pairs = get_metadata(at_publisher, at_subscriber, articles, terms)
+    at_publisher, at_subscriber = (
+        in_one_task(reduce(DataFrame.unionByName, (encoded(frame, article) for article, frame in side)), rows)
+        for side in sides
+    )
+    pairs = get_metadata(at_publisher, at_subscriber, [each.terms for each in contested], terms)
     return kept.keep(resolve(detect(pairs), resolver, terms))
 
 
@@ -101,30 +90,6 @@ def encoded(rows: DataFrame | None, article: PublishedArticle) -> DataFrame:
     return rows.select(F.lit(article.nickname).alias(TABLENICK), *ENCODED_COLUMNS[1:-1], fields.alias(FIELDS))
 
 
-def article_table(spark: SparkSession, changed: Sequence[Changed]) -> DataFrame:
-    """Return ARTICLES."""
-    rows = []
-    for each in changed:
-        article = each.article
-        is_by_columns = article.column_tracking and article.resolution == Resolution.COLUMNS.value
-        name_of = dict(zip(article.fields, article.columns, strict=True))
-        names = [name_of[field] for field in article.written_fields]
-        rows.append(
-            (
-                article.nickname,
-                article.column_tracking,
-                is_by_columns and not each.whole_rows,
-                each.whole_rows,
-                article.resolver,
-                article.maxversion_at_cleanup,
-                [name if name in article.value_columns else None for name in names],
-                each.resolved_at_publisher,
-                each.resolved_at_subscriber,
-            )
-        )
-    return spark.createDataFrame(rows, ARTICLES_TYPE)
-
-
 def resolved(changed: Changed, decision: DataFrame | None, terms: SessionTerms, *, rows: int) -> DataFrame:
     """Return RESOLVED of one article: the decision joined with its typed rows, or the rows that one side alone sends."""
     article = changed.article
@@ -133,11 +98,11 @@ def resolved(changed: Changed, decision: DataFrame | None, terms: SessionTerms, 
             None if side is None else side.select(F.lit(article.nickname).alias(TABLENICK), "*")
             for side in (changed.at_publisher, changed.at_subscriber)
         )
-        return one_sided(get_metadata(at_publisher, at_subscriber, None, terms))
+        return one_sided(get_metadata(at_publisher, at_subscriber, [changed.terms], terms))
     assert decision is not None
     chosen = in_one_task(decision.where(F.col(TABLENICK) == article.nickname), rows)
     for side, name in ((changed.at_publisher, PUBLISHER_ROW), (changed.at_subscriber, SUBSCRIBER_ROW)):
         assert side is not None
         typed = in_one_task(side.select(ROWGUID, F.col(ROW).alias(name)), rows)
-        chosen = chosen.join(typed, on=ROWGUID, how="left")
+        chosen = in_one_task(chosen.join(typed, on=ROWGUID, how="left"), rows)
     return resolved_rows(chosen, article)

@@ -32,7 +32,7 @@ from mergerepl.engine.in_memory import Kept
 from mergerepl.failpoints import failpoint
 from mergerepl.lineage.value import agent_nickname, late_nickname
 from mergerepl.model.article import PublishedArticle
-from mergerepl.model.session_terms import SessionTerms
+from mergerepl.model.session_terms import SessionTerms, terms_of
 from mergerepl.rows.images import image_type, same_image
 from mergerepl.store.changeset import (
     ArticleWork,
@@ -222,10 +222,16 @@ def _late_rows(
     in_table = _in_table(spark, changeset, side, captured.rows, article)
 
     def resolve(at_publisher: DataFrame, at_subscriber: DataFrame, *, whole_rows: bool = False) -> DataFrame:
-        changed = Changed(article, at_publisher, at_subscriber, generation, generation, whole_rows)
+        of_article = terms_of(
+            article,
+            resolved_at_publisher=generation,
+            resolved_at_subscriber=generation,
+            whole_rows=whole_rows,
+        )
+        changed = Changed(article, of_article, at_publisher, at_subscriber)
         # A row that we applied and nobody wrote late is not compared.
         rows = 2 * captured.changes
-        decision = decided(spark, [changed], terms, kept, rows=rows)
+        decision = decided([changed], terms, kept, rows=rows)
         return resolved(changed, decision, terms, rows=rows)
 
     outcome = kept.keep(resolve(at_publisher, at_subscriber))

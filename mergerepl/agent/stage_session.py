@@ -29,7 +29,7 @@ from mergerepl.engine.in_memory import Kept
 from mergerepl.failpoints import failpoint
 from mergerepl.lineage.value import agent_nickname
 from mergerepl.model.progress import Progress
-from mergerepl.model.session_terms import SessionTerms
+from mergerepl.model.session_terms import SessionTerms, terms_of
 from mergerepl.store.changeset import (
     Changeset,
     write_durably,
@@ -109,14 +109,17 @@ def stage_articles(
                 resolver_of({publisher.article.name: publisher.article.resolver})
                 changed[nickname] = Changed(
                     publisher.article,
+                    terms_of(
+                        publisher.article,
+                        resolved_at_publisher=numbers[PUBLISHER].resolved.get(nickname, 0),
+                        resolved_at_subscriber=numbers[SUBSCRIBER].resolved.get(nickname, 0),
+                    ),
                     side_changes(spark, publisher, kept),
                     side_changes(spark, subscriber, kept),
-                    numbers[PUBLISHER].resolved.get(nickname, 0),
-                    numbers[SUBSCRIBER].resolved.get(nickname, 0),
                 )
                 rows += publisher.rows + subscriber.rows
         terms = session_terms(sides, plan, numbers)
-        decision = decided(spark, list(changed.values()), terms, kept, rows=rows)
+        decision = decided(list(changed.values()), terms, kept, rows=rows)
 
         def stage(nickname: int) -> StagedArticle | None:
             # What was captured and came to nothing has a generation all the same.

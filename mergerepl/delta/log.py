@@ -36,6 +36,16 @@ _DELTA_RS = "delta-rs"
 _SPARK = "Apache-Spark"
 
 
+_CHANGED_ROWS = (
+    *("numTargetRowsInserted", "numTargetRowsUpdated", "numTargetRowsDeleted"),
+    *("numUpdatedRows", "numDeletedRows"),
+    *("num_target_rows_inserted", "num_target_rows_updated", "num_target_rows_deleted"),
+    *("num_updated_rows", "num_deleted_rows", "num_added_rows"),
+)
+_REMOVED_FILES = ("numRemovedFiles", "num_removed_files")
+"""Metrics of commits: those that Spark or delta-rs counts changed rows in, and the files that it took away."""
+
+
 @dataclass(frozen=True)
 class Commit:
     """One version of a table: `data_change` is False for OPTIMIZE, property changes and the like."""
@@ -72,6 +82,19 @@ class Commit:
     def kind(self) -> str:
         """What wrote the commit, as its mark says; empty without a mark."""
         return self.mark.kind if self.mark is not None else ""
+
+    @property
+    def changed_rows(self) -> int | None:
+        """How many rows were changed, by its writer's own count; None where that says nothing, or not all.
+
+        What an overwrite removes is not counted.
+        """
+        is_write = self.operation == "WRITE"
+        if is_write and any(self.metrics.get(name, "0") != "0" for name in _REMOVED_FILES):
+            return None
+        names = (*_CHANGED_ROWS, *(("numOutputRows",) if is_write else ()))
+        counts = [self.metrics[name] for name in names if name in self.metrics]
+        return sum(map(int, counts)) if counts and all(text.isdecimal() for text in counts) else None
 
     @property
     def has_untrue_feed(self) -> bool:

@@ -56,6 +56,8 @@ def session_confs(*, scratch: Path, cores: int, long_running: bool) -> dict[str,
         "spark.sql.shuffle.partitions": str(max(2, shuffle_partitions)),
         # Splits and joins by real sizes. MERGEs were several times slower without it in a mixed session.
         "spark.sql.adaptive.enabled": "true",
+        # Few rows are joined in one task. How large they may become is a guess of Spark's, the product of both sides.
+        "spark.sql.maxSinglePartitionBytes": "1024t",
         # The same, for rebuilding a Delta log's state: default 50 tasks.
         "spark.databricks.delta.snapshotPartitions": str(max(1, min(cores // 2, 8))),
         "spark.sql.sources.parallelPartitionDiscovery.parallelism": str(max(2, cores)),

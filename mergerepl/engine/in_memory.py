@@ -17,6 +17,9 @@ _ROWS_OF_ONE_TASK = 10_000
 """So many rows are read, compared and written quicker in one task than Spark plans and runs a job more for them."""
 
 
+_MOST_ROWS = 2**31 - 1
+
+
 def keep_in_memory(frame: DataFrame, *, now: bool = False) -> DataFrame:
     """Return the frame, its rows kept: from the first time they are computed, or computed now.
 
@@ -52,17 +55,21 @@ class Kept:
             let_go(frame)
 
 
-def in_one_task(frame: DataFrame, rows: int) -> DataFrame:
+def is_for_one_task(rows: int | None) -> bool:
+    """Return whether so many rows are few enough for one task; None is nobody knows how many."""
+    return rows is not None and rows <= _ROWS_OF_ONE_TASK
+
+
+def in_one_task(frame: DataFrame, rows: int | None, *, join: str = "merge") -> DataFrame:
     """Return the frame, for one task if the rows of all that it is joined with are few.
 
-    Frames of one task each are joined and grouped where they are: without a job for a broadcast or a shuffle.
+    Frames of one task each are joined and grouped where they are: without a job for a broadcast or a shuffle. `join` is
+    how, as a hint to Spark: `shuffle_hash` where this frame has much fewer rows than the other one.
     """
-    return frame.coalesce(1).hint("merge") if rows <= _ROWS_OF_ONE_TASK else frame
-
-
-def small_table(frame: DataFrame, rows: int) -> DataFrame:
-    """Return a frame of a few rows that so many rows are joined with."""
-    return in_one_task(frame, rows) if rows <= _ROWS_OF_ONE_TASK else F.broadcast(frame)
+    if not is_for_one_task(rows):
+        return frame
+    # The size of kept rows Spark guesses as endless, and it would shuffle such a task. No task comes to this limit.
+    return frame.coalesce(1).limit(_MOST_ROWS).hint(join)
 
 
 def broadcast_if_few(keys: DataFrame, rows: int) -> DataFrame:

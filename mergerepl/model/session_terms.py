@@ -1,12 +1,59 @@
-"""What a session has agreed on before any row is looked at: its directions, its start and its numbers."""
+"""What a session has agreed on before any row is looked at: its directions, its start, its numbers, its articles."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from mergerepl.model.article import PublishedArticle
+from mergerepl.model.publication import Resolution
+
+
+@dataclass(frozen=True)
+class ArticleTerms:
+    """What the decision needs to know of one article.
+
+    `by_columns`: a conflict is lost by columns, not by the row. `whole_rows`: rows that differ are never merged. `floor`:
+    versions up to it count as known to everybody. `names`: by field of `fields` the name of a value column, None for
+    a key's. `resolved_at_…`: the generations that merged and resolved rows join at each side.
+    """
+
+    tablenick: int
+    column_tracking: bool
+    by_columns: bool
+    whole_rows: bool
+    resolver: str
+    floor: int
+    names: tuple[str | None, ...]
+    resolved_at_publisher: int = 0
+    resolved_at_subscriber: int = 0
+
+
+def terms_of(
+    article: PublishedArticle,
+    *,
+    resolved_at_publisher: int = 0,
+    resolved_at_subscriber: int = 0,
+    whole_rows: bool = False,
+) -> ArticleTerms:
+    """Return the terms of a published article."""
+    name_of = dict(zip(article.fields, article.columns, strict=True))
+    names = (name_of[field] for field in article.written_fields)
+    is_by_columns = article.column_tracking and article.resolution == Resolution.COLUMNS.value
+    return ArticleTerms(
+        tablenick=article.nickname,
+        column_tracking=article.column_tracking,
+        by_columns=is_by_columns and not whole_rows,
+        whole_rows=whole_rows,
+        resolver=article.resolver,
+        floor=article.maxversion_at_cleanup,
+        names=tuple(name if name in article.value_columns else None for name in names),
+        resolved_at_publisher=resolved_at_publisher,
+        resolved_at_subscriber=resolved_at_subscriber,
+    )
+
 
 @dataclass(frozen=True)
 class SessionTerms:
-    """What classification and resolution need to know of a session, for all articles alike.
+    """What classification and resolution need to know of a session.
 
     `publisher_generations` maps the subscriber's generation numbers to those the publisher receives them under,
     `subscriber_generations` the other way round. `unpublished` is the side whose change the publisher does not get in this
