@@ -24,7 +24,7 @@ def refuse_unmergeable(
     *,
     action: str,
 ) -> None:
-    """Analyse the MERGE of one article at one side, without a Spark job.
+    """Analyse the MERGE of one article at one side.
 
     Args:
         spark: Session whose JVM is used.

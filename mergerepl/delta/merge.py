@@ -113,7 +113,9 @@ def analyse_merge(
     bounds: KeyBounds,
     generated_columns: Collection[str] = (),
 ) -> None:
-    """Let Spark and Delta analyse the MERGE that `merge_rows` will execute with these arguments; no job, no commit.
+    """Let Spark and Delta analyse the MERGE that `merge_rows` will execute with these arguments; no commit.
+
+    Delta reads the table's log first, where it does not know it yet; the MERGE then finds it read.
 
     Delta analyses a MERGE whose transaction it has seen, and then skips it. Of an application that has never written to a
     table the last version is -1, for Delta.
@@ -122,6 +124,8 @@ def analyse_merge(
     """
     nothing = Transaction(_ANALYSIS, -1, CommitMark("", _ANALYSIS))
     session = marked_session(spark, nothing)
+    # A log is read in one job then, instead of three.
+    session.conf.set("spark.sql.adaptive.enabled", "false")
     chosen = _chosen(actions)
     source = _source(staged(session), action, chosen)
     _merge(session, source, table, article, chosen, bounds, generated_columns, {})
