@@ -199,44 +199,46 @@ def new_generation(
     )
 
 
-def commit_changes(
-    replica: Replica,
-    captured: Sequence[CapturedArticle],
-    genhistory: Sequence[Generation],
-    info: ReplicaInfo,
+def after_commit(
+    captured: Sequence[CapturedArticle], genhistory: Sequence[Generation], info: ReplicaInfo
 ) -> tuple[ReplicaInfo, list[Generation]]:
-    """Append the captured rows, then move the captured versions. Returns the new replinfo and genhistory.
+    """Return replinfo and genhistory as `commit_changes` leaves them, but for the number of the run.
 
     Windows without changes (OPTIMIZE, property changes) only move the captured version.
     """
+    entered = [item.generation for item in captured if item.generation is not None]
+    moved = {item.article.nickname: item.window.through_version_inclusive for item in captured}
+    last = max([info.last_generation, *(row.generation for row in entered)])
+    after = replace(info, last_generation=last, captured={**info.captured, **moved})
+    return after, upserted(genhistory, entered)
+
+
+def commit_changes(
+    replica: Replica, captured: Sequence[CapturedArticle], genhistory: Sequence[Generation], info: ReplicaInfo
+) -> ReplicaInfo:
+    """Append the captured rows, then move the captured versions. Returns the new replinfo."""
+    after, _ = after_commit(captured, genhistory, info)
     changed = [item for item in captured if item.rows is not None]
-    history = list(genhistory)
-    seq = info.last_seq
     if changed:
-        entered = [item.generation for item in changed if item.generation]
-        history = upserted(genhistory, entered)
-        seq = next_seq(replica.root, info.last_seq)
-        marker = str(uuid4())
-        mark = CommitMark(marker, f"capture:{seq}", info.replid)
+        after = replace(after, last_seq=next_seq(replica.root, info.last_seq))
+        mark = CommitMark(str(uuid4()), f"capture:{after.last_seq}", info.replid)
         failpoint("capture.before_genhistory")
-        replica.append_generations(entered, seq=seq)
+        replica.append_generations(
+            [item.generation for item in changed if item.generation], seq=after.last_seq
+        )
         failpoint("capture.before_contents")
         append_run(
             [(item.article, item.rows) for item in changed if item.rows is not None],
             replica,
-            Transaction(RUN_APP_ID, seq, mark),
+            Transaction(RUN_APP_ID, after.last_seq, mark),
             contents=any(item.inserts + item.updates for item in changed),
             tombstones=any(item.deletes for item in changed),
         )
         failpoint("capture.before_replinfo")
-    moved = {item.article.nickname: item.window.through_version_inclusive for item in captured}
-    if moved.items() <= info.captured.items() and not changed:
-        return info, history
-    last = max([info.last_generation, *(item.generation.generation for item in changed if item.generation)])
-    info = replace(info, last_seq=seq, last_generation=last, captured={**info.captured, **moved})
-    replica.save_info(info)
-    failpoint("capture.after_replinfo")
-    return info, history
+    if after != info:
+        replica.save_info(after)
+        failpoint("capture.after_replinfo")
+    return after
 
 
 def remove_leftovers(spark_of: Callable[[], SparkSession], replica: Replica, info: ReplicaInfo) -> bool:

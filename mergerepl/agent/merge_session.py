@@ -25,7 +25,7 @@ from mergerepl.agent.recovery import named, recover, refuse_interrupted
 from mergerepl.agent.refused import Refused, refusal
 from mergerepl.agent.session_plan import has_work, session_plan
 from mergerepl.agent.session_result import session_result, summed
-from mergerepl.agent.sides import as_if_committed, captured_sides, open_sides, with_windows
+from mergerepl.agent.sides import captured_sides, open_sides, planned, with_windows
 from mergerepl.agent.stage import StagedArticle
 from mergerepl.agent.stage_session import stage_articles, staged_changeset
 from mergerepl.agent.windows import move_versions
@@ -190,7 +190,7 @@ def preview_session(
         sides, not_captured = captured_sides(spark, sides)
         folder = Path(tempfile.mkdtemp(prefix="mergerepl-preview-"))
         try:
-            sides = {name: as_if_committed(side) for name, side in sides.items()}
+            sides = {name: planned(side) for name, side in sides.items()}
             plan = session_plan(sides, upload=upload, download=download)
             numbers = number_generations(plan, {n: side.info.last_generation for n, side in sides.items()})
             staged, not_staged = stage_articles(spark, sides, plan, numbers, folder, progress)

@@ -10,11 +10,11 @@ from enumeration.generations import make_generation
 from enumeration.plan import Destination, Source
 from mergerepl.agent.capture import (
     CapturedArticle,
+    after_commit,
     commit_changes,
     open_generations,
     read_changes,
     remove_leftovers,
-    upserted,
 )
 from mergerepl.agent.identity import require_same_articles, require_same_session
 from mergerepl.agent.refused import ARTICLE_ERRORS, Refused, raised_if_transient, refuse
@@ -215,32 +215,29 @@ def committed_sides(spark: SparkSession, sides: dict[str, SideState]) -> dict[st
 
     def commit(side: SideState) -> SideState:
         remove_leftovers(lambda: spark, side.replica, side.info)
-        items = [closed(item) for item in side.captured]
-        info, after = commit_changes(side.replica, items, make_generation(side.genhistory), side.info)
-        saved = {item.generation.guidsrc for item in items if item.generation is not None}
+        done = planned(side)
+        info = commit_changes(side.replica, done.captured, done.genhistory, side.info)
+        saved = {item.generation.guidsrc for item in done.captured if item.generation is not None}
         left_open = [row.guidsrc for row in side.genhistory if row.is_open and row.guidsrc not in saved]
         if left_open:
             failpoint("generations.before_close")
             side.replica.close_generations(left_open)
             failpoint("generations.after_close")
-        return replace(side, info=info, genhistory=after, captured=tuple(items))
+        return replace(done, info=info)
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
         done = list(pool.map(commit, sides.values()))
     return {side.name: side for side in done}
 
 
-def closed(item: CapturedArticle) -> CapturedArticle:
-    """Return what was captured with its generation closed (make_generation)."""
-    return item if item.generation is None else replace(item, generation=item.generation.closed())
+def planned(side: SideState) -> SideState:
+    """Return the side as `committed_sides` leaves it, with nothing written: its generations are closed (make_generation).
 
-
-def as_if_committed(side: SideState) -> SideState:
-    """Return the side as `committed_sides` will, with nothing written: all but the number of the run is known before."""
-    items = [closed(item) for item in side.captured]
-    generations = [item.generation for item in items if item.generation is not None]
-    history_ = upserted(make_generation(side.genhistory), generations)
-    last = max([side.info.last_generation, *(row.generation for row in generations)])
-    moved = {item.article.nickname: item.window.through_version_inclusive for item in items}
-    info = replace(side.info, last_generation=last, captured={**side.info.captured, **moved})
-    return replace(side, genhistory=history_, captured=tuple(items), info=info)
+    All but the number of the run is known before it is committed.
+    """
+    captured = tuple(
+        item if item.generation is None else replace(item, generation=item.generation.closed())
+        for item in side.captured
+    )
+    info, genhistory = after_commit(captured, make_generation(side.genhistory), side.info)
+    return replace(side, info=info, genhistory=genhistory, captured=captured)

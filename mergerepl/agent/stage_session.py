@@ -21,7 +21,7 @@ from mergerepl.agent.session_plan import (
     session_manifest,
     session_plan,
 )
-from mergerepl.agent.sides import AT_ONCE, SideState, as_if_committed, committed_sides, without
+from mergerepl.agent.sides import AT_ONCE, SideState, committed_sides, planned, without
 from mergerepl.agent.stage import Enumerated, StagedArticle, side_changes, stage_article
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.engine.errors import told_plainly
@@ -178,7 +178,7 @@ def staged_changeset(
     if not sides[PUBLISHER].articles:
         # All were left out when they were captured: a refusal changes nothing.
         return None, {}
-    will_be = {name: as_if_committed(side) for name, side in sides.items()}
+    will_be = {name: planned(side) for name, side in sides.items()}
     plan = session_plan(will_be, upload=upload, download=download)
     numbers = number_generations(plan, {n: side.info.last_generation for n, side in will_be.items()})
     session = str(uuid4())

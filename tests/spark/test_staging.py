@@ -12,10 +12,10 @@ from pyspark.sql import SparkSession
 import mergerepl
 from mergerepl.agent.sides import (
     SideState,
-    as_if_committed,
     captured_sides,
     committed_sides,
     open_sides,
+    planned,
     with_windows,
 )
 from mergerepl.engine.passed import passed
@@ -91,7 +91,7 @@ def test_what_is_staged_from_is_what_is_committed(engine: EngineNetwork, spark: 
     (subscription,) = (found for found in hub.subscriptions() if found.replid == north.info().replid)
     sides = open_sides(hub, north, subscription)
     sides, _ = captured_sides(spark, with_windows(sides)[0])
-    expected = {name: told(as_if_committed(side)) for name, side in sides.items()}
+    expected = {name: told(planned(side)) for name, side in sides.items()}
     committed = committed_sides(spark, sides)
     assert {name: told(side) for name, side in committed.items()} == expected
     for side in committed.values():
