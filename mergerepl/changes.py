@@ -90,6 +90,8 @@ class Verdict(StrEnum):
     """Changed at both sides and no conflict: the same outcome, or different columns."""
     CONFLICT = "conflict"
     """A conflict: one side won, the other is logged."""
+    REFUSED = "refused"
+    """A table would not take the row: it is withheld (`conflict.failed_changes`). No session gives this verdict yet."""
 
 
 class Action(StrEnum):
@@ -131,6 +133,10 @@ OF_SUBSCRIBER: Final = "of_subscriber"
 
 CONTENDER_COLUMNS: Final = (DELETED, LINEAGE, PRIORITY)
 """What `loser` and `winner` have besides the row."""
+
+RULE: Final = "rule"
+KEY: Final = "key"
+"""Columns of REFUSED (agent -> conflict), beside rowguid: what a row breaks at its destination, and its key as text."""
 
 DECIDED_COLUMNS: Final = (
     *KEYS,

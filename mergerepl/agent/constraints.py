@@ -37,10 +37,6 @@ from mergerepl.store.staged_rows import read_staged
 
 log = logging.getLogger(__name__)
 
-RULE = "rule"
-KEY = "key"
-"""Columns of `broken_rules`: what a row breaks, and its key as text."""
-
 _CHECK = "delta.constraints."
 
 
@@ -120,9 +116,9 @@ def refuse_at_side(
     examples = broken.limit(3).collect() if broken is not None else []
     if examples:
         raise ApplyError(
-            f"Article '{article.name}': changed rows break the {examples[0][RULE]} of '{table}': "
-            f"{', '.join(row[KEY] for row in examples)}. Nothing of this article was applied. Correct these rows where "
-            "they were changed, or lift that rule there, then run again.",
+            f"Article '{article.name}': changed rows break the {examples[0][changes.RULE]} of '{table}': "
+            f"{', '.join(row[changes.KEY] for row in examples)}. Nothing of this article was applied. Correct these rows "
+            "where they were changed, or lift that rule there, then run again.",
             article=article.name,
             table=str(table),
         )
@@ -156,7 +152,7 @@ def broken_rules(
     *,
     held: Callable[[], DataFrame],
 ) -> DataFrame | None:
-    """Return rowguid, rule and key of the rows (rowguid, row) that a table would not take; None if it takes any.
+    """Return REFUSED: those of the rows (rowguid, row) that a table would not take; None if it takes any.
 
     `held` reads the table, where a CHECK speaks of columns that are not published.
     """
@@ -176,8 +172,10 @@ def broken_rules(
         named = _with_left_out(named, facts, article, held())
     broken = F.coalesce(*(F.when(~rule, F.lit(name)) for name, rule in rules.items()), F.lit(None))
     identity = F.to_json(F.struct(*(F.col(quote(name)) for name in article.identity)))
-    found = named.select(F.col(guid).alias(changes.ROWGUID), broken.alias(RULE), identity.alias(KEY))
-    return found.where(F.col(RULE).isNotNull())
+    found = named.select(
+        F.col(guid).alias(changes.ROWGUID), broken.alias(changes.RULE), identity.alias(changes.KEY)
+    )
+    return found.where(F.col(changes.RULE).isNotNull())
 
 
 def _speak_of_others(rows: DataFrame, rules: Mapping[str, Column]) -> bool:

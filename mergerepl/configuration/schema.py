@@ -10,8 +10,8 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from mergerepl.configuration.wording import known, shown
 from mergerepl.model.publication import DEFAULT_RETENTION
+from mergerepl.model.resolvers import PRIORITY, RESOLVERS
 
-RESOLVERS = ("priority",)
 LONGEST_NAME = 128
 LONGEST_RETENTION = timedelta(days=36_500)
 
@@ -121,7 +121,7 @@ class Keys(BaseModel):
 class ResolverKeys(Keys):
     """How conflicts of an article are decided."""
 
-    name: Annotated[str, AfterValidator(_resolver)] = "priority"
+    name: Annotated[str, AfterValidator(_resolver)] = PRIORITY
     resolution: Literal["row", "columns"] = "row"
 
 

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 
+from mergerepl.model.resolvers import PRIORITY
+
 
 class Tracking(StrEnum):
     """What counts as a conflict (merge_replication.md 3.2)."""
@@ -66,7 +68,7 @@ class Article:
     rowguid: str | None = None
     tracking: Tracking = Tracking.ROW
     columns: tuple[str, ...] | None = None
-    resolver: str = "priority"
+    resolver: str = PRIORITY
     resolution: Resolution = Resolution.ROW
 
     @property

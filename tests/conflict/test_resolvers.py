@@ -3,6 +3,9 @@
 import pytest
 from pyspark.sql import SparkSession
 
+from conflict.errors import UnknownResolverError
+from conflict.resolvers.registry import resolver_of
+from mergerepl.model.resolvers import RESOLVERS
 from tests import phases
 
 pytestmark = pytest.mark.spark
@@ -17,6 +20,14 @@ PRIORITY = {
     "of equals the one that reached the publisher first": (75.0, 75.0, "hq"),
     "of two without a priority the one that reached the publisher first": (0.0, 0.0, "hq"),
 }
+
+
+def test_resolvers_are_those_that_a_file_may_name() -> None:
+    resolver_of({name: name for name in RESOLVERS})
+    with pytest.raises(
+        UnknownResolverError, match=f"'orders' names the resolver 'odd'.*Known: {', '.join(RESOLVERS)}"
+    ):
+        resolver_of({"lines": RESOLVERS[0], "orders": "odd"})
 
 
 @pytest.fixture(scope="module")
