@@ -212,7 +212,7 @@ def _session(
     if not dry_run and is_quiet(item.publisher, item.subscriber, item.publication, direction):
         return nothing_to_do(item.subscriber, item.publication)
     from mergerepl.agent.merge_session import merge_session, preview_session
-    from mergerepl.agent.subscription import find_subscription
+    from mergerepl.store.subscription import find_subscription
 
     publisher, subscriber, row = find_subscription(item.publisher, item.subscriber, item.publication)
     name = item.publication
@@ -307,7 +307,7 @@ def _targets_of(item: Project | str | Path) -> list[_Target]:
     root = _root(item)
     noted = noted_subscriptions(root)
     if noted is None:
-        from mergerepl.agent.subscription import subscriptions_of_root
+        from mergerepl.store.subscription import subscriptions_of_root
 
         noted = subscriptions_of_root(root)
     return [_Target(*found) for found in noted]

@@ -18,7 +18,6 @@ from conflict.resolve import resolve
 from conflict.resolvers.registry import resolver_of
 from enumeration.enum_changes import enum_changes
 from enumeration.get_metadata import get_metadata, one_sided
-from mergerepl.agent.decision import encoded
 from mergerepl.changes import (
     CHANGE_COLUMNS,
     FIELDS,
@@ -31,6 +30,7 @@ from mergerepl.changes import (
 )
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.session_terms import SessionTerms, terms_of
+from mergerepl.staging.decision import encoded
 from mergerepl.systables.contents import COLV1_TYPE, LINEAGE_TYPE
 from triggers.tracked_rows import KNOWN_COLUMNS, Origin, tracked_rows
 

@@ -13,9 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mergerepl.agent.identity import refuse_copies
-from mergerepl.agent.subscription import own_priority
-from mergerepl.agent.windows import article_window, move_versions
 from mergerepl.changes import SUBSCRIBER
 from mergerepl.compact.sweep import sweep_root
 from mergerepl.errors import CaptureError, LeaseError
@@ -23,15 +20,18 @@ from mergerepl.model.progress import Progress
 from mergerepl.model.publication import PUBLISHER_PRIORITY
 from mergerepl.model.results import ArticleCapture, CaptureResult
 from mergerepl.store.changeset import MANIFEST
+from mergerepl.store.identity import refuse_copies
 from mergerepl.store.lease import lease, record_jvm
 from mergerepl.store.replica import Replica, refuse_older_bookkeeping
+from mergerepl.store.subscription import own_priority
 from mergerepl.systables.replinfo import ReplicaInfo
+from mergerepl.tracking.windows import article_window, move_versions
 from triggers.window import CaptureWindow
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from mergerepl.agent.capture import CapturedArticle
+    from mergerepl.tracking.capture import CapturedArticle
 
 log = logging.getLogger(__name__)
 
@@ -205,7 +205,7 @@ def _captured(
     spark_of: SparkSource,
     progress: Progress,
 ) -> tuple[ArticleCapture, ...]:
-    from mergerepl.agent.capture import commit_changes, open_generations, read_changes, remove_leftovers
+    from mergerepl.tracking.capture import commit_changes, open_generations, read_changes, remove_leftovers
 
     spark = spark_of()
     remove_leftovers(lambda: spark, replica, info)

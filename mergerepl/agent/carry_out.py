@@ -17,8 +17,6 @@ from typing import Any
 from pydantic import TypeAdapter
 from pyspark.sql import SparkSession
 
-from mergerepl.agent.late import late_windows, stage_late_round
-from mergerepl.agent.subscription import own_priority
 from mergerepl.apply.conflict_log import log_conflicts
 from mergerepl.apply.side import Side, append_side_run, merge_article
 from mergerepl.changes import OTHER_SIDE, PUBLISHER, SUBSCRIBER
@@ -29,6 +27,7 @@ from mergerepl.errors import CommitConflictError
 from mergerepl.failpoints import failpoint
 from mergerepl.model.publication import ConflictLogging
 from mergerepl.model.results import ArticleCounts, PhaseCounts
+from mergerepl.staging.late import late_windows, stage_late_round
 from mergerepl.store.changeset import (
     MANIFEST,
     ArticleWork,
@@ -40,6 +39,7 @@ from mergerepl.store.changeset import (
 )
 from mergerepl.store.lease import record_jvm
 from mergerepl.store.replica import Replica
+from mergerepl.store.subscription import own_priority
 from mergerepl.systables import catalog
 from mergerepl.systables.catalog import SubscriptionRow, SyncStatus
 from mergerepl.systables.genhistory import Generation

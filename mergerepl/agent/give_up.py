@@ -13,13 +13,13 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from mergerepl.agent.carry_out import log_everywhere, pointer
-from mergerepl.agent.constraints import refuse_at_side
 from mergerepl.apply.side import Side, data_transaction
 from mergerepl.changes import ACTION_OF, PUBLISHER, SUBSCRIBER
 from mergerepl.delta.log import find_own_commit
 from mergerepl.delta.table import open_table
 from mergerepl.errors import ApplyError, MergeReplError
 from mergerepl.failpoints import failpoint
+from mergerepl.staging.constraints import refuse_at_side
 from mergerepl.store.changeset import Changeset, force_to_disk, read_changeset
 from mergerepl.store.replica import Replica
 

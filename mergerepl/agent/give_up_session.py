@@ -3,17 +3,17 @@
 from pathlib import Path
 
 from mergerepl.agent.give_up import give_up, set_aside
-from mergerepl.agent.identity import refuse_copies
 from mergerepl.agent.recovery import SparkSource, roll_forward
 from mergerepl.agent.session_plan import session_plan
 from mergerepl.agent.sides import open_sides
-from mergerepl.agent.subscription import find_subscription
 from mergerepl.engine.errors import told_plainly
 from mergerepl.errors import ConfigurationError, MergeReplError, StoreError, Transient, UnfinishedSessionError
 from mergerepl.model.results import GivenUp, SessionResult
 from mergerepl.store.changeset import Changeset, read_changeset, staged_folders
+from mergerepl.store.identity import refuse_copies
 from mergerepl.store.lease import leases
 from mergerepl.store.replica import Replica
+from mergerepl.store.subscription import find_subscription
 
 
 def give_up_session(

@@ -20,24 +20,24 @@ from enumeration.plan import number_generations
 from mergerepl.agent import history
 from mergerepl.agent.carry_out import Outcome, carry_out
 from mergerepl.agent.compaction import compact_when_due
-from mergerepl.agent.identity import refuse_copies
 from mergerepl.agent.recovery import named, recover, refuse_interrupted
 from mergerepl.agent.refused import Refused, refusal
 from mergerepl.agent.session_plan import has_work, session_plan
 from mergerepl.agent.session_result import session_result, summed
 from mergerepl.agent.sides import captured_sides, open_sides, planned, with_windows
-from mergerepl.agent.stage import StagedArticle
 from mergerepl.agent.stage_session import stage_articles, staged_changeset
-from mergerepl.agent.windows import move_versions
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.compact.sweep import sweep_root
 from mergerepl.engine import session as engine
 from mergerepl.engine.errors import told_plainly
 from mergerepl.model.progress import Progress
 from mergerepl.model.results import ArticleCounts, PhaseCounts, SessionResult, SessionStatus
+from mergerepl.staging.article import StagedArticle
+from mergerepl.store.identity import refuse_copies
 from mergerepl.store.lease import leases, record_jvm
 from mergerepl.store.replica import Replica
 from mergerepl.systables.catalog import SubscriptionRow
+from mergerepl.tracking.windows import move_versions
 
 SparkSource = Callable[[], SparkSession]
 

@@ -8,12 +8,12 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from mergerepl import changes
-from mergerepl.agent.stage import StagedArticle
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.results import ConflictPreview
 from mergerepl.model.value_text import text_of
 from mergerepl.rows.arrow_values import python_values
 from mergerepl.rows.images import readable
+from mergerepl.staging.article import StagedArticle
 from mergerepl.store.staged_rows import read_staged
 
 SHOWN = 100

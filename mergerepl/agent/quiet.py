@@ -113,7 +113,7 @@ def noted_subscriptions(root: Path) -> list[Target] | None:
 
 def remember_subscriptions(root: Path) -> None:
     """Note the active subscriptions of a publisher with the tables they are told from."""
-    from mergerepl.agent.subscription import subscriptions_of_root
+    from mergerepl.store.subscription import subscriptions_of_root
 
     tables = [root / _SYSTEM_FOLDER / name for name in _TELL_SUBSCRIPTIONS]
     seen = [as_seen(table, head_version(table)) for table in tables]

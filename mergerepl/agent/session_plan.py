@@ -8,14 +8,13 @@ from uuid import uuid4
 
 from enumeration.generations import received_generation
 from enumeration.plan import Numbers, SessionPlan, enumeration, plan_session
-from mergerepl.agent.capture import new_generation
 from mergerepl.agent.sides import SideState
-from mergerepl.agent.stage import StagedArticle
 from mergerepl.apply.conflict_log import log_app_id
 from mergerepl.apply.side import data_app_id, next_seq, session_number_of
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.delta.log import commit_text, is_delta_table
 from mergerepl.delta.transactions import transaction_version
+from mergerepl.staging.article import StagedArticle
 from mergerepl.store.changeset import (
     ArticleWork,
     Manifest,
@@ -25,6 +24,7 @@ from mergerepl.store.changeset import (
 from mergerepl.systables import conflicts_info
 from mergerepl.systables.catalog import PublicationRow
 from mergerepl.systables.genhistory import Generation, GenStatus, new_guid
+from mergerepl.tracking.capture import new_generation
 
 
 def session_plan(sides: dict[str, SideState], *, upload: bool, download: bool) -> SessionPlan:

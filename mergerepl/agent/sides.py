@@ -8,7 +8,19 @@ from pyspark.sql import SparkSession
 
 from enumeration.generations import make_generation
 from enumeration.plan import Destination, Source
-from mergerepl.agent.capture import (
+from mergerepl.agent.refused import ARTICLE_ERRORS, Refused, raised_if_transient, refuse
+from mergerepl.changes import OTHER_SIDE, PUBLISHER, SUBSCRIBER
+from mergerepl.engine.errors import told_plainly
+from mergerepl.errors import MergeReplError
+from mergerepl.failpoints import failpoint
+from mergerepl.model.article import PublishedArticle
+from mergerepl.store.identity import require_same_articles, require_same_session
+from mergerepl.store.replica import Replica, refuse_older_bookkeeping
+from mergerepl.store.subscription import own_priority
+from mergerepl.systables.catalog import SubscriptionRow
+from mergerepl.systables.genhistory import Generation
+from mergerepl.systables.replinfo import ReplicaInfo
+from mergerepl.tracking.capture import (
     CapturedArticle,
     after_commit,
     commit_changes,
@@ -16,19 +28,7 @@ from mergerepl.agent.capture import (
     read_changes,
     remove_leftovers,
 )
-from mergerepl.agent.identity import require_same_articles, require_same_session
-from mergerepl.agent.refused import ARTICLE_ERRORS, Refused, raised_if_transient, refuse
-from mergerepl.agent.subscription import own_priority
-from mergerepl.agent.windows import article_window
-from mergerepl.changes import OTHER_SIDE, PUBLISHER, SUBSCRIBER
-from mergerepl.engine.errors import told_plainly
-from mergerepl.errors import MergeReplError
-from mergerepl.failpoints import failpoint
-from mergerepl.model.article import PublishedArticle
-from mergerepl.store.replica import Replica, refuse_older_bookkeeping
-from mergerepl.systables.catalog import SubscriptionRow
-from mergerepl.systables.genhistory import Generation
-from mergerepl.systables.replinfo import ReplicaInfo
+from mergerepl.tracking.windows import article_window
 from triggers.window import CaptureWindow
 
 AT_ONCE = 2

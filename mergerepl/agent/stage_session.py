@@ -14,15 +14,12 @@ from pyspark.sql import DataFrame, SparkSession
 from conflict.resolvers.registry import resolver_of
 from enumeration.plan import Enumeration, Numbers, SessionPlan, number_generations
 from mergerepl.agent.carry_out import pointer
-from mergerepl.agent.constraints import refuse_violations
-from mergerepl.agent.decision import Changed, decided, resolved
 from mergerepl.agent.refused import ARTICLE_ERRORS, Refused, refuse
 from mergerepl.agent.session_plan import (
     session_manifest,
     session_plan,
 )
 from mergerepl.agent.sides import AT_ONCE, SideState, committed_sides, planned, without
-from mergerepl.agent.stage import Enumerated, StagedArticle, side_changes, stage_article
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.engine.errors import told_plainly
 from mergerepl.engine.in_memory import Kept
@@ -30,6 +27,9 @@ from mergerepl.failpoints import failpoint
 from mergerepl.lineage.value import agent_nickname
 from mergerepl.model.progress import Progress
 from mergerepl.model.session_terms import SessionTerms, terms_of
+from mergerepl.staging.article import Enumerated, StagedArticle, side_changes, stage_article
+from mergerepl.staging.constraints import refuse_violations
+from mergerepl.staging.decision import Changed, decided, resolved
 from mergerepl.store.changeset import (
     Changeset,
     write_durably,

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from mergerepl.agent.windows import article_window
 from mergerepl.delta.log import head_version, log_path
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.metadata import TableMetadata
@@ -18,6 +17,7 @@ from mergerepl.engine.errors import gone_reason
 from mergerepl.errors import CaptureError, SchemaMismatchError, StoreError
 from mergerepl.feed import removals
 from mergerepl.store.replica import Replica
+from mergerepl.tracking.windows import article_window
 from tests.networks import Network, commit
 from triggers.schema_checks import schema_problem
 from triggers.window import CaptureWindow

@@ -58,6 +58,8 @@ FEATURES = {
     "mergerepl.monitoring",
     "mergerepl.publish",
     "mergerepl.snapshot",
+    "mergerepl.staging",
+    "mergerepl.tracking",
     "mergerepl.validation",
 }
 
@@ -104,6 +106,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     | PHASES
     | {"mergerepl.apply", "mergerepl.compact.sweep", "mergerepl.monitoring", "mergerepl.snapshot"},
     "mergerepl.snapshot": BASE | PHASES | {"mergerepl.publish"},
+    "mergerepl.tracking": BASE | PHASES | {"mergerepl.apply"},
+    # Staged rows are checked by the rules of tables that publishing knows; a late round begins with a capture.
+    "mergerepl.staging": BASE | PHASES | {"mergerepl.apply", "mergerepl.publish", "mergerepl.tracking"},
     # Whoever holds a root finishes decided transactions of a tracked folder first: that module of `compact` alone.
     "mergerepl.agent": BASE | PHASES | FEATURES | {"mergerepl.compact.sweep"},
     # Other replication products stand on the base alone.
@@ -328,8 +333,7 @@ FILES_NOT_CONVERTED = {
     "mergerepl.agent.carry_out",
     "mergerepl.agent.finish_session",
     "mergerepl.agent.give_up",
-    "mergerepl.agent.identity",
-    "mergerepl.agent.late",
+    "mergerepl.staging.late",
     "mergerepl.agent.merge_session",
     "mergerepl.agent.recovery",
     "mergerepl.agent.stage_session",

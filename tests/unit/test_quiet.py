@@ -19,10 +19,10 @@ from mergerepl.agent.quiet import (
     remember_quiet,
     remember_subscriptions,
 )
-from mergerepl.agent.subscription import find_subscription, subscriptions_of_root
 from mergerepl.errors import ConfigurationError, PublicationError
 from mergerepl.model.results import SessionResult
 from mergerepl.store.replica import Replica
+from mergerepl.store.subscription import find_subscription, subscriptions_of_root
 from mergerepl.systables import catalog, genhistory, replinfo
 from mergerepl.systables.genhistory import Generation, GenStatus
 from tests.networks import (

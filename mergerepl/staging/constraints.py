@@ -16,8 +16,6 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from mergerepl import changes
-from mergerepl.agent.merge_analysis import refuse_unmergeable
-from mergerepl.agent.stage import StagedArticle
 from mergerepl.delta.metadata import DEFAULT_EXPRESSION, GENERATION_EXPRESSION
 from mergerepl.delta.table import TableState, open_table
 from mergerepl.delta.types import padded_types
@@ -31,6 +29,8 @@ from mergerepl.publish.partition_texts import text_rules
 from mergerepl.publish.text_lengths import length_rules
 from mergerepl.rows.images import identity_value
 from mergerepl.rows.sql import quote, unlike_any
+from mergerepl.staging.article import StagedArticle
+from mergerepl.staging.merge_analysis import refuse_unmergeable
 from mergerepl.store.changeset import ArticleWork
 from mergerepl.store.replica import Replica
 from mergerepl.store.staged_rows import read_staged

@@ -10,7 +10,6 @@ from pyspark.sql import functions as F
 from enumeration.enum_changes import enum_changes
 from enumeration.plan import Enumeration
 from mergerepl import changes
-from mergerepl.agent.capture import CapturedArticle
 from mergerepl.delta.plain_files import write_files
 from mergerepl.engine.in_memory import Kept, in_one_task
 from mergerepl.engine.made_once import made_once
@@ -22,6 +21,7 @@ from mergerepl.store.changeset import ArticleWork
 from mergerepl.store.replica import Replica
 from mergerepl.store.runs import SEQ, current_rows, read_runs
 from mergerepl.systables import genhistory
+from mergerepl.tracking.capture import CapturedArticle
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from mergerepl import changes
-from mergerepl.agent.capture import CapturedArticle, new_generation, read_changes
-from mergerepl.agent.constraints import broken_rules
-from mergerepl.agent.decision import Changed, decided, resolved
-from mergerepl.agent.stage import stage_article
-from mergerepl.agent.windows import article_window
 from mergerepl.apply.side import Side, recorded_rows
 from mergerepl.changes import PUBLISHER, SUBSCRIBER, Action
 from mergerepl.delta.table import open_table
@@ -34,6 +29,9 @@ from mergerepl.lineage.value import agent_nickname, late_nickname
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.session_terms import SessionTerms, terms_of
 from mergerepl.rows.images import image_type, same_image
+from mergerepl.staging.article import stage_article
+from mergerepl.staging.constraints import broken_rules
+from mergerepl.staging.decision import Changed, decided, resolved
 from mergerepl.store.changeset import (
     ArticleWork,
     Changeset,
@@ -45,6 +43,8 @@ from mergerepl.store.changeset import (
 from mergerepl.store.staged_rows import read_staged
 from mergerepl.systables.genhistory import Generation, GenStatus
 from mergerepl.systables.replinfo import ReplicaInfo
+from mergerepl.tracking.capture import CapturedArticle, new_generation, read_changes
+from mergerepl.tracking.windows import article_window
 from triggers.tracked_rows import KNOWN_COLUMNS
 from triggers.window import CaptureWindow
 
