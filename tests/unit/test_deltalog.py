@@ -120,3 +120,34 @@ def test_a_protocol_tells_of_deletion_vectors(tmp_path: Path) -> None:
         found = commit_of(tmp_path / "t", {"protocol": protocol}, removed)
         assert (found.has_vectors, found.drops_vectors) == (True, drops)
     assert not commit_of(tmp_path / "t", removed).drops_vectors
+
+
+@pytest.mark.parametrize(
+    ("operation", "metrics", "rows"),
+    [
+        (
+            "MERGE",
+            {"numTargetRowsInserted": "1", "numTargetRowsUpdated": "2", "numTargetRowsDeleted": "3"},
+            6,
+        ),
+        ("MERGE", {"numTargetRowsUpdated": "2", "numTargetRowsCopied": "90", "numOutputRows": "92"}, 2),
+        ("MERGE", {"num_target_rows_updated": 2, "num_target_rows_copied": 90, "num_output_rows": 92}, 2),
+        ("UPDATE", {"numUpdatedRows": "2", "numCopiedRows": "90", "numRemovedFiles": "1"}, 2),
+        ("DELETE", {"num_deleted_rows": 3, "num_copied_rows": 9, "num_removed_files": 1}, 3),
+        ("WRITE", {"numFiles": "1", "numOutputRows": "7"}, 7),
+        ("WRITE", {"num_added_rows": 7, "num_removed_files": 0}, 7),
+        # An overwrite, which does not say how many rows went.
+        ("WRITE", {"numOutputRows": "7", "numRemovedFiles": "1"}, None),
+        ("WRITE", {"num_added_rows": 7, "num_removed_files": 1}, None),
+        # A count of what is in files, changed or not.
+        ("OPTIMIZE", {"numOutputRows": "7"}, None),
+        ("DELETE", {"numRemovedFiles": "1"}, None),
+        ("UPDATE", {"numUpdatedRows": "many"}, None),
+        ("UPDATE", {}, None),
+    ],
+)
+def test_how_many_rows_a_writer_says_it_changed(
+    tmp_path: Path, operation: str, metrics: dict[str, Any], rows: int | None
+) -> None:
+    commit = commit_of(tmp_path / "t", {"commitInfo": {"operation": operation, "operationMetrics": metrics}})
+    assert commit.changed_rows == rows

@@ -1,0 +1,26 @@
+"""The terms of an article are a struct of constants, whatever its columns are called."""
+
+from dataclasses import asdict
+
+import pytest
+from pyspark.sql import SparkSession
+
+from mergerepl.model.session_terms import ArticleTerms
+from mergerepl.rows.article_terms import article_terms
+
+pytestmark = pytest.mark.spark
+
+ODD = ("it's", "back\\slash", "`quoted`", 'a "b"', "x\ny", "Straße", "${env:HOME}", "--", None)
+TERMS = [
+    ArticleTerms(1, True, True, False, "priority", 0, ODD, 2**40, 2**40 + 1),
+    ArticleTerms(7, False, False, True, "o'dd\\", 2**40, ()),
+]
+
+
+def test_each_row_gets_the_terms_of_its_article(spark: SparkSession) -> None:
+    rows = spark.createDataFrame([(1,), (7,), (8,), (1,)], "tablenick int")
+    found = rows.select("tablenick", article_terms(TERMS, "tablenick").alias("article")).collect()
+    expected = {each.tablenick: asdict(each) | {"names": list(each.names)} for each in TERMS}
+    for row in found:
+        terms = row["article"] and {"tablenick": row["tablenick"]} | row["article"].asDict(recursive=True)
+        assert terms == expected.get(row["tablenick"])
