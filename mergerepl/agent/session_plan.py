@@ -100,8 +100,12 @@ def session_manifest(
         started=now.isoformat(),
         conflict_logging=_conflict_logging(first),
         conflicts={nickname: article.conflicts for nickname, article in staged.items()},
-        publisher=_side_work(publisher, at_publisher, [staged[n].publisher for n in sorted(staged)]),
-        subscriber=_side_work(subscriber, at_subscriber, [staged[n].subscriber for n in sorted(staged)]),
+        publisher=_side_work(
+            publisher, subscriber, at_publisher, [staged[n].publisher for n in sorted(staged)]
+        ),
+        subscriber=_side_work(
+            subscriber, publisher, at_subscriber, [staged[n].subscriber for n in sorted(staged)]
+        ),
         # What a side received in this very session the other one holds too, so both watermarks may cover it;
         # with one direction only, resolved rows have yet to travel.
         upload_watermark=_watermark(
@@ -123,7 +127,9 @@ def session_manifest(
     )
 
 
-def _side_work(side: SideState, generations: Sequence[Generation], works: Sequence[ArticleWork]) -> SideWork:
+def _side_work(
+    side: SideState, peer: SideState, generations: Sequence[Generation], works: Sequence[ArticleWork]
+) -> SideWork:
     commits = {
         work.nickname: commit_text(side.replica.table(side.articles[work.nickname]), work.from_version)
         for work in works
@@ -131,6 +137,7 @@ def _side_work(side: SideState, generations: Sequence[Generation], works: Sequen
     return SideWork(
         root=str(side.replica.root),
         replid=side.info.replid,
+        peer=peer.info.replid,
         nickname=side.info.nickname,
         base_seq=side.info.last_seq,
         seq=next_seq(side.replica.root, side.info.last_seq),

@@ -61,7 +61,8 @@ def data_app_id(subid: str) -> str:
 def data_transaction(changeset: Changeset, side: Side, nickname: int) -> Transaction:
     """Return the transaction of one article's MERGE."""
     manifest = changeset.manifest
-    mark = CommitMark(manifest.session, f"{APPLY}:{side.name}:{nickname}:{manifest.round}", side.work.replid)
+    step = f"{APPLY}:{side.name}:{nickname}:{manifest.round}"
+    mark = CommitMark(manifest.session, step, side.work.replid, side.work.peer)
     return Transaction(data_app_id(manifest.subid), manifest.number * _ROUNDS + manifest.round, mark)
 
 

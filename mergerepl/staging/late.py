@@ -139,6 +139,7 @@ def stage_late_round(
     work = SideWork(
         root=side.work.root,
         replid=side.work.replid,
+        peer=side.work.peer,
         nickname=side.work.nickname,
         base_seq=side.work.seq,
         seq=run_seq,

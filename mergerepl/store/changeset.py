@@ -57,12 +57,14 @@ class ArticleWork(_Frozen):
 class SideWork(_Frozen):
     """What one replica does.
 
-    `base_seq` is its last committed run before, `seq` the run this changeset appends; `commits` says by nickname what
-    commits the articles' `from_version` are, as far as their logs tell.
+    `peer` is the replid of the session's other replica. `base_seq` is its last committed run before, `seq` the run
+    this changeset appends. `commits` says by nickname what commits the articles' `from_version` are, as far as their
+    logs say.
     """
 
     root: str
     replid: str
+    peer: str
     nickname: int
     base_seq: int
     seq: int

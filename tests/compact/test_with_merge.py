@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 
 import mergerepl
 from mergerepl.model.tracking import TrackingKeyType
+from mergerepl.store.replica import Replica
 from tests.compact.databases import held, new_table, rows
 
 pytestmark = pytest.mark.spark
@@ -41,6 +42,10 @@ def test_both_in_one_folder(spark: SparkSession, replica_dir: Path) -> None:
     assert (session.upload.updates, session.download.total) == (1, 3)
     expected = {1: "tracked", 3: "merged", 4: "tracked"}
     assert notes(hq) == notes(north) == expected
+    # The session's commits say which replica their rows came from: its subscriber can leave out its own changes.
+    subscriber = Replica(north).info().replid
+    window = reader.enumerate(exclude_context=subscriber)
+    assert held(window) == {"inserts": {4: "tracked"}, "updates": {1: "tracked"}, "deletes": [2]}
     # A stamp alone is no change to merge, and what merge brought is one here.
     window = reader.enumerate()
     assert held(window) == {"inserts": {4: "tracked"}, "updates": {1: "tracked", 3: "merged"}, "deletes": [2]}
