@@ -6,10 +6,12 @@ from pathlib import Path
 
 from mergerepl.systables import (
     catalog,
+    cdc,
     compact,
     conflicts_info,
     contents,
     genhistory,
+    logreader,
     replinfo,
     sessions,
     tombstone,
@@ -59,6 +61,21 @@ TRACKING = {
     compact.CONSUMERS.name: "The consumers, and up to where each has acknowledged.",
 }
 
+LOG_READER = {
+    logreader.LOG_READER.name: "The sources of the log reader and its position in each; row 0 describes the database.",
+    logreader.SCAN_SESSIONS.name: "The scan cycles that found something.",
+    logreader.ERRORS.name: "What scan cycles could not do, and notices.",
+}
+
+CDC = {
+    cdc.CHANGE_TABLES.name: "The capture instances.",
+    cdc.CAPTURED_COLUMNS.name: "The columns of the change tables.",
+    cdc.INDEX_COLUMNS.name: "The key columns of the capture instances.",
+    cdc.LSN_TIME_MAPPING.name: "The LSNs and their times. Its highest start_lsn is what readers may see.",
+    cdc.DDL_HISTORY.name: "What was changed of the columns of captured tables.",
+    cdc.CDC_JOBS.name: "The jobs and their parameters.",
+}
+
 WRITER = {
     Plane.CONTROL: "Small; written whole by each commit, with deltalake.",
     Plane.HISTORY: "Small; appended to, with deltalake.",
@@ -68,7 +85,9 @@ WRITER = {
 
 def page() -> str:
     """Return the page."""
-    return "\n".join([HEAD, *(_section(table) for table in ALL), _conflict_table(), *_tracking()])
+    return "\n".join(
+        [HEAD, *(_section(table) for table in ALL), _conflict_table(), *_tracking(), *_change_data_capture()]
+    )
 
 
 def _section(table: SystemTable) -> str:
@@ -92,6 +111,20 @@ def _tracking() -> list[str]:
         for table in compact.ALL
     ]
     return [head, *parts]
+
+
+def _change_data_capture() -> list[str]:
+    head = (
+        f"## Change Data Capture\n\nThe log reader's tables lie in the folder `{logreader.FOLDER}` below the root, "
+        f"those of Change Data Capture in `{cdc.FOLDER}`. LSNs are binary and have 10 bytes.\n"
+    )
+    parts = [
+        f"### {table.name}\n\n{(LOG_READER | CDC)[table.name]} {WRITER[table.plane]}\n\n{_columns(table.columns)}"
+        for table in (*logreader.ALL, *cdc.ALL)
+    ]
+    purpose = "One for each capture instance: its rows. The captured columns stand before the last one."
+    change_table = f"### <instance>_CT\n\n{purpose} {WRITER[Plane.DATA]}\n\n"
+    return [head, *parts, change_table + _columns((*cdc.LEADING, *cdc.TRAILING))]
 
 
 def _columns(columns: Iterable[Column]) -> str:

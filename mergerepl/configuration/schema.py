@@ -17,7 +17,7 @@ LONGEST_RETENTION = timedelta(days=36_500)
 
 _RETENTION = re.compile(r"(-?\d{1,100})\s*(hour|day|week)s?", re.IGNORECASE)
 _HOURS = {"hour": 1, "day": 24, "week": 7 * 24}
-_RESERVED_FOLDERS = ("_mergerepl", "_delta_log")
+_RESERVED_FOLDERS = ("_mergerepl", "_delta_log", "_tracking", "_logreader", "_cdc", "_transactional")
 
 
 def folded(text: str) -> str:
@@ -47,9 +47,7 @@ def _table(text: str) -> str:
     if not parts or ".." in parts:
         raise ValueError(f"is {shown(text)}; the table must lie inside the replica root")
     if any(part in _RESERVED_FOLDERS for part in parts):
-        raise ValueError(
-            f"is {shown(text)}; {' and '.join(_RESERVED_FOLDERS)} are not folders of users' tables"
-        )
+        raise ValueError(f"is {shown(text)}; {', '.join(_RESERVED_FOLDERS)} are not folders of users' tables")
     if any(unicodedata.category(letter)[0] == "C" or letter in "\\:`" for letter in text):
         raise ValueError(f"is {shown(text)}; a control character, `\\`, `:` and a backtick are not allowed")
     return "/".join(parts)

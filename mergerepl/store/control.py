@@ -14,6 +14,7 @@ from mergerepl.delta.log import as_seen, is_as_seen, is_delta_table
 from mergerepl.delta.table import open_table, reason_of, refuse_empty_commit
 from mergerepl.errors import StoreError
 from mergerepl.rows.arrow_values import python_values
+from mergerepl.systables.cdc import COMMITS_TYPE
 from mergerepl.systables.table import RowT, SystemTable, TypedTable
 
 if TYPE_CHECKING:
@@ -331,5 +332,17 @@ def arrow_schema(table: SystemTable) -> "pa.Schema":
         "map<int,string>": pa.map_(pa.int32(), pa.string()),
         "map<string,bigint>": pa.map_(pa.string(), pa.int64()),
         "map<string,string>": pa.map_(pa.string(), pa.string()),
+        "map<string,timestamp>": pa.map_(pa.string(), pa.timestamp("us", tz="UTC")),
+        COMMITS_TYPE: pa.list_(
+            pa.struct(
+                [
+                    ("source_object_id", pa.int32()),
+                    ("from_version", pa.int64()),
+                    ("version", pa.int64()),
+                    ("operation", pa.string()),
+                    ("origin", pa.string()),
+                ]
+            )
+        ),
     }
     return pa.schema([(column.name, types[column.type]) for column in table.columns])

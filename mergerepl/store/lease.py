@@ -17,10 +17,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from mergerepl.errors import EngineLostError, LeaseError, MergeReplError, StoreError
+from mergerepl.systables.cdc import FOLDER as CDC_FOLDER
 from mergerepl.systables.compact import FOLDER as TRACKING_FOLDER
+from mergerepl.systables.logreader import FOLDER as LOG_READER_FOLDER
 from mergerepl.systables.table import FOLDER
 
 LOCK_FILE = ".mergerepl.lock"
+"""The root's lock: of whoever writes users' tables or `_mergerepl`."""
+
+LOG_READER_LOCK = ".mergerepl.logreader.lock"
+"""The lock of one scan cycle or one `cdc` command: it guards `_logreader` and `_cdc`. Taken after the root's."""
+
 JVM_END_WAIT_S = 30.0
 
 _SINCE = "since"
@@ -39,19 +46,20 @@ def replica_root(path: Path) -> Path:
 
 
 def _is_root(folder: Path) -> bool:
-    """Return whether system tables of ours lie in a folder: of a replica, or of a tracked database."""
-    return any((folder / name).is_dir() for name in (FOLDER, TRACKING_FOLDER))
+    """Return whether system tables of ours lie in a folder: of a replica, or of a database of another product."""
+    folders = (FOLDER, TRACKING_FOLDER, LOG_READER_FOLDER, CDC_FOLDER)
+    return any((folder / name).is_dir() for name in folders)
 
 
 @contextmanager
-def lease(root: Path, *, purpose: str, wait_s: float = 0.0) -> Iterator[None]:
-    """Hold the replica at `root`. Waits up to `wait_s` seconds for another holder.
+def lease(root: Path, *, purpose: str, wait_s: float = 0.0, file: str = LOCK_FILE) -> Iterator[None]:
+    """Hold the replica at `root`, by one of its lock files. Waits up to `wait_s` seconds for another holder.
 
     Where no replica came to be, the lock file goes with the lease: it would pass for one.
 
     Raises: LeaseError naming the holder if it is still held; StoreError if the folder cannot be written.
     """
-    descriptor, owner = _acquired(root, wait_s), os.getpid()
+    descriptor, owner = _acquired(root / file, wait_s), os.getpid()
     try:
         _wait_for_previous_jvm(descriptor, root)
         _write_holder(descriptor, purpose)
@@ -65,7 +73,7 @@ def lease(root: Path, *, purpose: str, wait_s: float = 0.0) -> Iterator[None]:
             raise
         finally:
             if os.getpid() == owner:
-                _end(descriptor, root, is_done=is_done)
+                _end(descriptor, root / file, is_done=is_done)
     finally:
         # A child that was forked meanwhile has the descriptor, too; and where it leaves this block, its parent still holds.
         if os.getpid() == owner:
@@ -85,20 +93,20 @@ def leases(*roots: Path, purpose: str, wait_s: float = 0.0) -> Iterator[None]:
         yield
 
 
-def _end(descriptor: int, root: Path, *, is_done: bool) -> None:
+def _end(descriptor: int, file: Path, *, is_done: bool) -> None:
     """Take the holder's note back; unless all is done, its JVM stays noted, since a commit may still be in flight."""
     note = _note(descriptor)
     if not is_done and "jvm" in note:
         _write(descriptor, {name: value for name, value in note.items() if name != _SINCE})
-    elif _is_root(root):
+    elif _is_root(file.parent):
         os.ftruncate(descriptor, 0)
     else:
-        (root / LOCK_FILE).unlink(missing_ok=True)
+        file.unlink(missing_ok=True)
 
 
-def record_jvm(root: Path, pid: int | None) -> None:
+def record_jvm(root: Path, pid: int | None, *, file: str = LOCK_FILE) -> None:
     """Note the JVM that writes for the holder, so that a successor can wait for its end."""
-    path = root / LOCK_FILE
+    path = root / file
     holder = _read(path.read_text(encoding="utf-8")) if path.exists() else {}
     if pid is not None and holder.get("pid") == os.getpid() and holder.get("jvm") != pid:
         holder["jvm"] = pid
@@ -145,40 +153,40 @@ def _in_use(root: Path, who: Mapping[str, object]) -> LeaseError:
     )
 
 
-def _acquired(root: Path, wait_s: float) -> int:
+def _acquired(file: Path, wait_s: float) -> int:
     """Return the descriptor of the lock file, locked."""
     deadline = time.monotonic() + wait_s
     while True:
-        descriptor = _opened(root)
+        descriptor = _opened(file)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _is_in_place(descriptor, root):
+            if _is_in_place(descriptor, file):
                 return descriptor
             os.close(descriptor)
         except BlockingIOError as error:
             who = _note(descriptor)
             os.close(descriptor)
             if time.monotonic() >= deadline:
-                raise _in_use(root, who) from error
+                raise _in_use(file.parent, who) from error
             time.sleep(0.1)
 
 
-def _opened(root: Path) -> int:
+def _opened(file: Path) -> int:
     try:
         # Whoever may write to the folder may lock it: as the umask has it for all files.
-        return os.open(root / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        return os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     except OSError as error:
         raise StoreError(
-            f"Replica '{root}' cannot be locked: {error.strerror}. Check that the folder exists and is "
+            f"Replica '{file.parent}' cannot be locked: {error.strerror}. Check that the folder exists and is "
             "writable.",
-            replica=str(root),
+            replica=str(file.parent),
         ) from error
 
 
-def _is_in_place(descriptor: int, root: Path) -> bool:
+def _is_in_place(descriptor: int, file: Path) -> bool:
     """Return whether the file that was locked is still the lock file: its last holder may have removed it."""
     try:
-        return os.path.samestat(os.fstat(descriptor), os.stat(root / LOCK_FILE))
+        return os.path.samestat(os.fstat(descriptor), os.stat(file))
     except FileNotFoundError:
         return False
 

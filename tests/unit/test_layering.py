@@ -113,6 +113,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "mergerepl.agent": BASE | PHASES | FEATURES | {"mergerepl.compact.sweep"},
     # Other replication products stand on the base alone.
     "mergerepl.compact": BASE,
+    # What Change Data Capture and transactional replication share; it knows its consumers by their interface alone.
+    "mergerepl.logreader": BASE,
+    "mergerepl.cdc": BASE | {"mergerepl.logreader"},
     "mergerepl.api": BASE | FEATURES | {"mergerepl.agent", "mergerepl.config"},
     "mergerepl.doctor": BASE | {"mergerepl.engine"},
     "mergerepl.demo": BASE | {"mergerepl", "mergerepl.api", "mergerepl.config"},
@@ -120,6 +123,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "mergerepl.cli": {
         "mergerepl",
         "mergerepl.api",
+        "mergerepl.cdc",
         "mergerepl.config",
         "mergerepl.demo",
         "mergerepl.doctor",
@@ -150,10 +154,12 @@ MUST_NOT_IMPORT: dict[str, set[str]] = {
         FEATURES
         | {
             "mergerepl.agent",
+            "mergerepl.cdc",
             "mergerepl.compact",
             "mergerepl.delta",
             "mergerepl.feed",
             "mergerepl.lineage",
+            "mergerepl.logreader",
             "mergerepl.rows",
             "mergerepl.store",
         },

@@ -94,11 +94,11 @@ def test_who_waited_for_a_removed_lock_file_locks_the_one_in_its_place(
 ) -> None:
     opened = leases._opened
 
-    def opened_too_early(root: Path) -> int:
+    def opened_too_early(file: Path) -> int:
         """Open the file and let its holder remove it before it is locked."""
         monkeypatch.setattr(leases, "_opened", opened)
-        descriptor = opened(root)
-        (root / LOCK_FILE).unlink()
+        descriptor = opened(file)
+        file.unlink()
         return descriptor
 
     monkeypatch.setattr(leases, "_opened", opened_too_early)

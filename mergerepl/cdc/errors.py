@@ -1,0 +1,197 @@
+"""What Change Data Capture refuses, each with its text and the number of the original.
+
+| error | what it says | exit |
+|---|---|---|
+| CdcError | it failed for good | 1 |
+| CdcUsageError | a parameter or a name is wrong | 2 |
+| LsnRangeError | 313: a range is not in the validity interval | 1 |
+| ScanInProgressError | 22903: another scan or command holds the log; run again | 3 |
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from mergerepl.errors import MergeReplError, Transient
+
+_NOTHING = "Nothing was changed."
+
+
+class CdcError(MergeReplError):
+    """Change Data Capture cannot do what was asked. `number` is the error's number in the original."""
+
+    def __init__(self, number: int, message: str, **facts: Any) -> None:
+        """Keep the number among the facts, too."""
+        super().__init__(message, number=number, **facts)
+        self.number = number
+
+    @classmethod
+    def not_captured(cls, database: Path | str, source: str, why: str, remedy: str) -> Self:
+        """22851/22853-like: the data of Change Data Capture do not fit together."""
+        return cls(22851, f"Change Data Capture of '{database}': {why}. {remedy}", source=source)
+
+    @classmethod
+    def bad_key(cls, source: str, key: Sequence[str], why: str, keys: Sequence[str]) -> Self:
+        """22838: the key of a source has NULLs or duplicates."""
+        named = f": {'; '.join(keys)}" if keys else ""
+        return cls(
+            22838,
+            f"Table '{source}' cannot be captured by the key ({', '.join(key)}): {why}{named}. {_NOTHING} Correct these "
+            "rows, name another key (--index), or capture without net changes (leave --index out).",
+            source=source,
+        )
+
+    @classmethod
+    def properties_refused(cls, source: str, why: str) -> Self:
+        """22832: the properties of a source cannot be set."""
+        return cls(
+            22832,
+            f"Table '{source}' cannot be captured: the properties it needs cannot be set ({why}). {_NOTHING} See to the "
+            "cause, such as permissions, then run again.",
+            source=source,
+        )
+
+    @classmethod
+    def gone(cls, source: str, why: str) -> Self:
+        """22859: changes of a source can no longer be determined."""
+        return cls(22859, f"Table '{source}': {why}.", source=source)
+
+    @classmethod
+    def values_lost(cls, source: str, column: str, old: str, new: str, instance: str) -> Self:
+        """22976: a type change would lose values that are kept."""
+        return cls(
+            22976,
+            f"Table '{source}': column '{column}' changed from {old} to {new}, and values that '{instance}' keeps are none "
+            "of the new type. Capture of this table is paused; others go on. Disable the instance and enable it again, "
+            "or delete those rows of the change table; then run `mergerepl cdc resume ROOT "
+            f"{instance}`.",
+            source=source,
+            capture_instance=instance,
+        )
+
+
+class CdcUsageError(CdcError):
+    """A parameter or a name is wrong; nothing was changed."""
+
+    exit_code = 2
+
+    @classmethod
+    def not_enabled(cls, database: Path | str) -> Self:
+        """22901: the database is not enabled."""
+        return cls(
+            22901,
+            f"'{database}' is not enabled for Change Data Capture. Enable it first: `mergerepl cdc enable-db {database}`.",
+            database=str(database),
+        )
+
+    @classmethod
+    def no_such_source(cls, source: str, why: str) -> Self:
+        """22931: there is no such table."""
+        return cls(
+            22931,
+            f"Table '{source}' cannot be captured: {why}. {_NOTHING} Name a Delta table by its folder below the database.",
+            source=source,
+        )
+
+    @classmethod
+    def reserved_source(cls, source: str) -> Self:
+        """22974: the table is one of the system's."""
+        return cls(
+            22974, f"Table '{source}' lies in a folder of system tables and is not captured. {_NOTHING}"
+        )
+
+    @classmethod
+    def reserved_column(cls, source: str, column: str) -> Self:
+        """22975: a captured column has a reserved name."""
+        return cls(
+            22975,
+            f"Table '{source}': column '{column}' cannot be captured: names that begin with __$ are the change table's. "
+            f"{_NOTHING} Leave the column out of the captured column list, or rename it.",
+            source=source,
+        )
+
+    @classmethod
+    def bad_instance_name(cls, number: int, name: str, why: str) -> Self:
+        """22926, 22927, 22932: the name of an instance is taken, too long, or no identifier."""
+        return cls(
+            number,
+            f"Capture instance '{name}' cannot be created: {why}. {_NOTHING} Choose another name (--capture-instance).",
+            capture_instance=name,
+        )
+
+    @classmethod
+    def two_instances(cls, source: str, names: Sequence[str]) -> Self:
+        """22962: a source has two instances already."""
+        return cls(
+            22962,
+            f"Table '{source}' has two capture instances already: {', '.join(names)}. {_NOTHING} Disable one of them "
+            "first.",
+            source=source,
+        )
+
+    @classmethod
+    def unknown_column(cls, source: str, column: str, columns: Sequence[str]) -> Self:
+        """22930: the source lacks a column."""
+        return cls(
+            22930,
+            f"Table '{source}' has no column '{column}'. {_NOTHING} Its columns are: {', '.join(columns)}.",
+            source=source,
+        )
+
+    @classmethod
+    def bad_columns(cls, number: int, source: str, why: str) -> Self:
+        """22925, 22928, 22938, …: the captured column list cannot be used."""
+        return cls(number, f"Table '{source}': {why}. {_NOTHING}", source=source)
+
+    @classmethod
+    def key_type(cls, source: str, column: str, type_: str) -> Self:
+        """22929: a column cannot be part of a key."""
+        return cls(
+            22929,
+            f"Table '{source}': column '{column}' of type {type_} cannot be part of the key. {_NOTHING} Keys are whole "
+            "numbers, strings, dates, times, decimals, booleans and binary.",
+            source=source,
+        )
+
+    @classmethod
+    def net_without_key(cls, source: str) -> Self:
+        """22939: net changes need a key."""
+        return cls(
+            22939,
+            f"Table '{source}': net changes need a key. {_NOTHING} Name its columns (--index), or capture without net "
+            "changes.",
+            source=source,
+        )
+
+    @classmethod
+    def no_such_instance(cls, name: str, known: Sequence[str]) -> Self:
+        """22985: there is no such instance."""
+        listed = f"There are: {', '.join(known)}." if known else "There is none."
+        return cls(22985, f"There is no capture instance '{name}'. {listed}", capture_instance=name)
+
+    @classmethod
+    def bad_parameter(cls, number: int, name: str, value: object, allowed: str) -> Self:
+        """A parameter has a value that is not allowed."""
+        return cls(number, f"{name} is {value!r}; {allowed}. {_NOTHING}")
+
+    @classmethod
+    def later(cls, what: str, way_out: str) -> Self:
+        """Something that is specified and not built yet."""
+        return cls(22905, f"{what} is not supported yet. {way_out}")
+
+
+class LsnRangeError(CdcError):
+    """A range of LSNs is not inside the validity interval (313). `reason` says how, `low` and `high` are the interval."""
+
+    alternate_number = 208
+
+    def __init__(self, message: str, *, reason: str, **facts: Any) -> None:
+        """`reason`: null, reversed, below_low, above_high, paused or no_net_changes."""
+        super().__init__(313, message, reason=reason, **facts)
+        self.reason = reason
+
+
+class ScanInProgressError(CdcError, Transient):
+    """Another scan cycle or command holds the log (22903). Wait for it to finish, then run again."""
+
+    exit_code = 3

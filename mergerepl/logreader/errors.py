@@ -1,0 +1,48 @@
+"""What the log reader refuses."""
+
+from pathlib import Path
+from typing import Self
+
+from mergerepl.errors import StoreError
+
+
+class LogReaderError(StoreError):
+    """The log reader's bookkeeping cannot be used; nothing was changed."""
+
+    @classmethod
+    def missing(cls, root: Path) -> Self:
+        """There is no log reader here."""
+        return cls(
+            f"'{root}' has no log reader: there is no table '_logreader/log_reader'. Enable the database first: "
+            f"`mergerepl cdc enable-db {root}`.",
+            root=str(root),
+        )
+
+    @classmethod
+    def other_version(cls, root: Path, stored: int, known: int) -> Self:
+        """Another version of mergerepl wrote the tables."""
+        return cls(
+            f"The log reader's tables of '{root}' have the schema version {stored}; this mergerepl reads {known}. Use the "
+            f"mergerepl that wrote them, or begin again: `mergerepl cdc disable-db {root}`, then enable-db.",
+            root=str(root),
+        )
+
+    @classmethod
+    def copied(cls, root: Path, stored: str) -> Self:
+        """The folder is a copy of another one, or was moved."""
+        return cls(
+            f"'{root}' is a copy of the database '{stored}', or was moved from there: its LSNs would be given out twice. "
+            f"Nothing was changed. Run `mergerepl cdc adopt {root}`: a moved database goes on, a copy begins a new epoch.",
+            root=str(root),
+            stored=stored,
+        )
+
+    @classmethod
+    def restored(cls, root: Path, what: str) -> Self:
+        """A part of the bookkeeping is older than another."""
+        return cls(
+            f"The log reader of '{root}' cannot go on: {what}. A part of '_logreader' or '_cdc' was restored alone. "
+            "Nothing was changed. Restore both folders from copies of one moment; or begin again with "
+            f"`mergerepl cdc adopt {root}`, after which consumers take a snapshot.",
+            root=str(root),
+        )

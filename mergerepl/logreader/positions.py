@@ -1,0 +1,73 @@
+"""The table `log_reader` as a value: what is known of the database, and how far each source was read."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from mergerepl.feed.position import FeedPosition
+from mergerepl.logreader.errors import LogReaderError
+from mergerepl.store.control import ControlPlane
+from mergerepl.systables.logreader import DATABASE, FOLDER, LOG_READER, SCHEMA_VERSION, LogReaderRow
+
+
+@dataclass(frozen=True)
+class LogState:
+    """The row of the database, and those of the sources by source_object_id."""
+
+    database: LogReaderRow
+    sources: Mapping[int, LogReaderRow] = field(default_factory=dict)
+
+    def source_at(self, path: str) -> LogReaderRow | None:
+        """Return the source at a path below the root, None if nobody reads it."""
+        return next((row for row in self.sources.values() if row.source_path == path), None)
+
+    def with_source(self, row: LogReaderRow) -> "LogState":
+        """Return the state with a source added or replaced."""
+        return replace(self, sources={**self.sources, row.source_object_id: row})
+
+    def without_consumer(self, name: str, object_ids: frozenset[int] | None = None) -> "LogState":
+        """Return the state without a consumer of some sources (None: of all); a source that nobody reads is left out."""
+        left = {}
+        for object_id, row in self.sources.items():
+            is_meant = object_ids is None or object_id in object_ids
+            consumers = tuple(each for each in row.consumers if each != name or not is_meant)
+            if consumers:
+                left[object_id] = replace(row, consumers=consumers)
+        return replace(self, sources=left)
+
+
+def feed_position(row: LogReaderRow) -> FeedPosition:
+    """Return how far a source was read."""
+    return FeedPosition(row.table_id, row.position, row.position_commit)
+
+
+def control_of(root: Path) -> ControlPlane:
+    """Return the log reader's tables of a database. Kept between cycles, it reads only what another process changed."""
+    return ControlPlane(root / FOLDER)
+
+
+def has_log_reader(control: ControlPlane) -> bool:
+    """Return whether there is a table `log_reader`."""
+    return control.exists(LOG_READER)
+
+
+def read_state(control: ControlPlane) -> LogState:
+    """Return the log reader's state.
+
+    Raises: LogReaderError if there is none, or another version of mergerepl wrote it.
+    """
+    root = control.folder.parent
+    if not has_log_reader(control):
+        raise LogReaderError.missing(root)
+    rows = {row.source_object_id: row for row in control.rows(LOG_READER)}
+    database = rows.pop(DATABASE, None)
+    if database is None:
+        raise LogReaderError.restored(root, "the table log_reader has no row of the database")
+    if database.schema_version != SCHEMA_VERSION:
+        raise LogReaderError.other_version(root, database.schema_version, SCHEMA_VERSION)
+    return LogState(database, rows)
+
+
+def save_state(control: ControlPlane, state: LogState) -> None:
+    """Make this the log reader's state, in one commit."""
+    control.replace(LOG_READER, (state.database, *(row for _, row in sorted(state.sources.items()))))

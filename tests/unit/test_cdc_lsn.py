@@ -1,0 +1,68 @@
+"""LSNs and masks: their bytes, their order and their texts, as the specification prints them."""
+
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mergerepl.cdc.mask import full_mask, is_bit_set, mask_bytes
+from mergerepl.logreader.lsn import ZERO, Lsn, epoch_of, scan_cycle_of
+
+lsns = st.builds(Lsn, st.binary(min_size=10, max_size=10))
+
+
+def test_the_example_of_the_specification():
+    lsn = Lsn.parse("0x003757F80000002A0003")
+    assert Lsn.of(scan_cycle_of(0x003757F8, 42), 3) == lsn == Lsn.parse(f"{0x003757F8}:42:3")
+    assert (lsn.scan_cycle, lsn.slot, str(lsn)) == (0x003757F80000002A, 3, "0x003757F80000002A0003")
+
+
+@given(lsns, lsns)
+def test_order_is_that_of_the_numbers_and_texts_are_read_back(one: Lsn, other: Lsn):
+    assert (one < other) == (one.number < other.number)
+    assert Lsn.parse(str(one)) == one == eval(repr(one))
+    if one.number < 2**80 - 1:
+        assert one.incremented().decremented() == one < one.incremented()
+
+
+@pytest.mark.parametrize(
+    "text", ["", "0x12", "0x" + "0" * 21, "1:2", "1:2:65536", "4294967296:0:0", "-1:0:0"]
+)
+def test_other_texts_are_refused(text: str):
+    with pytest.raises(ValueError, match="is no LSN"):
+        Lsn.parse(text)
+
+
+def test_the_ends_have_no_neighbours():
+    for step in (ZERO.decremented, Lsn(b"\xff" * 10).incremented):
+        with pytest.raises(ValueError, match="there is no LSN"):
+            step()
+    with pytest.raises(ValueError, match="has 10 bytes"):
+        Lsn(b"12")
+
+
+def test_an_epoch_is_a_number_of_minutes():
+    assert epoch_of(datetime(2020, 1, 1, 0, 1, 59, tzinfo=UTC)) == 1
+
+
+@pytest.mark.parametrize(
+    ("ordinals", "columns", "mask"),
+    [
+        ((3, 10), 10, "0204"),
+        (range(1, 11), 10, "03ff"),
+        (range(1, 6), 5, "1f"),
+        (range(1, 10), 9, "01ff"),
+        ((200,), 200, "80" + "00" * 24),
+        ((), 1, "00"),
+    ],
+)
+def test_masks_of_the_specification(ordinals, columns, mask):
+    found = mask_bytes(ordinals, columns)
+    assert found.hex() == mask
+    assert [k for k in range(-1, columns + 20) if is_bit_set(k, found)] == list(ordinals)
+    assert not is_bit_set(1, None)
+
+
+def test_an_insert_has_all_bits():
+    assert full_mask(17).hex() == "01ffff"
