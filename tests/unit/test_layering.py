@@ -26,6 +26,7 @@ BASE = {
     "mergerepl.errors",
     "mergerepl.failpoints",
     "mergerepl.feed",
+    "mergerepl.filters",
     "mergerepl.lineage",
     "mergerepl.model",
     "mergerepl.roots",
@@ -49,6 +50,7 @@ PURE_ROWS = {
 PURE = {
     "mergerepl.changes",
     "mergerepl.errors",
+    "mergerepl.filters",
     "mergerepl.lineage",
     "mergerepl.model",
     "mergerepl.systables",
@@ -87,11 +89,19 @@ MAY_IMPORT: dict[str, set[str]] = {
         "mergerepl.errors",
         "mergerepl.rows",
     },
+    # Clauses know no table: text in, trees and columns out.
+    "mergerepl.filters": {"mergerepl.model", "mergerepl.rows.sql"},
     "mergerepl.store": BASE,
-    "mergerepl.configuration": {"mergerepl.errors", "mergerepl.model", "mergerepl.roots"},
+    "mergerepl.configuration": {
+        "mergerepl.errors",
+        "mergerepl.filters",
+        "mergerepl.model",
+        "mergerepl.roots",
+    },
     "mergerepl.config": {
         "mergerepl.configuration",
         "mergerepl.errors",
+        "mergerepl.filters",
         "mergerepl.model",
         "mergerepl.roots",
         "mergerepl.systables",
@@ -402,3 +412,9 @@ def _opens_a_table(node: ast.AST) -> bool:
         return node.module in ("deltalake", "delta.tables")
     is_format = isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "format"
     return is_format and any(isinstance(arg, ast.Constant) and arg.value == "delta" for arg in node.args)
+
+
+def test_one_module_knows_the_parser_of_clauses():
+    readers = {module for module in modules() if "sqlglot" in imports(module)}
+    assert readers == {"mergerepl.filters.parse"}
+    assert "sqlglot" not in imports("mergerepl.filters.parse", in_functions=False)

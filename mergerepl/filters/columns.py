@@ -1,0 +1,88 @@
+"""A prepared clause as Spark columns. The values of HOST_NAME() and SUSER_SNAME() come in as data, never as text.
+
+is_member = holds(clause, column=lambda column: F.col(fields[column.name]), function=lambda name: F.col(f"{name}_FN"))
+"""
+
+from collections.abc import Callable
+from functools import reduce
+
+from pyspark.sql import Column as SparkColumn
+from pyspark.sql import functions as F
+
+from mergerepl.filters.clause import (
+    Cast,
+    Clause,
+    Column,
+    Function,
+    Literal,
+    Operation,
+    Operator,
+    SessionFunction,
+)
+
+ColumnOf = Callable[[Column], SparkColumn]
+FunctionOf = Callable[[SessionFunction], SparkColumn]
+
+
+def no_function(name: SessionFunction) -> SparkColumn:
+    """Stand for the functions in a clause that uses none: a static filter, the `on` of a join."""
+    raise AssertionError(f"{name} in a clause without functions")
+
+
+def holds(clause: Clause, *, column: ColumnOf, function: FunctionOf = no_function) -> SparkColumn:
+    """Return whether a filter is true: a boolean column that is never NULL, as NULL is not true."""
+    return F.coalesce(column_of(clause, column=column, function=function), F.lit(False))
+
+
+def column_of(clause: Clause, *, column: ColumnOf, function: FunctionOf = no_function) -> SparkColumn:
+    """Return the value of a prepared clause.
+
+    `column` gives the Spark column of one of the row, `function` that of a function's value. What cannot be computed
+    for a row (division by zero, overflow, a cast) is NULL there and fails nothing. A hash join of the two sides of an
+    equality (`equalities.Equality`) takes this of either side: both have one type after `prepare.prepared`.
+    """
+
+    def of(part: Clause) -> SparkColumn:
+        match part:
+            case Literal(value):
+                return F.lit(value)
+            case Column():
+                return column(part)
+            case Function(name):
+                return function(name)
+            case Cast(operand, type_):
+                return of(operand).try_cast(type_)
+            case Operation(operator, operands):
+                return _OPERATIONS[operator](*(of(operand) for operand in operands))
+
+    return of(clause)
+
+
+_OPERATIONS: dict[Operator, Callable[..., SparkColumn]] = {
+    Operator.AND: lambda *terms: reduce(lambda one, other: one & other, terms),
+    Operator.OR: lambda *terms: reduce(lambda one, other: one | other, terms),
+    Operator.NOT: lambda term: ~term,
+    Operator.IS_NULL: lambda value: value.isNull(),
+    Operator.EQUAL: lambda one, other: one == other,
+    Operator.NULL_SAFE_EQUAL: lambda one, other: one.eqNullSafe(other),
+    Operator.NOT_EQUAL: lambda one, other: one != other,
+    Operator.LESS: lambda one, other: one < other,
+    Operator.LESS_OR_EQUAL: lambda one, other: one <= other,
+    Operator.GREATER: lambda one, other: one > other,
+    Operator.GREATER_OR_EQUAL: lambda one, other: one >= other,
+    Operator.BETWEEN: lambda value, low, high: value.between(low, high),
+    Operator.IN: lambda value, *values: value.isin(*values),
+    Operator.LIKE: lambda value, pattern: F.like(value, pattern),
+    Operator.ADD: F.try_add,
+    Operator.SUBTRACT: F.try_subtract,
+    Operator.MULTIPLY: F.try_multiply,
+    Operator.DIVIDE: F.try_divide,
+    Operator.REMAINDER: F.try_mod,
+    Operator.CONCATENATE: F.concat,
+    Operator.COALESCE: F.coalesce,
+    Operator.UPPER: F.upper,
+    Operator.LOWER: F.lower,
+    Operator.TRIM: F.trim,
+    Operator.LTRIM: F.ltrim,
+    Operator.RTRIM: F.rtrim,
+}

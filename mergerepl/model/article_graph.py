@@ -1,0 +1,27 @@
+"""The graph of articles that join filters make: which comes first, and whether it has a circle."""
+
+from collections.abc import Iterable, Sequence
+from graphlib import CycleError, TopologicalSorter
+
+
+class CircleError(ValueError):
+    """Articles are each other's parents; `circle` begins and ends with the same one, each before its child."""
+
+    def __init__(self, circle: Sequence[str]) -> None:
+        """Keep the circle."""
+        super().__init__(" → ".join(circle))
+        self.circle = tuple(circle)
+
+
+def parents_first(articles: Iterable[str], edges: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+    """Return the articles so that every parent stands before its children; `edges` are (parent, child).
+
+    Raises: CircleError.
+    """
+    graph = TopologicalSorter[str](dict.fromkeys(articles, ()))
+    for parent, child in edges:
+        graph.add(child, parent)
+    try:
+        return tuple(graph.static_order())
+    except CycleError as error:
+        raise CircleError(error.args[1]) from None
