@@ -24,13 +24,14 @@ if TYPE_CHECKING:
     )
     from mergerepl.compact.change_tracking import ChangeTracking
     from mergerepl.errors import MergeReplError
-    from mergerepl.model.publication import Article, Publication, Subscription
+    from mergerepl.model.publication import Article, Join, Publication, Subscription
     from mergerepl.model.results import ApplyResult, SessionResult, SyncResult
 
 __all__ = [
     "ApplyResult",
     "Article",
     "ChangeTracking",
+    "Join",
     "MergeReplError",
     "Project",
     "Publication",
@@ -54,7 +55,7 @@ __all__ = [
 _HOMES = {
     "ChangeTracking": "mergerepl.compact.change_tracking",
     "MergeReplError": "mergerepl.errors",
-    **dict.fromkeys(("Article", "Publication", "Subscription"), "mergerepl.model.publication"),
+    **dict.fromkeys(("Article", "Join", "Publication", "Subscription"), "mergerepl.model.publication"),
     **dict.fromkeys(("ApplyResult", "SessionResult", "SyncResult"), "mergerepl.model.results"),
 }
 

@@ -16,10 +16,12 @@ from mergerepl.configuration.problems import refusal
 from mergerepl.configuration.schema import ArticleKeys, PublicationKeys, SubscriptionKeys, folded
 from mergerepl.configuration.wording import dotted, kind, place, shown
 from mergerepl.errors import ConfigurationError
+from mergerepl.filters.stated import first_problem
 from mergerepl.model.publication import (
     DEFAULT_SERVER_PRIORITY,
     Article,
     ConflictLogging,
+    Join,
     Publication,
     Resolution,
     SubscriberType,
@@ -139,14 +141,19 @@ def _publication(stated: PublicationKeys, check: _Check, *, folder: Path) -> Pub
         for index, subscription in enumerate(stated.subscriptions)
     )
     _check_roots(publisher, subscriptions, check)
-    return Publication(
+    publication = Publication(
         name=stated.publication,
         publisher=publisher,
         articles=articles,
         subscriptions=subscriptions,
         retention=stated.retention,
         conflict_logging=ConflictLogging(stated.conflict_logging),
+        joins=tuple(Join(**join.model_dump()) for join in stated.joins),
+        allow_partition_realignment=stated.allow_partition_realignment,
     )
+    if problem := first_problem(publication):
+        raise check.refuse(*problem)
+    return publication
 
 
 def _article(stated: ArticleKeys, check: _Check, path: strict_yaml.KeyPath, publisher: str) -> Article:
@@ -182,6 +189,8 @@ def _article(stated: ArticleKeys, check: _Check, path: strict_yaml.KeyPath, publ
         columns=_with_identity(stated.columns, identity) if stated.columns else None,
         resolver=stated.resolver.name,
         resolution=Resolution(stated.resolver.resolution),
+        filter=stated.filter,
+        partition_options=stated.partition_options,
     )
 
 
@@ -224,6 +233,7 @@ def _subscription(
         priority=default if stated.priority is None else stated.priority,
         sync_type=SyncType(stated.sync_type),
         host_name=stated.host_name,
+        suser_sname=stated.suser_sname,
     )
 
 

@@ -5,7 +5,13 @@ import re
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from mergerepl.configuration.schema import ArticleKeys, PublicationKeys, ResolverKeys, SubscriptionKeys
+from mergerepl.configuration.schema import (
+    ArticleKeys,
+    JoinKeys,
+    PublicationKeys,
+    ResolverKeys,
+    SubscriptionKeys,
+)
 from mergerepl.configuration.strict_yaml import Document
 from mergerepl.configuration.wording import dotted, kind, known, place, shown
 from mergerepl.errors import ConfigurationError
@@ -42,7 +48,7 @@ def _problem(found: ErrorDetails) -> str:
         case "missing":
             return "is missing"
         case "literal_error":
-            choices = re.findall(r"'([^']*)'", str(context["expected"]))
+            choices = re.findall(r"[\w-]+(?='|,|$| or )", str(context["expected"]))
             return f"is {shown(value)}; {known(str(value), choices, 'it may be')}"
         case "value_error":
             return str(context["error"])
@@ -66,6 +72,7 @@ def _problem(found: ErrorDetails) -> str:
 _WANTED = {
     "string_type": "text",
     "float_type": "a number",
+    "bool_type": "true or false",
     "list_type": "a list, such as `[order_id]`",
     "model_type": "a mapping of keys",
     "model_attributes_type": "a mapping of keys",
@@ -77,6 +84,7 @@ def _keys_at(location: tuple[int | str, ...]) -> tuple[str, ...]:
     """Return the keys that the file may have at a place."""
     models: dict[str, type[BaseModel]] = {
         "articles": ArticleKeys,
+        "joins": JoinKeys,
         "subscriptions": SubscriptionKeys,
         "resolver": ResolverKeys,
     }

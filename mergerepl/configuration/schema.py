@@ -2,9 +2,9 @@
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import timedelta
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -95,17 +95,6 @@ def _resolver(name: str) -> str:
     return name
 
 
-def _not_yet(what: str) -> Callable[[Any], Any]:
-    """Return a validator that refuses a key by name: it is part of the design, but this version lacks it."""
-
-    def refuse(_: Any) -> Any:
-        raise ValueError(
-            f"cannot be used: {what} are not supported by this version; remove the key (every row travels)"
-        )
-
-    return refuse
-
-
 Name = Annotated[str, AfterValidator(_name)]
 Columns = Annotated[list[str], AfterValidator(_columns)]
 
@@ -133,7 +122,17 @@ class ArticleKeys(Keys):
     tracking: Literal["row", "column"] = "row"
     columns: Columns | None = None
     resolver: ResolverKeys = ResolverKeys()
-    filter: Annotated[Any, AfterValidator(_not_yet("row filters"))] = None
+    filter: str | None = Field(default=None, min_length=1)
+    partition_options: Literal[0, 1, 2, 3] = 0
+
+
+class JoinKeys(Keys):
+    """One item of `joins`."""
+
+    article: str
+    parent: str
+    on: str = Field(min_length=1)
+    unique: bool = False
 
 
 class SubscriptionKeys(Keys):
@@ -144,6 +143,7 @@ class SubscriptionKeys(Keys):
     priority: float | None = Field(default=None, ge=0, le=99.99, allow_inf_nan=False)
     sync_type: Literal["automatic", "none"] = "automatic"
     host_name: str | None = Field(default=None, min_length=1, max_length=LONGEST_NAME)
+    suser_sname: str | None = Field(default=None, min_length=1, max_length=LONGEST_NAME)
 
 
 class PublicationKeys(Keys):
@@ -155,4 +155,5 @@ class PublicationKeys(Keys):
     subscriptions: list[SubscriptionKeys] = []
     retention: Annotated[timedelta, BeforeValidator(_retention)] = DEFAULT_RETENTION
     conflict_logging: Literal["publisher", "subscriber", "both"] = "publisher"
-    joins: Annotated[Any, AfterValidator(_not_yet("row filters through joins"))] = None
+    joins: list[JoinKeys] = []
+    allow_partition_realignment: bool = True

@@ -129,7 +129,7 @@ class _Typing:
         name = names.get(column.name.lower())
         if name is None:
             nearest = get_close_matches(column.name.lower(), names, n=1, cutoff=0.6)
-            hint = f"did you mean {names[nearest[0]]}?" if nearest else f"there are {', '.join(known)}"
+            hint = f"did you mean {names[nearest[0]]}" if nearest else f"there are {', '.join(known)}"
             raise ClauseError(f"names the column '{column.name}'; {hint}")
         exact, type_ = Column(name, column.article), known[name]
         if type_.startswith("char("):

@@ -60,7 +60,10 @@ DEFAULT_RETENTION = timedelta(days=14)
 
 @dataclass(frozen=True)
 class Article:
-    """A published table. `key` are the identifying columns; `rowguid` names an existing GUID column instead."""
+    """A published table. `key` are the identifying columns; `rowguid` names an existing GUID column instead.
+
+    `filter` is a clause on its rows (docs/filters.md); a row is published if it is true or if a join brings the row in.
+    """
 
     name: str
     table: str
@@ -70,6 +73,8 @@ class Article:
     columns: tuple[str, ...] | None = None
     resolver: str = PRIORITY
     resolution: Resolution = Resolution.ROW
+    filter: str | None = None
+    partition_options: int = 0
 
     @property
     def identity(self) -> tuple[str, ...]:
@@ -78,14 +83,31 @@ class Article:
 
 
 @dataclass(frozen=True)
+class Join:
+    """A join filter: a row of `article` belongs where a row of `parent` belongs that it matches by `on`.
+
+    `unique`: the parent's columns in `on` contain its key, so that a row matches one parent at most.
+    """
+
+    article: str
+    parent: str
+    on: str
+    unique: bool = False
+
+
+@dataclass(frozen=True)
 class Subscription:
-    """A subscriber's right to the publication. `subscriber` is the absolute replica root."""
+    """A subscriber's right to the publication. `subscriber` is the absolute replica root.
+
+    `host_name` and `suser_sname` are what HOST_NAME() and SUSER_SNAME() give in filters: the subscriber's partition.
+    """
 
     subscriber: str
     type: SubscriberType = SubscriberType.SERVER
     priority: float = DEFAULT_SERVER_PRIORITY
     sync_type: SyncType = SyncType.AUTOMATIC
     host_name: str | None = None
+    suser_sname: str | None = None
 
 
 @dataclass(frozen=True)
@@ -98,3 +120,5 @@ class Publication:
     subscriptions: tuple[Subscription, ...] = ()
     retention: timedelta = DEFAULT_RETENTION
     conflict_logging: ConflictLogging = ConflictLogging.PUBLISHER
+    joins: tuple[Join, ...] = ()
+    allow_partition_realignment: bool = True

@@ -8,15 +8,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mergerepl.delta.table import TableState
-from mergerepl.errors import CaptureError, PublicationError, SchemaMismatchError, StoreError
+from mergerepl.configuration.wording import dotted
+from mergerepl.delta.table import TableState, open_table
+from mergerepl.errors import (
+    CaptureError,
+    ConfigurationError,
+    PublicationError,
+    SchemaMismatchError,
+    StoreError,
+)
 from mergerepl.feed.window import feed_window
+from mergerepl.filters.publication_filters import NO_FILTERS, PublicationFilters
+from mergerepl.filters.stated import first_problem, value_of
 from mergerepl.model.progress import Progress
 from mergerepl.model.publication import Article, Publication, Subscription, SyncType
 from mergerepl.publish import changes
 from mergerepl.publish.articles import NewArticle
 from mergerepl.publish.check_article import check_article, published_fields, read_article_table
 from mergerepl.publish.check_subscriber import check_no_session_open, check_target, check_was_ours
+from mergerepl.publish.filters import Values, check_no_overlap, check_values, filters_of
 from mergerepl.publish.replica_state import (
     ReplicaState,
     read_replica,
@@ -63,7 +73,8 @@ class Situation:
 
     `left` are subscriptions that the file no longer names, each with its replica if that can be reached; `untold` are
     replicas that are back, whose subscription ended while they were out of reach; `new` are articles to be published;
-    `uncaptured` are the tables of a publication that nobody subscribed to yet, by nickname, as they were checked.
+    `uncaptured` are the tables of a publication that nobody subscribed to yet, by nickname, as they were checked;
+    `filters` are the file's.
     """
 
     work: Work
@@ -73,6 +84,7 @@ class Situation:
     untold: list[ReplicaState]
     new: list[NewArticle] = field(default_factory=list)
     uncaptured: dict[int, TableState] | None = None
+    filters: PublicationFilters = NO_FILTERS
 
     @property
     def row(self) -> PublicationRow | None:
@@ -148,6 +160,7 @@ def checked_situation(
     """
     situation = _situation(publication, seen, agent, progress)
     _check_articles(situation)
+    _check_filters(situation)
     _check_subscriptions(situation)
     _check_in_step(situation)
     _check_left(situation)
@@ -218,6 +231,29 @@ def _check_articles(situation: Situation) -> None:
             else last_nickname + 1
         )
         situation.new.append(NewArticle(article, table, last_nickname))
+
+
+def _check_filters(situation: Situation) -> None:
+    publication = situation.work.publication
+    if problem := first_problem(publication):
+        path, why = problem
+        raise ConfigurationError(f"{dotted(path)} {why}.", publication=publication.name)
+    tables = {new.article.name: new.table for new in situation.new}
+    if publication.joins or any(article.filter is not None for article in publication.articles):
+        for row in situation.articles:
+            tables[row.name] = open_table(situation.work.publisher / row.source_table)
+    situation.filters = filters = filters_of(publication, tables)
+    partitions: list[Values] = []
+    for subscription in publication.subscriptions:
+        partitions.append({function: value_of(subscription, function) for function in filters.functions})
+        check_values(filters, partitions[-1], of=f"Subscriber '{subscription.subscriber}'")
+    check_no_overlap(publication, filters, partitions)
+    if filters != NO_FILTERS:
+        raise PublicationError(
+            f"Publication '{publication.name}' has row filters, which this version reads and checks, but does not apply "
+            "yet. Remove `filter` and `joins`: every row travels then.",
+            publication=publication.name,
+        )
 
 
 def is_removed(situation: Situation, row: ArticleRow) -> bool:

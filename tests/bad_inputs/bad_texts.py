@@ -20,6 +20,11 @@ def subscription(*texts: str) -> str:
     return MINIMAL + "subscriptions:\n" + "".join(f"  - {{{text}}}\n" for text in texts)
 
 
+FILTERED = f"""{HEAD}articles:
+  - {{name: a, key: [x], filter: "y = HOST_NAME()", partition_options: 0}}
+  - {{name: b, key: [x]}}
+"""
+
 BAD_TEXTS = {
     "06_empty": ("", "is empty"),
     "06_only_a_comment": ("# nothing\n", "is empty"),
@@ -118,7 +123,27 @@ BAD_TEXTS = {
     "38_home": (subscription("subscriber: ~/n"), "`~` is not expanded"),
     "38_empty": (subscription("subscriber: ''"), "is empty"),
     "63_no_columns": (article("name: a, key: [x], columns: []"), "articles[0].columns is an empty list"),
-    "76_filter": (article("name: a, key: [x], filter: 'region = 1'"), "articles[0].filter cannot be used: row filters are not supported by this version"),
+    "76_filter_number": (article("name: a, key: [x], filter: 1"), "articles[0].filter is a number (1); it must be text (put it in quotes"),
+    "76_filter_empty": (article("name: a, key: [x], filter: ' '"), "articles[0].filter is empty"),
+    "76_filter_unreadable": (article("name: a, key: [x], filter: 'region = = 1'"), "line 4: articles[0].filter cannot be read at character 10"),
+    "76_filter_function": (article('name: a, key: [x], filter: "reflect(\'java.lang.System\', \'exit\', 1)"'), "articles[0].filter uses REFLECT, which a filter may not use (docs/filters.md lists what it may)."),
+    "76_options": (article("name: a, key: [x], filter: 'x = 1', partition_options: 4"), "articles[0].partition_options is 4; it may be `0`, `1`, `2`, `3`"),
+    "76_options_text": (article("name: a, key: [x], filter: 'x = 1', partition_options: '1'"), "articles[0].partition_options is '1'; did you mean `1`? (it may be `0`, `1`, `2`, `3`)"),
+    "76_options_alone": (article("name: a, key: [x], partition_options: 1"), "articles[0].partition_options is 1, and the article has no filter and no join"),
+    "76_realignment": (MINIMAL + "allow_partition_realignment: false\n", "allow_partition_realignment is false, which this version does not support"),
+    "76_realignment_text": (MINIMAL + "allow_partition_realignment: 'no'\n", "allow_partition_realignment is text ('no'); it must be true or false"),
+    "76_no_value": (FILTERED + "subscriptions: [{subscriber: ./n, suser_sname: x}]\n", "line 6: subscriptions[0] has no host_name, and the filter of 'a' uses HOST_NAME()"),
+    "76_one_subscription": (FILTERED.replace("options: 0", "options: 3") + "subscriptions: [{subscriber: ./n, host_name: N}, {subscriber: ./m, host_name: N}]\n", "subscriptions[1] is in partition 'N', which has a subscription already ("),
+    "77_join_key": (FILTERED + "joins: [{article: b, parent: a, unik: true}]\n", "joins[0].unik is not a known key; did you mean `unique`?"),
+    "77_join_without_on": (FILTERED + "joins: [{article: b, parent: a}]\n", "joins[0].on is missing"),
+    "77_join_unique_text": (FILTERED + "joins: [{article: b, parent: a, on: 'a.x = b.x', unique: 'yes'}]\n", "joins[0].unique is text ('yes'); it must be true or false"),
+    "77_join_unknown": (FILTERED + "joins: [{article: orders, parent: a, on: 'a.x = orders.x'}]\n", "joins[0].article names the article 'orders', which is not in the file; there are a, b"),
+    "77_join_near": (article("name: orders, key: [x]") + "  - {name: lines, key: [x]}\njoins: [{article: lines, parent: ordrs, on: 'ordrs.x = lines.x'}]\n", "joins[0].parent names the article 'ordrs', which is not in the file; did you mean orders"),
+    "77_join_itself": (FILTERED + "joins: [{article: b, parent: b, on: 'b.x = b.x'}]\n", "joins[0].parent is the article itself"),
+    "77_join_circle": (FILTERED + "joins: [{article: b, parent: a, on: 'a.x = b.x'}, {article: a, parent: b, on: 'a.x = b.x'}]\n", "joins makes a circle: a → b → a"),
+    "77_join_no_equality": (FILTERED + "joins: [{article: b, parent: a, on: 'a.x > b.x'}]\n", "joins[0].on needs an equality of a column of 'a' with one of 'b'"),
+    "77_join_function": (FILTERED + "joins: [{article: b, parent: a, on: 'a.x = b.x and a.y = HOST_NAME()'}]\n", "joins[0].on uses HOST_NAME(): that belongs in an article's filter"),
+    "77_join_options": (FILTERED.replace("key: [x]}", "key: [x], partition_options: 2}") + "joins: [{article: b, parent: a, on: 'a.x = b.x', unique: true}]\n", "articles[1].partition_options is 2, and its parent 'a' has 0: give the parent 2 or 3, too"),
     "91_host_name_empty": (subscription("subscriber: ./n, host_name: ''"), "subscriptions[0].host_name is empty"),
     "91_host_name_long": (subscription(f"subscriber: ./n, host_name: {'x' * 129}"), "subscriptions[0].host_name is longer than 128 characters"),
     "98_resolver": (article("name: a, key: [x], resolver: {name: prioritty}"), "did you mean `priority`?"),

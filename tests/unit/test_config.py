@@ -9,7 +9,7 @@ import pytest
 
 from mergerepl import config, roots
 from mergerepl.errors import ConfigurationError
-from mergerepl.model.publication import ConflictLogging, Resolution, SubscriberType, SyncType, Tracking
+from mergerepl.model.publication import ConflictLogging, Join, Resolution, SubscriberType, SyncType, Tracking
 from mergerepl.settings import Settings
 from tests.bad_inputs.bad_texts import BAD_TEXTS, HEAD, HOSTILE_NAMES, MINIMAL, ORDERS, article, subscription
 
@@ -122,9 +122,32 @@ def test_a_byte_order_mark_is_ignored(folder):
 
 
 def test_keys_that_yaml_takes_for_booleans_are_text(folder):
-    assert "row filters through joins are not supported" in refusal(
-        folder, MINIMAL + "joins:\n  - {article: a, parent: b, on: 'a.x = b.x'}\n"
+    lines = ORDERS + "  - {name: lines, key: [line]}\n"
+    text = f"{HEAD}{lines}joins:\n  - {{article: lines, parent: orders, on: 'orders.x = lines.x'}}\n"
+    assert load(folder, text).joins == (Join("lines", "orders", "orders.x = lines.x"),)
+
+
+def test_filters_arrive_in_the_publication(folder):
+    publication = load(
+        folder,
+        HEAD
+        + """
+allow_partition_realignment: true
+articles:
+  - {name: customers, key: [customer_id], filter: "region = HOST_NAME()", partition_options: 1}
+  - {name: orders, key: [order_id]}
+joins:
+  - {article: orders, parent: customers, on: "customers.id = orders.customer", unique: true}
+subscriptions:
+  - {subscriber: ./north, host_name: North, suser_sname: ann}
+""",
     )
+    customers, orders = publication.articles
+    assert (customers.filter, customers.partition_options) == ("region = HOST_NAME()", 1)
+    assert (orders.filter, orders.partition_options) == (None, 0)
+    assert publication.joins == (Join("orders", "customers", "customers.id = orders.customer", unique=True),)
+    assert publication.allow_partition_realignment
+    assert publication.subscriptions[0].suser_sname == "ann"
 
 
 def test_merged_mappings_are_plain_yaml(folder):

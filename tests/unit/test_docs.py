@@ -14,7 +14,13 @@ import yaml
 
 from mergerepl import config, errors
 from mergerepl.cli.main import COMMANDS
-from mergerepl.configuration.schema import ArticleKeys, PublicationKeys, ResolverKeys, SubscriptionKeys
+from mergerepl.configuration.schema import (
+    ArticleKeys,
+    JoinKeys,
+    PublicationKeys,
+    ResolverKeys,
+    SubscriptionKeys,
+)
 from mergerepl.model import results
 
 ROOT = Path(__file__).parents[2]
@@ -109,7 +115,7 @@ def test_links_between_pages_lead_somewhere(page):
 
 def test_every_configuration_key_is_described():
     named = set(re.findall(r"\w+", read("configuration.md")))
-    models = (PublicationKeys, ArticleKeys, SubscriptionKeys, ResolverKeys)
+    models = (PublicationKeys, ArticleKeys, JoinKeys, SubscriptionKeys, ResolverKeys)
     assert {key for model in models for key in model.model_fields} - named == set()
 
 
@@ -120,7 +126,7 @@ def test_what_becomes_of_a_changed_key_is_told_of_every_key():
         for change in re.findall(r"^\| (`.+?) \|", section, re.MULTILINE)
         for name in re.findall(r"`(\w+)`", change)
     }
-    models = (PublicationKeys, ArticleKeys, SubscriptionKeys, ResolverKeys)
+    models = (PublicationKeys, ArticleKeys, JoinKeys, SubscriptionKeys, ResolverKeys)
     assert {key for model in models for key in model.model_fields} == told
 
 

@@ -137,7 +137,7 @@ PREPARED = {
 }
 
 UNPREPARED = {
-    "regio = 'x'": "names the column 'regio'; did you mean region?",
+    "regio = 'x'": "names the column 'regio'; did you mean region",
     "region": "is of type string, and must be true or false",
     "region AND active": "uses AND with a STRING; write a comparison",
     "region = staff": "compares STRING with INT; write a CAST of one of them",

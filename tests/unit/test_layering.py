@@ -114,7 +114,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     # snapshot copies tables by the facts that publishing reads.
     "mergerepl.publish": BASE
     | PHASES
-    | {"mergerepl.apply", "mergerepl.compact.sweep", "mergerepl.monitoring", "mergerepl.snapshot"},
+    | {
+        "mergerepl.apply",
+        "mergerepl.compact.sweep",
+        "mergerepl.configuration.wording",
+        "mergerepl.monitoring",
+        "mergerepl.snapshot",
+    },
     "mergerepl.snapshot": BASE | PHASES | {"mergerepl.publish"},
     "mergerepl.tracking": BASE | PHASES | {"mergerepl.apply"},
     # Staged rows are checked by the rules of tables that publishing knows; a late round begins with a capture.

@@ -1,0 +1,112 @@
+"""The filters of a publication as the file, or a program, states them: what can be refused before a table is opened."""
+
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+
+from mergerepl.filters.clause import Clause, ClauseError, SessionFunction, functions_of
+from mergerepl.filters.parse import parse_filter, parse_on
+from mergerepl.model.article_graph import CircleError, parents_first
+from mergerepl.model.publication import Publication, Subscription
+
+Path = tuple[str | int, ...]
+"""The keys that lead to a value of the file, such as ("articles", 0, "filter")."""
+
+NO_OVERLAP, ONE_SUBSCRIPTION = 2, 3
+"""partition_options from which partitions share no row, and from which a partition has one subscription."""
+
+
+def first_problem(publication: Publication) -> tuple[Path, str] | None:
+    """Return the first value about filters that cannot be used, and why; the message follows the value's key."""
+    return next(_problems(publication), None)
+
+
+def value_of(subscription: Subscription, function: SessionFunction) -> str | None:
+    """Return what a function gives for a subscription."""
+    return {
+        SessionFunction.HOST_NAME: subscription.host_name,
+        SessionFunction.SUSER_SNAME: subscription.suser_sname,
+    }[function]
+
+
+def _problems(publication: Publication) -> Iterator[tuple[Path, str]]:
+    filters: dict[str, Clause] = {}
+    for index, article in enumerate(publication.articles):
+        if article.filter is not None:
+            try:
+                filters[article.name] = parse_filter(article.filter)
+            except ClauseError as error:
+                yield ("articles", index, "filter"), str(error)
+    yield from _of_joins(publication)
+    yield from _of_options(publication)
+    yield from _of_values(publication, filters)
+    if not publication.allow_partition_realignment:
+        yield (
+            ("allow_partition_realignment",),
+            "is false, which this version does not support: remove it (a row that leaves a partition is removed at "
+            "its subscribers)",
+        )
+
+
+def _of_joins(publication: Publication) -> Iterator[tuple[Path, str]]:
+    names = [article.name for article in publication.articles]
+    for index, join in enumerate(publication.joins):
+        for key, name in (("article", join.article), ("parent", join.parent)):
+            if name not in names:
+                nearest = get_close_matches(name, names, n=1, cutoff=0.6)
+                hint = f"; did you mean {nearest[0]}" if nearest else f"; there are {', '.join(names)}"
+                yield ("joins", index, key), f"names the article '{name}', which is not in the file{hint}"
+        if join.article == join.parent:
+            yield ("joins", index, "parent"), "is the article itself: a join filter is about two articles"
+        try:
+            parse_on(join.on, parent=join.parent, article=join.article)
+        except ClauseError as error:
+            yield ("joins", index, "on"), str(error)
+    try:
+        parents_first(names, [(join.parent, join.article) for join in publication.joins])
+    except CircleError as error:
+        yield ("joins",), f"makes a circle: {error}; an article cannot depend on its own children"
+
+
+def _of_options(publication: Publication) -> Iterator[tuple[Path, str]]:
+    options = {article.name: article.partition_options for article in publication.articles}
+    children = {join.article for join in publication.joins}
+    for index, article in enumerate(publication.articles):
+        path: Path = ("articles", index, "partition_options")
+        chosen = article.partition_options
+        if chosen not in range(4):
+            yield path, f"is {chosen}; it may be 0, 1, 2 or 3"
+        if chosen and article.filter is None and article.name not in children:
+            yield path, f"is {chosen}, and the article has no filter and no join: remove the key"
+        for join in publication.joins:
+            if join.article == article.name and chosen >= NO_OVERLAP > options[join.parent]:
+                yield (
+                    path,
+                    f"is {chosen}, and its parent '{join.parent}' has {options[join.parent]}: give the parent 2 or 3, "
+                    "too",
+                )
+
+
+def _of_values(publication: Publication, filters: Mapping[str, Clause]) -> Iterator[tuple[Path, str]]:
+    users: dict[SessionFunction, str] = {}
+    for name, clause in filters.items():
+        for function in functions_of(clause):
+            users.setdefault(function, name)
+    is_single = any(article.partition_options == ONE_SUBSCRIPTION for article in publication.articles)
+    first: dict[tuple[str | None, ...], str] = {}
+    for index, subscription in enumerate(publication.subscriptions):
+        path = ("subscriptions", index)
+        for function in sorted(users):
+            if value_of(subscription, function) is None:
+                yield (
+                    path,
+                    f"has no {function.lower()}, and the filter of '{users[function]}' uses {function}()",
+                )
+        partition = tuple(value_of(subscription, function) for function in sorted(users))
+        other = first.setdefault(partition, subscription.subscriber)
+        if is_single and other != subscription.subscriber:
+            values = ", ".join(str(value) for value in partition)
+            yield (
+                path,
+                f"is in partition '{values}', which has a subscription already ({other}), and partition_options 3 "
+                "allows one",
+            )

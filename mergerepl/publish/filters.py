@@ -1,0 +1,195 @@
+"""What a publication's filters need of its tables and of the values that subscribers have. Nothing is written here."""
+
+from collections.abc import Mapping, Sequence
+
+from mergerepl.delta.metadata import CHAR_VARCHAR
+from mergerepl.delta.table import TableState
+from mergerepl.delta.types import ddl_of
+from mergerepl.errors import PublicationError
+from mergerepl.filters.clause import ClauseError, SessionFunction, evaluate, text
+from mergerepl.filters.equalities import Equality, parts_of
+from mergerepl.filters.parse import parse_filter, parse_on
+from mergerepl.filters.prepare import prepared, uncastable
+from mergerepl.filters.publication_filters import NO_FILTERS, JoinFilter, PublicationFilters
+from mergerepl.filters.stated import NO_OVERLAP
+from mergerepl.model.publication import Article, Publication
+from mergerepl.publish.check_article import published_fields
+
+Values = Mapping[SessionFunction, str | None]
+"""What the functions give in one partition."""
+
+PUBLISH_ANEW = (
+    "take all subscriptions out of the file, then the article, running `mergerepl apply` after each, and put them in "
+    "again (docs/configuration.md, Publishing an article anew)"
+)
+
+
+def filters_of(publication: Publication, tables: Mapping[str, TableState]) -> PublicationFilters:
+    """Return the publication's filters, prepared for its tables (by article name).
+
+    Raises: PublicationError naming the article and the key: an unknown or unpublished column, types that do not go
+        together.
+    """
+    if not publication.joins and all(article.filter is None for article in publication.articles):
+        return NO_FILTERS
+    types = {name: _types(table) for name, table in tables.items()}
+    own = {}
+    for article in publication.articles:
+        if article.filter is not None:
+            try:
+                own[article.name] = prepared(parse_filter(article.filter), {None: types[article.name]})
+            except ClauseError as error:
+                raise _refusal(article.name, "filter", str(error)) from None
+    joins = []
+    for join in publication.joins:
+        try:
+            on = parse_on(join.on, parent=join.parent, article=join.article)
+            on = prepared(on, {name: types[name] for name in (join.parent, join.article)})
+        except ClauseError as error:
+            raise _refusal(
+                join.article, f"join with '{join.parent}' cannot be used: `on`", str(error)
+            ) from None
+        joins.append(JoinFilter(join.article, join.parent, on, join.unique))
+    filters = PublicationFilters(own, tuple(joins))
+    for article in publication.articles:
+        _check_published(article, filters, tables[article.name])
+    return filters
+
+
+def _types(table: TableState) -> dict[str, str]:
+    """Return the columns' types (DDL), char(n) and varchar(n) as declared."""
+    return {
+        field["name"]: field["metadata"].get(CHAR_VARCHAR) or ddl_of(field["type"]) for field in table.fields
+    }
+
+
+def _check_published(article: Article, filters: PublicationFilters, table: TableState) -> None:
+    published = {field["name"] for field in published_fields(article, table)}
+    for name in filters.columns_used(article.name):
+        if name not in published:
+            raise PublicationError(
+                f"Article '{article.name}': a filter needs the column '{name}', which is not published: add it to "
+                "`columns`.",
+                article=article.name,
+            )
+
+
+def check_values(filters: PublicationFilters, values: Values, *, of: str) -> None:
+    """Check that the clauses can use the values of one partition; `of` says whose they are in the message.
+
+    Raises: PublicationError: `Subscriber './n': host_name 'abc' is no INT, as the filter of 'staff' needs.`
+    """
+    for article, clause in filters.own.items():
+        if found := uncastable(clause, values):
+            function, type_ = found
+            value = values.get(SessionFunction(function))
+            raise PublicationError(
+                f"{of}: {function.lower()} '{value}' is no {type_}, as the filter of '{article}' needs. "
+                "Correct the value, or the filter.",
+                article=article,
+            )
+
+
+def check_no_overlap(
+    publication: Publication, filters: PublicationFilters, partitions: Sequence[Values]
+) -> None:
+    """Check that articles with partition_options 2 or 3 give each row to one partition, by construction.
+
+    That is so with one path to a row: an own filter with an equality on functions and no join, or one unique join to
+    such an article. `partitions` are the values of all active partitions: no two may have one value in that equality.
+
+    Raises: PublicationError naming the article.
+    """
+    for article in publication.articles:
+        if article.partition_options < NO_OVERLAP:
+            continue
+        if problem := _path_problem(article, filters) or _shared_value(article, filters, partitions):
+            raise PublicationError(
+                f"Article '{article.name}': partition_options {article.partition_options} needs one filter path: "
+                f"{problem}. Change the filter, or take partition_options 0 or 1.",
+                article=article.name,
+            )
+
+
+def _path_problem(article: Article, filters: PublicationFilters) -> str | None:
+    joins = filters.joins_of(article.name)
+    own = filters.own.get(article.name)
+    if len(joins) + (own is not None) > 1:
+        ways = [
+            *(["its own filter"] if own is not None else []),
+            *(f"the join with '{j.parent}'" for j in joins),
+        ]
+        return f"{' and '.join(ways)} are {len(ways)}"
+    if own is None:
+        return None if joins[0].unique else f"the join with '{joins[0].parent}' is not `unique: true`"
+    if len(parts_of(own)) > 1:
+        return "its filter has an OR"
+    if not _equalities(article, filters):
+        return "its filter has no equality of a column with HOST_NAME() or SUSER_SNAME()"
+    return None
+
+
+def _equalities(article: Article, filters: PublicationFilters) -> tuple[Equality, ...]:
+    own = filters.own.get(article.name)
+    return parts_of(own)[0].equalities if own is not None else ()
+
+
+def _shared_value(article: Article, filters: PublicationFilters, partitions: Sequence[Values]) -> str | None:
+    """Return that two partitions would have the same rows; a join has the partitions of its parent."""
+    seen: dict[tuple[object, ...], Values] = {}
+    equalities = _equalities(article, filters)
+    for values in partitions if equalities else ():
+        key = tuple(evaluate(equality.of_other, {}, values) for equality in equalities)
+        if None not in key and (other := seen.setdefault(key, values)) != values:
+            return f"partitions {_shown(other)} and {_shown(values)} would have the same rows"
+    return None
+
+
+def _shown(values: Values) -> str:
+    return "(" + ", ".join(f"{name.lower()} '{value}'" for name, value in values.items()) + ")"
+
+
+def check_filters_unchanged(
+    before: PublicationFilters, now: PublicationFilters, published: Sequence[str]
+) -> None:
+    """Refuse other filters of articles that are published while subscriptions are active.
+
+    Raises: PublicationError naming the article, its filters before and now.
+    """
+    for article in published:
+        one, other = _written(before, article), _written(now, article)
+        if one != other:
+            raise PublicationError(
+                f"Article '{article}' was published {_said(one)} and is {_said(other)} in the file. Put that back; "
+                f"or {PUBLISH_ANEW}.",
+                article=article,
+            )
+
+
+def _written(filters: PublicationFilters, article: str) -> list[str]:
+    own = filters.own.get(article)
+    joins = [f"a join with '{join.parent}' on {text(join.on)}" for join in filters.joins_of(article)]
+    return [*([f"the filter {text(own)}"] if own is not None else []), *sorted(joins)]
+
+
+def _said(filters: Sequence[str]) -> str:
+    return f"with {' and '.join(filters)}" if filters else "without a filter"
+
+
+def described(filters: PublicationFilters, article: str) -> str:
+    """Return which rows of an article are published, for the step that publishes it; empty for all rows."""
+    written = _written(filters, article)
+    if not written:
+        return ""
+    said = f"rows by {' or by '.join(written)}"
+    own = filters.own.get(article)
+    if own is not None and len(written) > 1 and any(part.is_static for part in parts_of(own)):
+        # The two are ORed: a static filter beside a join selects more rows, it does not narrow the join.
+        said += (
+            " (what its static filter selects goes to every subscriber; to narrow a join, write it in `on`)"
+        )
+    return said
+
+
+def _refusal(article: str, key: str, why: str) -> PublicationError:
+    return PublicationError(f"Article '{article}': its {key} {why}.", article=article)
