@@ -27,7 +27,7 @@ LONGEST = {"properties", "faults", "scenarios"}
 
 # They run many sessions and commands over few rows. What values come to is for those that are not here.
 INTERPRETED = (
-    *("bad_inputs/", "compact/", "faults/", "properties/test_regress", "properties/test_shrinking"),
+    *("bad_inputs/", "cdc/", "compact/", "faults/", "properties/test_regress", "properties/test_shrinking"),
     *("scenarios/test_demo", "scenarios/test_docs_examples"),
     *("spark/test_capture_traps", "spark/test_compaction", "spark/test_constraint_traps"),
     *("spark/test_key_traps", "spark/test_left_out", "spark/test_lookup", "spark/test_monitoring"),

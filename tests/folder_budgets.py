@@ -14,6 +14,7 @@ import pytest
 
 MINUTES = {
     "bad_inputs": 9.0,
+    "cdc": 6.0,
     "compact": 9.0,
     "conflict": 3.0,
     "enumeration": 3.0,

@@ -1,27 +1,74 @@
 """Change Data Capture over a folder of Delta tables, with the names of SQL Server's procedures and functions.
 
-Public names are loaded on first use: what needs no Spark starts none.
+Public names are loaded on first use: what needs no Spark starts none. No module of the package has the name of one of them.
 """
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mergerepl.cdc.capture import scan
+    from mergerepl.cdc.instances import (
+        adopt,
+        disable_db,
+        disable_table,
+        enable_db,
+        enable_table,
+        get_captured_columns,
+        help_change_data_capture,
+        is_cdc_enabled,
+        is_tracked_by_cdc,
+        resume,
+    )
+    from mergerepl.cdc.mask import is_bit_set
+    from mergerepl.cdc.monitoring import errors, get_ddl_history, scan_sessions, status
+    from mergerepl.cdc.refusals import CdcError, CdcUsageError, LsnRangeError, ScanInProgressError
+    from mergerepl.logreader.lsn import Lsn
+    from mergerepl.model.cdc import CaptureInstance, ScanResult
+
+__all__ = [
+    "CaptureInstance",
+    "CdcError",
+    "CdcUsageError",
+    "Lsn",
+    "LsnRangeError",
+    "ScanInProgressError",
+    "ScanResult",
+    "adopt",
+    "disable_db",
+    "disable_table",
+    "enable_db",
+    "enable_table",
+    "errors",
+    "get_captured_columns",
+    "get_ddl_history",
+    "help_change_data_capture",
+    "is_bit_set",
+    "is_cdc_enabled",
+    "is_tracked_by_cdc",
+    "resume",
+    "scan",
+    "scan_sessions",
+    "status",
+]
 
 _HOMES = {
+    **dict.fromkeys(("CaptureInstance", "ScanResult"), "mergerepl.model.cdc"),
     **dict.fromkeys(
-        ("CdcError", "CdcUsageError", "LsnRangeError", "ScanInProgressError"), "mergerepl.cdc.errors"
+        ("CdcError", "CdcUsageError", "LsnRangeError", "ScanInProgressError"), "mergerepl.cdc.refusals"
     ),
+    **dict.fromkeys(("get_ddl_history", "scan_sessions", "status"), "mergerepl.cdc.monitoring"),
     "Lsn": "mergerepl.logreader.lsn",
     "is_bit_set": "mergerepl.cdc.mask",
+    "scan": "mergerepl.cdc.capture",
 }
-
-__all__ = [*_HOMES]
 
 
 def __getattr__(name: str) -> Any:
     """Load a public name from its module."""
-    if name not in _HOMES:
+    if name not in __all__:
         raise AttributeError(f"module 'mergerepl.cdc' has no attribute '{name}'")
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(_HOMES.get(name, "mergerepl.cdc.instances")), name)
 
 
 def __dir__() -> list[str]:

@@ -6,10 +6,11 @@ from functools import cached_property
 from pathlib import Path
 
 from mergerepl import roots
-from mergerepl.cdc.errors import CdcUsageError
+from mergerepl.cdc.refusals import CdcUsageError
 from mergerepl.delta.transactions import transaction_version
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.logreader.positions import control_of
+from mergerepl.model.cdc import CapturedColumn
 from mergerepl.store.control import ControlPlane
 from mergerepl.systables.cdc import (
     APP_ID,
@@ -18,7 +19,6 @@ from mergerepl.systables.cdc import (
     FOLDER,
     INDEX_COLUMNS,
     LSN_TIME_MAPPING,
-    CapturedColumn,
     ChangeTable,
     IndexColumn,
     LsnTime,

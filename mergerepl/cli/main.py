@@ -21,7 +21,7 @@ from mergerepl.settings import Settings
 COMMANDS = {
     "Set up": ("apply", "doctor", "demo"),
     "Synchronize": ("sync", "capture", "validate"),
-    "Track": ("tracking",),
+    "Track": ("tracking", "cdc"),
     "Look": ("status", "pending", "history", "conflicts", "row"),
 }
 FAILED, USAGE, TRANSIENT, INTERRUPTED = 1, 2, 3, 130

@@ -39,10 +39,13 @@ _being_written: set[Path] = set()
 """Folders of this process' writers: the two sides of a session append beside each other."""
 
 
-def append(rows: DataFrame, table: Path, transaction: Transaction) -> None:
-    """Append rows once; without effect if the table holds the transaction already. No rows are a commit too.
+def append(
+    rows: DataFrame, table: Path, transaction: Transaction, *, even_if_empty: bool = True
+) -> int | None:
+    """Append rows once; without effect if the table holds the transaction already.
 
-    The caller holds the replica.
+    The caller holds the replica. No rows are a commit too, unless `even_if_empty` is False. Returns how many rows were
+    appended; None if they had been.
 
     Raises: CommitConflictError if another agent committed a transaction of the same application meanwhile; StoreError
         if the table lacks a column, cannot be committed to, or does not have the commit in its log afterwards (another
@@ -51,13 +54,22 @@ def append(rows: DataFrame, table: Path, transaction: Transaction) -> None:
     state = open_table(table)
     done = state.log.transaction_version(transaction.app_id)
     if done is not None and done >= transaction.version:
-        return
+        return None
     files = _written(rows, table, state.schema)
     stated = state.properties.get(STATS_PROPERTY, "")
-    bounded = [name for name in stated.split(",") if name]
+    bounded = [name.strip("`") for name in stated.split(",") if name]
+    stats = {file: _stats(file, bounded) for file in files}
+    count = sum(int(each["numRecords"]) for each in stats.values())
+    if not even_if_empty:
+        # Spark writes a file also where a task has no rows.
+        for file in [file for file in files if not stats[file]["numRecords"]]:
+            file.unlink()
+            del stats[file]
+        if not stats:
+            return 0
     try:
         state.log.create_write_transaction(
-            [_added(file, bounded) for file in files],
+            [_added(file, each) for file, each in stats.items()],
             mode="append",
             schema=state.log.schema(),
             commit_properties=CommitProperties(
@@ -78,6 +90,7 @@ def append(rows: DataFrame, table: Path, transaction: Transaction) -> None:
             table=str(table),
         ) from error
     read_back(table, transaction, from_version_exclusive=state.version)
+    return count
 
 
 def _written(rows: DataFrame, table: Path, schema: StructType) -> list[Path]:
@@ -123,11 +136,9 @@ def _as_stored(field: StructField, stored: StructField) -> str | Column:
     return F.col(quote(field.name)).cast(stored.dataType).alias(stored.name)
 
 
-def _added(file: Path, bounded: Sequence[str]) -> AddAction:
+def _added(file: Path, stats: Mapping[str, Any]) -> AddAction:
     stat = file.stat()
-    return AddAction(
-        file.name, stat.st_size, {}, int(stat.st_mtime * 1000), True, json.dumps(_stats(file, bounded))
-    )
+    return AddAction(file.name, stat.st_size, {}, int(stat.st_mtime * 1000), True, json.dumps(stats))
 
 
 def _stats(file: Path, bounded: Sequence[str]) -> dict[str, Any]:

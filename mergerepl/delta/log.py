@@ -72,6 +72,8 @@ class Commit:
     coded_removed: tuple[str, ...] = ()
     made_at_ms: int = 0
     """When it was made, in milliseconds since 1970, by its writer's clock."""
+    in_commit_ms: int | None = None
+    """Its in-commit timestamp in milliseconds since 1970: the time that Delta shows where the table has such times."""
 
     @property
     def removes_by_own_names(self) -> bool:
@@ -147,7 +149,7 @@ def head_version(table: Path) -> int:
     Raises: StoreError if there is no Delta log, or a commit before the latest one is missing from it.
     """
     try:
-        names = [entry.name for entry in (table / LOG_FOLDER).iterdir()]
+        names = os.listdir(table / LOG_FOLDER)
     except OSError as error:
         raise StoreError(
             f"'{table}' is not a Delta table: its log folder cannot be read ({error.strerror}). Check the "
@@ -182,6 +184,14 @@ def _refuse_gap(table: Path, versions: set[int], *, after: int) -> None:
         table=str(table),
         version=missing,
     )
+
+
+def written_ns(table: Path, version: int) -> int:
+    """Return when a version's log file was written, in nanoseconds since 1970, by the file system's clock.
+
+    Raises: FileNotFoundError if the file is gone.
+    """
+    return log_path(table, version).stat().st_mtime_ns
 
 
 def as_seen(table: Path, version: int) -> list[Any]:
@@ -333,6 +343,7 @@ def _commit_of(table: Path, version: int, actions: list[dict[str, Any]]) -> Comm
         tuple(coded_added),
         tuple(coded_removed),
         int(info.get("timestamp") or 0),
+        None if info.get("inCommitTimestamp") is None else int(info["inCommitTimestamp"]),
     )
 
 

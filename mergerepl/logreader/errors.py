@@ -46,3 +46,30 @@ class LogReaderError(StoreError):
             f"`mergerepl cdc adopt {root}`, after which consumers take a snapshot.",
             root=str(root),
         )
+
+    @classmethod
+    def damaged_plan(cls, root: Path, why: str) -> Self:
+        """plan.json cannot be read."""
+        return cls(
+            f"'{root}/_logreader/plan.json' is damaged ({why}). Nothing was changed. Restore the file from a copy. Or "
+            "remove it: what its cycle wrote is removed then, and the commits are read again under higher LSNs.",
+            root=str(root),
+        )
+
+    @classmethod
+    def serves_too_few(cls, root: Path, missing: str) -> Self:
+        """A scan leaves out a consumer: it would never get what is read now."""
+        return cls(
+            f"The log of '{root}' is read for {missing}, too, and this scan would not serve it. Nothing was changed. Run "
+            "the log reader agent, which serves all.",
+            root=str(root),
+        )
+
+    @classmethod
+    def other_key(cls, source: str, one: str, other: str) -> Self:
+        """Two consumers identify the rows of a source by different keys."""
+        return cls(
+            f"Table '{source}' is read by the key ({one}) and by the key ({other}). Nothing was changed. Let both have the "
+            "same key.",
+            source=source,
+        )

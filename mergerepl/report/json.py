@@ -132,6 +132,9 @@ def jsonable(value: object) -> object:
             return value.isoformat()
         case timedelta():
             return value.total_seconds()
+        case bytes() if type(value) is not bytes:
+            # An LSN, which is written in one way everywhere.
+            return str(value)
     return text_of(value)
 
 

@@ -183,6 +183,17 @@ def _type_tag(data_type: T.DataType) -> str:
     return next(tag for kind, tag in tags.items() if isinstance(data_type, kind))
 
 
+def key_hash(keys: Sequence[tuple[Column, T.DataType]]) -> Column:
+    """Return the SHA-256 (hexadecimal) of key values as rowguids encode them; a NULL has a code of its own."""
+    parts = []
+    for value, data_type in keys:
+        text = key_text(value, data_type)
+        tag = _type_tag(data_type)
+        framed = F.concat(F.lit(tag), F.octet_length(text).cast("string"), F.lit(":"), text, F.lit(";"))
+        parts.append(F.coalesce(framed, F.lit(f"{tag}-;")))
+    return F.sha2(F.concat(*parts), 256)
+
+
 def derived_rowguid(keys: Sequence[tuple[Column, T.DataType]]) -> Column:
     """Return the rowguid of key values: SHA-256 over `tag length:text;` of each, its first 128 bits as a UUID."""
     parts = []

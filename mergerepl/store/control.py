@@ -81,10 +81,21 @@ class ControlPlane:
         """Make `rows` the table's content, in one commit."""
         self._keep(table, *self._write(table, rows, mode="overwrite"))
 
-    def append(self, table: TypedTable[RowT], rows: Sequence[RowT]) -> None:
-        """Add rows, in one commit; no commit if there are none."""
-        if rows:
-            self._write(table, rows, mode="append")
+    def append(
+        self, table: TypedTable[RowT], rows: Sequence[RowT], *, once: tuple[str, int] | None = None
+    ) -> None:
+        """Add rows, in one commit; no commit if there are none.
+
+        `once` is a Delta transaction, an application and a version: without effect if the table holds it, or a later one.
+        """
+        if rows and not (once and self._holds(table, once)):
+            self._write(table, rows, mode="append", once=once)
+
+    def _holds(self, table: SystemTable, once: tuple[str, int]) -> bool:
+        from deltalake import DeltaTable
+
+        done = DeltaTable(str(self.path(table.name))).transaction_version(once[0])
+        return done is not None and done >= once[1]
 
     def update(self, table: SystemTable, values: Mapping[str, str], *, where: str) -> None:
         """Set columns (to expressions of delta-rs' SQL) in rows of a table that grows, in one commit if there are any."""
@@ -107,10 +118,18 @@ class ControlPlane:
         with suppress(FileNotFoundError):
             self._read[table.name] = as_seen(self.path(table.name), version), stored
 
-    def _write(self, table: TypedTable[RowT], rows: Iterable[RowT], *, mode: str) -> tuple[int, "pa.Table"]:
+    def _write(
+        self,
+        table: TypedTable[RowT],
+        rows: Iterable[RowT],
+        *,
+        mode: str,
+        once: tuple[str, int] | None = None,
+    ) -> tuple[int, "pa.Table"]:
         """Write rows in one commit. Returns its version and what was written."""
         import pyarrow as pa
-        from deltalake import DeltaTable, write_deltalake
+        from deltalake import DeltaTable, Transaction, write_deltalake
+        from deltalake.transaction import CommitProperties
 
         path = str(self.path(table.name))
         values = [{name: _arrow_value(value) for name, value in table.values(row).items()} for row in rows]
@@ -119,7 +138,9 @@ class ControlPlane:
             opened = DeltaTable(path)
             # A replica of an older release lacks the newest columns.
             is_older = not set(table.names) <= {field.name for field in opened.schema().fields}
-            more = {"schema_mode": "merge"} if is_older else {}
+            more: dict[str, Any] = {"schema_mode": "merge"} if is_older else {}
+            if once is not None:
+                more["commit_properties"] = CommitProperties(app_transactions=[Transaction(*once)])
             write_deltalake(opened, written, mode=mode, **more)  # type: ignore[call-overload]
             return opened.version(), written
         properties = {"delta.checkpointInterval": CHECKPOINT_INTERVAL}

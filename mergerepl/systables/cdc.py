@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
+from mergerepl.model.cdc import CapturedColumn, DdlEntry
 from mergerepl.systables.table import Column, Plane, SystemTable, TypedTable, columns
 
 FOLDER: Final = "_cdc"
@@ -105,19 +106,6 @@ CHANGE_TABLES: Final = TypedTable(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class CapturedColumn:
-    """A row of `captured_columns`."""
-
-    object_id: int
-    column_name: str
-    column_id: int
-    column_type: str
-    column_ordinal: int
-    is_computed: bool = False
-    source_name: str | None = None
-
-
 CAPTURED_COLUMNS: Final = TypedTable(
     "captured_columns",
     Plane.CONTROL,
@@ -193,18 +181,6 @@ LSN_TIME_MAPPING: Final = TypedTable(
     ),
     LsnTime,
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class DdlEntry:
-    """A row of `ddl_history`."""
-
-    source_object_id: int
-    object_id: int
-    required_column_update: bool
-    ddl_command: str
-    ddl_lsn: bytes
-    ddl_time: datetime
 
 
 DDL_HISTORY: Final = TypedTable(

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
+from mergerepl.model.cdc import ScanError, ScanSession
 from mergerepl.systables.table import Plane, SystemTable, TypedTable, columns
 
 FOLDER: Final = "_logreader"
@@ -46,6 +47,7 @@ class LogReaderRow:
     waiting: Mapping[str, datetime] = field(default_factory=dict)
     schema_version: int = SCHEMA_VERSION
     consumers: tuple[str, ...] = ()
+    file_retention: int | None = None
 
 
 LOG_READER: Final = TypedTable(
@@ -65,7 +67,7 @@ LOG_READER: Final = TypedTable(
         status | string | active, paused (its changes cannot be determined) or gone
         error_number | int | number of the error that paused it
         reason | string | why it was paused, and what to do
-        database_id | string | identity of the database; this column and the next eight are of the row 0 alone
+        database_id | string | identity of the database; this column and the next eight are of row 0 alone
         root | string | folder of the database: another one is a copy
         epoch | int | minutes from 2020-01-01 to when the database was enabled, above every earlier epoch
         cycle | bigint | last scan cycle that wrote: epoch * 2^32 + its number
@@ -75,37 +77,11 @@ LOG_READER: Final = TypedTable(
         waiting | map<string,timestamp> | since when a unit waits for its other members
         schema_version | int | version of these tables
         consumers | array<string> | who is served from this source: cdc, transactional
+        file_retention | bigint | of row 0: seconds that removed files of sources are kept at least
         """
     ),
     LogReaderRow,
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class ScanSession:
-    """A row of `scan_sessions`."""
-
-    session_id: int
-    start_time: datetime
-    end_time: datetime | None = None
-    duration: int = 0
-    scan_phase: str = "Done"
-    error_count: int = 0
-    start_lsn: bytes | None = None
-    current_lsn: bytes | None = None
-    end_lsn: bytes | None = None
-    tran_count: int = 0
-    last_commit_lsn: bytes | None = None
-    last_commit_time: datetime | None = None
-    log_record_count: int = 0
-    schema_change_count: int = 0
-    command_count: int = 0
-    first_begin_cdc_lsn: bytes | None = None
-    last_commit_cdc_lsn: bytes | None = None
-    last_commit_cdc_time: datetime | None = None
-    latency: int = 0
-    empty_scan_count: int = 0
-    failed_sessions_count: int = 0
 
 
 SCAN_SESSIONS: Final = TypedTable(
@@ -138,22 +114,6 @@ SCAN_SESSIONS: Final = TypedTable(
     ),
     ScanSession,
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class ScanError:
-    """A row of `errors`."""
-
-    session_id: int
-    phase_number: int = 0
-    entry_time: datetime
-    error_number: int
-    error_severity: int = 16
-    error_state: int = 1
-    error_message: str = ""
-    start_lsn: bytes | None = None
-    begin_lsn: bytes | None = None
-    sequence_value: bytes | None = None
 
 
 ERRORS: Final = TypedTable(

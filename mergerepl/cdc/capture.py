@@ -1,0 +1,71 @@
+"""`scan`: scan cycles for Change Data Capture, as the capture job runs them."""
+
+import os
+import time
+
+from pyspark.sql import SparkSession
+
+from mergerepl.cdc.database import database_at
+from mergerepl.cdc.instances import held, log_reader
+from mergerepl.cdc.refusals import CdcUsageError
+from mergerepl.engine.errors import told_plainly
+from mergerepl.logreader.lsn import MAX_SLOT
+from mergerepl.logreader.scan import scan as one_cycle
+from mergerepl.model.cdc import ScanResult
+
+LONGEST_POLLING = 86_399
+
+
+def scan(
+    database: str | os.PathLike[str],
+    *,
+    maxtrans: int = 1000,
+    maxscans: int = 10,
+    continuous: bool = False,
+    pollinginterval: int = 0,
+    spark: SparkSession | None = None,
+    lock_wait_s: float = 0.0,
+) -> ScanResult:
+    """Capture what is new: up to `maxscans` cycles of up to `maxtrans` transactions.
+
+    `continuous`: go on after `pollinginterval` seconds, until this process is interrupted.
+
+    Raises: CdcUsageError if the database is not enabled or a parameter is wrong; ScanInProgressError (22903) if another
+        scan or command holds the log; LogReaderError if the folder is a copy, or a part of the bookkeeping was restored.
+    """
+    for name, value, most, number in (
+        ("maxtrans", maxtrans, MAX_SLOT, 22991),
+        ("maxscans", maxscans, 2**31 - 1, 22970),
+    ):
+        if not 1 <= value <= most:
+            raise CdcUsageError.bad_parameter(number, name, value, f"it is a number from 1 to {most}")
+    if not 0 <= pollinginterval <= LONGEST_POLLING:
+        raise CdcUsageError.bad_parameter(
+            22990,
+            "pollinginterval",
+            pollinginterval,
+            f"it is a number of seconds from 0 to {LONGEST_POLLING}",
+        )
+    found = database_at(database)
+    found.require_enabled()
+    reader = log_reader(found, spark=spark, wait_s=lock_wait_s)
+    cycles = transactions = rows = 0
+    last = None
+    paused: dict[str, str] = {}
+    while True:
+        for _ in range(maxscans):
+            with told_plainly("changes were captured"), held(reader, "cdc capture"):
+                done = one_cycle(reader, maxtrans=maxtrans)
+            if done.scan_cycle is not None or done.paused:
+                cycles += 1
+            transactions, rows, last = (
+                transactions + done.transactions,
+                rows + done.rows,
+                done.last_lsn or last,
+            )
+            paused |= done.paused
+            if not done.has_more:
+                break
+        if not continuous:
+            return ScanResult(cycles, transactions, rows, last, paused)
+        time.sleep(pollinginterval)

@@ -1,0 +1,150 @@
+"""From the changes of commits to the rows of a change table (cdc.md 2). Pure."""
+
+from collections.abc import Mapping, Sequence
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from mergerepl.cdc.mask import full_mask, mask_length
+from mergerepl.changes import ROW
+from mergerepl.engine.made_once import made_once
+from mergerepl.feed.commit_changes import ROW_HASH, VERSION
+from mergerepl.feed.net_changes import AFTER, BEFORE
+from mergerepl.logreader.consumer import ReadRows
+from mergerepl.logreader.lsn import Lsn
+from mergerepl.rows.images import image_type, same_value
+from mergerepl.systables.cdc import (
+    DELETE,
+    END_LSN,
+    INSERT,
+    OPERATION,
+    SCAN_CYCLE,
+    SEQVAL,
+    START_LSN,
+    UPDATE_AFTER,
+    UPDATE_BEFORE,
+    UPDATE_MASK,
+)
+
+_PHASES = {DELETE: 0, UPDATE_AFTER: 1, INSERT: 2}
+"""Of the first byte of seqval: deletes come before updates, updates before inserts."""
+
+_LITERALS = 200
+"""So many LSNs are written into the query; more are joined."""
+
+_LSN = "lsn"
+
+
+def change_rows(
+    spark: SparkSession,
+    read: ReadRows,
+    lsns: Mapping[int, Lsn],
+    captured: Sequence[tuple[str, str | None, str]],
+) -> DataFrame:
+    """Return the rows of a change table that follow from what was read of its source.
+
+    Args:
+        spark: The session.
+        read: version, row_hash, before, after.
+        lsns: The LSN of each version.
+        captured: Of each captured column, by ordinal: its name in the change table, its name in the source at the end of
+            the reading (None if it is not there), its type in the change table (Spark DDL).
+
+    Returns: The columns of the change table, in order.
+    """
+    changes = read.rows
+    image = image_type(changes, AFTER)
+    field_of = {name: f"c{i}" for i, name in enumerate(read.columns)}
+    fields = tuple(None if source is None else field_of[source] for _, source, _ in captured)
+    masked = changes.select(*(VERSION, ROW_HASH, BEFORE, AFTER), _mask(fields, image).alias(UPDATE_MASK))
+    # An update of columns that are not captured.
+    masked = masked.where(~(_is_update() & (F.col(UPDATE_MASK) == F.lit(bytes(mask_length(len(captured)))))))
+    located = _with_lsn(spark, masked, lsns)
+    exploded = located.select(_LSN, _seqval().alias(SEQVAL), F.explode(_events(len(captured))).alias("event"))
+    values = [
+        _value(field, image, name, type_) for field, (name, _, type_) in zip(fields, captured, strict=True)
+    ]
+    cycle = next(iter(lsns.values())).scan_cycle
+    return exploded.select(
+        F.col(_LSN).alias(START_LSN),
+        F.lit(None).cast("binary").alias(END_LSN),
+        SEQVAL,
+        F.col("event.operation").alias(OPERATION),
+        F.col("event.mask").alias(UPDATE_MASK),
+        *values,
+        F.lit(cycle).cast("bigint").alias(SCAN_CYCLE),
+    )
+
+
+def _is_update() -> Column:
+    return F.col(BEFORE).isNotNull() & F.col(AFTER).isNotNull()
+
+
+@made_once
+def _mask(fields: tuple[str | None, ...], image: StructType) -> Column:
+    """Return the update mask of two images: the bytes of the highest ordinals first."""
+    texts = []
+    for at in range(8 * (mask_length(len(fields)) - 1), -1, -8):
+        bits = [
+            F.when(
+                ~same_value(F.col(f"{BEFORE}.{field}"), F.col(f"{AFTER}.{field}"), image[field].dataType),
+                1 << bit,
+            ).otherwise(0)
+            for bit, field in enumerate(fields[at : at + 8])
+            if field is not None
+        ]
+        byte = reduce(Column.__add__, bits) if bits else F.lit(0)
+        texts.append(F.lpad(F.hex(byte), 2, "0"))
+    return F.unhex(F.concat(*texts))
+
+
+def _with_lsn(spark: SparkSession, rows: DataFrame, lsns: Mapping[int, Lsn]) -> DataFrame:
+    if len(lsns) <= _LITERALS:
+        pairs = ", ".join(f"{version}L, X'{lsn.hex()}'" for version, lsn in lsns.items())
+        return rows.withColumn(_LSN, F.expr(f"map({pairs})[{VERSION}]"))
+    import pyarrow as pa
+
+    known = spark.createDataFrame(
+        pa.table(
+            {VERSION: pa.array(lsns, pa.int64()), _LSN: pa.array(map(bytes, lsns.values()), pa.binary())}
+        )
+    )
+    return rows.join(F.broadcast(known), on=VERSION, how="inner")
+
+
+def _seqval() -> Column:
+    phase = (
+        F.when(_is_update(), F.lit(bytes([_PHASES[UPDATE_AFTER]])))
+        .when(F.col(AFTER).isNotNull(), F.lit(bytes([_PHASES[INSERT]])))
+        .otherwise(F.lit(bytes([_PHASES[DELETE]])))
+    )
+    return F.concat(phase, F.col(ROW_HASH))
+
+
+def _events(columns: int) -> Column:
+    """Return the rows of a change: one, or two for an update."""
+    all_bits = F.lit(full_mask(columns))
+
+    def event(operation: int, mask: Column, side: str) -> Column:
+        return F.struct(F.lit(operation).alias("operation"), mask.alias("mask"), F.col(side).alias(ROW))
+
+    mask = F.col(UPDATE_MASK)
+    both = F.array(event(UPDATE_BEFORE, mask, BEFORE), event(UPDATE_AFTER, mask, AFTER))
+    inserted = F.array(event(INSERT, all_bits, AFTER))
+    return (
+        F.when(_is_update(), both)
+        .when(F.col(AFTER).isNotNull(), inserted)
+        .otherwise(F.array(event(DELETE, all_bits, BEFORE)))
+    )
+
+
+def _value(field: str | None, image: StructType, name: str, type_: str) -> Column:
+    if field is None:
+        return F.lit(None).cast(type_).alias(name)
+    value = F.col(f"event.{ROW}.{field}")
+    if image[field].dataType.simpleString() != type_:
+        # Whether values are lost was checked before the cycle was decided.
+        value = value.try_cast(type_)
+    return value.alias(name)

@@ -1,0 +1,362 @@
+"""Change Data Capture as a consumer of the log reader: change tables, `ddl_history`, and the gate `lsn_time_mapping`."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from datetime import datetime
+from functools import reduce
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from mergerepl.cdc.change_rows import change_rows
+from mergerepl.cdc.database import Database
+from mergerepl.cdc.ddl import columns_after, is_wider, retyped
+from mergerepl.cdc.refusals import CdcError
+from mergerepl.delta import appended
+from mergerepl.delta.create import NewTable, create_table
+from mergerepl.delta.log import is_delta_table
+from mergerepl.delta.marks import CommitMark
+from mergerepl.delta.metadata import STATS_PROPERTY
+from mergerepl.delta.retype import with_types
+from mergerepl.delta.transactions import Transaction, transaction_version
+from mergerepl.delta.types import field, json_of, nullable
+from mergerepl.delta.versions import read_version
+from mergerepl.failpoints import failpoint
+from mergerepl.logreader.column_changes import is_mapped, statement
+from mergerepl.logreader.consumer import Cycle, PauseSource, ReadRows, Wanted
+from mergerepl.logreader.plan import BEGIN, Entry, Plan, SourcePlan
+from mergerepl.logreader.sources import metadata_of
+from mergerepl.model.cdc import CapturedColumn, DdlEntry
+from mergerepl.rows.images import same_value
+from mergerepl.rows.sql import quote
+from mergerepl.store.control import CHECKPOINT_INTERVAL
+from mergerepl.store.log_reader_files import remove_folder
+from mergerepl.systables.cdc import (
+    APP_ID,
+    CAPTURED_COLUMNS,
+    CHANGE_TABLES,
+    DDL_HISTORY,
+    INDEX_COLUMNS,
+    LEADING,
+    LSN_TIME_MAPPING,
+    SCAN_CYCLE,
+    TRAILING,
+    ChangeTable,
+    IndexColumn,
+    LsnTime,
+)
+
+NAME = "cdc"
+
+_FILE_RETENTION = "delta.deletedFileRetentionDuration"
+_NO_TRANSACTION = bytes(10)
+
+
+class Capture:
+    """The consumer `cdc`."""
+
+    name = NAME
+
+    def __init__(self, database: Database) -> None:
+        """Write the change tables of a database."""
+        self.database = database
+
+    # -- what is wanted ------------------------------------------------------------------------------------------------
+
+    def wanted(self) -> Mapping[int, Wanted]:
+        """Return the sources of all instances; an instance that stops at a gap stops its source."""
+        if not self.database.is_enabled:
+            return {}
+        columns = self.database.control.rows(INDEX_COLUMNS)
+        captured = self.database.control.rows(CAPTURED_COLUMNS)
+        source_name = {(row.object_id, row.column_name): row.source_name for row in captured}
+        found: dict[int, Wanted] = {}
+        for instance in self.database.instances():
+            key = sorted(
+                (row for row in columns if row.object_id == instance.object_id),
+                key=lambda row: row.index_ordinal,
+            )
+            names = tuple(source_name.get((row.object_id, row.column_name)) or row.column_name for row in key)
+            other = found.get(instance.source_object_id)
+            on_gap = instance.on_gap if other is None or other.on_gap == "compare" else other.on_gap
+            found[instance.source_object_id] = Wanted(names, on_gap)
+        return found
+
+    def gate_cycle(self) -> int | None:
+        """Return the scan cycle that readers may see."""
+        cycle = self.database.gate_cycle if self.database.is_enabled else -1
+        return None if cycle < 0 else cycle
+
+    def highest_cycle(self) -> int:
+        """Return the highest scan cycle of the gate and of all change tables."""
+        if not self.database.is_enabled:
+            return -1
+        tables = [self.database.change_table(each) for each in self.database.instances()]
+        found = (transaction_version(each, APP_ID) for each in tables if is_delta_table(each))
+        return max([self.database.gate_cycle, *found])
+
+    def remove_above(self, spark: Callable[[], SparkSession], scan_cycle: int) -> None:
+        """Remove rows of higher scan cycles."""
+        for instance in self.database.instances():
+            table = self.database.change_table(instance)
+            if is_delta_table(table) and transaction_version(table, APP_ID) > scan_cycle:
+                appended.delete_where(spark(), table, F.col(quote(SCAN_CYCLE)) > scan_cycle)
+
+    def remove_of(
+        self, spark: Callable[[], SparkSession], scan_cycle: int, object_ids: frozenset[int]
+    ) -> None:
+        """Remove the rows of one scan cycle of some sources."""
+        for instance in self.database.instances():
+            table = self.database.change_table(instance)
+            if instance.source_object_id in object_ids and transaction_version(table, APP_ID) >= scan_cycle:
+                appended.delete_where(spark(), table, F.col(quote(SCAN_CYCLE)) == scan_cycle)
+
+    # -- before it is decided ------------------------------------------------------------------------------------------
+
+    def check(self, source: SourcePlan, rows: Sequence[ReadRows], spark: Callable[[], SparkSession]) -> None:
+        """Check that a changed type loses no value that is kept, or about to be.
+
+        Raises: PauseSource 22976.
+        """
+        for instance, captured in self._of_source(source.object_id):
+            after = columns_after(captured, source.columns, is_mapped=_is_mapped(source, rows))
+            for name, (old, new) in retyped(captured, after).items():
+                if is_wider(old, new):
+                    continue
+                place = next(i for i, each in enumerate(captured) if each.column_name == name)
+                frames = [(appended.read(spark(), self.database.change_table(instance)), name)]
+                for read in rows:
+                    if read.reading.compared is not None and captured[place].source_name is not None:
+                        version = read.reading.from_version_inclusive - 1
+                        before = read_version(spark(), self.database.root / source.path, version)
+                        frames.append((before, str(captured[place].source_name)))
+                if any(_loses(frame, column, new) for frame, column in frames):
+                    error = CdcError.values_lost(source.path, name, old, new, instance.capture_instance)
+                    raise PauseSource(error.number, error.message)
+
+    def _of_source(self, object_id: int) -> list[tuple[ChangeTable, list[CapturedColumn]]]:
+        return [
+            (instance, self.database.captured(instance.object_id))
+            for instance in self.database.instances()
+            if instance.source_object_id == object_id
+        ]
+
+    def decide(self, plan: Plan) -> Any:
+        """Return the shape of each instance at each reading, and what changes of columns mean for it."""
+        steps: dict[str, Any] = {"instances": {}, "ddl": []}
+        if not self.database.is_enabled:
+            return None
+        for source in plan.sources:
+            mapped = is_mapped(metadata_of(plan.after.sources[source.object_id]).fields)
+            versions = plan.lsns_of(source.object_id)
+            for instance, captured in self._of_source(source.object_id):
+                after = columns_after(captured, source.columns, is_mapped=mapped)
+                types = retyped(captured, after)
+                shapes = []
+                for reading in source.readings:
+                    told = [c for c in source.columns if c.version <= reading.through_version_inclusive]
+                    at = columns_after(captured, told, is_mapped=mapped)
+                    shapes.append([column.source_name for column in at])
+                steps["instances"][str(instance.object_id)] = {
+                    "shapes": shapes,
+                    "columns": [asdict(column) for column in after],
+                    "types": {name: new for name, (_, new) in types.items()},
+                    "is_changed": after != captured,
+                }
+                for change in source.columns:
+                    # A gap has one LSN: changes of columns inside of it have that one.
+                    version = min(v for v in versions if v >= change.version)
+                    is_retyped = change.kind == "type" and any(
+                        one.source_name != other.source_name or one.column_type != other.column_type
+                        for one, other in zip(
+                            captured, columns_after(captured, [change], is_mapped=mapped), strict=True
+                        )
+                    )
+                    steps["ddl"].append(
+                        {
+                            "source_object_id": source.object_id,
+                            "object_id": instance.object_id,
+                            "required_column_update": is_retyped,
+                            "ddl_command": statement(change, str(self.database.root / source.path)),
+                            "version": version,
+                        }
+                    )
+        return steps
+
+    # -- what is decided -----------------------------------------------------------------------------------------------
+
+    def write(self, cycle: Cycle) -> int:
+        """Make the change tables of instances that begin, bring changed columns over, append the rows."""
+        steps = cycle.plan.steps.get(NAME) or {}
+        if "begin" in steps:
+            self._begin(steps["begin"])
+        self._end_paused(cycle.plan)
+        rows = 0
+        for instance in self.database.instances():
+            step = steps.get("instances", {}).get(str(instance.object_id))
+            source = next((s for s in cycle.plan.sources if s.object_id == instance.source_object_id), None)
+            if step is None or source is None:
+                continue
+            if step["is_changed"]:
+                self._change_columns(cycle, instance, step)
+            if source.readings:
+                rows += self._append(cycle, instance, step)
+            failpoint("cdc.after_change_table")
+        return rows
+
+    def _transaction(self, plan: Plan, app_id: str, step: str) -> Transaction:
+        mark = CommitMark(plan.after.database.database_id, f"{step}:{plan.scan_cycle}")
+        return Transaction(app_id, plan.scan_cycle, mark)
+
+    def _append(self, cycle: Cycle, instance: ChangeTable, step: Mapping[str, Any]) -> int:
+        table = self.database.change_table(instance)
+        if transaction_version(table, APP_ID) >= cycle.plan.scan_cycle:
+            return 0
+        lsns = cycle.plan.lsns_of(instance.source_object_id)
+        columns = [CapturedColumn(**each) for each in step["columns"]]
+        frames = []
+        for read, shape in zip(cycle.changes(instance.source_object_id), step["shapes"], strict=True):
+            captured = [
+                (column.column_name, source, column.column_type)
+                for column, source in zip(columns, shape, strict=True)
+            ]
+            of_reading = {version: lsns[version] for version in read.reading.versions}
+            frames.append(change_rows(cycle.spark(), read, of_reading, captured))
+        rows = reduce(DataFrame.unionByName, frames)
+        transaction = self._transaction(cycle.plan, APP_ID, "capture")
+        return appended.append(rows, table, transaction, even_if_empty=False) or 0
+
+    def _change_columns(self, cycle: Cycle, instance: ChangeTable, step: Mapping[str, Any]) -> None:
+        """Rewrite the change table with the new types, then state them: rows of the new type come afterwards."""
+        failpoint("cdc.before_columns")
+        if step["types"]:
+            transaction = self._transaction(cycle.plan, f"{APP_ID}-columns", "columns")
+            with_types(cycle.spark(), self.database.change_table(instance), step["types"], transaction)
+            failpoint("cdc.after_types")
+        rows = [CapturedColumn(**each) for each in step["columns"]]
+        others = [
+            row for row in self.database.control.rows(CAPTURED_COLUMNS) if row.object_id != instance.object_id
+        ]
+        if set(self.database.captured(instance.object_id)) != set(rows):
+            self.database.control.replace(CAPTURED_COLUMNS, [*others, *rows])
+
+    def _begin(self, begin: Mapping[str, Any]) -> None:
+        """Create change tables and state their instances, `change_tables` last."""
+        control = self.database.control
+        instances = [_instance(each) for each in begin["instances"]]
+        numbers = {each.object_id for each in instances}
+        for instance in instances:
+            table = self.database.change_table(instance)
+            if not is_delta_table(table):
+                columns = [CapturedColumn(**each) for each in begin["captured"]]
+                types = begin["types"][str(instance.object_id)]
+                _create(table, [each for each in columns if each.object_id == instance.object_id], types)
+        failpoint("cdc.after_create")
+        captured = [row for row in control.rows(CAPTURED_COLUMNS) if row.object_id not in numbers]
+        index = [row for row in control.rows(INDEX_COLUMNS) if row.object_id not in numbers]
+        control.replace(
+            CAPTURED_COLUMNS, [*captured, *(CapturedColumn(**each) for each in begin["captured"])]
+        )
+        control.replace(INDEX_COLUMNS, [*index, *(IndexColumn(**each) for each in begin["index"])])
+        known = [row for row in control.rows(CHANGE_TABLES) if row.object_id not in numbers]
+        control.replace(CHANGE_TABLES, [*known, *instances])
+        failpoint("cdc.after_change_tables")
+
+    def _end_paused(self, plan: Plan) -> None:
+        """Note where instances of paused sources end, and that those of sources in this cycle do not end any more."""
+        paused = {each.object_id: each.is_gone for each in plan.paused}
+        read = {source.object_id for source in plan.sources}
+        before = self.database.instances()
+        after = []
+        for row in before:
+            if row.source_object_id in paused:
+                end = row.end_lsn or plan.previous_lsn
+                row = replace(row, end_lsn=end, has_drop_pending=paused[row.source_object_id])
+            elif row.source_object_id in read and (row.end_lsn is not None or row.has_drop_pending):
+                row = replace(row, end_lsn=None, has_drop_pending=False)
+            after.append(row)
+        if after != before:
+            self.database.control.replace(CHANGE_TABLES, after)
+            failpoint("cdc.after_end_lsn")
+
+    def show(self, cycle: Cycle) -> None:
+        """Append `ddl_history`, then the gate: all entries of the cycle in one commit."""
+        plan, control = cycle.plan, self.database.control
+        once = (APP_ID, plan.scan_cycle)
+        # A source may have left the cycle after it was decided.
+        self._end_paused(plan)
+        entries = {(each.object_id, each.version): each for each in plan.entries}
+        history = []
+        for step in (plan.steps.get(NAME) or {}).get("ddl", ()):
+            entry = entries.get((step["source_object_id"], step["version"]))
+            if entry is not None:
+                told = {name: value for name, value in step.items() if name != "version"}
+                history.append(DdlEntry(**told, ddl_lsn=plan.lsn(entry), ddl_time=entry.end_time))
+        control.append(DDL_HISTORY, history, once=once)
+        failpoint("cdc.before_gate")
+        control.append(LSN_TIME_MAPPING, [_time(plan, each) for each in plan.entries], once=once)
+
+
+def _time(plan: Plan, entry: Entry) -> LsnTime:
+    lsn = plan.lsn(entry)
+    has_commit = entry.object_id > 0 and entry.kind != BEGIN
+    commits = {
+        "source_object_id": entry.object_id,
+        "from_version": entry.from_version,
+        "version": entry.version,
+        "operation": entry.operation,
+        "origin": entry.origin,
+    }
+    return LsnTime(
+        start_lsn=lsn,
+        tran_begin_time=entry.begin_time,
+        tran_end_time=entry.end_time,
+        tran_id=tran_id(entry.object_id, entry.version) if has_commit else _NO_TRANSACTION,
+        tran_begin_lsn=lsn,
+        scan_cycle=plan.scan_cycle,
+        kind=entry.kind,
+        commits=(commits,) if entry.object_id else (),
+    )
+
+
+def tran_id(object_id: int, version: int) -> bytes:
+    """Return the tran_id of a commit: source_object_id (4 bytes), version (6)."""
+    return object_id.to_bytes(4, "big") + version.to_bytes(6, "big")
+
+
+def _is_mapped(source: SourcePlan, rows: Sequence[ReadRows]) -> bool:
+    return bool(rows) and is_mapped(rows[-1].reading.fields)
+
+
+def _loses(frame: DataFrame, column: str, type_: str) -> bool:
+    """Return whether a value of a column is none of another type."""
+    old = frame.schema[column].dataType
+    value = F.col(quote(column))
+    back = value.try_cast(type_).try_cast(old)
+    return not frame.where(value.isNotNull() & ~same_value(value, back, old)).isEmpty()
+
+
+def _instance(stated: Mapping[str, Any]) -> ChangeTable:
+    """Return an instance as a plan states it."""
+    lsn = bytes.fromhex(stated["start_lsn"])
+    return ChangeTable(
+        **{**stated, "start_lsn": lsn, "create_date": datetime.fromisoformat(stated["create_date"])}
+    )
+
+
+def _create(table: Any, captured: Sequence[CapturedColumn], types: Mapping[str, Any]) -> None:
+    """Create an empty change table; what a dead process left at its place is removed."""
+    remove_folder(table)
+    leading, trailing = (
+        [field(each.name, json_of(each.type)) for each in part] for part in (LEADING, TRAILING)
+    )
+    values = [field(each.column_name, nullable(types[each.column_name])) for each in captured]
+    properties = {
+        "delta.checkpointInterval": CHECKPOINT_INTERVAL,
+        STATS_PROPERTY: quote(SCAN_CYCLE),
+        _FILE_RETENTION: "interval 1 days",
+    }
+    create_table(
+        table, NewTable([*leading, *values, *trailing], (), properties), CommitMark("cdc", "cdc:create")
+    )

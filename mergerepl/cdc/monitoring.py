@@ -1,0 +1,114 @@
+"""What there is to see of a database: positions, errors, scan sessions, columns. Nothing here starts Spark."""
+
+import os
+from datetime import datetime, timedelta
+
+from mergerepl.cdc.database import Database, database_at
+from mergerepl.delta.log import head_version, is_delta_table, written_ns
+from mergerepl.delta.properties import FILE_RETENTION, LOG_RETENTION, interval_of
+from mergerepl.errors import StoreError
+from mergerepl.logreader.cut import moment_of_ns
+from mergerepl.logreader.lsn import Lsn
+from mergerepl.logreader.positions import read_state
+from mergerepl.logreader.sources import metadata_of
+from mergerepl.model.cdc import DatabaseStatus, DdlEntry, ScanError, ScanSession, SourceStatus
+from mergerepl.store.log_reader_files import read_plan
+from mergerepl.systables.cdc import DDL_HISTORY, ChangeTable
+from mergerepl.systables.logreader import ERRORS, SCAN_SESSIONS, LogReaderRow
+
+_DEFAULTS = {FILE_RETENTION: timedelta(days=7), LOG_RETENTION: timedelta(days=30)}
+NOTHING, REPLICATION = "NOTHING", "REPLICATION"
+
+
+def status(database: str | os.PathLike[str]) -> DatabaseStatus:
+    """Return how far each source was read, until when VACUUM is safe, and the validity interval of the database.
+
+    Raises: CdcUsageError if the database is not enabled.
+    """
+    found = database_at(database)
+    instances = found.instances()
+    state = read_state(found.log)
+    newest = found.newest_entry()
+    return DatabaseStatus(
+        database=str(found.root),
+        database_id=state.database.database_id,
+        epoch=state.database.epoch,
+        min_lsn=Lsn(min(each.start_lsn for each in instances)) if instances else None,
+        max_lsn=None if newest is None else Lsn(newest.start_lsn),
+        max_time=None if newest is None else newest.tran_end_time,
+        sources=tuple(
+            _source(found, row, [each for each in instances if each.source_object_id == number])
+            for number, row in sorted(state.sources.items())
+        ),
+        has_plan=read_plan(found.root) is not None,
+    )
+
+
+def _source(database: Database, row: LogReaderRow, instances: list[ChangeTable]) -> SourceStatus:
+    path = database.root / row.source_path
+    head: int | None = None
+    oldest: datetime | None = None
+    try:
+        head = head_version(path) if is_delta_table(path) else None
+        if head is not None and head > row.position:
+            oldest = moment_of_ns(written_ns(path, row.position + 1))
+    except (StoreError, FileNotFoundError):
+        # A truncated log: nothing says when its oldest unread commit was.
+        oldest = None
+    kept = metadata_of(row).configuration
+    until = {
+        name: oldest + (interval_of(kept.get(name, "")) or default) if oldest is not None else None
+        for name, default in _DEFAULTS.items()
+    }
+    unread = 0 if head is None else max(0, head - row.position)
+    return SourceStatus(
+        source=row.source_path,
+        object_id=row.source_object_id,
+        status=row.status,
+        position=row.position,
+        head=head,
+        unread_commits=unread,
+        oldest_unread=oldest,
+        vacuum_safe_until=until[FILE_RETENTION],
+        log_safe_until=until[LOG_RETENTION],
+        log_reuse_wait=REPLICATION if unread else NOTHING,
+        error_number=row.error_number,
+        reason=row.reason,
+        capture_instances=tuple(each.capture_instance for each in instances),
+    )
+
+
+def errors(database: str | os.PathLike[str], *, limit: int = 20) -> list[ScanError]:
+    """Return the newest errors and notices of the log reader.
+
+    Raises: CdcUsageError if the database is not enabled.
+    """
+    found = database_at(database)
+    found.require_enabled()
+    return found.log.rows(ERRORS, where="true", order_limit=f"order by entry_time desc limit {limit}")
+
+
+def scan_sessions(database: str | os.PathLike[str], *, limit: int = 20) -> list[ScanSession]:
+    """Return the newest scan sessions.
+
+    Raises: CdcUsageError if the database is not enabled.
+    """
+    found = database_at(database)
+    found.require_enabled()
+    return found.log.rows(SCAN_SESSIONS, where="true", order_limit=f"order by session_id desc limit {limit}")
+
+
+def get_ddl_history(database: str | os.PathLike[str], instance: str) -> list[DdlEntry]:
+    """Return what was changed of the columns of an instance's source since the instance began, in order of LSNs.
+
+    Raises: CdcUsageError if there is no such instance.
+    """
+    found = database_at(database)
+    chosen = found.instance(instance)
+    limit = found.max_lsn()
+    rows = (
+        row
+        for row in found.control.rows(DDL_HISTORY)
+        if row.object_id == chosen.object_id and limit is not None and row.ddl_lsn <= limit
+    )
+    return sorted(rows, key=lambda row: row.ddl_lsn)

@@ -1,0 +1,117 @@
+"""What a consumer of the log reader implements. The log reader reads each commit once and serves all consumers.
+
+A scan cycle runs as follows; a process may die at every step, and the next one goes on from the plan.
+
+| step | the log reader calls | a consumer |
+|---|---|---|
+| 2 | `wanted()` | says which sources it wants, by which key, and what a gap means |
+| 4 | `check(source, rows, spark)` | may raise `PauseSource`: this source leaves the cycle, the others go on |
+| 5 | `decide(plan)` | returns as JSON what it will do besides rows; it is stored in the plan. Pure: no writes |
+| 6 | `write(cycle)` | appends its rows, each table once: transaction version = `plan.scan_cycle` |
+| 7 | `show(cycle)` | commits its gate, last of all, with `plan.scan_cycle` as transaction version |
+
+`write` and `show` may be called again with the same plan, in another process: what is done is skipped, by transaction
+versions. Readers of a consumer see nothing above its gate. A consumer that has rows to hand on does so like this:
+
+    class Commands:
+        name = "transactional"
+
+        def write(self, cycle):
+            for source in cycle.plan.sources:
+                lsns = cycle.plan.lsns_of(source.object_id)  # version -> Lsn
+                for read in cycle.changes(source.object_id):  # one for each set of columns
+                    read.rows  # version, row_hash, before, after: images with a field c<i> for read.columns[i]
+                    append(..., Transaction(APP_ID, cycle.plan.scan_cycle, mark))
+
+A source is begun by `logreader.scan.begin`: a cycle of its own gives the begin its LSN. From there on its commits come.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from pyspark.sql import DataFrame, SparkSession
+
+from mergerepl.logreader.plan import Plan, Reading, SourcePlan
+
+COMPARE = "compare"
+STOP = "stop"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a consumer wants of a source: the columns that identify its rows, and what becomes of a gap in its feed."""
+
+    key: tuple[str, ...] = ()
+    on_gap: str = COMPARE
+
+
+@dataclass(frozen=True)
+class ReadRows:
+    """The changes of one reading: version, row_hash, before, after (`feed.commit_changes`), kept until the cycle ends."""
+
+    reading: Reading
+    rows: DataFrame
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of the images: field c<i> is the i-th."""
+        return self.reading.columns
+
+
+@dataclass(frozen=True)
+class Cycle:
+    """A plan that is carried out. `changes` gives what was read of a source, in the order of its versions."""
+
+    root: Path
+    plan: Plan
+    spark: Callable[[], SparkSession]
+    changes: Callable[[int], Sequence[ReadRows]]
+
+
+class PauseSource(Exception):
+    """A consumer cannot take what a source has: the source is paused. `number` and `reason` are kept and shown."""
+
+    def __init__(self, number: int, reason: str) -> None:
+        super().__init__(reason)
+        self.number = number
+        self.reason = reason
+
+
+class Consumer(Protocol):
+    """A consumer of the log reader."""
+
+    name: str
+
+    def wanted(self) -> Mapping[int, Wanted]:
+        """Return what it wants, by source_object_id."""
+
+    def gate_cycle(self) -> int | None:
+        """Return the scan cycle that its readers may see; None if it has shown none."""
+
+    def highest_cycle(self) -> int:
+        """Return the highest scan cycle that any of its tables has; -1 if none has one."""
+
+    def remove_above(self, spark: Callable[[], SparkSession], scan_cycle: int) -> None:
+        """Remove rows of higher scan cycles: their plan is gone, so they must not come to count."""
+
+    def remove_of(
+        self, spark: Callable[[], SparkSession], scan_cycle: int, object_ids: frozenset[int]
+    ) -> None:
+        """Remove the rows of one scan cycle of some sources: they leave a cycle that was begun."""
+
+    def check(self, source: SourcePlan, rows: Sequence[ReadRows], spark: Callable[[], SparkSession]) -> None:
+        """Look at what was read of a source.
+
+        Raises: PauseSource.
+        """
+
+    def decide(self, plan: Plan) -> Any:
+        """Return what it will do besides rows, as JSON; None if nothing."""
+
+    def write(self, cycle: Cycle) -> int:
+        """Write the rows of a cycle, each table once. Returns how many were written."""
+
+    def show(self, cycle: Cycle) -> None:
+        """Commit the gate: readers see the cycle."""

@@ -1,0 +1,64 @@
+"""What a scan refuses before it does anything: a copied folder, a part of the bookkeeping restored, a lost consumer."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from mergerepl.logreader.consumer import COMPARE, STOP, Consumer, Wanted
+from mergerepl.logreader.errors import LogReaderError
+from mergerepl.logreader.positions import LogState
+
+
+def refuse_copy(root: Path, state: LogState) -> None:
+    """Check that the database lies where it was enabled.
+
+    Raises: LogReaderError.
+    """
+    if state.database.root != str(root):
+        raise LogReaderError.copied(root, state.database.root)
+
+
+def refuse_other_consumers(root: Path, state: LogState, consumers: Sequence[Consumer]) -> None:
+    """Check that everybody who is served from a source is served by this scan.
+
+    Raises: LogReaderError.
+    """
+    served = {consumer.name for consumer in consumers}
+    missing = {name for row in state.sources.values() for name in row.consumers} - served
+    if missing:
+        raise LogReaderError.serves_too_few(root, ", ".join(sorted(missing)))
+
+
+def refuse_restored(root: Path, state: LogState, consumers: Sequence[Consumer]) -> None:
+    """Check, where no plan is to be carried out, that gates and positions are of one moment.
+
+    Raises: LogReaderError.
+    """
+    for consumer in consumers:
+        is_served = any(consumer.name in row.consumers for row in state.sources.values())
+        if not is_served:
+            continue
+        gate, cycle = consumer.gate_cycle(), state.database.cycle
+        if gate != cycle:
+            older = "the table log_reader" if (gate or 0) > cycle else f"what readers of {consumer.name} see"
+            raise LogReaderError.restored(
+                root, f"{older} is older: scan cycles {cycle} and {gate if gate is not None else 'none'}"
+            )
+
+
+def wanted_of(
+    state: LogState, consumers: Sequence[Consumer], wanted: Mapping[str, Mapping[int, Wanted]]
+) -> dict[int, Wanted]:
+    """Return what all consumers together want of each source.
+
+    Raises: LogReaderError if two of them have different keys.
+    """
+    found: dict[int, Wanted] = {}
+    for consumer in consumers:
+        for object_id, each in wanted[consumer.name].items():
+            other = found.get(object_id)
+            if other is not None and other.key and each.key and other.key != each.key:
+                path = state.sources[object_id].source_path
+                raise LogReaderError.other_key(path, ", ".join(other.key), ", ".join(each.key))
+            on_gap = STOP if STOP in (each.on_gap, other.on_gap if other else COMPARE) else COMPARE
+            found[object_id] = Wanted(each.key or (other.key if other else ()), on_gap)
+    return found

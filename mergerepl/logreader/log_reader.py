@@ -1,0 +1,62 @@
+"""The log reader of one database: its tables, its lock, its consumers and its engine."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from mergerepl.logreader.consumer import Consumer
+from mergerepl.logreader.positions import control_of
+from mergerepl.store.control import ControlPlane
+from mergerepl.store.lease import LOG_READER_LOCK, lease, record_jvm
+
+
+@dataclass
+class LogReader:
+    """A database and who is served from its log. Kept between cycles, it reads again only what has changed.
+
+    `consumers` are in the order in which their gates are committed. `given` is the Spark session to work in; without one,
+    the running one or an embedded one is used, from when rows are read.
+    """
+
+    root: Path
+    consumers: Sequence[Consumer]
+    given: SparkSession | None = None
+    lock_wait_s: float = 0.0
+
+    @cached_property
+    def control(self) -> ControlPlane:
+        """The log reader's tables."""
+        return control_of(self.root)
+
+    @property
+    def spark(self) -> Callable[[], SparkSession]:
+        """What gives the Spark session.
+
+        Raises (when called): EngineError if it cannot be started or used.
+        """
+        return self._session
+
+    def _session(self) -> SparkSession:
+        from mergerepl.engine import session as engine
+
+        if self.given is not None:
+            engine.require_classic(self.given)
+            engine.require_delta(self.given)
+            engine.require_all_files(self.given)
+            return self.given
+        session = engine.session()
+        record_jvm(self.root, engine.jvm_pid(), file=LOG_READER_LOCK)
+        return session
+
+    @contextmanager
+    def held(self, purpose: str) -> Iterator[None]:
+        """Hold the log: one cycle, or one command.
+
+        Raises: LeaseError if it is still held after the time to wait.
+        """
+        with lease(self.root, purpose=purpose, wait_s=self.lock_wait_s, file=LOG_READER_LOCK):
+            yield

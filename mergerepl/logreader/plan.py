@@ -1,0 +1,257 @@
+"""The plan of a scan cycle: what was decided, as `_logreader/plan.json`. From then on it is carried out, whatever happens.
+
+It holds facts of the log and decisions, never rows: versions are fixed, so a repeated run reads the same rows.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+from mergerepl.logreader.errors import LogReaderError
+from mergerepl.logreader.lsn import Lsn
+from mergerepl.logreader.positions import LogState
+from mergerepl.model.cdc import ScanError
+from mergerepl.store.log_reader_files import read_plan, write_plan
+from mergerepl.systables.logreader import LogReaderRow
+
+T = TypeVar("T")
+
+TRANSACTION = "transaction"
+DDL = "ddl"
+NET = "net"
+BEGIN = "begin"
+DUMMY = "dummy"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One LSN of the cycle. `object_id` is 0, and the versions are -1, where there is no commit."""
+
+    slot: int
+    kind: str
+    begin_time: datetime
+    end_time: datetime
+    object_id: int = 0
+    from_version: int = -1
+    version: int = -1
+    operation: str = ""
+    origin: str = ""
+
+
+REPLACED = "its columns were replaced together with its rows"
+"""Why a single commit is compared though its feed was on: it cannot be read under its own columns."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Versions of a source that are read together, under the columns of the last of them.
+
+    `versions` are those with changes. `compared` is why the versions `from_version_inclusive - 1` and
+    `through_version_inclusive` are compared, None where the feed is read. `by_files` are versions whose change files cannot
+    be used: the files that came and went describe them. `fields` are the columns at the end, as in the log. `most_rows` is
+    how many rows were changed at most, by the writers' counts; None if they do not say.
+    """
+
+    from_version_inclusive: int
+    through_version_inclusive: int
+    versions: tuple[int, ...]
+    fields: tuple[Mapping[str, Any], ...]
+    left_out: tuple[int, ...] = ()
+    by_files: tuple[int, ...] = ()
+    is_one_metadata: bool = True
+    compared: str | None = None
+    most_rows: int | None = None
+    timestamp_partitions: tuple[str, ...] = ()
+
+    @property
+    def is_gap(self) -> bool:
+        """Whether the feed of these versions is not there: intermediate states are lost."""
+        return self.compared is not None and self.compared != REPLACED
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of the columns at the end: field i of an image is the i-th."""
+        return tuple(each["name"] for each in self.fields)
+
+
+@dataclass(frozen=True)
+class ColumnChange:
+    """What one commit did to the columns of a source.
+
+    `kind`: add, drop, rename, type, nullability, replace. `column` is the name before, `new_name` the one after; types are
+    Spark DDL.
+    """
+
+    version: int
+    kind: str
+    column: str = ""
+    new_name: str = ""
+    old_type: str = ""
+    new_type: str = ""
+    is_nullable: bool = True
+    column_id: int = 0
+
+
+@dataclass(frozen=True)
+class SourcePlan:
+    """What a cycle reads of one source: the commits after its position, through a version. `key` is as at the position."""
+
+    object_id: int
+    path: str
+    from_version_exclusive: int
+    through_version_inclusive: int
+    key: tuple[str, ...] = ()
+    readings: tuple[Reading, ...] = ()
+    columns: tuple[ColumnChange, ...] = ()
+
+    def name_at(self, column: str, version: int) -> str:
+        """Return the name that a column of the position has at a later version."""
+        for change in self.columns:
+            if change.kind == "rename" and change.column == column and change.version <= version:
+                column = change.new_name
+        return column
+
+
+@dataclass(frozen=True)
+class Paused:
+    """A source that leaves the cycle: its changes cannot be determined."""
+
+    object_id: int
+    number: int
+    reason: str
+    is_gone: bool = False
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A scan cycle.
+
+    `after` is the log reader's state when the cycle is done. `previous_lsn` is the highest LSN before the cycle. `steps`
+    are what each consumer decided, as JSON, by its name.
+    """
+
+    scan_cycle: int
+    serve: tuple[str, ...]
+    entries: tuple[Entry, ...]
+    sources: tuple[SourcePlan, ...]
+    after: LogState
+    paused: tuple[Paused, ...] = ()
+    notices: tuple[ScanError, ...] = ()
+    previous_lsn: Lsn | None = None
+    previous_cycle: int = 0
+    steps: Mapping[str, Any] = field(default_factory=dict)
+
+    def lsn(self, entry: Entry) -> Lsn:
+        """Return the LSN of an entry."""
+        return Lsn.of(self.scan_cycle, entry.slot)
+
+    def lsns_of(self, object_id: int) -> dict[int, Lsn]:
+        """Return the LSN of each version of a source that has one."""
+        return {each.version: self.lsn(each) for each in self.entries if each.object_id == object_id}
+
+    def without(self, paused: Paused, row: LogReaderRow) -> "Plan":
+        """Return the plan without a source that cannot be read any more; `row` is what was known of it before the cycle.
+
+        The LSNs of its commits stay unused.
+        """
+        entries = tuple(each for each in self.entries if each.object_id != paused.object_id)
+        after = self.after.with_source(paused_row(row, paused))
+        if not entries:
+            after = replace(after, database=replace(after.database, cycle=self.previous_cycle))
+        return replace(
+            self,
+            entries=entries,
+            sources=tuple(each for each in self.sources if each.object_id != paused.object_id),
+            after=after,
+            paused=(*self.paused, paused),
+        )
+
+    @property
+    def last_lsn(self) -> Lsn | None:
+        """The highest LSN of the cycle."""
+        return self.lsn(self.entries[-1]) if self.entries else None
+
+
+def paused_row(row: LogReaderRow, paused: Paused) -> LogReaderRow:
+    """Return the row of a source that is paused where it stands."""
+    status = "gone" if paused.is_gone else "paused"
+    return replace(row, status=status, error_number=paused.number, reason=paused.reason)
+
+
+def decide(root: Path, plan: Plan) -> None:
+    """Write the plan durably."""
+    stated = asdict(plan)
+    stated["after"] = [asdict(row) for row in (plan.after.database, *plan.after.sources.values())]
+    write_plan(root, json.dumps(stated, default=_json))
+
+
+def decided(root: Path) -> Plan | None:
+    """Return the plan that is to be carried out, None if there is none.
+
+    Raises: LogReaderError if the file is damaged.
+    """
+    text = read_plan(root)
+    if text is None:
+        return None
+    try:
+        return _plan(json.loads(text))
+    except (ValueError, TypeError, KeyError, StopIteration) as error:
+        raise LogReaderError.damaged_plan(root, str(error)) from error
+
+
+def _json(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, bytes):
+        return value.hex()
+    raise TypeError(f"{type(value).__name__} is not stored in a plan")
+
+
+def _plan(stated: Mapping[str, Any]) -> Plan:
+    rows = [_row(LogReaderRow, each) for each in stated["after"]]
+    database = next(row for row in rows if row.source_object_id == 0)
+    sources = {row.source_object_id: row for row in rows if row is not database}
+    previous = stated["previous_lsn"]
+    return Plan(
+        stated["scan_cycle"],
+        tuple(stated["serve"]),
+        tuple(_row(Entry, each) for each in stated["entries"]),
+        tuple(_source(each) for each in stated["sources"]),
+        LogState(database, sources),
+        tuple(Paused(**each) for each in stated["paused"]),
+        tuple(_row(ScanError, each) for each in stated["notices"]),
+        None if previous is None else Lsn(bytes.fromhex(previous)),
+        stated["previous_cycle"],
+        stated["steps"],
+    )
+
+
+def _source(stated: Mapping[str, Any]) -> SourcePlan:
+    readings = tuple(_row(Reading, each) for each in stated["readings"])
+    columns = tuple(_row(ColumnChange, each) for each in stated["columns"])
+    return SourcePlan(**{**stated, "key": tuple(stated["key"]), "readings": readings, "columns": columns})
+
+
+_TIMES = {"begin_time", "end_time", "last_time", "entry_time"}
+_BYTES = {"last_lsn", "start_lsn", "begin_lsn"}
+
+
+def _row(kind: type[T], stated: Mapping[str, Any]) -> T:
+    """Return a value of a frozen dataclass from its JSON."""
+    given: dict[str, Any] = {}
+    for each in fields(kind):  # type: ignore[arg-type]
+        value = stated[each.name]
+        if value is None:
+            given[each.name] = None
+        elif each.name in _TIMES:
+            given[each.name] = datetime.fromisoformat(value)
+        elif each.name in _BYTES:
+            given[each.name] = bytes.fromhex(value)
+        elif each.name == "waiting":
+            given[each.name] = {key: datetime.fromisoformat(time) for key, time in value.items()}
+        else:
+            given[each.name] = tuple(value) if isinstance(value, list) else value
+    return kind(**given)

@@ -1,0 +1,174 @@
+"""Reading what a plan names: each reading once, as the changes of its commits, kept in memory until the cycle ends."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from mergerepl.delta.table import open_table
+from mergerepl.delta.types import ddl_of
+from mergerepl.delta.versions import read_version
+from mergerepl.engine.errors import gone_reason
+from mergerepl.engine.in_memory import in_one_task, let_go
+from mergerepl.engine.session import require_utc
+from mergerepl.feed.commit_changes import KeptEvents, as_feed, commit_changes, keep_events
+from mergerepl.feed.net_changes import CHANGE_TYPE, COMMIT_VERSION, RowShape
+from mergerepl.feed.read import read_segment
+from mergerepl.feed.window import Segment
+from mergerepl.logreader.column_changes import ADD, RENAME, TYPE, column_changes
+from mergerepl.logreader.consumer import STOP, PauseSource, ReadRows
+from mergerepl.logreader.plan import Reading, SourcePlan
+from mergerepl.rows.sql import quote
+
+log = logging.getLogger(__name__)
+
+GAP = 22859
+
+
+@dataclass
+class ReadSource:
+    """What was read of a source. `readings` may differ from the planned ones where the feed was not there."""
+
+    readings: tuple[Reading, ...]
+    rows: list[ReadRows]
+    kept: list[DataFrame] = field(default_factory=list)
+
+    def release(self) -> None:
+        """Let go of the memory."""
+        for frame in self.kept:
+            let_go(frame)
+
+
+def read_source(
+    spark: SparkSession, root: Path, source: SourcePlan, *, on_gap: str, is_decided: bool = False
+) -> ReadSource:
+    """Read a source. Where the feed is not there, versions are compared, unless a gap stops the source, or it is decided.
+
+    Raises: PauseSource if its changes cannot be determined; EngineError if the session would read timestamp partition
+        columns otherwise.
+    """
+    found = ReadSource((), [])
+    path = root / source.path
+    try:
+        for reading in source.readings:
+            require_utc(spark, source.path, path, reading.timestamp_partitions)
+            read, events = _read(spark, path, source, reading, on_gap=on_gap, is_decided=is_decided)
+            found.kept.append(events.kept)
+            rows = commit_changes(replace(events, kept=in_one_task(events.kept, read.most_rows)))
+            found.rows.append(ReadRows(read, rows))
+    except BaseException:
+        found.release()
+        raise
+    return replace(found, readings=tuple(each.reading for each in found.rows))
+
+
+def _read(
+    spark: SparkSession, path: Path, source: SourcePlan, reading: Reading, *, on_gap: str, is_decided: bool
+) -> tuple[Reading, KeptEvents]:
+    shape = _shape(source, reading)
+    why = reading.compared
+    if why is None:
+        try:
+            events = _events_of_feed(spark, path, reading, shape)
+            if events is not None and (is_decided or not events.half_updates):
+                return reading, events
+            if events is not None:
+                let_go(events.kept)
+                by_files = tuple(sorted({*reading.by_files, *events.half_updates}))
+                reading = replace(reading, by_files=by_files, most_rows=None)
+                events = _events_of_feed(spark, path, reading, shape)
+                if events is not None:
+                    return reading, events
+            why = "its feed may hold other values than were written"
+        except Exception as error:
+            why = gone_reason(error)
+            if why is None:
+                raise
+    if reading.is_gap or reading.compared is None:
+        if on_gap == STOP or (is_decided and reading.compared is None):
+            raise PauseSource(GAP, _gap_text(source, reading, why, ""))
+        log.warning(
+            "%s: %s; comparing versions %d and %d instead",
+            *(path, why, reading.from_version_inclusive - 1, reading.through_version_inclusive),
+        )
+    last = reading.through_version_inclusive
+    compared = replace(reading, compared=why, versions=(last,), by_files=(), most_rows=None)
+    try:
+        return compared, _events_of_versions(spark, path, compared, shape)
+    except Exception as error:
+        gone = gone_reason(error)
+        if gone is None:
+            raise
+        raise PauseSource(GAP, _gap_text(source, reading, why, gone)) from error
+
+
+def _shape(source: SourcePlan, reading: Reading) -> RowShape:
+    key = tuple(source.name_at(name, reading.through_version_inclusive) for name in source.key)
+    missing = [name for name in key if name not in reading.columns]
+    if missing:
+        raise PauseSource(
+            GAP,
+            f"Table '{source.path}': key column '{missing[0]}' was dropped. Its capture is paused; other tables go on. "
+            "Disable its capture instances and enable it again with another key.",
+        )
+    return RowShape(reading.columns, key)
+
+
+def _gap_text(source: SourcePlan, reading: Reading, why: str, gone: str) -> str:
+    versions = f"versions {reading.from_version_inclusive} to {reading.through_version_inclusive}"
+    also = f"; the versions around them cannot be compared either: {gone}" if gone else ""
+    return (
+        f"Table '{source.path}': the changes of {versions} cannot be read: {why}{also}. Its capture is paused; other "
+        "tables go on. Run `mergerepl cdc resume` with --restart, after which consumers take a snapshot"
+        + (", or with --compare." if not gone else ".")
+    )
+
+
+def _events_of_feed(spark: SparkSession, path: Path, reading: Reading, shape: RowShape) -> KeptEvents | None:
+    segment = Segment(
+        reading.from_version_inclusive,
+        reading.through_version_inclusive,
+        reading.left_out,
+        reading.by_files,
+        reading.is_one_metadata,
+    )
+    feed = read_segment(spark, path, segment)
+    if feed is None:
+        return None
+    names = [*(quote(name) for name in reading.columns), CHANGE_TYPE, COMMIT_VERSION]
+    rows = in_one_task(feed.select(*names), reading.most_rows)
+    return keep_events(rows, shape, rows=reading.most_rows)
+
+
+def _events_of_versions(spark: SparkSession, path: Path, reading: Reading, shape: RowShape) -> KeptEvents:
+    before_version, after_version = reading.from_version_inclusive - 1, reading.through_version_inclusive
+    after = read_version(spark, path, after_version).select(*(quote(name) for name in reading.columns))
+    before = rows_before(spark, path, before_version, reading)
+    return keep_events(as_feed(before, after, after_version), shape)
+
+
+def rows_before(spark: SparkSession, path: Path, version: int, reading: Reading) -> DataFrame:
+    """Return the rows of an earlier version under the columns of a reading; what has no such value is NULL."""
+    rows = read_version(spark, path, version)
+    changes = column_changes(version, open_table(path, version).metadata.fields, reading.fields)
+    new = {change.new_name for change in changes if change.kind == ADD}
+    renamed = {change.new_name: change.column for change in changes if change.kind == RENAME}
+    retyped = {change.new_name for change in changes if change.kind == TYPE}
+
+    def value(name: str, type_: str) -> Column:
+        if name in new:
+            return F.lit(None).cast(type_)
+        column = F.col(quote(renamed.get(name, name)))
+        return column.try_cast(type_) if name in retyped else column
+
+    selected = (value(each["name"], ddl_of(each["type"])).alias(each["name"]) for each in reading.fields)
+    return rows.select(*selected)
+
+
+def counts_of(rows: Sequence[ReadRows]) -> int | None:
+    """Return how many rows were changed at most; None if that is not known."""
+    counts = [each.reading.most_rows for each in rows]
+    return None if None in counts else sum(count or 0 for count in counts)

@@ -1,0 +1,393 @@
+"""What the log of one source says since its position: read without an engine, one listing a cycle."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from mergerepl.delta.log import (
+    Commit,
+    TruncatedLogError,
+    commit_text,
+    head_version,
+    is_another_commit,
+    is_delta_table,
+    read_commit,
+    written_ns,
+)
+from mergerepl.delta.metadata import TableMetadata
+from mergerepl.delta.table import TableState, open_table
+from mergerepl.errors import StoreError
+from mergerepl.feed.removals import unmatched_removals
+from mergerepl.logreader.column_changes import REPLACE, TYPE, column_changes, is_additive
+from mergerepl.logreader.consumer import STOP
+from mergerepl.logreader.cut import LoggedCommit, Placed, cut
+from mergerepl.logreader.plan import REPLACED, ColumnChange, Paused, Reading
+from mergerepl.systables.logreader import LogReaderRow
+
+GAP = 22859
+"""The number of the error that changes of a source can no longer be determined."""
+
+NO_SOURCE = 22931
+
+_DELTA_RS = "delta-rs"
+
+_ORIGINS = {"": "user", "apply": "merge", "setup": "merge", "schema": "merge", "track": "compact"}
+"""Whose a commit of a kind is; of other kinds the origin is the kind."""
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What gets one LSN: a commit; or several whose difference is taken, since there is a `gap`. `commit` is the last one.
+
+    `is_replaced`: its columns were replaced together with its rows. `is_ddl`: only its columns changed.
+    """
+
+    commit: Commit
+    placed: Placed
+    from_version: int
+    gap: str | None = None
+    is_replaced: bool = False
+    is_ddl: bool = False
+
+    @property
+    def version(self) -> int:
+        """The version of its last commit."""
+        return self.commit.version
+
+    @property
+    def origin(self) -> str:
+        """Whose the commit is."""
+        return _ORIGINS.get(self.commit.kind, self.commit.kind)
+
+
+@dataclass(frozen=True)
+class SourceLook:
+    """What is new of a source: the commits in the cut. `units` may be fewer than there are: at most so many as asked for.
+
+    `head` is the latest version. `metadata` is the one at each version that stated one, and at the position.
+    """
+
+    row: LogReaderRow
+    path: Path
+    head: int
+    units: tuple[Unit, ...] = ()
+    through_version_inclusive: int = -1
+    commits: tuple[Commit, ...] = ()
+    columns: tuple[ColumnChange, ...] = ()
+    paused: Paused | None = None
+    has_waiting: bool = False
+
+    def limited(self, count: int) -> "SourceLook":
+        """Return the look at the first units alone."""
+        if count >= len(self.units):
+            return self
+        through = self.units[count - 1].commit.version if count else self.row.position
+        return replace(
+            self,
+            units=self.units[:count],
+            through_version_inclusive=through,
+            commits=tuple(each for each in self.commits if each.version <= through),
+            columns=tuple(each for each in self.columns if each.version <= through),
+            has_waiting=True,
+        )
+
+    def metadata_at(self, version: int) -> TableMetadata:
+        """Return the metadata at a version of the window."""
+        found = metadata_of(self.row)
+        for commit in self.commits:
+            if commit.version <= version and commit.metadata is not None:
+                found = commit.metadata
+        return found
+
+    def after(self, *, commit: str | None) -> LogReaderRow:
+        """Return the row of the log reader when the window was read; `commit` is that of its last version."""
+        metadata = self.metadata_at(self.through_version_inclusive)
+        return replace(
+            self.row,
+            table_id=metadata.table_id,
+            position=self.through_version_inclusive,
+            position_commit=commit,
+            seen=max(self.row.seen, self.head),
+            columns=columns_text(metadata),
+        )
+
+
+def columns_text(metadata: TableMetadata) -> str:
+    """Return a table's columns, partition columns and properties as the log reader keeps them."""
+    return json.dumps(
+        {
+            "fields": metadata.fields,
+            "partition_columns": list(metadata.partition_columns),
+            "configuration": dict(metadata.configuration),
+        },
+        separators=(",", ":"),
+        ensure_ascii=False,
+    )
+
+
+def metadata_of(row: LogReaderRow) -> TableMetadata:
+    """Return the metadata of a source at its position."""
+    stated = json.loads(row.columns)
+    schema = json.dumps({"type": "struct", "fields": stated["fields"]}, ensure_ascii=False)
+    return TableMetadata(row.table_id, schema, stated["configuration"], tuple(stated["partition_columns"]))
+
+
+def begun(row: LogReaderRow, state: TableState) -> LogReaderRow:
+    """Return the row of a source whose reading begins at a state of its table."""
+    return replace(
+        row,
+        table_id=state.metadata.table_id,
+        position=state.version,
+        position_commit=commit_text(state.path, state.version),
+        seen=state.version,
+        columns=columns_text(state.metadata),
+        status="active",
+        error_number=None,
+        reason=None,
+    )
+
+
+def look_at(root: Path, row: LogReaderRow, *, began_ns: int, most: int, on_gap: str) -> SourceLook:
+    """Return what is new of a source: at most so many units.
+
+    A source that cannot be read on is returned with the reason (`paused`).
+    """
+    path = root / row.source_path
+    nothing = SourceLook(row, path, row.position, through_version_inclusive=row.position)
+    if not is_delta_table(path):
+        return replace(nothing, paused=_gone(row, "there is no Delta table at its path any more"))
+    head = head_version(path)
+    if head < row.position:
+        why = (
+            f"it has {head} versions and was read through {row.position}: an older copy was put in its place"
+        )
+        return replace(nothing, paused=_gone(row, why))
+    if is_another_commit(path, row.position, row.position_commit):
+        why = f"version {row.position} at its path is another commit than the one that was read"
+        return replace(nothing, paused=_gone(row, why))
+    if head == row.position:
+        return nothing
+    return _with_commits(replace(nothing, head=head), began_ns=began_ns, most=most, on_gap=on_gap)
+
+
+def _gone(row: LogReaderRow, why: str) -> Paused:
+    text = (
+        f"Table '{row.source_path}' cannot be read on: {why}. Its capture is paused; other tables go on. Put the "
+        "table back, or disable its capture instances; then enable it again, or run `mergerepl cdc resume`."
+    )
+    return Paused(row.source_object_id, NO_SOURCE, text, is_gone=True)
+
+
+def _with_commits(look: SourceLook, *, began_ns: int, most: int, on_gap: str) -> SourceLook:
+    row, path, head = look.row, look.path, look.head
+    found: list[tuple[Commit, Placed]] = []
+    has_waiting = False
+    changes = 0
+    try:
+        for placed in cut(_logged(row, path, head), began_ns=began_ns, seen=row.seen):
+            commit = read_commit(path, placed.version)
+            changes += commit.data_change or commit.metadata is not None
+            if changes > most:
+                has_waiting = True
+                break
+            found.append((commit, placed))
+    except TruncatedLogError as error:
+        if not found:
+            return _truncated(look, error, on_gap)
+    except StoreError as error:
+        if not found:
+            return replace(look, paused=Paused(row.source_object_id, GAP, error.message))
+    if not found:
+        return replace(look, has_waiting=True)
+    last = found[-1][0].version
+    columns = _column_changes(row, [commit for commit, _ in found])
+    at = replace(
+        look,
+        through_version_inclusive=last,
+        commits=tuple(commit for commit, _ in found),
+        columns=tuple(change for changes in columns.values() for change in changes),
+        has_waiting=has_waiting or last < head,
+    )
+    units = _units(at, found, columns)
+    gaps = [unit for unit in units if unit.gap is not None]
+    if gaps and on_gap == STOP:
+        units = units[: units.index(gaps[0])]
+        if not units:
+            return replace(look, paused=_stopped(row, str(gaps[0].gap)))
+    return replace(at, units=tuple(units)).limited(_before_a_type(units, columns))
+
+
+def _logged(row: LogReaderRow, path: Path, head: int) -> Iterator[LoggedCommit]:
+    for version in range(row.position + 1, head + 1):
+        try:
+            yield LoggedCommit(row.source_object_id, version, written_ns(path, version))
+        except FileNotFoundError:
+            # Reading it says what that means.
+            yield LoggedCommit(row.source_object_id, version, 0)
+
+
+def _truncated(look: SourceLook, error: StoreError, on_gap: str) -> SourceLook:
+    """Return the look where the log lacks the commits after the position: all of them are one gap."""
+    why = "versions are gone from its log"
+    if on_gap == STOP:
+        return replace(look, paused=_stopped(look.row, why))
+    try:
+        commit = read_commit(look.path, look.head)
+        commit = replace(commit, metadata=open_table(look.path, look.head).metadata)
+        placed = Placed(written_ns(look.path, look.head), look.row.source_object_id, look.head)
+    except (StoreError, OSError):
+        return replace(look, paused=Paused(look.row.source_object_id, GAP, error.message))
+    columns = _column_changes(look.row, [commit])
+    unit = Unit(commit, placed, look.row.position + 1, gap=why)
+    return replace(
+        look,
+        through_version_inclusive=look.head,
+        commits=(commit,),
+        columns=tuple(columns.get(commit.version, ())),
+        units=(unit,),
+    )
+
+
+def _stopped(row: LogReaderRow, why: str) -> Paused:
+    text = (
+        f"Table '{row.source_path}': {why}, and its capture instance says that a gap stops it. Its capture is paused; "
+        "other tables go on. Run `mergerepl cdc resume` with --compare, which takes the difference of the versions around "
+        "the gap, or with --restart, after which consumers take a snapshot."
+    )
+    return Paused(row.source_object_id, GAP, text)
+
+
+def _column_changes(row: LogReaderRow, found: Sequence[Commit]) -> dict[int, list[ColumnChange]]:
+    """Return what each commit did to the columns, by version."""
+    changes: dict[int, list[ColumnChange]] = {}
+    known = metadata_of(row)
+    for commit in found:
+        if commit.metadata is None:
+            continue
+        stated = column_changes(commit.version, known.fields, commit.metadata.fields)
+        is_replaced = "REPLACE" in commit.operation.upper()
+        if is_replaced or (commit.data_change and not is_additive(stated)):
+            stated.append(ColumnChange(commit.version, REPLACE))
+        if stated:
+            changes[commit.version] = stated
+        known = commit.metadata
+    return changes
+
+
+def _units(
+    look: SourceLook, found: Sequence[tuple[Commit, Placed]], columns: dict[int, list[ColumnChange]]
+) -> list[Unit]:
+    """Return what gets LSNs: commits that changed rows or columns; commits whose feed was off are one together."""
+    units: list[Unit] = []
+    gap = _unmatched(look)
+    switched_off = not metadata_of(look.row).change_data_feed
+    for commit, placed in found:
+        if commit.metadata is not None:
+            switched_off = not commit.metadata.change_data_feed
+        changed = columns.get(commit.version, [])
+        if commit.data_change:
+            why = "Change Data Feed was off" if switched_off else gap
+            before = units[-1] if units and why is not None and units[-1].gap == why else None
+            from_version = commit.version if before is None else before.from_version
+            unit = Unit(commit, placed, from_version, why, is_replaced=_is_replaced(commit, changed))
+            units = [*(units if before is None else units[:-1]), unit]
+        elif changed:
+            units.append(Unit(commit, placed, commit.version, is_ddl=True))
+    return units
+
+
+def _unmatched(look: SourceLook) -> str | None:
+    """Return why no commit's feed can be used: files were removed by names that the log does not know."""
+    found = unmatched_removals(look.path, look.row.position, look.commits)
+    if found.standing:
+        return (
+            "a writer removed files by names that its log does not know, so that they are still in the table"
+        )
+    return found.gap
+
+
+def _is_replaced(commit: Commit, changed: Sequence[ColumnChange]) -> bool:
+    """Return whether a commit that changed rows cannot be read under its own columns."""
+    if any(change.kind == REPLACE for change in changed) and not is_additive(
+        [change for change in changed if change.kind != REPLACE]
+    ):
+        return True
+    return bool(changed) and commit.operation != "WRITE" and commit.engine.startswith(_DELTA_RS)
+
+
+def _before_a_type(units: Sequence[Unit], columns: dict[int, list[ColumnChange]]) -> int:
+    """Return how many units go before the first one that changed a type: the change tables have their rows by then."""
+    for place, unit in enumerate(units):
+        retyped = any(change.kind == TYPE for change in columns.get(unit.version, ()))
+        if retyped and place and any(not each.is_ddl for each in units[:place]):
+            return place
+    return len(units)
+
+
+def readings(look: SourceLook) -> tuple[Reading, ...]:
+    """Return what is to be read to get the rows of the units, cut where columns changed or vectors were dropped."""
+    found: list[Reading] = []
+    run: list[Unit] = []
+
+    def end_run() -> None:
+        if run:
+            found.append(_reading(look, run))
+            run.clear()
+
+    cuts = {change.version for change in look.columns}
+    cuts |= {commit.version for commit in look.commits if commit.drops_vectors}
+    cuts |= _repartitioned(look)
+    for unit in look.units:
+        if run and any(run[-1].version < version <= unit.version for version in cuts):
+            end_run()
+        if unit.is_ddl:
+            continue
+        if unit.gap is not None or unit.is_replaced:
+            end_run()
+            found.append(compared(look, unit.from_version, unit.version, unit.gap or REPLACED))
+        else:
+            run.append(unit)
+    end_run()
+    return tuple(found)
+
+
+def _repartitioned(look: SourceLook) -> set[int]:
+    found = set()
+    known = metadata_of(look.row).partition_columns
+    for commit in look.commits:
+        if commit.metadata is not None and commit.metadata.partition_columns != known:
+            known = commit.metadata.partition_columns
+            found.add(commit.version)
+    return found
+
+
+def _reading(look: SourceLook, run: Sequence[Unit]) -> Reading:
+    first, last = run[0].version, run[-1].version
+    metadata = look.metadata_at(last)
+    counts = [unit.commit.changed_rows for unit in run]
+    by_files = tuple(unit.version for unit in run if unit.commit.has_untrue_feed)
+    stated = (commit.version for commit in look.commits if commit.metadata is not None)
+    return Reading(
+        first,
+        last,
+        tuple(unit.version for unit in run),
+        tuple(metadata.fields),
+        by_files=by_files,
+        is_one_metadata=not any(first < version <= last for version in stated),
+        most_rows=None if by_files or None in counts else 2 * sum(count or 0 for count in counts),
+        timestamp_partitions=metadata.timestamp_partitions,
+    )
+
+
+def compared(look: SourceLook, from_version: int, through_version: int, why: str) -> Reading:
+    """Return a reading that compares the versions before and after some commits."""
+    metadata = look.metadata_at(through_version)
+    return Reading(
+        from_version,
+        through_version,
+        (through_version,),
+        tuple(metadata.fields),
+        compared=why,
+        timestamp_partitions=metadata.timestamp_partitions,
+    )

@@ -1,0 +1,141 @@
+"""What Change Data Capture returns: values without an engine."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+
+@dataclass(frozen=True)
+class CaptureInstance:
+    """A capture instance: the result set of `sp_cdc_help_change_data_capture`. LSNs are 10 bytes."""
+
+    source_schema: str
+    source_table: str
+    capture_instance: str
+    object_id: int
+    source_object_id: int
+    start_lsn: bytes
+    end_lsn: bytes | None
+    supports_net_changes: bool
+    has_drop_pending: bool
+    role_name: str | None
+    index_name: str | None
+    filegroup_name: str | None
+    create_date: datetime
+    index_column_list: tuple[str, ...]
+    captured_column_list: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ScanResult:
+    """What one `scan` did, over all its cycles.
+
+    `last_lsn` is None where nothing was new. `paused` are the sources that could not be read on: path -> reason.
+    """
+
+    cycles: int
+    transactions: int
+    rows: int
+    last_lsn: bytes | None
+    paused: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SourceStatus:
+    """How far a source was read. `vacuum_safe_until` and `log_safe_until` are None where nothing is unread."""
+
+    source: str
+    object_id: int
+    status: str
+    position: int
+    head: int | None
+    unread_commits: int
+    oldest_unread: datetime | None
+    vacuum_safe_until: datetime | None
+    log_safe_until: datetime | None
+    log_reuse_wait: str
+    error_number: int | None
+    reason: str | None
+    capture_instances: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class DatabaseStatus:
+    """The state of a database: LSNs are 10 bytes, None before the first one."""
+
+    database: str
+    database_id: str
+    epoch: int
+    min_lsn: bytes | None
+    max_lsn: bytes | None
+    max_time: datetime | None
+    sources: tuple[SourceStatus, ...]
+    has_plan: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class CapturedColumn:
+    """A row of `captured_columns`."""
+
+    object_id: int
+    column_name: str
+    column_id: int
+    column_type: str
+    column_ordinal: int
+    is_computed: bool = False
+    source_name: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DdlEntry:
+    """A row of `ddl_history`."""
+
+    source_object_id: int
+    object_id: int
+    required_column_update: bool
+    ddl_command: str
+    ddl_lsn: bytes
+    ddl_time: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScanSession:
+    """A row of `scan_sessions`."""
+
+    session_id: int
+    start_time: datetime
+    end_time: datetime | None = None
+    duration: int = 0
+    scan_phase: str = "Done"
+    error_count: int = 0
+    start_lsn: bytes | None = None
+    current_lsn: bytes | None = None
+    end_lsn: bytes | None = None
+    tran_count: int = 0
+    last_commit_lsn: bytes | None = None
+    last_commit_time: datetime | None = None
+    log_record_count: int = 0
+    schema_change_count: int = 0
+    command_count: int = 0
+    first_begin_cdc_lsn: bytes | None = None
+    last_commit_cdc_lsn: bytes | None = None
+    last_commit_cdc_time: datetime | None = None
+    latency: int = 0
+    empty_scan_count: int = 0
+    failed_sessions_count: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScanError:
+    """A row of `errors`."""
+
+    session_id: int
+    phase_number: int = 0
+    entry_time: datetime
+    error_number: int
+    error_severity: int = 16
+    error_state: int = 1
+    error_message: str = ""
+    start_lsn: bytes | None = None
+    begin_lsn: bytes | None = None
+    sequence_value: bytes | None = None

@@ -1,0 +1,60 @@
+"""What the log reader asks of a file system beside Delta tables: its clock and the file `plan.json`.
+
+This module loads no library.
+"""
+
+import os
+import shutil
+from pathlib import Path
+
+from mergerepl.systables.logreader import FOLDER
+
+_PLAN = "plan.json"
+_CLOCK = "clock"
+
+
+def file_system_now_ns(root: Path) -> int:
+    """Return the present time of the file system that holds the log reader's folder: log files are dated by this clock."""
+    path = root / FOLDER / _CLOCK
+    path.touch()
+    os.utime(path)
+    return path.stat().st_mtime_ns
+
+
+def read_plan(root: Path) -> str | None:
+    """Return the text of the plan that is to be carried out, None if there is none."""
+    try:
+        return (root / FOLDER / _PLAN).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+
+
+def write_plan(root: Path, text: str) -> None:
+    """Decide: make the plan durable, in place of an earlier one."""
+    from mergerepl.store.changeset import write_durably
+
+    write_durably(root / FOLDER / _PLAN, text)
+
+
+def remove_plan(root: Path) -> None:
+    """Note that the plan is carried out."""
+    (root / FOLDER / _PLAN).unlink(missing_ok=True)
+
+
+def folders_in(path: Path) -> list[str]:
+    """Return the names of the folders in a folder; none if it is not there."""
+    try:
+        return sorted(entry.name for entry in os.scandir(path) if entry.is_dir())
+    except FileNotFoundError:
+        return []
+
+
+def remove_folder(path: Path) -> None:
+    """Remove a folder of ours with all that is in it, its Delta log first: what is left then is no table."""
+    shutil.rmtree(path / "_delta_log", ignore_errors=True)
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def is_there(path: str | Path) -> bool:
+    """Return whether there is something at a path."""
+    return os.path.lexists(path)

@@ -1,0 +1,113 @@
+"""Databases for the tests of Change Data Capture: tables made by Spark or deltalake, what readers see of change tables."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from deltalake import DeltaTable, write_deltalake
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from mergerepl import cdc
+from mergerepl.cdc.database import Database, database_at
+from mergerepl.logreader.lsn import Lsn
+from mergerepl.systables.cdc import LSN_TIME_MAPPING, LsnTime
+
+ITEMS = pa.schema([("id", pa.int64()), ("note", pa.string()), ("qty", pa.int32())])
+Values = Mapping[int, tuple[Any, ...]]
+
+
+def arrow(rows: Values, schema: pa.Schema = ITEMS) -> pa.Table:
+    """Return rows by their key as Arrow has them."""
+    listed = [dict(zip(schema.names, (key, *rest), strict=True)) for key, rest in rows.items()]
+    return pa.Table.from_pylist(listed, schema=schema)
+
+
+def new_table(root: Path, name: str, rows: Values, **properties: str) -> Path:
+    """Write a table with its feed on, so that enabling it need not start Spark's ALTER TABLE."""
+    configuration = {"delta.enableChangeDataFeed": "true", **properties}
+    write_deltalake(str(root / name), arrow(rows), configuration=configuration)
+    return root / name
+
+
+def add(table: Path, rows: Values) -> None:
+    """Append rows by deltalake."""
+    write_deltalake(str(table), arrow(rows), mode="append")
+
+
+def update(table: Path, where: str, **values: str) -> None:
+    """Update rows by deltalake."""
+    DeltaTable(str(table)).update(updates=values, predicate=where)
+
+
+def delete(table: Path, where: str | None = None) -> None:
+    """Delete rows by deltalake."""
+    DeltaTable(str(table)).delete(where)
+
+
+def merge(table: Path, rows: Values) -> None:
+    """Insert or update rows, and delete those whose note is NULL, in one commit."""
+    source = arrow(rows)
+    done = DeltaTable(str(table)).merge(source, "s.id = t.id", source_alias="s", target_alias="t")
+    done.when_matched_delete(
+        "s.note is null"
+    ).when_matched_update_all().when_not_matched_insert_all().execute()
+
+
+def enabled(
+    root: Path, tables: Mapping[str, Values], *, index: str | None = "id", **options: Any
+) -> Database:
+    """Return a database whose tables are captured."""
+    cdc.enable_db(root)
+    for name, rows in tables.items():
+        new_table(root, name, rows)
+        cdc.enable_table(root, name, index=index, **options)
+    return database_at(root)
+
+
+def entries(database: Database) -> list[LsnTime]:
+    """Return the entries that readers see, by LSN."""
+    return sorted(database.control.rows(LSN_TIME_MAPPING), key=lambda row: row.start_lsn)
+
+
+def change_table(spark: SparkSession, database: Database, instance: str) -> DataFrame:
+    """Return the rows that readers see, in their order."""
+    folder = database.change_table(database.instance(instance))
+    rows = spark.read.format("delta").load(str(folder))
+    high = bytes(database.max_lsn() or bytes(10))
+    seen = rows.where(F.col("`__$start_lsn`") <= F.lit(high))
+    return seen.orderBy("`__$start_lsn`", "`__$seqval`", "`__$operation`")
+
+
+def changes(spark: SparkSession, database: Database, instance: str) -> list[tuple[Any, ...]]:
+    """Return (place of the LSN among those with rows, operation, mask, values) of what readers see.
+
+    The last captured column is read as it is; masks are hexadecimal.
+    """
+    found = change_table(spark, database, instance).collect()
+    lsns = sorted({bytes(row[0]) for row in found})
+    return [(lsns.index(bytes(row[0])), row[3], bytes(row[4]).hex(), *row[5:-1]) for row in found]
+
+
+def replayed(rows: Iterable[Any], before: Values) -> dict[int, tuple[Any, ...]]:
+    """Apply rows of a change table, in order, to the rows of an earlier version; the key is the first captured column."""
+    state = dict(before)
+    for row in rows:
+        key, values = row[5], tuple(row[6:-1])
+        if row[3] == 1:
+            assert state.pop(key) == values, f"deletes another row than there was: {row}"
+        elif row[3] == 2:
+            assert key not in state, f"inserts a key that is there: {row}"
+            state[key] = values
+        elif row[3] == 3:
+            assert state[key] == values, f"updates another row than there was: {row}"
+        else:
+            assert key in state
+            state[key] = values
+    return state
+
+
+def lsns(database: Database) -> list[Lsn]:
+    """Return the LSNs that readers see."""
+    return [Lsn(entry.start_lsn) for entry in entries(database)]

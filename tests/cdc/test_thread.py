@@ -1,0 +1,68 @@
+"""One database from `enable-db` to change rows: by the command line, over commits of Spark and of deltalake."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from pyspark.sql import SparkSession
+
+from mergerepl.cdc.database import database_at
+from mergerepl.cli.main import main
+from tests.cdc.databases import add, change_table, changes, delete, entries, merge, new_table, update
+
+pytestmark = pytest.mark.spark
+
+
+def run(*words: object) -> dict:
+    """Return what a command prints as JSON."""
+    done = CliRunner().invoke(main, ["cdc", *map(str, words), "--json"], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return json.loads(done.output)
+
+
+def test_from_enable_db_to_change_rows(spark: SparkSession, replica_dir: Path) -> None:
+    root, orders = replica_dir, new_table(replica_dir, "orders", {1: ("a", 1), 2: ("b", 2), 3: ("c", 3)})
+    assert run("enable-db", root)["changed"]
+    begun = run("enable-table", root, "orders", "--index", "id")
+    assert begun["capture_instance"] == "dbo_orders"
+    assert begun["supports_net_changes"]
+    add(orders, {4: ("d", 4)})
+    update(orders, "id = 2", qty="20")
+    delete(orders, "id = 1")
+    merge(orders, {2: ("B", 20), 3: (None, 3), 5: ("e", 5)})
+    spark.sql(f"update delta.`{orders}` set note = note where id = 5")
+    spark.sql(f"update delta.`{orders}` set id = 50 where id = 5")
+    done = run("capture", root)
+    assert (done["transactions"], done["rows"], done["paused"]) == (6, 10, {})
+    database = database_at(root)
+    assert changes(spark, database, "dbo_orders") == [
+        (0, 2, "07", 4, "d", 4),
+        (1, 3, "04", 2, "b", 2),
+        (1, 4, "04", 2, "b", 20),
+        (2, 1, "07", 1, "a", 1),
+        (3, 1, "07", 3, "c", 3),
+        (3, 3, "02", 2, "b", 20),
+        (3, 4, "02", 2, "B", 20),
+        (3, 2, "07", 5, "e", 5),
+        (4, 1, "07", 5, "e", 5),
+        (4, 2, "07", 50, "e", 5),
+    ]
+    rows = change_table(spark, database, "dbo_orders")
+    assert rows.columns[:5] == [
+        *("__$start_lsn", "__$end_lsn", "__$seqval", "__$operation", "__$update_mask"),
+    ]
+    found = rows.collect()
+    assert {bytes(row[0])[:8] for row in found} == {row["__$scan_cycle"].to_bytes(8, "big") for row in found}
+    assert found[1]["__$seqval"] == found[2]["__$seqval"]
+    assert {row[1] for row in found} == {None}
+    told = [entry.kind for entry in entries(database)]
+    assert told == ["begin", *["transaction"] * 6]
+    state = run("status", root)
+    assert [each["unread_commits"] for each in state["sources"]] == [0]
+    assert state["max_lsn"] == done["last_lsn"]
+    assert run("capture", root)["cycles"] == 0
+    assert [each["capture_instance"] for each in run("help", root)["capture_instances"]] == ["dbo_orders"]
+    assert run("disable-table", root, "orders", "--capture-instance", "all")["disabled"] == ["dbo_orders"]
+    assert run("disable-db", root)["changed"]
+    assert not run("disable-db", root)["changed"]
