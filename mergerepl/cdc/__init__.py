@@ -20,8 +20,24 @@ if TYPE_CHECKING:
         is_tracked_by_cdc,
         resume,
     )
-    from mergerepl.cdc.mask import is_bit_set
+    from mergerepl.cdc.lsn_times import (
+        decrement_lsn,
+        get_max_lsn,
+        get_min_lsn,
+        increment_lsn,
+        lsn_of,
+        map_lsn_to_time,
+        map_time_to_lsn,
+        version_of,
+    )
     from mergerepl.cdc.monitoring import errors, get_ddl_history, scan_sessions, status
+    from mergerepl.cdc.queries import (
+        get_all_changes,
+        get_column_ordinal,
+        get_net_changes,
+        has_column_changed,
+        is_bit_set,
+    )
     from mergerepl.cdc.refusals import CdcError, CdcUsageError, LsnRangeError, ScanInProgressError
     from mergerepl.logreader.lsn import Lsn
     from mergerepl.model.cdc import CaptureInstance, ScanResult
@@ -35,21 +51,33 @@ __all__ = [
     "ScanInProgressError",
     "ScanResult",
     "adopt",
+    "decrement_lsn",
     "disable_db",
     "disable_table",
     "enable_db",
     "enable_table",
     "errors",
+    "get_all_changes",
     "get_captured_columns",
+    "get_column_ordinal",
     "get_ddl_history",
+    "get_max_lsn",
+    "get_min_lsn",
+    "get_net_changes",
+    "has_column_changed",
     "help_change_data_capture",
+    "increment_lsn",
     "is_bit_set",
     "is_cdc_enabled",
     "is_tracked_by_cdc",
+    "lsn_of",
+    "map_lsn_to_time",
+    "map_time_to_lsn",
     "resume",
     "scan",
     "scan_sessions",
     "status",
+    "version_of",
 ]
 
 _HOMES = {
@@ -58,8 +86,18 @@ _HOMES = {
         ("CdcError", "CdcUsageError", "LsnRangeError", "ScanInProgressError"), "mergerepl.cdc.refusals"
     ),
     **dict.fromkeys(("get_ddl_history", "scan_sessions", "status"), "mergerepl.cdc.monitoring"),
+    **dict.fromkeys(
+        (
+            *("decrement_lsn", "get_max_lsn", "get_min_lsn", "increment_lsn", "lsn_of", "map_lsn_to_time"),
+            *("map_time_to_lsn", "version_of"),
+        ),
+        "mergerepl.cdc.lsn_times",
+    ),
+    **dict.fromkeys(
+        ("get_all_changes", "get_column_ordinal", "get_net_changes", "has_column_changed", "is_bit_set"),
+        "mergerepl.cdc.queries",
+    ),
     "Lsn": "mergerepl.logreader.lsn",
-    "is_bit_set": "mergerepl.cdc.mask",
     "scan": "mergerepl.cdc.capture",
 }
 

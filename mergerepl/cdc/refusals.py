@@ -69,6 +69,35 @@ class CdcError(MergeReplError):
             capture_instance=instance,
         )
 
+    @classmethod
+    def live_twice(cls, instance: str, key: Sequence[str], keys: Sequence[str]) -> Self:
+        """22838: a key had two rows at once, so that its net change is not known."""
+        return cls(
+            22838,
+            f"Capture instance '{instance}': the source had more than one row of a key ({', '.join(key)}) at once: "
+            f"{'; '.join(keys)}. Net changes of such keys are not known. Correct these rows, or ask for all changes.",
+            capture_instance=instance,
+        )
+
+    @classmethod
+    def version_gone(cls, source: str, version: int, why: str) -> Self:
+        """22859: the rows of a source at a version cannot be read any more."""
+        return cls(
+            22859,
+            f"Table '{source}' cannot be read at version {version}: {why}. Take the snapshot at a later LSN.",
+            source=source,
+            version=version,
+        )
+
+    @classmethod
+    def clock_ahead(cls, database: Path | str, time: str) -> Self:
+        """22852: the newest LSN has a time far in the future: everything would look old."""
+        return cls(
+            22852,
+            f"'{database}' is not cleaned up: its newest LSN is of {time}, more than a day ahead of this machine's clock. "
+            f"{_NOTHING} Set the clock right, then run again.",
+        )
+
 
 class CdcUsageError(CdcError):
     """A parameter or a name is wrong; nothing was changed."""
@@ -189,6 +218,45 @@ class LsnRangeError(CdcError):
         """`reason`: null, reversed, below_low, above_high, paused or no_net_changes."""
         super().__init__(313, message, reason=reason, **facts)
         self.reason = reason
+        self.low: bytes | None = facts.get("low")
+        self.high: bytes | None = facts.get("high")
+
+    @classmethod
+    def outside(cls, instance: str, reason: str, asked: str, *, low: bytes, high: bytes | None) -> Self:
+        """A request is not in the interval of its instance; `asked` names the two LSNs, or the one."""
+        why = {
+            "null": "from_lsn or to_lsn is missing. Take them from get_min_lsn, map_time_to_lsn, or increment_lsn of the end of "
+            "the last window, and from get_max_lsn",
+            "reversed": "its end lies before its beginning. A window after the last one that begins above get_max_lsn is "
+            "empty: nothing is new yet",
+            "below_low": "change rows below the low end were cleaned up, or the instance began later. Take "
+            f"`cdc.snapshot(database, '{instance}')` and go on from its LSN",
+            "above_high": "nothing was captured up to its end yet. Ask up to get_max_lsn, or wait for the next scan",
+            "paused": "its table is paused, and later changes have no LSN yet. Ask up to the high end; see `mergerepl cdc "
+            f"status`, then `mergerepl cdc resume ROOT {instance}`",
+        }[reason]
+        interval = f"{_lsn_text(low)} to {'none' if high is None else _lsn_text(high)}"
+        return cls(
+            f"Capture instance '{instance}': {asked} is not in the validity interval {interval}: {why}.",
+            reason=reason,
+            capture_instance=instance,
+            low=low,
+            high=high,
+        )
+
+    @classmethod
+    def no_net_changes(cls, instance: str) -> Self:
+        """Net changes of an instance that does not support them."""
+        return cls(
+            f"Capture instance '{instance}' does not support net changes. Ask for all changes; or enable an instance with a "
+            "key (--index): a table may have two instances.",
+            reason="no_net_changes",
+            capture_instance=instance,
+        )
+
+
+def _lsn_text(lsn: bytes) -> str:
+    return f"0x{lsn.hex().upper()}"
 
 
 class ScanInProgressError(CdcError, Transient):

@@ -167,7 +167,7 @@ def read(spark: SparkSession, table: Path, bounds: Bounds | None = None) -> Data
     state = open_table(table)
     files = plain_files(state, bounded=bounds)
     if files:
-        chosen = [file for file in files if _may_hold(file, bounds)]
+        chosen = [file for file in files if may_hold(file, bounds)]
         rows = read_files(spark, table, chosen or files[:1], state.schema)
         return rows if chosen else rows.limit(0)
     # Delta leaves files out by literals only.
@@ -184,7 +184,8 @@ def within(rows: DataFrame, bounds: Bounds, constant: Callable[[int], Column]) -
     return rows
 
 
-def _may_hold(file: dict[str, Any], bounds: Bounds) -> bool:
+def may_hold(file: dict[str, Any], bounds: Bounds) -> bool:
+    """Return whether a file of `plain_files` may have rows within the bounds."""
     for name, (above, most) in bounds.items():
         lowest, highest = file.get(f"min.{name}"), file.get(f"max.{name}")
         if above is not None and highest is not None and highest <= above:

@@ -1,0 +1,155 @@
+"""LSNs, times and versions: what `lsn_time_mapping` says. Nothing here starts Spark."""
+
+import os
+from datetime import datetime
+from typing import Final
+
+from mergerepl.cdc.database import Database, database_at
+from mergerepl.cdc.refusals import CdcUsageError
+from mergerepl.logreader.lsn import ZERO, Lsn
+from mergerepl.logreader.positions import read_state
+from mergerepl.store.control import timestamp_literal
+from mergerepl.systables.cdc import LSN_TIME_MAPPING, ChangeTable, LsnTime
+
+_OPERATORS: Final = {
+    "largest less than": ("<", "desc"),
+    "largest less than or equal": ("<=", "desc"),
+    "smallest greater than": (">", "asc"),
+    "smallest greater than or equal": (">=", "asc"),
+}
+
+
+def get_min_lsn(database: str | os.PathLike[str], instance: str) -> Lsn:
+    """Return the low end of an instance's validity interval; zero of an instance that is not there, as in the original.
+
+    Raises: CdcUsageError 22901 if the database is not enabled.
+    """
+    known = database_at(database).instances()
+    found = next((row for row in known if row.capture_instance.lower() == instance.strip().lower()), None)
+    return ZERO if found is None else Lsn(found.start_lsn)
+
+
+def get_max_lsn(database: str | os.PathLike[str]) -> Lsn | None:
+    """Return the highest LSN that readers may see; None before the first instance.
+
+    Raises: CdcUsageError 22901 if the database is not enabled.
+    """
+    found = database_at(database)
+    found.require_enabled()
+    return found.max_lsn()
+
+
+def increment_lsn(lsn: bytes | str) -> Lsn:
+    """Return the next LSN: the beginning of the window after one that ended with `lsn`."""
+    return lsn_of_text(lsn).incremented()
+
+
+def decrement_lsn(lsn: bytes | str) -> Lsn:
+    """Return the LSN before."""
+    return lsn_of_text(lsn).decremented()
+
+
+def lsn_of_text(lsn: bytes | str) -> Lsn:
+    """Return an LSN that is given as bytes or as text.
+
+    Raises: CdcUsageError 22964 if it is neither.
+    """
+    try:
+        return Lsn.parse(lsn) if isinstance(lsn, str) else Lsn(lsn)
+    except ValueError as error:
+        raise CdcUsageError.bad_parameter(22964, "the LSN", lsn, str(error)) from error
+
+
+def map_time_to_lsn(database: str | os.PathLike[str], operator: str, time: datetime) -> Lsn | None:
+    """Return the LSN that an operator finds for a time; None if there is none.
+
+    Args:
+        database: The folder.
+        operator: `largest less than`, `largest less than or equal`, `smallest greater than` or `smallest greater than or
+            equal`: which of the LSNs whose tran_end_time is so.
+        time: A time; one without a zone is local.
+
+    Raises: CdcUsageError 22901; 22990 for another operator.
+    """
+    found = database_at(database)
+    found.require_enabled()
+    stated = " ".join(operator.lower().split())
+    if stated not in _OPERATORS:
+        raise CdcUsageError.bad_parameter(
+            22990, "operator", operator, f"it is one of: {', '.join(_OPERATORS)}"
+        )
+    compared, order = _OPERATORS[stated]
+    entry = _entry(found, f"tran_end_time {compared} {timestamp_literal(time.astimezone())}", order)
+    return None if entry is None else Lsn(entry.start_lsn)
+
+
+def map_lsn_to_time(database: str | os.PathLike[str], lsn: bytes | str) -> datetime | None:
+    """Return the tran_end_time of exactly this LSN, with its zone; None if it was not given to a transaction.
+
+    Raises: CdcUsageError 22901.
+    """
+    found = database_at(database)
+    found.require_enabled()
+    entry = entry_of(found, lsn_of_text(lsn))
+    return None if entry is None else entry.tran_end_time
+
+
+def entry_of(database: Database, lsn: Lsn) -> LsnTime | None:
+    """Return the entry of exactly this LSN."""
+    return _entry(database, f"scan_cycle = {lsn.scan_cycle} and start_lsn = X'{lsn.hex()}'", "asc")
+
+
+def _entry(database: Database, where: str, order: str) -> LsnTime | None:
+    rows = database.control.rows(
+        LSN_TIME_MAPPING, where=where, order_limit=f"order by start_lsn {order} limit 1"
+    )
+    return rows[0] if rows else None
+
+
+def version_through(database: Database, instance: ChangeTable, lsn: Lsn) -> int:
+    """Return the version of an instance's source that the history up to an LSN, at or above start_lsn, has reached."""
+    # An LSN that covers a version was given out after all lower ones of the source.
+    where = f"scan_cycle <= {lsn.scan_cycle} and start_lsn <= X'{lsn.hex()}'"
+    reached = (
+        int(commit["version"])
+        for row in database.control.rows(LSN_TIME_MAPPING, where=where)
+        for commit in row.commits
+        if commit["source_object_id"] == instance.source_object_id
+    )
+    return max([instance.start_version, *reached])
+
+
+def version_of(database: str | os.PathLike[str], instance: str, lsn: bytes | str) -> int:
+    """Return the version of an instance's source that has all changes up to an LSN, and none after it.
+
+    Raises: CdcUsageError 22985 if there is no such instance; LsnRangeError if the LSN is not in its interval.
+    """
+    from mergerepl.cdc.intervals import checked_lsn
+
+    found = database_at(database)
+    chosen = found.instance(instance)
+    return version_through(found, chosen, checked_lsn(found, chosen, lsn_of_text(lsn)))
+
+
+def lsn_of(database: str | os.PathLike[str], instance: str, version: int) -> Lsn | None:
+    """Return the highest LSN whose changes are in a version of an instance's source: the inverse of `version_of`.
+
+    None if the version was not read yet, lies before the instance's interval, or inside a gap that was compared as a whole.
+
+    Raises: CdcUsageError 22985 if there is no such instance.
+    """
+    found = database_at(database)
+    chosen = found.instance(instance)
+    state = read_state(found.log).sources.get(chosen.source_object_id)
+    if state is None or not chosen.start_version <= version <= state.position:
+        return None
+    low = chosen.start_lsn
+    commits = [
+        (int(commit["from_version"]), int(commit["version"]), row.start_lsn)
+        for row in found.control.rows(LSN_TIME_MAPPING, where=f"start_lsn >= X'{low.hex()}'")
+        for commit in row.commits
+        if commit["source_object_id"] == chosen.source_object_id
+    ]
+    if any(first <= version < last for first, last, _ in commits):
+        return None
+    return Lsn(max([low, *(lsn for _, last, lsn in commits if last <= version)]))

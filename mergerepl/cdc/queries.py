@@ -1,0 +1,258 @@
+"""Query functions: all and net changes of an instance between two LSNs, and what their masks say (cdc.md 6)."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import overload
+
+from pyspark.sql import Column, DataFrame, SparkSession
+
+from mergerepl.cdc import mask as masks
+from mergerepl.cdc.database import Database, database_at
+from mergerepl.cdc.intervals import check_range
+from mergerepl.cdc.lsn_times import lsn_of_text
+from mergerepl.cdc.net_rows import (
+    NET_OPTIONS,
+    is_bit_set_column,
+    keys_live_twice,
+    net_rows,
+)
+from mergerepl.cdc.refusals import CdcError, CdcUsageError, LsnRangeError
+from mergerepl.delta.appended import may_hold
+from mergerepl.delta.plain_files import plain_files, read_files
+from mergerepl.delta.table import open_table
+from mergerepl.delta.versions import read_version
+from mergerepl.engine.errors import told_plainly
+from mergerepl.logreader.lsn import Lsn
+from mergerepl.rows.sql import quote
+from mergerepl.systables.cdc import (
+    OPERATION,
+    SCAN_CYCLE,
+    SEQVAL,
+    START_LSN,
+    UPDATE_BEFORE,
+    UPDATE_MASK,
+    ChangeTable,
+)
+
+ALL, ALL_UPDATE_OLD = "all", "all update old"
+ALL_OPTIONS = (ALL, ALL_UPDATE_OLD)
+
+_SHOWN_KEYS = 5
+
+
+@dataclass(frozen=True)
+class Window:
+    """The rows of a change table between two LSNs, both included: its columns, as they were when it was opened."""
+
+    instance: ChangeTable
+    from_lsn: Lsn
+    to_lsn: Lsn
+    rows: DataFrame
+    captured: tuple[str, ...]
+    key: tuple[str, ...]
+
+
+def reading_session(given: SparkSession | None) -> SparkSession:
+    """Return the session to read in: the given one, else the running one or an embedded one.
+
+    Raises: EngineError if it cannot be used.
+    """
+    from mergerepl.engine import session as engine
+
+    if given is None:
+        return engine.session()
+    engine.require_classic(given)
+    engine.require_delta(given)
+    engine.require_all_files(given)
+    return given
+
+
+def open_window(
+    database: Database,
+    instance: str,
+    from_lsn: bytes | str | None,
+    to_lsn: bytes | str | None,
+    spark: SparkSession | None,
+) -> Window:
+    """Return the rows of an instance between two LSNs.
+
+    Raises: CdcUsageError 22985 if there is no such instance; LsnRangeError 313 if the range is not in its interval.
+    """
+    first, last = (None if lsn is None else lsn_of_text(lsn) for lsn in (from_lsn, to_lsn))
+    # The gate is read before the change table is opened: what it shows is in the table by then.
+    gate = database.max_lsn()
+    chosen = database.instance(instance)
+    first, last = check_range(chosen, first, last, gate=gate)
+    session = reading_session(spark)
+    rows = _opened(session, database.change_table(chosen), first, last)
+    # The low end is read afterwards: a cleanup that removed rows before has moved it by now.
+    chosen = database.instance(instance)
+    check_range(chosen, first, last, gate=gate)
+    return Window(
+        chosen,
+        first,
+        last,
+        rows,
+        tuple(column.column_name for column in database.captured(chosen.object_id)),
+        tuple(column.column_name for column in database.key(chosen.object_id)),
+    )
+
+
+def _opened(spark: SparkSession, table: Path, first: Lsn, last: Lsn) -> DataFrame:
+    """Return rows of a change table at its present version; files of other scan cycles are not opened."""
+    state = open_table(table)
+    files = plain_files(state, bounded=(SCAN_CYCLE,))
+    bounds = {SCAN_CYCLE: (first.scan_cycle - 1, last.scan_cycle)}
+    if files is None:
+        rows = read_version(spark, table, state.version)
+    elif chosen := [file for file in files if may_hold(file, bounds)]:
+        rows = read_files(spark, table, chosen, state.schema)
+    else:
+        rows = spark.createDataFrame([], state.schema)
+    cycle = f"{quote(SCAN_CYCLE)} between {first.scan_cycle} and {last.scan_cycle}"
+    return rows.where(f"{cycle} and {quote(START_LSN)} between X'{first.hex()}' and X'{last.hex()}'")
+
+
+def get_all_changes(
+    database: str | os.PathLike[str],
+    instance: str,
+    from_lsn: bytes | str | None,
+    to_lsn: bytes | str | None,
+    row_filter_option: str = ALL,
+    *,
+    ordered: bool = True,
+    spark: SparkSession | None = None,
+) -> DataFrame:
+    """Return all changes between two LSNs, both included.
+
+    Args:
+        database: The folder.
+        instance: Name of the capture instance.
+        from_lsn: Beginning of the window.
+        to_lsn: End of the window.
+        row_filter_option: `all`; or `all update old`, which also has the rows before updates (operation 3).
+        ordered: Sort by __$start_lsn, __$seqval and __$operation.
+        spark: The Spark session; by default the running one, or an embedded one.
+
+    Returns: __$start_lsn, __$seqval, __$operation (1 delete, 2 insert, 3 and 4 update), __$update_mask, the captured
+    columns.
+
+    Raises: CdcUsageError for an unknown instance or option; LsnRangeError 313 if the window is not in the instance's
+        interval.
+    """
+    _check_option(row_filter_option, ALL_OPTIONS)
+    with told_plainly("changes were read"):
+        window = open_window(database_at(database), instance, from_lsn, to_lsn, spark)
+        rows = window.rows
+        if row_filter_option == ALL:
+            rows = rows.where(f"{quote(OPERATION)} <> {UPDATE_BEFORE}")
+        if ordered:
+            rows = rows.orderBy(*map(quote, (START_LSN, SEQVAL, OPERATION)))
+        leading = (START_LSN, SEQVAL, OPERATION, UPDATE_MASK)
+        return rows.select(*map(quote, (*leading, *window.captured)))
+
+
+def get_net_changes(
+    database: str | os.PathLike[str],
+    instance: str,
+    from_lsn: bytes | str | None,
+    to_lsn: bytes | str | None,
+    row_filter_option: str = ALL,
+    *,
+    ordered: bool = True,
+    spark: SparkSession | None = None,
+) -> DataFrame:
+    """Return the net change of each key between two LSNs, both included: one row, with its last values.
+
+    Args:
+        database: The folder.
+        instance: Name of the capture instance.
+        from_lsn: Beginning of the window.
+        to_lsn: End of the window.
+        row_filter_option: `all`; `all with mask`, which has the changed columns of updates; or `all with merge`, which has
+            operation 5 (insert or update) in place of 2 and 4.
+        ordered: Sort by __$start_lsn.
+        spark: The Spark session; by default the running one, or an embedded one.
+
+    Returns: __$start_lsn (of the last change), __$operation (1 delete, 2 insert, 4 update, 5 insert or update),
+    __$update_mask, the captured columns.
+
+    Raises: CdcUsageError for an unknown instance or option; LsnRangeError 313 if the window is not in the instance's
+        interval, or it does not support net changes; CdcError 22838 if a key had two rows at once.
+    """
+    _check_option(row_filter_option, NET_OPTIONS)
+    found = database_at(database)
+    chosen = found.instance(instance)
+    if not chosen.supports_net_changes:
+        raise LsnRangeError.no_net_changes(chosen.capture_instance)
+    with told_plainly("net changes were read"):
+        window = open_window(found, instance, from_lsn, to_lsn, spark)
+        return net_of(window, window.key, row_filter_option, ordered=ordered)
+
+
+def net_of(window: Window, key: tuple[str, ...], option: str, *, ordered: bool) -> DataFrame:
+    """Return the net changes of a window by a key.
+
+    Raises: CdcError 22838 if a key had two rows at once.
+    """
+    twice = keys_live_twice(window.rows, key).limit(_SHOWN_KEYS).collect()
+    if twice:
+        named = [", ".join(f"{name}={row[name]}" for name in key) for row in twice]
+        raise CdcError.live_twice(window.instance.capture_instance, key, named)
+    rows = net_rows(window.rows, key, window.captured, option)
+    if ordered:
+        rows = rows.orderBy(*map(quote, (START_LSN, SEQVAL)))
+    return rows.drop(SEQVAL)
+
+
+def _check_option(option: str, allowed: tuple[str, ...]) -> None:
+    if option not in allowed:
+        raise CdcUsageError.bad_parameter(
+            22990, "row_filter_option", option, f"it is one of: {', '.join(allowed)}"
+        )
+
+
+# -- masks -------------------------------------------------------------------------------------------------------------
+
+
+def get_column_ordinal(database: str | os.PathLike[str], instance: str, column: str) -> int | None:
+    """Return the place of a captured column, from 1: its bit in the mask; None if the instance does not capture it.
+
+    Raises: CdcUsageError 22985 if there is no such instance.
+    """
+    found = database_at(database)
+    captured = found.captured(found.instance(instance).object_id)
+    return next((row.column_ordinal for row in captured if row.column_name.lower() == column.lower()), None)
+
+
+@overload
+def is_bit_set(position: int, mask: bytes | None) -> bool: ...
+@overload
+def is_bit_set(position: int, mask: Column) -> Column: ...
+def is_bit_set(position: int, mask: bytes | Column | None) -> bool | Column:
+    """Return whether a mask has the bit of an ordinal (from 1): of bytes as bool, of a Column as Column. NULL has none."""
+    return is_bit_set_column(position, mask) if isinstance(mask, Column) else masks.is_bit_set(position, mask)
+
+
+@overload
+def has_column_changed(
+    database: str | os.PathLike[str], instance: str, column: str, mask: bytes | None
+) -> bool: ...
+@overload
+def has_column_changed(
+    database: str | os.PathLike[str], instance: str, column: str, mask: Column
+) -> Column: ...
+def has_column_changed(
+    database: str | os.PathLike[str], instance: str, column: str, mask: bytes | Column | None
+) -> bool | Column:
+    """Return whether a mask says that a captured column changed: of bytes as bool, of a Column as Column.
+
+    Raises: CdcUsageError 22985 if there is no such instance, 22930 if it does not capture the column.
+    """
+    ordinal = get_column_ordinal(database, instance, column)
+    if ordinal is None:
+        found = database_at(database)
+        captured = [row.column_name for row in found.captured(found.instance(instance).object_id)]
+        raise CdcUsageError.unknown_column(instance, column, captured)
+    return is_bit_set_column(ordinal, mask) if isinstance(mask, Column) else masks.is_bit_set(ordinal, mask)
