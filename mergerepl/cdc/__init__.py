@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mergerepl.cdc.capture import scan
+    from mergerepl.cdc.cleaning import cleanup, cleanup_change_table
+    from mergerepl.cdc.consumers import apply_changes
     from mergerepl.cdc.instances import (
         adopt,
         disable_db,
@@ -39,18 +41,26 @@ if TYPE_CHECKING:
         is_bit_set,
     )
     from mergerepl.cdc.refusals import CdcError, CdcUsageError, LsnRangeError, ScanInProgressError
+    from mergerepl.cdc.source_rows import Snapshot, snapshot
     from mergerepl.logreader.lsn import Lsn
-    from mergerepl.model.cdc import CaptureInstance, ScanResult
+    from mergerepl.model.cdc import AppliedChanges, CaptureInstance, CleanupResult, Job, ScanResult
 
 __all__ = [
+    "AppliedChanges",
     "CaptureInstance",
     "CdcError",
     "CdcUsageError",
+    "CleanupResult",
+    "Job",
     "Lsn",
     "LsnRangeError",
     "ScanInProgressError",
     "ScanResult",
+    "Snapshot",
     "adopt",
+    "apply_changes",
+    "cleanup",
+    "cleanup_change_table",
     "decrement_lsn",
     "disable_db",
     "disable_table",
@@ -76,12 +86,15 @@ __all__ = [
     "resume",
     "scan",
     "scan_sessions",
+    "snapshot",
     "status",
     "version_of",
 ]
 
 _HOMES = {
-    **dict.fromkeys(("CaptureInstance", "ScanResult"), "mergerepl.model.cdc"),
+    **dict.fromkeys(
+        ("AppliedChanges", "CleanupResult", "Job", "CaptureInstance", "ScanResult"), "mergerepl.model.cdc"
+    ),
     **dict.fromkeys(
         ("CdcError", "CdcUsageError", "LsnRangeError", "ScanInProgressError"), "mergerepl.cdc.refusals"
     ),
@@ -97,6 +110,9 @@ _HOMES = {
         ("get_all_changes", "get_column_ordinal", "get_net_changes", "has_column_changed", "is_bit_set"),
         "mergerepl.cdc.queries",
     ),
+    **dict.fromkeys(("Snapshot", "snapshot"), "mergerepl.cdc.source_rows"),
+    **dict.fromkeys(("cleanup", "cleanup_change_table"), "mergerepl.cdc.cleaning"),
+    "apply_changes": "mergerepl.cdc.consumers",
     "Lsn": "mergerepl.logreader.lsn",
     "scan": "mergerepl.cdc.capture",
 }

@@ -139,3 +139,50 @@ class ScanError:
     start_lsn: bytes | None = None
     begin_lsn: bytes | None = None
     sequence_value: bytes | None = None
+
+
+@dataclass(frozen=True)
+class CleanupResult:
+    """What one cleanup did.
+
+    `low_water_mark` is the LSN below which change rows went, None if there are none to be cleaned yet. `rows` are the
+    change rows removed by capture instance, `entries` those of lsn_time_mapping. `failed` are the change tables that could
+    not be cleaned: instance -> reason.
+    """
+
+    low_water_mark: bytes | None
+    rows: Mapping[str, int] = field(default_factory=dict)
+    entries: int = 0
+    failed: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class AppliedChanges:
+    """What one `apply_changes` brought to its target.
+
+    `from_lsn` is None where the target was filled from a snapshot; both are None where nothing was new. `upserted` are rows
+    inserted or updated, `deleted` rows deleted, by the net changes.
+    """
+
+    target: str
+    from_lsn: bytes | None
+    to_lsn: bytes | None
+    upserted: int = 0
+    deleted: int = 0
+    is_snapshot: bool = False
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job of a database: the result set of `sp_cdc_help_jobs`, and what was asked of it (started or stopped)."""
+
+    job_type: str
+    job_id: str
+    maxtrans: int | None
+    maxscans: int | None
+    continuous: bool | None
+    pollinginterval: int | None
+    retention: int | None
+    threshold: int | None
+    requested: str
+    schedule: str | None

@@ -1,0 +1,265 @@
+"""Cleanup: change rows that are older than the retention go, the low end of each interval first (cdc.md 9). No Spark.
+
+Readers open a change table before they read the low end. So the mark moves before the first row goes: a reader either has
+the rows in the version that it opened, or is refused.
+"""
+
+import logging
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from mergerepl.cdc.database import Database, database_at
+from mergerepl.cdc.instances import held, log_reader
+from mergerepl.cdc.lsn_times import entry_of, lsn_of_text, version_through
+from mergerepl.cdc.refusals import CdcError, CdcUsageError
+from mergerepl.delta.table import open_table
+from mergerepl.engine.errors import told_plainly
+from mergerepl.errors import MergeReplError
+from mergerepl.failpoints import failpoint
+from mergerepl.logreader.lsn import Lsn
+from mergerepl.logreader.scan import checked_state
+from mergerepl.model.cdc import CleanupResult, ScanError
+from mergerepl.store.control import count_rows, quoted, timestamp_literal
+from mergerepl.systables.cdc import (
+    CDC_JOBS,
+    CHANGE_TABLES,
+    LSN_TIME_MAPPING,
+    SCAN_CYCLE,
+    START_LSN,
+    ChangeTable,
+)
+from mergerepl.systables.logreader import ERRORS
+
+log = logging.getLogger(__name__)
+
+CLEANUP_FAILED = 22852
+RETENTION_MIN = 4320
+THRESHOLD = 5000
+LONGEST_RETENTION_MIN = 52_594_800
+
+_MOST_AHEAD = timedelta(days=1)
+
+
+def cleanup(
+    database: str | os.PathLike[str],
+    *,
+    retention: int | None = None,
+    threshold: int | None = None,
+    lock_wait_s: float = 0.0,
+) -> CleanupResult:
+    """Remove change rows that are older than the retention, counted back from the newest LSN, from all instances.
+
+    Args:
+        database: The folder.
+        retention: Minutes; by default those of the cleanup job (4,320: three days).
+        threshold: Rows that one statement removes at most, except where a file has more; by default the job's (5,000).
+        lock_wait_s: Seconds to wait for a scan that holds the log.
+
+    Raises: CdcUsageError if the database is not enabled or a parameter is wrong; CdcError 22852 if the newest LSN is more
+        than a day ahead of this machine's clock; ScanInProgressError (22903).
+    """
+    found = database_at(database)
+    found.require_enabled()
+    job = next((row for row in found.control.rows(CDC_JOBS) if row.job_type == "cleanup"), None)
+    minutes = retention if retention is not None else (job and job.retention) or RETENTION_MIN
+    most = threshold if threshold is not None else (job and job.threshold) or THRESHOLD
+    check_cleanup(minutes, most)
+    reader = log_reader(found, wait_s=lock_wait_s)
+    with told_plainly("change tables were cleaned up"), held(reader, "cdc cleanup"):
+        checked_state(reader)
+        newest = found.newest_entry()
+        if newest is None:
+            return CleanupResult(None)
+        if newest.tran_end_time - datetime.now(UTC) > _MOST_AHEAD:
+            raise CdcError.clock_ahead(found.root, newest.tran_end_time.isoformat())
+        base = newest.tran_end_time - timedelta(minutes=minutes)
+        first = found.control.rows(
+            LSN_TIME_MAPPING,
+            where=f"tran_end_time >= {timestamp_literal(base)}",
+            order_limit="order by start_lsn limit 1",
+        )
+        mark = Lsn(first[0].start_lsn)
+        instances = found.instances()
+        if all(mark <= each.start_lsn for each in instances) and not _has_below(
+            found, instances, newest.start_lsn
+        ):
+            return CleanupResult(None)
+        instances = _raise_low(found, {each.object_id: mark for each in instances})
+        return _cleaned(found, instances, most, mark)
+
+
+def cleanup_change_table(
+    database: str | os.PathLike[str],
+    instance: str,
+    low_water_mark: bytes | str | None = None,
+    threshold: int = THRESHOLD,
+    *,
+    lock_wait_s: float = 0.0,
+) -> CleanupResult:
+    """Raise the low end of one instance's interval, and remove the change rows below it.
+
+    Args:
+        database: The folder.
+        instance: Name of the capture instance.
+        low_water_mark: The new low end: the LSN of a transaction. It is lowered to the smallest LSN of its time. None only
+            removes what lies below the present one.
+        threshold: Rows that one statement removes at most, except where a file has more.
+        lock_wait_s: Seconds to wait for a scan that holds the log.
+
+    Raises: CdcUsageError 22985 if there is no such instance, 22964 if the LSN was given to no transaction, 22957 if it lies
+        outside the instance's interval; ScanInProgressError (22903).
+    """
+    found = database_at(database)
+    check_cleanup(RETENTION_MIN, threshold)
+    found.instance(instance)
+    reader = log_reader(found, wait_s=lock_wait_s)
+    with told_plainly("a change table was cleaned up"), held(reader, "cdc cleanup"):
+        checked_state(reader)
+        chosen = found.instance(instance)
+        if low_water_mark is not None:
+            mark = _low_water_mark(found, chosen, lsn_of_text(low_water_mark))
+            _raise_low(found, {chosen.object_id: mark})
+            chosen = found.instance(instance)
+        return _cleaned(found, [chosen], threshold, Lsn(chosen.start_lsn))
+
+
+def check_cleanup(retention: int, threshold: int) -> None:
+    """Check the parameters of a cleanup.
+
+    Raises: CdcUsageError.
+    """
+    if not 1 <= retention <= LONGEST_RETENTION_MIN:
+        allowed = f"it is a number of minutes from 1 to {LONGEST_RETENTION_MIN}"
+        raise CdcUsageError.bad_parameter(22994, "retention", retention, allowed)
+    if threshold < 1:
+        raise CdcUsageError.bad_parameter(22850, "threshold", threshold, "it is a number of rows, at least 1")
+
+
+def _low_water_mark(database: Database, instance: ChangeTable, asked: Lsn) -> Lsn:
+    entry = entry_of(database, asked)
+    if entry is None:
+        allowed = "it is the LSN of an entry of lsn_time_mapping"
+        raise CdcUsageError.bad_parameter(22964, "low_water_mark", str(asked), allowed)
+    if asked < instance.start_lsn:
+        allowed = f"it is not below {Lsn(instance.start_lsn)}, the low end of {instance.capture_instance}"
+        raise CdcUsageError.bad_parameter(22957, "low_water_mark", str(asked), allowed)
+    same_time = f"tran_end_time = {timestamp_literal(entry.tran_end_time)}"
+    first = database.control.rows(LSN_TIME_MAPPING, where=same_time, order_limit="order by start_lsn limit 1")
+    return max(Lsn(first[0].start_lsn), Lsn(instance.start_lsn))
+
+
+def _raise_low(database: Database, marks: dict[int, Lsn]) -> list[ChangeTable]:
+    """Raise the low ends, with the versions of the sources just before them, in one commit. Returns the instances."""
+    before = database.instances()
+    after = []
+    for each in before:
+        mark = marks.get(each.object_id)
+        if mark is not None and mark > each.start_lsn:
+            version = version_through(database, each, mark.decremented())
+            each = replace(each, start_lsn=mark, start_version=version)
+        after.append(each)
+    if after != before:
+        database.control.replace(CHANGE_TABLES, after)
+        failpoint("cdc.after_low_mark")
+    return after
+
+
+def _has_below(database: Database, instances: list[ChangeTable], newest: bytes) -> bool:
+    """Return whether a cleanup that died left something below the low ends."""
+    lows = {each.object_id: Lsn(each.start_lsn) for each in instances}
+    tables = ((database.change_table(each), lows[each.object_id]) for each in instances)
+    if any(next(_statements(table, low, THRESHOLD), None) is not None for table, low in tables):
+        return True
+    return count_rows(database.control.path(LSN_TIME_MAPPING.name), where=_unused(instances, newest)) > 0
+
+
+def _unused(instances: list[ChangeTable], newest: bytes) -> str:
+    low = min([newest, *(each.start_lsn for each in instances)])
+    return f"start_lsn < X'{low.hex()}'"
+
+
+def _cleaned(database: Database, instances: list[ChangeTable], threshold: int, mark: Lsn) -> CleanupResult:
+    """Remove the change rows below the low ends, then what no instance needs of lsn_time_mapping."""
+    rows: dict[str, int] = {}
+    failed: dict[str, str] = {}
+    for each in instances:
+        table = database.change_table(each)
+        try:
+            rows[each.capture_instance] = _remove_below(table, Lsn(each.start_lsn), threshold)
+            _table(table).vacuum(dry_run=False)
+        except Exception as error:
+            # The mark stays: what is left is never seen, and goes the next time.
+            failed[each.capture_instance] = error.message if isinstance(error, MergeReplError) else str(error)
+            log.warning("change table of %s: %s", each.capture_instance, error)
+        failpoint("cdc.after_cleaned")
+    entries = 0
+    newest = database.newest_entry()
+    if newest is not None:
+        path = database.control.path(LSN_TIME_MAPPING.name)
+        unused = _unused(database.instances(), newest.start_lsn)
+        entries = count_rows(path, where=unused)
+        if entries:
+            database.control.delete(LSN_TIME_MAPPING, where=unused)
+    _note(database, failed)
+    return CleanupResult(mark, rows, entries, failed)
+
+
+def _note(database: Database, failed: dict[str, str]) -> None:
+    database.log.append(
+        ERRORS,
+        [
+            ScanError(
+                session_id=0,
+                entry_time=datetime.now(UTC),
+                error_number=CLEANUP_FAILED,
+                error_message=f"Change table of '{name}' could not be cleaned up: {why}. Others were; its low end has "
+                "moved. See to the cause; the next cleanup removes its rows.",
+            )
+            for name, why in failed.items()
+        ],
+    )
+
+
+def _table(path: Path) -> Any:
+    return open_table(path).log
+
+
+def _remove_below(table: Path, mark: Lsn, threshold: int) -> int:
+    """Remove the rows of a change table below an LSN, a statement after the other. Returns how many went."""
+    removed = 0
+    for statement in list(_statements(table, mark, threshold)):
+        removed += int(_table(table).delete(statement)["num_deleted_rows"])
+        failpoint("cdc.after_statement")
+    return removed
+
+
+def _statements(table: Path, mark: Lsn, threshold: int) -> Iterator[str]:
+    """Yield conditions of rows below an LSN: whole files first, oldest first, at most `threshold` rows at a time.
+
+    A larger file goes alone. Last comes what shares a file, or a scan cycle, with rows that stay.
+    """
+    import pyarrow as pa
+
+    files = pa.table(_table(table).get_add_actions(flatten=True)).to_pylist()
+    cycle = quoted(SCAN_CYCLE)
+    lowest, highest = f"min.{SCAN_CYCLE}", f"max.{SCAN_CYCLE}"
+    whole = [file for file in files if (file.get(highest) or mark.scan_cycle) < mark.scan_cycle]
+    rows_of: dict[int, int] = {}
+    for file in whole:
+        rows_of[file[highest]] = rows_of.get(file[highest], 0) + file["num_records"]
+    rows, last = 0, None
+    for at in sorted(rows_of):
+        if last is not None and rows + rows_of[at] > threshold:
+            yield f"{cycle} <= {last}"
+            rows = 0
+        rows, last = rows + rows_of[at], at
+    if last is not None:
+        yield f"{cycle} <= {last}"
+    straddling = [file for file in files if file not in whole and (file.get(lowest) or 0) <= mark.scan_cycle]
+    below = f"{quoted(START_LSN)} < X'{mark.hex()}'"
+    if straddling and count_rows(table, where=f"{cycle} <= {mark.scan_cycle} and {below}"):
+        yield f"{cycle} <= {mark.scan_cycle} and {below}"
