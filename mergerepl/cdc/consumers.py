@@ -17,7 +17,7 @@ from mergerepl.cdc.net_rows import ALL_WITH_MERGE
 from mergerepl.cdc.queries import net_of, open_window, reading_session
 from mergerepl.cdc.refusals import CdcUsageError, LsnRangeError
 from mergerepl.cdc.source_rows import snapshot
-from mergerepl.delta.append import append
+from mergerepl.delta.append import append, commit_transaction
 from mergerepl.delta.create import NewTable, create_table
 from mergerepl.delta.log import head_version, is_delta_table
 from mergerepl.delta.marks import CommitMark
@@ -25,6 +25,7 @@ from mergerepl.delta.merge import merge_into
 from mergerepl.delta.table import open_table
 from mergerepl.delta.transactions import Transaction, marked_session, read_back, transaction_version
 from mergerepl.delta.types import field, nullable
+from mergerepl.delta.versions import read_version
 from mergerepl.engine.errors import told_plainly
 from mergerepl.engine.in_memory import keep_in_memory, let_go
 from mergerepl.failpoints import failpoint
@@ -33,6 +34,7 @@ from mergerepl.logreader.positions import read_state
 from mergerepl.model.cdc import AppliedChanges
 from mergerepl.rows.sql import quote
 from mergerepl.store.lease import lease, replica_root
+from mergerepl.store.log_reader_files import make_folder
 from mergerepl.systables.cdc import DELETE, LSN_TIME_MAPPING, OPERATION, ChangeTable
 
 log = logging.getLogger(__name__)
@@ -114,7 +116,7 @@ def apply_changes(
     key = _key(found, chosen, keys)
     database_id = read_state(found.log).database.database_id
     aim = _Target(path, f"mergerepl-consume-{database_id}-{consumer}", database_id, consumer)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     root = replica_root(path)
     with (
         told_plainly("changes were applied"),
@@ -174,7 +176,7 @@ def _filled(database: Database, instance: ChangeTable, aim: _Target, spark: Spar
         failpoint("cdc.after_target")
     else:
         _check_columns(aim, first.rows.columns)
-        if not spark.read.format("delta").load(str(aim.path)).isEmpty():
+        if not read_version(spark, aim.path, head_version(aim.path)).isEmpty():
             raise CdcUsageError.bad_parameter(
                 22990,
                 "target",
@@ -256,18 +258,5 @@ def _move_cursor(database: Database, aim: _Target, from_lsn: Lsn, to_lsn: Lsn) -
     )
     if then and now[0].tran_end_time - then[0].tran_end_time <= _LATE and aim.cursor >= 0:
         return
-    from deltalake import Transaction as LogTransaction
-    from deltalake.transaction import CommitProperties
-
-    state, transaction = open_table(aim.path), aim.transaction(to_lsn.scan_cycle)
-    state.log.create_write_transaction(
-        [],
-        mode="append",
-        schema=state.log.schema(),
-        commit_properties=CommitProperties(
-            custom_metadata={"userMetadata": transaction.mark.to_user_metadata()},
-            app_transactions=[LogTransaction(transaction.app_id, transaction.version)],
-        ),
-    )
-    read_back(aim.path, transaction, from_version_exclusive=state.version)
+    commit_transaction(aim.path, aim.transaction(to_lsn.scan_cycle))
     log.info("%s: cursor of %s moved to %s", aim.path, aim.consumer, to_lsn)

@@ -225,8 +225,8 @@ class LsnRangeError(CdcError):
     def outside(cls, instance: str, reason: str, asked: str, *, low: bytes, high: bytes | None) -> Self:
         """A request is not in the interval of its instance; `asked` names the two LSNs, or the one."""
         why = {
-            "null": "from_lsn or to_lsn is missing. Take the first from get_min_lsn, map_time_to_lsn, or increment_lsn of the "
-            "last window's end, the other from get_max_lsn",
+            "null": "from_lsn or to_lsn is missing. Take the first from get_min_lsn, map_time_to_lsn, or increment_lsn of "
+            "the last window's end, the other from get_max_lsn",
             "reversed": "its end lies before its beginning. A window after the last one that begins above get_max_lsn is "
             "empty: nothing is new yet",
             "below_low": "change rows below the low end were cleaned up, or the instance began later. Take "

@@ -5,6 +5,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame
 
 from mergerepl.delta.log import head_version
+from mergerepl.delta.table import open_table
 from mergerepl.delta.transactions import Transaction, read_back, transaction_version
 from mergerepl.engine.session import with_write_confs
 
@@ -27,3 +28,26 @@ def append(rows: DataFrame, table: Path, transaction: Transaction) -> None:
         .save(str(table))
     )
     read_back(table, transaction, from_version_exclusive=head)
+
+
+def commit_transaction(table: Path, transaction: Transaction) -> None:
+    """Commit a transaction that changes no row; without effect if the table holds it already.
+
+    Raises: CommitConflictError if the commit is not in the log afterwards (another process overwrote it).
+    """
+    from deltalake import Transaction as LogTransaction
+    from deltalake.transaction import CommitProperties
+
+    if transaction_version(table, transaction.app_id) >= transaction.version:
+        return
+    state = open_table(table)
+    state.log.create_write_transaction(
+        [],
+        mode="append",
+        schema=state.log.schema(),
+        commit_properties=CommitProperties(
+            custom_metadata={"userMetadata": transaction.mark.to_user_metadata()},
+            app_transactions=[LogTransaction(transaction.app_id, transaction.version)],
+        ),
+    )
+    read_back(table, transaction, from_version_exclusive=state.version)

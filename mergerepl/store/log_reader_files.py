@@ -58,3 +58,8 @@ def remove_folder(path: Path) -> None:
 def is_there(path: str | Path) -> bool:
     """Return whether there is something at a path."""
     return os.path.lexists(path)
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder, and those above it, if it is not there."""
+    path.mkdir(parents=True, exist_ok=True)

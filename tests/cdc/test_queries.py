@@ -1,0 +1,318 @@
+"""What consumers read: windows, their ends, times, snapshots, rows that a cleanup removes, changes applied once."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from mergerepl import cdc, failpoints
+from mergerepl.cdc.database import Database
+from mergerepl.failpoints import FailpointError
+from mergerepl.logreader.lsn import ZERO
+from tests.cdc.databases import (
+    add,
+    change_table,
+    delete,
+    enabled,
+    entries,
+    lsns,
+    merge,
+    new_table,
+    replayed,
+    update,
+)
+
+pytestmark = pytest.mark.spark
+
+ORDERS, LINES, TWINS = "dbo_orders", "dbo_lines", "dbo_twins"
+MASK = "__$update_mask"
+
+
+@dataclass
+class Shop:
+    """A database with three scan cycles: orders (a key), lines (none, two equal rows), twins (a key that comes twice)."""
+
+    root: Path
+    database: Database
+    versions: dict[int, dict[int, tuple[Any, ...]]]
+    """Rows of orders after each version."""
+
+
+def rows_of(table: Path, version: int | None = None) -> dict[int, tuple[Any, ...]]:
+    listed = DeltaTable(str(table), version=version).to_pyarrow_table().to_pylist()
+    return {row["id"]: (row["note"], row["qty"]) for row in listed}
+
+
+@pytest.fixture(scope="module")
+def shop(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Shop:
+    root = tmp_path_factory.mktemp("shop")
+    database = enabled(root, {"orders": {1: ("a", 1), 2: ("b", 2), 3: ("c", 3)}})
+    for name, rows, index in (("lines", {7: ("x", 1)}, None), ("twins", {1: ("a", 1)}, "id")):
+        new_table(root, name, rows)
+        cdc.enable_table(root, name, index=index)
+    orders = root / "orders"
+    add(orders, {4: ("d", 4)})
+    update(orders, "id = 2", qty="20")
+    add(root / "lines", {7: ("x", 1)})
+    add(root / "twins", {1: ("twin", 1)})
+    cdc.scan(root)
+    delete(orders, "id = 1")
+    merge(orders, {2: ("B", 20), 3: (None, 3), 5: ("e", 5)})
+    delete(root / "lines")
+    cdc.scan(root)
+    merge(orders, {1: ("again", 1), 5: (None, 5), 6: ("f", 6)})
+    delete(orders, "id = 6")
+    cdc.scan(root)
+    versions = {version: rows_of(orders, version) for version in range(DeltaTable(str(orders)).version() + 1)}
+    return Shop(root, database, versions)
+
+
+def applied(rows: list[Any], before: dict[int, tuple[Any, ...]]) -> dict[int, tuple[Any, ...]]:
+    """Apply net changes with merge to rows."""
+    after = dict(before)
+    for row in rows:
+        key, values = row["id"], (row["note"], row["qty"])
+        if row["__$operation"] == 1:
+            assert after.pop(key) == values
+        else:
+            after[key] = values
+    return after
+
+
+def test_all_and_net_changes_lead_from_one_snapshot_to_another(shop: Shop, spark: SparkSession) -> None:
+    root, high = shop.root, cdc.get_max_lsn(shop.root)
+    everything = change_table(spark, shop.database, ORDERS).collect()
+    low = cdc.get_min_lsn(root, ORDERS)
+    asked = [lsn for lsn in lsns(shop.database) if lsn >= low]
+    at = {lsn: shop.versions[cdc.version_of(root, ORDERS, lsn)] for lsn in asked}
+    # Every window, from the rows that all changes are; one window is asked for.
+    for first in asked:
+        for last in asked:
+            inside = [row for row in everything if first < bytes(row[0]) <= last]
+            if first < last:
+                assert replayed(inside, at[first]) == at[last]
+    second = asked[2]
+    window = (root, ORDERS, cdc.increment_lsn(second), high)
+    old = cdc.get_all_changes(*window, "all update old")
+    assert old.columns == ["__$start_lsn", "__$seqval", "__$operation", MASK, "id", "note", "qty"]
+    seen = [tuple(row) for row in old.collect()]
+    expected = [(row[0], row[2], row[3], row[4], *row[5:8]) for row in everything if row[0] > second]
+    assert seen == expected
+    new = cdc.get_all_changes(*window, ordered=False).collect()
+    assert sorted(map(tuple, new)) == sorted(row for row in seen if row[2] != 3)
+    net = cdc.get_net_changes(*window, "all with merge")
+    assert net.columns == ["__$start_lsn", "__$operation", MASK, "id", "note", "qty"]
+    assert applied(net.collect(), at[second]) == at[high] == shop.versions[max(shop.versions)]
+    masked = cdc.get_net_changes(*window, "all with mask").collect()
+    # Deleted, and inserted again: an update of all columns. 5 and 6 came and went inside the window: no row.
+    assert {row["id"]: (row["__$operation"], row[MASK]) for row in masked} == {
+        1: (4, b"\x07"),
+        2: (4, b"\x06"),
+        3: (1, None),
+        4: (2, None),
+    }
+    # One scan cycle: one file.
+    one = cdc.get_all_changes(root, ORDERS, high, high)
+    assert len(one.inputFiles()) == 1
+    assert [(row["__$operation"], row["id"]) for row in one.collect()] == [(1, 6)]
+
+
+def test_windows_outside_the_interval_are_refused(shop: Shop) -> None:
+    root = shop.root
+    low, high = cdc.get_min_lsn(root, ORDERS), cdc.get_max_lsn(root)
+    for first, last, reason in (
+        (cdc.decrement_lsn(low), high, "below_low"),
+        (low, cdc.increment_lsn(high), "above_high"),
+        (high, low, "reversed"),
+        (cdc.increment_lsn(high), high, "reversed"),
+        (None, high, "null"),
+        (low, None, "null"),
+        (ZERO, high, "below_low"),
+    ):
+        for ask in (cdc.get_all_changes, cdc.get_net_changes):
+            with pytest.raises(cdc.LsnRangeError) as refused:
+                ask(root, ORDERS, first, last)
+            assert (refused.value.number, refused.value.alternate_number, refused.value.reason) == (
+                313,
+                208,
+                reason,
+            )
+            assert (refused.value.low, refused.value.high) == (low, high)
+    with pytest.raises(cdc.LsnRangeError) as refused:
+        cdc.get_net_changes(root, LINES, low, high)
+    assert refused.value.reason == "no_net_changes"
+    for error, call in (
+        (22985, lambda: cdc.get_all_changes(root, "nobody", low, high)),
+        (22990, lambda: cdc.get_all_changes(root, ORDERS, low, high, "all with mask")),
+        (22990, lambda: cdc.get_net_changes(root, ORDERS, low, high, "all update old")),
+        (22964, lambda: cdc.get_all_changes(root, ORDERS, "0x12", high)),
+        (22930, lambda: cdc.has_column_changed(root, ORDERS, "nothing", b"\x01")),
+    ):
+        with pytest.raises(cdc.CdcUsageError) as wrong:
+            call()
+        assert wrong.value.number == error
+    assert cdc.get_min_lsn(root, "nobody") == ZERO
+    assert cdc.get_column_ordinal(root, ORDERS, "QTY") == 3
+    assert cdc.get_column_ordinal(root, ORDERS, "nothing") is None
+    assert cdc.has_column_changed(root, ORDERS, "qty", b"\x04")
+    assert not cdc.has_column_changed(root, ORDERS, "note", b"\x04")
+
+
+def test_times_versions_and_lsns(shop: Shop) -> None:
+    root, told = shop.root, entries(shop.database)
+    for entry in told:
+        time = entry.tran_end_time
+        assert cdc.map_lsn_to_time(root, entry.start_lsn) == time
+        same = [each.start_lsn for each in told if each.tran_end_time == time]
+        for operator, expected in (
+            ("largest less than", max([e.start_lsn for e in told if e.tran_end_time < time], default=None)),
+            ("largest less than or equal", max(same)),
+            (
+                "smallest greater than",
+                min([e.start_lsn for e in told if e.tran_end_time > time], default=None),
+            ),
+            ("smallest greater than or equal", min(same)),
+        ):
+            assert cdc.map_time_to_lsn(root, operator, time) == expected
+    later = told[-1].tran_end_time + timedelta(days=1)
+    assert cdc.map_time_to_lsn(root, "smallest greater than", later) is None
+    assert cdc.map_time_to_lsn(root, "Largest  Less Than", later.replace(tzinfo=None)) is not None
+    with pytest.raises(cdc.CdcUsageError):
+        cdc.map_time_to_lsn(root, "less than", later)
+    assert cdc.map_lsn_to_time(root, cdc.increment_lsn(cdc.get_max_lsn(root))) is None
+    for entry in told:
+        version = (
+            cdc.version_of(root, ORDERS, entry.start_lsn) if entry.start_lsn >= told[0].start_lsn else None
+        )
+        assert cdc.version_of(root, ORDERS, cdc.lsn_of(root, ORDERS, version)) == version
+    assert cdc.lsn_of(root, ORDERS, 99) is None
+
+
+def test_snapshots_are_of_their_lsn(shop: Shop) -> None:
+    root, low = shop.root, cdc.get_min_lsn(shop.root, ORDERS)
+    for lsn in (low, lsns(shop.database)[-2], None):
+        rows, at = cdc.snapshot(root, ORDERS, lsn)
+        assert at == (lsn or cdc.get_max_lsn(root))
+        found = {row["id"]: (row["note"], row["qty"]) for row in rows.collect()}
+        assert found == shop.versions[cdc.version_of(root, ORDERS, at)]
+    with pytest.raises(cdc.LsnRangeError):
+        cdc.snapshot(root, ORDERS, cdc.decrement_lsn(low))
+
+
+def test_equal_rows_and_keys_that_come_twice(shop: Shop) -> None:
+    root, high = shop.root, cdc.get_max_lsn(shop.root)
+    lines = cdc.get_all_changes(root, LINES, cdc.get_min_lsn(root, LINES), high).collect()
+    assert [(row["__$operation"], row["id"], row["note"]) for row in lines] == [
+        *((2, 7, "x"), (1, 7, "x"), (1, 7, "x")),
+    ]
+    assert len({bytes(row["__$seqval"]) for row in lines}) == 3
+    twins = (root, TWINS, cdc.get_min_lsn(root, TWINS), high)
+    assert cdc.get_all_changes(*twins).count() == 1
+    add(root / "twins", {1: ("third", 1)})
+    cdc.scan(root)
+    twins = (*twins[:3], cdc.get_max_lsn(root))
+    assert cdc.get_all_changes(*twins).count() == 2
+    with pytest.raises(cdc.CdcError, match=r"more than one row of a key \(id\) at once: id=1\.") as refused:
+        cdc.get_net_changes(*twins)
+    assert refused.value.number == 22838
+
+
+def test_changes_are_applied_once(shop: Shop, replica_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root, orders, target = shop.root, shop.root / "orders", replica_dir / "lake" / "orders"
+    first = cdc.apply_changes(root, ORDERS, target, "lake")
+    assert first.is_snapshot
+    assert (first.to_lsn, first.upserted) == (cdc.get_max_lsn(root), len(rows_of(orders)))
+    assert rows_of(target) == rows_of(orders)
+    again = cdc.apply_changes(root, ORDERS, target, "lake")
+    assert (again.to_lsn, again.upserted, again.deleted) == (None, 0, 0)
+    update(orders, "id = 2", qty="21")
+    delete(orders, "id = 4")
+    cdc.scan(root)
+    add(orders, {8: ("h", 8)})
+    cdc.scan(root)
+    with monkeypatch.context() as dying:
+        dying.setattr(failpoints, "_passed", {})
+        dying.setenv("MERGEREPL_FAILPOINT", "cdc.after_consume=stop")
+        with pytest.raises(FailpointError):
+            cdc.apply_changes(root, ORDERS, target, "lake")
+    assert rows_of(target) == rows_of(orders)
+    version = DeltaTable(str(target)).version()
+    assert cdc.apply_changes(root, ORDERS, target, "lake").to_lsn is None
+    assert DeltaTable(str(target)).version() == version
+    # Another consumer has a cursor of its own, and does not take rows for its own.
+    with pytest.raises(cdc.CdcUsageError, match="has rows and no cursor of consumer"):
+        cdc.apply_changes(root, ORDERS, target, "other")
+    with pytest.raises(cdc.CdcUsageError, match="scd_type=2"):
+        cdc.apply_changes(root, ORDERS, target, "lake", scd_type=2)
+    # Only another table changed: the cursor may stay.
+    add(root / "lines", {9: ("y", 1)})
+    cdc.scan(root)
+    assert cdc.apply_changes(root, ORDERS, target, "lake").upserted == 0
+    assert DeltaTable(str(target)).version() == version
+
+
+def test_a_reader_beside_a_cleanup_has_all_rows_or_is_refused(spark: SparkSession, replica_dir: Path) -> None:
+    root, database = replica_dir, enabled(replica_dir, {"orders": {}})
+    orders = root / "orders"
+    for key in range(1, 5):
+        add(orders, {key: ("n", key), key + 10: ("m", key)})
+        if key != 2:
+            cdc.scan(root)
+    low, told = cdc.get_min_lsn(root, ORDERS), lsns(database)
+    high = told[-1]
+    assert cdc.cleanup(root).low_water_mark is None
+    before = cdc.get_all_changes(root, ORDERS, low, high)
+    # The second LSN of the second scan: the file is shared by what goes and what stays.
+    mark = told[3]
+    done = cdc.cleanup_change_table(root, ORDERS, mark, threshold=2)
+    assert (done.rows, done.entries, done.failed) == ({ORDERS: 4}, 3, {})
+    assert cdc.get_min_lsn(root, ORDERS) == mark
+    # Opened before: its version still has the rows.
+    assert before.count() == 8
+    with pytest.raises(cdc.LsnRangeError, match=r"cdc.snapshot\(database, 'dbo_orders'\)") as refused:
+        cdc.get_all_changes(root, ORDERS, told[2], high)
+    assert refused.value.reason == "below_low"
+    assert sorted(row["id"] for row in cdc.get_all_changes(root, ORDERS, mark, high).collect()) == [
+        3,
+        4,
+        13,
+        14,
+    ]
+    # The snapshot just below the mark, and all that follows.
+    rows, at = cdc.snapshot(root, ORDERS, mark)
+    assert (rows.count(), at) == (6, mark)
+    for wrong, number in ((told[0], 22964), (cdc.increment_lsn(high), 22964)):
+        with pytest.raises(cdc.CdcUsageError) as found:
+            cdc.cleanup_change_table(root, ORDERS, wrong)
+        assert found.value.number == number
+    # By time: the newest LSN stays, whatever the retention.
+    for entry in entries(database)[:-1]:
+        assert entry.start_lsn >= mark
+    assert cdc.status(root).min_lsn == mark
+    assert change_table(spark, database, ORDERS).where(F.col("`__$start_lsn`") < F.lit(bytes(mark))).isEmpty()
+
+
+def test_an_old_cursor_is_out_of_range_in_another_life(spark: SparkSession, replica_dir: Path) -> None:
+    root = replica_dir
+    enabled(root, {"orders": {1: ("a", 1)}})
+    add(root / "orders", {2: ("b", 2)})
+    cdc.scan(root)
+    target = root / "copies" / "orders"
+    cdc.apply_changes(root, ORDERS, target, "c")
+    old = cdc.get_max_lsn(root)
+    cdc.disable_db(root)
+    with pytest.raises(cdc.CdcUsageError) as off:
+        cdc.get_max_lsn(root)
+    assert off.value.number == 22901
+    cdc.enable_db(root)
+    cdc.enable_table(root, "orders", index="id")
+    with pytest.raises(cdc.LsnRangeError) as refused:
+        cdc.get_all_changes(root, ORDERS, cdc.increment_lsn(old), cdc.get_max_lsn(root))
+    assert refused.value.reason == "below_low"
+    with pytest.raises(cdc.LsnRangeError):
+        cdc.apply_changes(root, ORDERS, target, "c")
