@@ -130,7 +130,9 @@ class Run:
         else:
             tx.commit()
         for model, (operations, _) in zip(self.models, self.histories, strict=True):
-            model.end(bsn, "A" if is_aborted else operations[bsn - 1])
+            # What comes and goes within a transaction was never there for others: the engine keeps no tombstone of it.
+            is_nothing = operations[bsn - 1] == "X" and model.row is None
+            model.end(bsn, "A" if is_aborted else "N" if is_nothing else operations[bsn - 1])
 
     def sync(self, _: int) -> None:
         whole, without = self.all.enumerate(), self.source.enumerate(exclude_context=CONTEXT)
