@@ -9,6 +9,7 @@ from pyspark.sql import functions as F
 
 from mergerepl.changes import (
     ARTICLE,
+    CLASHING_COLUMNS,
     COLUMN_TRACKING,
     COLV1,
     CONFLICT_COLUMNS,
@@ -42,7 +43,7 @@ def detect(pairs: DataFrame) -> DataFrame:
 
     Two deletes and two equal rows are no conflict. An update against a delete is one. Two updates conflict,
     row-tracked or with `whole_rows`, if the rows differ; column-tracked, if one column was changed at both sides to
-    different values.
+    different values, or to equal ones where the article's resolver counts both changes.
 
     Reads: PAIRS with `fields` and `article`. Returns: PAIRS, sides, conflict_columns.
     """
@@ -76,7 +77,8 @@ def _detection() -> tuple[Column, Column, Column]:
 def _clashes(side: Column) -> Column:
     changed_by_both = side[PUBLISHER_CHANGED] & side[SUBSCRIBER_CHANGED]
     is_asked = F.col(f"{ARTICLE}.{WHOLE_ROWS}") | changed_by_both
-    return side[NAME].isNotNull() & side[DIFFERENT] & is_asked
+    clashes_if_equal = F.array_contains(F.col(f"{ARTICLE}.{CLASHING_COLUMNS}"), side[NAME]) & changed_by_both
+    return side[NAME].isNotNull() & ((side[DIFFERENT] & is_asked) | clashes_if_equal)
 
 
 @made_once

@@ -5,6 +5,18 @@ from collections.abc import Iterable
 from mergerepl.errors import ConflictError
 
 
+class ResolverInfoError(ConflictError):
+    """What a replica's system tables say that an article's resolver is told cannot be read, or is not of that article."""
+
+    def __init__(self, article: str, reason: str) -> None:
+        """Name the article and what stands there."""
+        super().__init__(
+            f"Article '{article}': sysmergearticles says of its resolver what cannot be used ({reason}): it was edited. "
+            "Run `mergerepl apply FILE`, which writes what the file says.",
+            article=article,
+        )
+
+
 class UnknownResolverError(ConflictError):
     """An article names a resolver that this agent does not have."""
 

@@ -8,6 +8,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
 from conflict.detect import DIFFERENT, NAME, PUBLISHER_CHANGED, SIDES, SUBSCRIBER_CHANGED, is_conflict
+from conflict.resolvers.adapter import IS_MADE, VALUE
 from mergerepl.changes import (
     ARTICLE,
     BY_COLUMNS,
@@ -15,6 +16,8 @@ from mergerepl.changes import (
     COLV1,
     CONTENDER_COLUMNS,
     LOSER,
+    MADE,
+    MADE_COLUMNS,
     OF_SUBSCRIBER,
     PUBLISHER,
     PUBLISHER_WINS,
@@ -24,6 +27,7 @@ from mergerepl.changes import (
     VERDICT,
     WINNER,
     Verdict,
+    made_column,
 )
 from mergerepl.model.article import PublishedArticle
 from mergerepl.rows.images import image_type
@@ -34,37 +38,53 @@ SUBSCRIBER_ROW = "subscriber_row"
 """The typed rows of both sides beside the decision, for `resolved_rows`; NULL where a side has none."""
 
 
-def of_subscriber(takes_columns: Column) -> Column:
+def of_subscriber(takes_columns: Column, takes_made: Column | None) -> Column:
     """Return by field whether its value is the subscriber's: where columns are taken, the side's that changed it, a
     clashing one the winner's; else all of them the winner's.
+
+    `takes_made`, if a rule makes values: whether the columns of such a rule are taken like that in any case. A change of
+    one side alone is no part of a sum, and is not lost with its row.
     """
     publisher_prevails = F.coalesce(PUBLISHER_WINS, F.lit(True))
 
     def is_taken(side: Column) -> Column:
         prevails = side[SUBSCRIBER_CHANGED] & ~(side[PUBLISHER_CHANGED] & publisher_prevails)
-        return F.when(takes_columns, side[NAME].isNotNull() & prevails).otherwise(~F.col(PUBLISHER_WINS))
+        is_by_column = (
+            takes_columns if takes_made is None else takes_columns | (takes_made & _is_of_maker(side))
+        )
+        return F.when(is_by_column, side[NAME].isNotNull() & prevails).otherwise(~F.col(PUBLISHER_WINS))
 
     return F.transform(SIDES, is_taken)
 
 
-def is_changed_for(side: str) -> Column:
-    """Return whether a decided row differs from what a side has: it gets a value of the other side's that is another."""
+def _is_of_maker(side: Column) -> Column:
+    """Return whether a rule makes the value of a column where both sides changed it."""
+    return F.coalesce(F.array_contains(F.col(f"{ARTICLE}.{MADE_COLUMNS}"), side[NAME]), F.lit(False))
+
+
+def is_changed_for(side: str, *, is_any_made: bool) -> Column:
+    """Return whether a decided row differs from what a side has: it gets a value of the other side's that is another, or one
+    that was made.
+    """
     taken = F.arrays_zip(F.col(SIDES), F.col(OF_SUBSCRIBER))
 
     def differs(field: Column) -> Column:
         is_others = field[OF_SUBSCRIBER] if side == PUBLISHER else ~field[OF_SUBSCRIBER]
-        return is_others & field[SIDES][DIFFERENT]
+        from_other = is_others & field[SIDES][DIFFERENT]
+        if not is_any_made:
+            return from_other
+        return F.coalesce(F.try_element_at(MADE, field[SIDES][NAME])[side], from_other)
 
     return F.exists(taken, differs)
 
 
-def merged_colv(stamp: Column) -> Column:
+def merged_colv(stamp: Column, *, is_any_made: bool) -> Column:
     """Return colv1 of both sides joined: per column the entry of the side that changed it, the publisher's if both
     did, which is the one that other subscribers may know; the later one if neither did.
 
-    In a conflict a column whose loser's change is overridden gets the stamp of the resolution instead. A column
-    the loser left alone keeps its entry, or an edit made with knowledge of it would conflict with a change
-    that never was.
+    In a conflict a column whose loser's change is overridden gets the stamp of the resolution instead, and so does a made
+    value that is not what a side changed it to. A column the loser left alone keeps its entry, or an edit made with
+    knowledge of it would conflict with a change that never was.
     """
 
     def entry(side: Column) -> Column:
@@ -78,10 +98,16 @@ def merged_colv(stamp: Column) -> Column:
             .otherwise(_later(at_publisher, at_subscriber))
         )
         by_loser = F.when(F.col(PUBLISHER_WINS), by_subscriber).otherwise(by_publisher)
-        is_overridden = F.when(F.col(f"{ARTICLE}.{BY_COLUMNS}"), by_publisher & by_subscriber).otherwise(
-            by_loser
+        is_by_column = F.col(f"{ARTICLE}.{BY_COLUMNS}")
+        if is_any_made:
+            is_by_column = is_by_column | _is_of_maker(side)
+        is_overridden = (
+            F.when(is_by_column, by_publisher & by_subscriber).otherwise(by_loser) & side[DIFFERENT]
         )
-        is_stamped = is_conflict() & is_overridden & side[DIFFERENT]
+        if is_any_made:
+            made = F.try_element_at(MADE, side[NAME])
+            is_overridden = F.coalesce(made[PUBLISHER] | made[SUBSCRIBER], is_overridden)
+        is_stamped = is_conflict() & is_overridden
         return F.struct(side[NAME].alias("key"), F.when(is_stamped, stamp).otherwise(merged).alias("value"))
 
     entries = F.transform(F.filter(SIDES, lambda side: side[NAME].isNotNull()), entry)
@@ -100,10 +126,12 @@ def _later(one: Column, other: Column) -> Column:
 def resolved_rows(decided: DataFrame, article: PublishedArticle) -> DataFrame:
     """Return RESOLVED of one article: the decision with the values that it chose, generated columns computed from them.
 
-    Reads: DECIDED of the article, publisher_row, subscriber_row.
+    Reads: DECIDED of the article, with its made column if its resolver makes values; publisher_row, subscriber_row.
     """
     image = image_type(decided, PUBLISHER_ROW)
     is_upload = F.col(VERDICT) == Verdict.UPLOAD.value
+    name = made_column(article.nickname)
+    made_fields = image_type(decided, name).names if name in decided.columns else ()
     number_of = {field: number for number, field in enumerate(article.written_fields)}
 
     def value(field: StructField) -> Column:
@@ -113,7 +141,11 @@ def resolved_rows(decided: DataFrame, article: PublishedArticle) -> DataFrame:
         at_publisher, at_subscriber = (
             F.col(f"{row}.{field.name}") for row in (PUBLISHER_ROW, SUBSCRIBER_ROW)
         )
-        return F.when(of_subscriber_, at_subscriber).otherwise(at_publisher).alias(field.name)
+        one_of_both = F.when(of_subscriber_, at_subscriber).otherwise(at_publisher)
+        if field.name not in made_fields:
+            return one_of_both.alias(field.name)
+        made = F.col(f"{made_column(article.nickname)}.{field.name}")
+        return F.when(made[IS_MADE], made[VALUE]).otherwise(one_of_both).alias(field.name)
 
     def contender(name: str, is_publisher: Column) -> Column:
         row = F.when(is_publisher, F.col(PUBLISHER_ROW)).otherwise(F.col(SUBSCRIBER_ROW))

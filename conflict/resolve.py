@@ -10,7 +10,8 @@ from pyspark.sql import functions as F
 
 from conflict.detect import is_conflict
 from conflict.merge_columns import is_changed_for, merged_colv, of_subscriber
-from conflict.resolvers.base import Resolver
+from conflict.resolvers.adapter import one_deleted
+from conflict.resolvers.base import Decide
 from mergerepl import changes
 from mergerepl.changes import (
     ARTICLE,
@@ -21,6 +22,7 @@ from mergerepl.changes import (
     DELETED,
     FLOOR,
     LINEAGE,
+    MADE,
     OF_SUBSCRIBER,
     PARTCHANGEGEN,
     PRIORITY,
@@ -44,30 +46,34 @@ _JOINED = "joined_lineage"
 _VERSION = "resolution_version"
 
 
-def resolve(detected: DataFrame, resolver: Resolver, terms: SessionTerms) -> DataFrame:
+def resolve(detected: DataFrame, decide: Decide, terms: SessionTerms) -> DataFrame:
     """Return DECIDED: rows that only one side has news of go over as they are, others as they are merged or resolved.
 
     What both sides hold already is left out, and so is what goes where the session does not run.
 
-    Reads: `detect`.
+    Reads: `detect`. Returns: DECIDED, and the made column of each article whose resolver makes values.
     """
     is_sent = F.coalesce(changes.PUBLISHER_ACTION, changes.SUBSCRIBER_ACTION).isNotNull()
-    rows = resolver(detected.where(_is_of_two() | is_sent))
+    rows = decide(detected.where(_is_of_two() | is_sent))
+    made = changes.all_made_columns(rows.columns)
+    is_any_made = bool(made)
     joined = lineage.merge(F.col(f"{PUBLISHER}.{LINEAGE}"), F.col(f"{SUBSCRIBER}.{LINEAGE}"))
     floor = F.col(f"{ARTICLE}.{FLOOR}")
     rows = rows.withColumn(_JOINED, F.when(_is_of_two(), joined))
     rows = rows.withColumns(
         {
             _VERSION: lineage.next_version(F.col(_JOINED), floor=floor).cast("bigint"),
-            OF_SUBSCRIBER: of_subscriber(_takes_columns()),
+            OF_SUBSCRIBER: of_subscriber(_takes_columns(), ~one_deleted() if is_any_made else None),
         }
     )
-    state = _state(terms)
+    state = _state(terms, is_any_made=is_any_made)
     rows = rows.withColumns(
         {name: F.when(_is_of_two(), state[name]).otherwise(F.col(f"{SENT}.{name}")) for name in STATE_COLUMNS}
     )
-    outcome = _outcome(terms)
-    return rows.select(*(outcome.get(name, F.col(name)).alias(name) for name in changes.DECIDED_COLUMNS))
+    outcome = _outcome(terms, is_any_made=is_any_made)
+    return rows.select(
+        *(outcome.get(name, F.col(name)).alias(name) for name in changes.DECIDED_COLUMNS), *made
+    )
 
 
 def _is_of_two() -> Column:
@@ -78,15 +84,11 @@ def _is_merge() -> Column:
     return F.col(VERDICT) == Verdict.MERGE.value
 
 
-def _one_deleted() -> Column:
-    return F.col(f"{PUBLISHER}.{DELETED}") != F.col(f"{SUBSCRIBER}.{DELETED}")
-
-
 def _takes_columns() -> Column:
-    return _is_merge() | (F.col(f"{ARTICLE}.{BY_COLUMNS}") & ~_one_deleted())
+    return _is_merge() | (F.col(f"{ARTICLE}.{BY_COLUMNS}") & ~one_deleted())
 
 
-def _state(terms: SessionTerms) -> dict[str, Column]:
+def _state(terms: SessionTerms, *, is_any_made: bool) -> dict[str, Column]:
     """Return the final state of a row that both sides changed."""
     wins, joined, version = F.col(PUBLISHER_WINS), F.col(_JOINED), F.col(_VERSION)
     deleted = F.when(_is_merge() | wins, F.col(f"{PUBLISHER}.{DELETED}")).otherwise(
@@ -96,14 +98,15 @@ def _state(terms: SessionTerms) -> dict[str, Column]:
     resolved = lineage.with_version(joined, nickname, version)
     # A row that comes back from a delete is the winner's, column by column: nobody changed one to anything else.
     winner_colv = F.when(wins, F.col(f"{PUBLISHER}.{COLV1}")).otherwise(F.col(f"{SUBSCRIBER}.{COLV1}"))
-    colv = merged_colv(F.struct(nickname.alias("nickname"), version.alias("version")))
+    stamp = F.struct(nickname.alias("nickname"), version.alias("version"))
+    colv = merged_colv(stamp, is_any_made=is_any_made)
     return {
         DELETED: deleted,
         TOMBSTONE_TYPE: F.when(deleted, F.lit(int(TombstoneType.USER_DELETE))),
         PARTCHANGEGEN: F.lit(None).cast("bigint"),
         BORN_GENERATION: F.lit(None).cast("bigint"),
         LINEAGE: F.when(_is_merge(), joined).otherwise(resolved),
-        COLV1: F.when(~deleted, F.when(_one_deleted(), winner_colv).otherwise(colv)),
+        COLV1: F.when(~deleted, F.when(one_deleted(), winner_colv).otherwise(colv)),
         PRIORITY: _priority(terms).cast("double"),
     }
 
@@ -117,7 +120,7 @@ def _priority(terms: SessionTerms) -> Column:
     return F.when(_is_merge(), merged).when(F.col(PUBLISHER_WINS), publisher_priority).otherwise(uploaded)
 
 
-def _outcome(terms: SessionTerms) -> dict[str, Column]:
+def _outcome(terms: SessionTerms, *, is_any_made: bool) -> dict[str, Column]:
     """Return what each side does to get to the final state, under which generation it is recorded, and who lost."""
     wins = F.col(PUBLISHER_WINS)
 
@@ -125,10 +128,12 @@ def _outcome(terms: SessionTerms) -> dict[str, Column]:
         return F.when(_is_of_two(), value).otherwise(F.col(name))
 
     return {
-        changes.PUBLISHER_ACTION: of_two(changes.PUBLISHER_ACTION, _action(PUBLISHER, runs=terms.upload)),
-        changes.SUBSCRIBER_ACTION: of_two(
-            changes.SUBSCRIBER_ACTION, _action(SUBSCRIBER, runs=terms.download)
-        ),
+        **{
+            changes.ACTION_OF[side]: of_two(
+                changes.ACTION_OF[side], _action(side, runs=runs, is_any_made=is_any_made)
+            )
+            for side, runs in ((PUBLISHER, terms.upload), (SUBSCRIBER, terms.download))
+        },
         **{
             name: of_two(name, F.col(f"{ARTICLE}.{resolved_at}"))
             for name, resolved_at in (
@@ -137,12 +142,13 @@ def _outcome(terms: SessionTerms) -> dict[str, Column]:
             )
         },
         changes.CONFLICT_TYPE: _conflict_type(),
+        changes.MADE_COLUMNS: F.map_keys(MADE) if is_any_made else F.lit(None).cast("array<string>"),
         changes.LOSER: F.when(wins, _contender(SUBSCRIBER)).when(~wins, _contender(PUBLISHER)),
         changes.WINNER: F.when(wins, _contender(PUBLISHER)).when(~wins, _contender(SUBSCRIBER)),
     }
 
 
-def _action(side: str, *, runs: bool) -> Column:
+def _action(side: str, *, runs: bool, is_any_made: bool) -> Column:
     if not runs:
         return F.lit(None).cast("string")
     is_deleted, was_deleted = F.col(DELETED), F.col(f"{side}.{DELETED}")
@@ -150,15 +156,15 @@ def _action(side: str, *, runs: bool) -> Column:
         F.when(is_deleted & was_deleted, Action.METADATA.value)
         .when(is_deleted, Action.DELETE.value)
         .when(was_deleted, Action.INSERT.value)
-        .when(is_changed_for(side), Action.UPDATE.value)
+        .when(is_changed_for(side, is_any_made=is_any_made), Action.UPDATE.value)
         .otherwise(Action.METADATA.value)
     )
 
 
 def _conflict_type() -> Column:
     kind = (
-        F.when(_one_deleted() & F.col(DELETED), int(ConflictType.UPDATE_DELETE_WINS))
-        .when(_one_deleted(), int(ConflictType.UPDATE_WINS_DELETE))
+        F.when(one_deleted() & F.col(DELETED), int(ConflictType.UPDATE_DELETE_WINS))
+        .when(one_deleted(), int(ConflictType.UPDATE_WINS_DELETE))
         .when(F.col(f"{PUBLISHER}.{COLV1}").isNotNull(), int(ConflictType.COLUMN_UPDATE))
         .otherwise(int(ConflictType.UPDATE))
     )

@@ -176,6 +176,9 @@ def one_sided(pairs: DataFrame) -> DataFrame:
         changes.CONFLICT_TYPE: nothing.cast("int"),
         changes.CONFLICT_COLUMNS: F.expr("cast(array() as array<string>)"),
         changes.PUBLISHER_WINS: nothing.cast("boolean"),
+        changes.RESOLVER: nothing.cast("string"),
+        changes.MADE_COLUMNS: nothing.cast("array<string>"),
+        changes.NOTE: nothing.cast("string"),
         changes.LOSER: nothing.cast(contender),
         changes.WINNER: nothing.cast(contender),
     }

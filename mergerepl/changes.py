@@ -13,6 +13,7 @@ the row as it was last seen. `fields` are the canonical encodings (`rows.encodin
 out: the form in which rows of any article enter one plan.
 """
 
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import Final
 
@@ -28,6 +29,25 @@ LINEAGE: Final = "lineage"
 COLV1: Final = "colv1"
 PRIORITY: Final = "priority"
 TOMBSTONE_TYPE: Final = "tombstone_type"
+
+
+def values_column(tablenick: int) -> str:
+    """Return the column of ENCODED with the typed fields of an article that its resolver reads, as a struct."""
+    return f"values_{tablenick}"
+
+
+def made_column(tablenick: int) -> str:
+    """Return the column of DECIDED with the values that an article's resolver made: by field a struct (made, value)."""
+    return f"{_MAKING}{tablenick}"
+
+
+def all_made_columns(columns: Iterable[str]) -> list[str]:
+    """Return the made columns among the columns of a frame."""
+    return [name for name in columns if name.startswith(_MAKING)]
+
+
+_MAKING: Final = "making_"
+
 
 KEYS: Final = (TABLENICK, ROWGUID)
 """What identifies a row in a frame of all articles."""
@@ -53,6 +73,9 @@ COLUMN_TRACKING: Final = "column_tracking"
 BY_COLUMNS: Final = "by_columns"
 WHOLE_ROWS: Final = "whole_rows"
 RESOLVER: Final = "resolver"
+UPDATE_DELETE: Final = "update_delete"
+MADE_COLUMNS: Final = "made_columns"
+CLASHING_COLUMNS: Final = "clashing_columns"
 FLOOR: Final = "floor"
 NAMES: Final = "names"
 RESOLVED_AT_PUBLISHER: Final = "resolved_at_publisher"
@@ -126,7 +149,23 @@ STATE_COLUMNS: Final = tuple(name for name in METADATA_COLUMNS if name != GENERA
 
 ACTION_COLUMNS: Final = (PUBLISHER_ACTION, PUBLISHER_GENERATION, SUBSCRIBER_ACTION, SUBSCRIBER_GENERATION)
 
-CONFLICT_OUTCOME_COLUMNS: Final = (CONFLICT_TYPE, CONFLICT_COLUMNS, PUBLISHER_WINS)
+NOTE: Final = "note"
+"""What a resolver says of its decision, such as that a sum was out of range; NULL for most."""
+
+CONFLICT_OUTCOME_COLUMNS: Final = (
+    CONFLICT_TYPE,
+    CONFLICT_COLUMNS,
+    PUBLISHER_WINS,
+    RESOLVER,
+    MADE_COLUMNS,
+    NOTE,
+)
+"""What became of a conflict; `resolver` and `made_columns` as fields of `article`, but of this row: what decided it, and
+the columns whose values it made."""
+
+MADE: Final = "made"
+"""Column of a resolver's answer: by column that it made, whether the value differs from the publisher's and from the
+subscriber's. Only where an article's resolver makes values."""
 
 OF_SUBSCRIBER: Final = "of_subscriber"
 """Column of DECIDED: by field of `fields`, whether its value is the subscriber's. NULL where only one side has the row."""

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from mergerepl import roots
 from mergerepl.configuration import strict_yaml
 from mergerepl.configuration.problems import refusal
+from mergerepl.configuration.resolver import ResolverKeyError, told_to_resolver
 from mergerepl.configuration.schema import ArticleKeys, PublicationKeys, SubscriptionKeys, folded
 from mergerepl.configuration.wording import dotted, kind, place, shown
 from mergerepl.errors import ConfigurationError
@@ -172,6 +173,10 @@ def _article(stated: ArticleKeys, check: _Check, path: strict_yaml.KeyPath, publ
             (*path, "resolver", "resolution"),
             "is `columns`, which needs `tracking: column` in the same article",
         )
+    try:
+        resolver_info = told_to_resolver(stated.resolver, stated.tracking)
+    except ResolverKeyError as error:
+        raise check.refuse((*path, "resolver", error.key), error.problem) from error
     table = stated.table or stated.name
     inside = os.path.realpath(os.path.join(publisher, table))
     if not inside.startswith(publisher.rstrip("/") + "/"):
@@ -188,6 +193,7 @@ def _article(stated: ArticleKeys, check: _Check, path: strict_yaml.KeyPath, publ
         tracking=Tracking(stated.tracking),
         columns=_with_identity(stated.columns, identity) if stated.columns else None,
         resolver=stated.resolver.name,
+        resolver_info=resolver_info,
         resolution=Resolution(stated.resolver.resolution),
         filter=stated.filter,
         partition_options=stated.partition_options,

@@ -216,12 +216,16 @@ def resolved(spark: SparkSession, cases: Mapping[str, Pair]) -> dict[str, Resolv
 def winners(spark: SparkSession, name: str, cases: Mapping[str, tuple[float, float]]) -> dict[str, str]:
     """Return who wins with a resolver, by the priorities of the publisher's and of the subscriber's change."""
     types = (
-        "rowguid string, verdict string, article struct<resolver:string>, "
-        "publisher struct<priority:double>, subscriber struct<priority:double>"
+        "rowguid string, verdict string, article struct<resolver:string,update_delete:string>, "
+        "publisher struct<priority:double,deleted:boolean>, subscriber struct<priority:double,deleted:boolean>"
     )
     conflict = Verdict.CONFLICT.value
-    rows = [(rule, conflict, (name,), (one,), (other,)) for rule, (one, other) in cases.items()]
-    found = resolver_of({"orders": name})(spark.createDataFrame(rows, types)).select(ROWGUID, PUBLISHER_WINS)
+    rows = [
+        (rule, conflict, (name, name), (one, False), (other, False)) for rule, (one, other) in cases.items()
+    ]
+    article = replace(_article(ROW_TRACKED), resolver=name)
+    decide = resolver_of([(article, terms_of(article))])
+    found = decide(spark.createDataFrame(rows, types)).select(ROWGUID, PUBLISHER_WINS)
     return {row[ROWGUID]: "hq" if row[PUBLISHER_WINS] else "north" for row in found.collect()}
 
 
@@ -323,7 +327,12 @@ class _Session:
         return detect(self.pairs(spark, FIELDS))
 
     def decided(self, spark: SparkSession) -> DataFrame:
-        return resolve(self.detected(spark), resolver_of({"orders": "priority"}), self.terms)
+        articles = [_article(setting, number) for setting, number in self.settings.items()]
+        decide = resolver_of(
+            (article, terms_of(article, whole_rows=setting.whole_rows))
+            for article, setting in zip(articles, self.settings, strict=True)
+        )
+        return resolve(self.detected(spark), decide, self.terms)
 
     def resolved(self, spark: SparkSession) -> DataFrame:
         rows = self.decided(spark)

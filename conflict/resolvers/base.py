@@ -1,32 +1,64 @@
-"""What a resolver is: a function from the detected rows to the same rows with their winner.
+"""What a resolver is: a function from the detected rows to the same rows with what was decided of each conflict.
 
-Rules by role or priority are Columns, and one adapter makes a resolver of them, which decides the conflicts of all articles
-in the session's one plan. A resolver that reads or makes values is a function of frames as well: it may join what it needs,
-by (tablenick, rowguid).
+Built-in rules are functions of Columns, and one adapter makes a resolver of them. Rules by role or priority decide the
+conflicts of all articles in the session's one plan. Rules that read or make values are given the typed fields that their
+article names, which come along in that plan. Another resolver may join what it needs, by (tablenick, rowguid).
+
+Section 4 of the rules of conflicts: whatever a rule decides, `resolve` makes lineage, versions of columns and actions of it.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql.types import DataType
 
-from conflict.detect import is_conflict
-from mergerepl.changes import ARTICLE, PUBLISHER_WINS, RESOLVER
+from mergerepl.model.resolvers import Resolver, ResolverInfo
 
-Resolver = Callable[[DataFrame], DataFrame]
-"""From detected PAIRS to the same rows, each (tablenick, rowguid) once, with `publisher_wins` (NULL: no conflict)."""
-
-Rule = Callable[[], Column]
-"""Whether the publisher's change of a conflict wins, as a Column of detected PAIRS."""
+Decide = Callable[[DataFrame], DataFrame]
+"""From detected PAIRS to the same rows, each (tablenick, rowguid) once, with `publisher_wins` (NULL: no conflict), `resolver`
+(what decided it), `note`, and, where an article's rule makes values, `made` and the article's made column."""
 
 
-def by_rules(rules: Mapping[str, Rule]) -> Resolver:
-    """Return the resolver that decides each conflict by the rule that its article names."""
+@dataclass(frozen=True)
+class Made:
+    """The value that a rule makes of one column, where both sides changed it.
 
-    def resolver(detected: DataFrame) -> DataFrame:
-        wins = F.lit(None).cast("boolean")
-        for name, rule in rules.items():
-            wins = F.when(F.col(f"{ARTICLE}.{RESOLVER}") == name, rule()).otherwise(wins)
-        return detected.withColumn(PUBLISHER_WINS, F.when(is_conflict(), wins))
+    `is_made` is false where there is none: the winner's value stands, and `note` says why.
+    """
 
-    return resolver
+    value: Column
+    is_made: Column
+    note: Column
+
+
+@dataclass(frozen=True)
+class Values:
+    """Both sides' values of one column of a conflicting row that is live at both.
+
+    `base` is the value before either change, `is_base_known` whether there is one to go by (a row that both inserted had
+    none); both NULL and false where nothing is known of it.
+    """
+
+    publisher: Column
+    subscriber: Column
+    base: Column
+    is_base_known: Column
+    data_type: DataType
+    info: ResolverInfo
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A built-in resolver: what it needs, who wins, and the values it makes.
+
+    `publisher_wins` gives whether the publisher's row wins: of the values of the column that the rule reads, None for a rule
+    by role or priority. Where it gives NULL the default decides. `make` gives the value of each column that it makes.
+    """
+
+    resolver: Resolver
+    publisher_wins: Callable[[Values | None], Column]
+    make: Callable[[Values], Made] | None = field(default=None)
+
+
+Rules = Mapping[str, Rule]

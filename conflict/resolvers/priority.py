@@ -5,12 +5,25 @@ change; a client subscription's changes have 0.00 until they reached the publish
 Equal priorities: the change that reached the publisher first wins, and that is the one the publisher holds.
 """
 
+from typing import Final
+
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from mergerepl.changes import PRIORITY, PUBLISHER, SUBSCRIBER
+from conflict.resolvers.base import Rule, Values
+from mergerepl.changes import PRIORITY as OF_CHANGE
+from mergerepl.changes import PUBLISHER, SUBSCRIBER
+from mergerepl.model.resolvers import PRIORITY, RESOLVERS
 
 
 def publisher_wins() -> Column:
     """Return, for a conflicting row of PAIRS, whether the publisher's change wins."""
-    return F.col(f"{PUBLISHER}.{PRIORITY}") >= F.col(f"{SUBSCRIBER}.{PRIORITY}")
+    return F.col(f"{PUBLISHER}.{OF_CHANGE}") >= F.col(f"{SUBSCRIBER}.{OF_CHANGE}")
+
+
+def by_default(_: Values | None) -> Column:
+    """Return NULL: a rule that says nothing leaves it to the default, which is this one."""
+    return F.lit(None).cast("boolean")
+
+
+RULES: Final = (Rule(RESOLVERS[PRIORITY], by_default),)

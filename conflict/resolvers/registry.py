@@ -1,22 +1,46 @@
 """Resolvers by name. A name is all that a replica stores; what it means is decided here, by the agent."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable
+from itertools import chain
 from typing import Final
 
-from conflict.errors import UnknownResolverError
-from conflict.resolvers import priority
-from conflict.resolvers.base import Resolver, Rule, by_rules
-from mergerepl.model import resolvers
+from conflict.errors import ResolverInfoError, UnknownResolverError
+from conflict.resolvers import arithmetic, ordered, priority, sides, text
+from conflict.resolvers.adapter import by_rules
+from conflict.resolvers.base import Decide, Rule
+from mergerepl.model.article import PublishedArticle
+from mergerepl.model.resolvers import RESOLVERS, resolver_info
+from mergerepl.model.session_terms import ArticleTerms
 
-_RULES: Final[dict[str, Rule]] = {resolvers.PRIORITY: priority.publisher_wins}
+RULES: Final[dict[str, Rule]] = {
+    rule.resolver.name: rule
+    for rule in chain(priority.RULES, sides.RULES, ordered.RULES, arithmetic.RULES, text.RULES)
+}
 
 
-def resolver_of(articles: Mapping[str, str]) -> Resolver:
-    """Return what resolves the conflicts of some articles, given by name with the resolver that each names.
+def require_resolver(article: PublishedArticle) -> None:
+    """Check that the resolver that an article names is there, and can be told what the article says.
 
-    Raises: UnknownResolverError naming those there are.
+    Raises: UnknownResolverError naming those there are; ResolverInfoError.
     """
-    for article, name in articles.items():
-        if name not in _RULES:
-            raise UnknownResolverError(article, name, known=_RULES)
-    return by_rules({name: _RULES[name] for name in dict.fromkeys(articles.values())})
+    if article.resolver not in RULES:
+        raise UnknownResolverError(article.name, article.resolver, known=RULES)
+    try:
+        info = resolver_info(article.resolver_info)
+    except ValueError as error:
+        raise ResolverInfoError(article.name, str(error)) from error
+    resolver = RESOLVERS[article.resolver]
+    missing = next((name for name in info.columns if name not in article.value_columns), None)
+    if missing is not None or bool(info.columns) != (resolver.reads is not None):
+        raise ResolverInfoError(article.name, f"resolver_info is {article.resolver_info!r}")
+
+
+def resolver_of(articles: Iterable[tuple[PublishedArticle, ArticleTerms]]) -> Decide:
+    """Return what resolves the conflicts of some articles, by the rules that their terms name.
+
+    Raises: as `require_resolver`.
+    """
+    chosen = list(articles)
+    for article, _ in chosen:
+        require_resolver(article)
+    return by_rules(chosen, RULES)

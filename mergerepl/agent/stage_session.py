@@ -11,7 +11,7 @@ from uuid import uuid4
 
 from pyspark.sql import DataFrame, SparkSession
 
-from conflict.resolvers.registry import resolver_of
+from conflict.resolvers.registry import require_resolver
 from enumeration.plan import Enumeration, Numbers, SessionPlan, number_generations
 from mergerepl.agent.carry_out import pointer
 from mergerepl.agent.refused import ARTICLE_ERRORS, Refused, refuse
@@ -106,7 +106,7 @@ def stage_articles(
             with refused_alone(nickname):
                 publisher = enumerated(sides[PUBLISHER], nickname, plan.down)
                 subscriber = enumerated(sides[SUBSCRIBER], nickname, plan.up)
-                resolver_of({publisher.article.name: publisher.article.resolver})
+                require_resolver(publisher.article)
                 changed[nickname] = Changed(
                     publisher.article,
                     terms_of(

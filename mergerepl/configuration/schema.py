@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from mergerepl.configuration.wording import known, shown
 from mergerepl.model.publication import DEFAULT_RETENTION
-from mergerepl.model.resolvers import PRIORITY, RESOLVERS
+from mergerepl.model.resolvers import ALIASES, LATER, PRIORITY, RESOLVERS
 
 LONGEST_NAME = 128
 LONGEST_RETENTION = timedelta(days=36_500)
@@ -89,10 +89,13 @@ def first_twice(names: Iterable[str]) -> str | None:
 
 
 def _resolver(name: str) -> str:
-    """Return a known resolver's name."""
-    if name not in RESOLVERS:
+    """Return a known resolver's name, also of its name in the original."""
+    if what := LATER.get(name.lower()):
+        raise ValueError(f"is {shown(name)}: {what} are not supported by this version; choose another")
+    chosen = ALIASES.get(name.lower(), name)
+    if chosen not in RESOLVERS:
         raise ValueError(f"is {shown(name)}; {known(name, RESOLVERS, 'the resolvers are')}")
-    return name
+    return chosen
 
 
 Name = Annotated[str, AfterValidator(_name)]
@@ -110,6 +113,13 @@ class ResolverKeys(Keys):
 
     name: Annotated[str, AfterValidator(_resolver)] = PRIORITY
     resolution: Literal["row", "columns"] = "row"
+    column: str | None = Field(default=None, min_length=1)
+    columns: Columns | None = None
+    delimiter: str | None = Field(default=None, min_length=1, max_length=LONGEST_NAME)
+    update_delete: (
+        Literal["priority", "publisher_wins", "subscriber_wins", "update_wins", "delete_wins"] | None
+    ) = None
+    resolver_info: str | None = Field(default=None, min_length=1)
 
 
 class ArticleKeys(Keys):

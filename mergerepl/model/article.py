@@ -9,7 +9,7 @@ class PublishedArticle:
 
     `columns` are the published columns in stored order: column i is field `c<i>` of a row image, so that any
     column name may be published. `identity` are the columns (among them) that identify a row, `generated` those that
-    Delta computes, each with its expression.
+    Delta computes, each with its expression. `resolver_info` is what the resolver is told, as it is stored.
     """
 
     publication: str
@@ -29,6 +29,7 @@ class PublishedArticle:
     rowguid_column: str | None = None
     maxversion_at_cleanup: int = 0
     generated: tuple[tuple[str, str], ...] = ()
+    resolver_info: str | None = None
 
     @property
     def identity_fields(self) -> tuple[str, ...]:

@@ -1,8 +1,145 @@
-"""The names of the resolvers that there are: what a file may say and a replica stores. `conflict` has their rules."""
+"""The resolvers that a file may name, what each of them needs, and what an article's own settings of it are.
 
+`conflict` has their rules; a replica stores names and settings only. Source: merge_replication.md 3.3.
+"""
+
+import json
+from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final
+
+
+class TypeFamily(StrEnum):
+    """What a column may be that a resolver reads."""
+
+    NUMBER = "a number"
+    """tinyint to bigint, decimal, float, double."""
+    TIME = "a date or timestamp"
+    """date, timestamp, timestamp_ntz."""
+    TEXT = "a string"
+    ARRAY = "an array without maps"
+    FIELDS = "a struct or map"
+
+
+@dataclass(frozen=True)
+class Resolver:
+    """A resolver as a file may name it.
+
+    `original` is its name in SQL Server. `reads`: what the column must be that it is given; None: it is given none.
+    `makes_value`: it computes the value of its columns, and the default decides the rest of the row. `decides_deletes`: it
+    decides an update against a delete, too. `needs_base`: it reads the row before either change. `clashes_if_equal`: two
+    changes of its column to one value are two changes. `by_column` and `by_row` say which tracking it goes with.
+    """
+
+    name: str
+    original: str | None = None
+    reads: TypeFamily | None = None
+    makes_value: bool = False
+    decides_deletes: bool = False
+    needs_base: bool = False
+    clashes_if_equal: bool = False
+    by_row: bool = True
+    is_whole_pair: bool = False
+
+
+def _making(name: str, reads: TypeFamily, original: str | None = None, **more: bool) -> Resolver:
+    return Resolver(name, original, reads, makes_value=True, by_row=False, **more)
+
 
 PRIORITY: Final = "priority"
 """The default: the higher priority wins."""
 
-RESOLVERS: Final = (PRIORITY,)
+_ORIGINAL: Final = "Microsoft SQL Server {} Conflict Resolver"
+_EARLIER: Final = "Microsoft SQL Server DATETIME (Earlier Wins) Conflict Resolver"
+_LATER: Final = "Microsoft SQL Server DATETIME (Later Wins) Conflict Resolver"
+
+RESOLVERS: Final = {
+    each.name: each
+    for each in (
+        Resolver(PRIORITY, decides_deletes=True),
+        _making("additive", TypeFamily.NUMBER, _ORIGINAL.format("Additive"), clashes_if_equal=True),
+        _making("averaging", TypeFamily.NUMBER, _ORIGINAL.format("Averaging")),
+        Resolver("maximum", _ORIGINAL.format("Maximum"), TypeFamily.NUMBER),
+        Resolver("minimum", _ORIGINAL.format("Minimum"), TypeFamily.NUMBER),
+        Resolver("datetime_earlier_wins", _EARLIER, TypeFamily.TIME),
+        Resolver("datetime_later_wins", _LATER, TypeFamily.TIME),
+        Resolver("priority_column", _ORIGINAL.format("Priority Column"), TypeFamily.NUMBER),
+        _making("merge_text", TypeFamily.TEXT, _ORIGINAL.format("Merge Text Columns")),
+        Resolver(
+            "subscriber_wins",
+            _ORIGINAL.format("Subscriber Always Wins"),
+            decides_deletes=True,
+        ),
+        Resolver("publisher_wins", decides_deletes=True),
+        Resolver("most_changes_win", by_row=False),
+    )
+}
+"""The resolvers that there are, by name."""
+
+ALIASES: Final = {
+    **{each.original.lower(): each.name for each in RESOLVERS.values() if each.original is not None},
+    _ORIGINAL.format("Merge Text").lower(): "merge_text",
+}
+"""The names in the original, in lower case."""
+
+LATER: Final = {
+    "upload_only": "one-way resolvers",
+    "download_only": "one-way resolvers",
+    "three_way_text": "resolvers that merge texts by lines",
+    **{_ORIGINAL.format(f"{way} Only").lower(): "one-way resolvers" for way in ("Upload", "Download")},
+    "microsoft sqlserver stored procedure resolver": "resolvers of one's own",
+}
+"""Names that this version refuses, and what they would be."""
+
+
+class OfDeletes(StrEnum):
+    """Who wins where one side updated a row and the other deleted it, if the article's resolver does not decide that."""
+
+    PRIORITY = "priority"
+    PUBLISHER_WINS = "publisher_wins"
+    SUBSCRIBER_WINS = "subscriber_wins"
+    UPDATE_WINS = "update_wins"
+    DELETE_WINS = "delete_wins"
+
+
+@dataclass(frozen=True)
+class ResolverInfo:
+    """What an article tells its resolver: the columns it reads or makes, in order, and what goes between two texts."""
+
+    columns: tuple[str, ...] = ()
+    delimiter: str | None = None
+    update_delete: str = OfDeletes.PRIORITY.value
+
+    @property
+    def stored(self) -> str | None:
+        """The text that sysmergearticles.resolver_info has: JSON, None if there is nothing to tell."""
+        if self == ResolverInfo():
+            return None
+        stated = {
+            "columns": list(self.columns),
+            "delimiter": self.delimiter,
+            "update_delete": self.update_delete,
+        }
+        return json.dumps(stated, ensure_ascii=False)
+
+
+NOTHING_TOLD: Final = ResolverInfo()
+
+
+def resolver_info(stored: str | None) -> ResolverInfo:
+    """Return what a text of sysmergearticles.resolver_info says.
+
+    Raises: ValueError for another text.
+    """
+    if stored is None:
+        return NOTHING_TOLD
+    try:
+        stated = json.loads(stored)
+        columns, delimiter = stated["columns"], stated["delimiter"]
+        is_valid = all(isinstance(name, str) for name in columns) and isinstance(delimiter, str | None)
+        info = ResolverInfo(tuple(columns), delimiter, OfDeletes(stated["update_delete"]).value)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"resolver_info is {stored!r}") from error
+    if not is_valid:
+        raise ValueError(f"resolver_info is {stored!r}")
+    return info

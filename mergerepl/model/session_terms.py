@@ -5,15 +5,18 @@ from dataclasses import dataclass
 
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.publication import Resolution
+from mergerepl.model.resolvers import PRIORITY, RESOLVERS, resolver_info
 
 
 @dataclass(frozen=True)
 class ArticleTerms:
     """What the decision needs to know of one article.
 
-    `by_columns`: a conflict is lost by columns, not by the row. `whole_rows`: rows that differ are never merged. `floor`:
-    versions up to it count as known to everybody. `names`: by field of `fields` the name of a value column, None for
-    a key's. `resolved_at_…`: the generations that merged and resolved rows join at each side.
+    `by_columns`: a conflict is lost by columns, not by the row. `whole_rows`: rows that differ are never merged. `resolver`
+    decides two updates, `update_delete` an update against a delete. `made_columns`: the resolver makes their values;
+    `clashing_columns`: two changes of them to one value are two changes. `floor`: versions up to it count as known to
+    everybody. `names`: by field of `fields` the name of a value column, None for a key's. `resolved_at_…`: the generations
+    that merged and resolved rows join at each side.
     """
 
     tablenick: int
@@ -21,6 +24,9 @@ class ArticleTerms:
     by_columns: bool
     whole_rows: bool
     resolver: str
+    update_delete: str
+    made_columns: tuple[str, ...]
+    clashing_columns: tuple[str, ...]
     floor: int
     names: tuple[str | None, ...]
     resolved_at_publisher: int = 0
@@ -34,7 +40,15 @@ def terms_of(
     resolved_at_subscriber: int = 0,
     whole_rows: bool = False,
 ) -> ArticleTerms:
-    """Return the terms of a published article."""
+    """Return the terms of a published article.
+
+    Halves that may not be put together (`whole_rows`) are decided by priority where the resolver would make a value.
+    """
+    resolver, info = RESOLVERS[article.resolver], resolver_info(article.resolver_info)
+    if whole_rows and resolver.makes_value:
+        resolver = RESOLVERS[PRIORITY]
+    made = info.columns if resolver.makes_value else ()
+    update_delete = resolver.name if resolver.decides_deletes else info.update_delete
     name_of = dict(zip(article.fields, article.columns, strict=True))
     names = (name_of[field] for field in article.written_fields)
     is_by_columns = article.column_tracking and article.resolution == Resolution.COLUMNS.value
@@ -43,7 +57,10 @@ def terms_of(
         column_tracking=article.column_tracking,
         by_columns=is_by_columns and not whole_rows,
         whole_rows=whole_rows,
-        resolver=article.resolver,
+        resolver=resolver.name,
+        update_delete=update_delete,
+        made_columns=made,
+        clashing_columns=made if resolver.clashes_if_equal else (),
         floor=article.maxversion_at_cleanup,
         names=tuple(name if name in article.value_columns else None for name in names),
         resolved_at_publisher=resolved_at_publisher,

@@ -9,6 +9,7 @@ from mergerepl.delta.table import TableState, open_table
 from mergerepl.delta.types import Field, ddl_of, leaf_types, nested_names
 from mergerepl.errors import PublicationError, StoreError
 from mergerepl.model.publication import Article
+from mergerepl.publish.check_resolver import check_resolver
 from mergerepl.systables.compact import SYSTEM_PREFIX
 from mergerepl.systables.conflicts_info import CONFLICT_COLUMNS
 
@@ -125,6 +126,8 @@ def check_article(article: Article, table: TableState) -> None:
     _refuse_if(article, column_problem(columns))
     _check_identity(article, table)
     _check_left_out(article, table, {field["name"] for field in columns})
+    types = {field["name"]: ddl_of(field["type"]) for field in columns}
+    check_resolver(article, types, table.generated_columns)
 
 
 def published_fields(article: Article, table: TableState) -> list[Field]:

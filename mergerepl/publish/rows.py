@@ -122,7 +122,11 @@ def article_row(
 
 def article_settings(article: Article) -> Columns:
     """Return the columns of sysmergearticles that a changed file may change."""
-    return {"article_resolver": article.resolver, "resolution": article.resolution.value}
+    return {
+        "article_resolver": article.resolver,
+        "resolver_info": article.resolver_info.stored,
+        "resolution": article.resolution.value,
+    }
 
 
 def publisher_row(info: ReplicaInfo, pubid: str) -> SubscriptionRow:

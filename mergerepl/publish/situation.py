@@ -25,6 +25,7 @@ from mergerepl.model.publication import Article, Publication, Subscription, Sync
 from mergerepl.publish import changes
 from mergerepl.publish.articles import NewArticle
 from mergerepl.publish.check_article import check_article, published_fields, read_article_table
+from mergerepl.publish.check_resolver import check_resolver
 from mergerepl.publish.check_subscriber import check_no_session_open, check_target, check_was_ours
 from mergerepl.publish.filters import Values, check_no_overlap, check_values, filters_of
 from mergerepl.publish.replica_state import (
@@ -218,7 +219,10 @@ def _check_articles(situation: Situation) -> None:
     last_nickname = max([0, *nicknames, *situation.publisher.captured])
     for article in publication.articles:
         if article.name in known:
-            changes.check_article_unchanged(article, known[article.name])
+            row = known[article.name]
+            changes.check_article_unchanged(article, row)
+            types = dict(zip(row.published_columns, row.published_types, strict=False))
+            check_resolver(article, types, row.generated_columns)
             continue
         path = work.publisher / article.table
         _check_claims(situation, article, path, staying)

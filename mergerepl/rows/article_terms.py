@@ -25,24 +25,38 @@ def _struct(article: ArticleTerms) -> Column:
         "resolved_at_subscriber": article.resolved_at_subscriber,
     }
     return F.struct(
-        *_properties(article.column_tracking, article.by_columns, article.whole_rows, article.resolver),
+        *_properties(article.column_tracking, article.by_columns, article.whole_rows),
+        *_rules(article.resolver, article.update_delete, article.made_columns, article.clashing_columns),
         _names(article.names),
         *(F.lit(number).cast("bigint").alias(name) for name, number in numbers.items()),
     )
 
 
 @made_once
-def _properties(
-    column_tracking: bool, by_columns: bool, whole_rows: bool, resolver: str
-) -> tuple[Column, ...]:
+def _properties(column_tracking: bool, by_columns: bool, whole_rows: bool) -> tuple[Column, ...]:
     return (
         F.lit(column_tracking).alias("column_tracking"),
         F.lit(by_columns).alias("by_columns"),
         F.lit(whole_rows).alias("whole_rows"),
+    )
+
+
+@made_once
+def _rules(
+    resolver: str, update_delete: str, made_columns: tuple[str, ...], clashing_columns: tuple[str, ...]
+) -> tuple[Column, ...]:
+    return (
         F.lit(resolver).alias("resolver"),
+        F.lit(update_delete).alias("update_delete"),
+        _texts(made_columns).alias("made_columns"),
+        _texts(clashing_columns).alias("clashing_columns"),
     )
 
 
 @made_once
 def _names(names: tuple[str | None, ...]) -> Column:
-    return F.array(*(F.lit(name) for name in names)).cast("array<string>").alias("names")
+    return _texts(names).alias("names")
+
+
+def _texts(texts: Iterable[str | None]) -> Column:
+    return F.array(*(F.lit(text) for text in texts)).cast("array<string>")

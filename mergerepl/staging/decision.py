@@ -6,7 +6,7 @@ typed rows where these are staged. (decisions/0010)
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -22,9 +22,11 @@ from mergerepl.changes import (
     ROW,
     ROWGUID,
     TABLENICK,
+    values_column,
 )
 from mergerepl.engine.in_memory import Kept, in_one_task
 from mergerepl.model.article import PublishedArticle
+from mergerepl.model.resolvers import resolver_info
 from mergerepl.model.session_terms import ArticleTerms, SessionTerms
 from mergerepl.rows.encodings import encoded_fields
 from mergerepl.rows.images import image_type
@@ -70,24 +72,31 @@ def decided(
     contested = [each for each in changed if each.is_contested]
     if not contested:
         return None
-    resolver = resolver_of({each.article.name: each.article.resolver for each in contested})
+    decide = resolver_of((each.article, each.terms) for each in contested)
     sides = (
         [(each.article, each.at_publisher) for each in contested],
         [(each.article, each.at_subscriber) for each in contested],
     )
+    # An article whose resolver reads values has a column of its own for them.
+    together = partial(DataFrame.unionByName, allowMissingColumns=True)
     at_publisher, at_subscriber = (
-        in_one_task(reduce(DataFrame.unionByName, (encoded(frame, article) for article, frame in side)), rows)
+        in_one_task(reduce(together, (encoded(frame, article) for article, frame in side)), rows)
         for side in sides
     )
     pairs = get_metadata(at_publisher, at_subscriber, [each.terms for each in contested], terms)
-    return kept.keep(resolve(detect(pairs), resolver, terms))
+    return kept.keep(resolve(detect(pairs), decide, terms))
 
 
 def encoded(rows: DataFrame | None, article: PublishedArticle) -> DataFrame:
-    """Return ENCODED of one article's CHANGES."""
+    """Return ENCODED of one article's CHANGES, with a column of the typed fields that its resolver reads, if it does."""
     assert rows is not None
     fields = encoded_fields(ROW, image_type(rows, ROW), article.written_fields)
-    return rows.select(F.lit(article.nickname).alias(TABLENICK), *ENCODED_COLUMNS[1:-1], fields.alias(FIELDS))
+    named = resolver_info(article.resolver_info).columns
+    read = [f"{ROW}.{f}" for name, f in zip(article.columns, article.fields, strict=True) if name in named]
+    values = [F.struct(*read).alias(values_column(article.nickname))] if read else []
+    return rows.select(
+        F.lit(article.nickname).alias(TABLENICK), *ENCODED_COLUMNS[1:-1], fields.alias(FIELDS), *values
+    )
 
 
 def resolved(changed: Changed, decision: DataFrame | None, terms: SessionTerms, *, rows: int) -> DataFrame:

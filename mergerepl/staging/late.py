@@ -27,6 +27,7 @@ from mergerepl.engine.in_memory import Kept
 from mergerepl.failpoints import failpoint
 from mergerepl.lineage.value import agent_nickname, late_nickname
 from mergerepl.model.article import PublishedArticle
+from mergerepl.model.resolvers import PRIORITY, RESOLVERS
 from mergerepl.model.session_terms import SessionTerms, terms_of
 from mergerepl.rows.images import image_type, same_image
 from mergerepl.staging.article import stage_article
@@ -222,14 +223,18 @@ def _late_rows(
     )
     in_table = _in_table(spark, changeset, side, captured.rows, article)
 
+    # The late value is a newer state of one that is in a sum already. From the second round on no side is whose it was.
+    is_default = changeset.manifest.round > 0 or RESOLVERS[article.resolver].makes_value
+    decided_as = replace(article, resolver=PRIORITY, resolver_info=None) if is_default else article
+
     def resolve(at_publisher: DataFrame, at_subscriber: DataFrame, *, whole_rows: bool = False) -> DataFrame:
         of_article = terms_of(
-            article,
+            decided_as,
             resolved_at_publisher=generation,
             resolved_at_subscriber=generation,
             whole_rows=whole_rows,
         )
-        changed = Changed(article, of_article, at_publisher, at_subscriber)
+        changed = Changed(decided_as, of_article, at_publisher, at_subscriber)
         # A row that we applied and nobody wrote late is not compared.
         rows = 2 * captured.changes
         decision = decided([changed], terms, kept, rows=rows)

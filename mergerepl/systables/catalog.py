@@ -166,6 +166,7 @@ class ArticleRow:
             rowguid_column=self.rowguid_column,
             maxversion_at_cleanup=self.maxversion_at_cleanup,
             generated=tuple(sorted(self.generated_columns.items())),
+            resolver_info=self.resolver_info,
         )
 
 
@@ -185,7 +186,7 @@ ARTICLES: Final = TypedTable(
         status | int not null | 1 unsynced, 2 active
         conflict_table | string not null | name of the conflict table
         article_resolver | string not null | resolver name
-        resolver_info | string | what the resolver is told
+        resolver_info | string | what the resolver is told, as JSON: columns, delimiter, update_delete; NULL: nothing
         subset_filterclause | string | row filter
         vertical_partition | int not null | 1: only some columns are published
         gen_cur | bigint | reserved

@@ -12,15 +12,19 @@ pytestmark = pytest.mark.spark
 
 ODD = ("it's", "back\\slash", "`quoted`", 'a "b"', "x\ny", "Straße", "${env:HOME}", "--", None)
 TERMS = [
-    ArticleTerms(1, True, True, False, "priority", 0, ODD, 2**40, 2**40 + 1),
-    ArticleTerms(7, False, False, True, "o'dd\\", 2**40, ()),
+    ArticleTerms(1, True, True, False, "priority", "delete_wins", ODD[:3], ODD[1:2], 0, ODD, 2**40, 2**40 + 1),
+    ArticleTerms(7, False, False, True, "o'dd\\", "pri'ority", (), (), 2**40, ()),
 ]
+
+
+def _listed(terms: dict[str, object]) -> dict[str, object]:
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in terms.items()}
 
 
 def test_each_row_gets_the_terms_of_its_article(spark: SparkSession) -> None:
     rows = spark.createDataFrame([(1,), (7,), (8,), (1,)], "tablenick int")
     found = rows.select("tablenick", article_terms(TERMS, "tablenick").alias("article")).collect()
-    expected = {each.tablenick: asdict(each) | {"names": list(each.names)} for each in TERMS}
+    expected = {each.tablenick: _listed(asdict(each)) for each in TERMS}
     for row in found:
         terms = row["article"] and {"tablenick": row["tablenick"]} | row["article"].asDict(recursive=True)
         assert terms == expected.get(row["tablenick"])

@@ -1,0 +1,55 @@
+"""Rules that compute a number of both sides' numbers: the sum, the mean.
+
+A side with NULL gives way to the other's number. What does not fit the column's type is not made: the winner's value stands.
+Integers and decimals are computed exactly, in a wider decimal: `publish` takes no column of more than 35 digits.
+"""
+
+from typing import Final
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql.types import ByteType, DataType, DecimalType, IntegerType, LongType, ShortType
+
+from conflict.resolvers.base import Made, Rule, Values
+from conflict.resolvers.priority import by_default
+from mergerepl.model.resolvers import RESOLVERS
+
+OVERFLOW: Final = "overflow"
+
+
+def computed(values: Values, result: Column) -> Made:
+    """Return a number as made, in the column's type, if it fits; with NULL at one side the other's number."""
+    publisher, subscriber = values.publisher, values.subscriber
+    has_both = publisher.isNotNull() & subscriber.isNotNull()
+    fitting = F.when(has_both, result.try_cast(values.data_type)).otherwise(F.coalesce(publisher, subscriber))
+    fits = ~(has_both & fitting.isNull())
+    return Made(fitting, fits, F.when(~fits, F.lit(OVERFLOW)))
+
+
+def wide(value: Column, data_type: DataType) -> Column:
+    """Return a number in a type in which sums of three of its kind are exact; floating ones as double."""
+    match data_type:
+        case ByteType() | ShortType() | IntegerType() | LongType():
+            return value.cast("decimal(20,0)")
+        case DecimalType():
+            return value
+    return value.cast("double")
+
+
+def _sum(values: Values) -> Made:
+    one, other = (wide(each, values.data_type) for each in (values.publisher, values.subscriber))
+    return computed(values, one + other)
+
+
+def _mean(values: Values) -> Made:
+    one, other = (wide(each, values.data_type) for each in (values.publisher, values.subscriber))
+    if isinstance(values.data_type, DecimalType):
+        # A cast to fewer decimals rounds half up, away from zero; a division would not be exact first.
+        return computed(values, (one + other) * F.lit("0.5").cast("decimal(1,1)"))
+    return computed(values, one / 2 + other / 2)
+
+
+RULES: Final = (
+    Rule(RESOLVERS["additive"], by_default, _sum),
+    Rule(RESOLVERS["averaging"], by_default, _mean),
+)

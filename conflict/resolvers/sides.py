@@ -1,0 +1,46 @@
+"""Rules by role: who wins is settled by which side it is, or by how much it changed, whatever the values are."""
+
+from typing import Final
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from conflict.detect import NAME, PUBLISHER_CHANGED, SIDES, SUBSCRIBER_CHANGED
+from conflict.resolvers.base import Rule, Values
+from mergerepl.changes import DELETED, PUBLISHER
+from mergerepl.model.resolvers import RESOLVERS, OfDeletes
+
+
+def _publisher(_: Values | None) -> Column:
+    return F.lit(True)
+
+
+def _subscriber(_: Values | None) -> Column:
+    return F.lit(False)
+
+
+def _most_changes(_: Values | None) -> Column:
+    """Return whether the publisher changed more value columns; NULL if both changed as many."""
+
+    def changed(flag: str) -> Column:
+        return F.size(F.filter(SIDES, lambda side: side[NAME].isNotNull() & side[flag]))
+
+    publisher, subscriber = changed(PUBLISHER_CHANGED), changed(SUBSCRIBER_CHANGED)
+    return F.when(publisher != subscriber, publisher > subscriber)
+
+
+def _publisher_deleted() -> Column:
+    return F.col(f"{PUBLISHER}.{DELETED}")
+
+
+RULES: Final = (
+    Rule(RESOLVERS["subscriber_wins"], _subscriber),
+    Rule(RESOLVERS["publisher_wins"], _publisher),
+    Rule(RESOLVERS["most_changes_win"], _most_changes),
+)
+
+OF_DELETES: Final = {
+    OfDeletes.UPDATE_WINS.value: lambda: ~_publisher_deleted(),
+    OfDeletes.DELETE_WINS.value: _publisher_deleted,
+}
+"""Who wins of an update and a delete, besides the rules of rows that go by that name: whether the publisher's change does."""
