@@ -63,8 +63,8 @@ def _is_of_maker(side: Column) -> Column:
 
 
 def is_changed_for(side: str, *, is_any_made: bool) -> Column:
-    """Return whether a decided row differs from what a side has: it gets a value of the other side's that is another, or one
-    that was made.
+    """Return whether a decided row differs from what a side has: it gets another value, the other side's or one that was
+    made.
     """
     taken = F.arrays_zip(F.col(SIDES), F.col(OF_SUBSCRIBER))
 

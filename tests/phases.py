@@ -28,9 +28,13 @@ from mergerepl.changes import (
     VERDICT,
     Verdict,
 )
+from mergerepl.engine.in_memory import Kept
 from mergerepl.model.article import PublishedArticle
+from mergerepl.model.resolvers import RESOLVERS, ResolverInfo
 from mergerepl.model.session_terms import SessionTerms, terms_of
-from mergerepl.staging.decision import encoded
+from mergerepl.rows.sql import literal
+from mergerepl.staging.decision import Changed, decided, encoded
+from mergerepl.staging.decision import resolved as resolved_of
 from mergerepl.systables.contents import COLV1_TYPE, LINEAGE_TYPE
 from triggers.tracked_rows import KNOWN_COLUMNS, Origin, tracked_rows
 
@@ -227,6 +231,111 @@ def winners(spark: SparkSession, name: str, cases: Mapping[str, tuple[float, flo
     decide = resolver_of([(article, terms_of(article))])
     found = decide(spark.createDataFrame(rows, types)).select(ROWGUID, PUBLISHER_WINS)
     return {row[ROWGUID]: "hq" if row[PUBLISHER_WINS] else "north" for row in found.collect()}
+
+
+class Contest(NamedTuple):
+    """A row (id, v, a) that is live at both sides, and the resolver that is told of v: what each side has changed it to.
+
+    `hq` and `north` are SQL values of v, of this type; None says that the side deleted the row. `only` is the one side that
+    changed v, where it is one; a was changed at both sides, to 'p' and 's'.
+    """
+
+    resolver: str
+    type: str
+    hq: str | None
+    north: str | None
+    only: str | None = None
+    priority: float = 100.0
+    delimiter: str | None = None
+    update_delete: str = "priority"
+    resolution: str = "row"
+    same_a: bool = False
+
+
+class Ruling(NamedTuple):
+    """What a contest comes to: the values of v and a as text, who won (None: no conflict), what was made, and the note."""
+
+    v: str | None
+    a: str | None
+    winner: str | None
+    made: tuple[str, ...] = ()
+    note: str | None = None
+    colv: str | None = None
+    acts: tuple[str | None, str | None] = (None, None)
+
+
+def ruled(spark: SparkSession, contests: Mapping[str, Contest]) -> dict[str, Ruling]:
+    """Return what each contest comes to: those of one resolver, type and settings are an article, all are in one plan."""
+    settings = list(dict.fromkeys(each[:2] + each[6:9] for each in contests.values()))
+    changed = []
+    for nickname, setting in enumerate(settings, 1):
+        name, type_, delimiter, update_delete, resolution = setting
+        resolver = RESOLVERS[name]
+        info = ResolverInfo(("v",) if resolver.reads else (), delimiter, update_delete)
+        article = replace(
+            _article(Setting(tracking="column", resolution=resolution), nickname),
+            columns=("id", "v", "a"),
+            types=("string", type_, "string"),
+            resolver=name,
+            resolver_info=info.stored,
+        )
+        own = {rule: each for rule, each in contests.items() if each[:2] + each[6:9] == setting}
+        sides = (_contestants(spark, own, side) for side in ("hq", "north"))
+        changed.append(Changed(article, terms_of(article), *sides))
+    terms = _terms(ROW_TRACKED, {})
+    kept = Kept()
+    decision = decided(changed, terms, kept, rows=len(contests))
+    outcome = reduce(
+        DataFrame.unionByName,
+        (
+            rows.select(
+                "*", F.when(~F.col("deleted"), F.col("row.c1").cast("string")).alias("v"), "row.c2"
+            ).drop("row", "winner", "loser")
+            for rows in (resolved_of(each, decision, terms, rows=len(contests)) for each in changed)
+        ),
+    )
+    found = {
+        row[ROWGUID]: Ruling(
+            row["v"],
+            None if row["deleted"] else row["c2"],
+            row[PUBLISHER_WINS] if row[PUBLISHER_WINS] is None else "hq" if row[PUBLISHER_WINS] else "north",
+            tuple(row["made_columns"] or ()),
+            row["note"],
+            _colv_words(row["colv1"]),
+            (row["publisher_action"], row["subscriber_action"]),
+        )
+        for row in outcome.collect()
+    }
+    kept.release()
+    return found
+
+
+def _contestants(spark: SparkSession, contests: Mapping[str, Contest], side: str) -> DataFrame:
+    """Return one side's CHANGES of the contests of an article."""
+    number = NICKNAMES[side]
+    rows = []
+    for rule, each in contests.items():
+        value = getattr(each, side)
+        changes_v = each.only in (None, side)
+        colv = ", ".join(
+            f"'{column}', named_struct('nickname', {number}, 'version', 1L)"
+            for column, is_changed in (("v", changes_v), ("a", not each.same_a))
+            if is_changed
+        )
+        colv = (
+            f"map({colv})"
+            if colv and value is not None
+            else "cast(map() as map<string,struct<nickname:int,version:bigint>>)"
+        )
+        priority = each.priority if side == "hq" else 75.0
+        a = "p" if side == "hq" or each.same_a else "s"
+        rows.append(
+            f"""select {literal(rule)} rowguid, {value is None} deleted, cast(null as int) tombstone_type, 1L generation,
+            cast(null as bigint) partchangegen, cast(null as bigint) born_generation, map(0, 1L, {number}, 1L) lineage,
+            cast({colv} as {COLV1_TYPE}) colv1, double({priority}) priority,
+            named_struct('c0', {literal(rule)}, 'c1', cast({value or "null"} as {each.type}), 'c2', '{a}') row"""
+        )
+    return spark.sql(" union all ".join(rows)).select(*CHANGE_COLUMNS)
 
 
 def enumerated(spark: SparkSession, cases: Mapping[str, Current]) -> set[str]:

@@ -1,6 +1,7 @@
 """Rules that compute a number of both sides' numbers: the sum, the mean.
 
-A side with NULL gives way to the other's number. What does not fit the column's type is not made: the winner's value stands.
+A side with NULL gives way to the other's number. What does not fit the column's type is not made: the winner's value
+stands.
 Integers and decimals are computed exactly, in a wider decimal: `publish` takes no column of more than 35 digits.
 """
 

@@ -1,10 +1,10 @@
 """What a resolver is: a function from the detected rows to the same rows with what was decided of each conflict.
 
 Built-in rules are functions of Columns, and one adapter makes a resolver of them. Rules by role or priority decide the
-conflicts of all articles in the session's one plan. Rules that read or make values are given the typed fields that their
-article names, which come along in that plan. Another resolver may join what it needs, by (tablenick, rowguid).
+conflicts of all articles in the one plan of a session. Rules that read or make values are given the typed fields that
+their article names, which come along in that plan. Another resolver may join what it needs, by (tablenick, rowguid).
 
-Section 4 of the rules of conflicts: whatever a rule decides, `resolve` makes lineage, versions of columns and actions of it.
+Whatever a rule decides, `resolve` makes lineage, versions of columns and actions of it.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,8 +16,8 @@ from pyspark.sql.types import DataType
 from mergerepl.model.resolvers import Resolver, ResolverInfo
 
 Decide = Callable[[DataFrame], DataFrame]
-"""From detected PAIRS to the same rows, each (tablenick, rowguid) once, with `publisher_wins` (NULL: no conflict), `resolver`
-(what decided it), `note`, and, where an article's rule makes values, `made` and the article's made column."""
+"""From detected PAIRS to the same rows, each (tablenick, rowguid) once, with `publisher_wins` (NULL: no conflict),
+`resolver` (what decided it), `note`, and, where an article's rule makes values, `made` and the article's made column."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,8 @@ class Values:
 class Rule:
     """A built-in resolver: what it needs, who wins, and the values it makes.
 
-    `publisher_wins` gives whether the publisher's row wins: of the values of the column that the rule reads, None for a rule
-    by role or priority. Where it gives NULL the default decides. `make` gives the value of each column that it makes.
+    `publisher_wins` gives whether the publisher's row wins, of the values of the column that the rule reads (None for a
+    rule by role or priority). Where it gives NULL the default decides. `make` gives the value of each column that it makes.
     """
 
     resolver: Resolver

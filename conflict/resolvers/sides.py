@@ -43,4 +43,4 @@ OF_DELETES: Final = {
     OfDeletes.UPDATE_WINS.value: lambda: ~_publisher_deleted(),
     OfDeletes.DELETE_WINS.value: _publisher_deleted,
 }
-"""Who wins of an update and a delete, besides the rules of rows that go by that name: whether the publisher's change does."""
+"""Whether the publisher's change wins of an update and a delete, by what a file may say besides names of rules."""

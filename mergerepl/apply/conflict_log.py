@@ -176,6 +176,9 @@ def _info_rows(
         "columns": F.col(changes.CONFLICT_COLUMNS),
         "session_id": F.lit(changeset.manifest.session),
         "rowkey": F.create_map(*key),
+        "resolver": F.col(changes.RESOLVER),
+        "made_columns": F.col(changes.MADE_COLUMNS),
+        "note": F.col(changes.NOTE),
     }
     return rows.select(*(value.cast(_type(name)).alias(name) for name, value in values.items()))
 

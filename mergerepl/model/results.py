@@ -305,7 +305,8 @@ class ConflictRecord:
 
     `origin_datasource` and `winner` are the two ends of the session: the replica that held the losing change, and the
     one that held the winning change, whoever made it. `conflict_columns`: what both sides held different values of and,
-    tracked by column, both had changed; empty if one side had deleted the row. Of an article that is not published any more
+    tracked by column, both had changed; empty if one side had deleted the row. `resolver` decided; it made the values of
+    `made_columns` in the winning row, and `note` is what it says of that. Of an article that is not published any more
     (`is_published`) the winning row is not told, only the losing one.
     """
 
@@ -324,6 +325,9 @@ class ConflictRecord:
     winning_row: dict[str, object] | None = None
     is_published: bool = True
     conflict_columns: tuple[str, ...] = ()
+    resolver: str | None = None
+    made_columns: tuple[str, ...] = ()
+    note: str | None = None
 
 
 @dataclass(frozen=True)

@@ -116,6 +116,9 @@ def _record(replica: Replica, row: ConflictRow) -> ConflictRecord:
         row.MSrepl_create_time,
         is_published=article is not None,
         conflict_columns=row.columns,
+        resolver=row.resolver,
+        made_columns=tuple(row.made_columns or ()),
+        note=row.note,
     )
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 
 from mergerepl.errors import PublicationError
-from mergerepl.model.publication import Article
+from mergerepl.model.publication import Article, Tracking
 from mergerepl.model.resolvers import RESOLVERS, TypeFamily
 
 _INTEGERS = {"tinyint", "smallint", "int", "bigint"}
@@ -28,7 +28,19 @@ def check_resolver(article: Article, types: Mapping[str, str], generated: Collec
 
     Raises: PublicationError naming the article, the column and what to do.
     """
-    resolver = RESOLVERS[article.resolver]
+    resolver = RESOLVERS.get(article.resolver)
+    if (
+        resolver is None
+        or (resolver.reads is not None) != bool(article.resolver_info.columns)
+        or not (resolver.by_row or article.tracking is Tracking.COLUMN)
+    ):
+        # A file with these is refused when it is read.
+        raise PublicationError(
+            f"Article '{article.name}' cannot be published: it names the resolver '{article.resolver}', which is unknown, "
+            "or without the column or the tracking that it needs. See the table of resolvers in docs/conflicts.md.",
+            article=article.name,
+            table=article.table,
+        )
     for name in article.resolver_info.columns:
         problem = _problem(name, article, types, generated)
         if problem is None and resolver.reads is not None:

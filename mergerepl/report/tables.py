@@ -16,7 +16,7 @@ from mergerepl.model.value_text import text_of
 from mergerepl.report.table import Table
 from mergerepl.report.words import changes, moment_text, short, value_text
 
-CLASHES, DIFFERS = "*", "~"
+CLASHES, DIFFERS, MADE = "*", "~", "+"
 COUNTS = (">inserts", ">updates", ">deletes", ">conflicts")
 
 
@@ -99,13 +99,14 @@ def side_by_side(
     losing: Mapping[str, object] | None,
     winning: Mapping[str, object] | None,
     clashing: Collection[str] = (),
+    made: Collection[str] = (),
 ) -> Table:
     """Return two rows column by column; a missing row was a delete. Where none is known to clash, all that differ do."""
     table = Table(("", "column", "losing row", "winning row"))
     for column in [*(winning or {}), *(name for name in losing or {} if name not in (winning or {}))]:
         differs = _differs((losing, winning), column)
         is_clash = column in clashing if clashing else differs
-        mark = CLASHES if is_clash else DIFFERS if differs else ""
+        mark = MADE if column in made else CLASHES if is_clash else DIFFERS if differs else ""
         table.add(mark, column, _cell(losing, column), _cell(winning, column))
     if losing is None or winning is None:
         table.add("", "", "(deleted)" if losing is None else "", "(deleted)" if winning is None else "")

@@ -189,12 +189,18 @@ class TextOutput(Output):
             name = conflict_name(each.conflict_type)
             self._say(f"  {name} (type {each.conflict_type}, reason {each.reason_code})")
             self._say(f"  {each.reason_text}")
+            if each.resolver is not None:
+                self._say(f"  resolver: {each.resolver}" + (f" ({each.note})" if each.note else ""))
             self._say(
                 f"  lost: what {each.origin_datasource} held; won: what {each.winner} held; {moment_text(each.created)}"
             )
             if each.is_published:
-                table = tables.side_by_side(each.losing_row, each.winning_row, each.conflict_columns)
+                table = tables.side_by_side(
+                    each.losing_row, each.winning_row, each.conflict_columns, each.made_columns
+                )
                 self._table(table)
+                if each.made_columns:
+                    self._say(f"  {tables.MADE} made of both sides' values by `{each.resolver}`")
                 if any(mark == tables.DIFFERS for mark, *_ in table.rows):
                     self._say(
                         f"  {tables.CLASHES} in conflict; {tables.DIFFERS} differs too, but was not in conflict"

@@ -61,6 +61,9 @@ class ConflictRow:
     columns: tuple[str, ...] = ()
     session_id: str | None = None
     rowkey: Mapping[str, str | None] = field(default_factory=dict)
+    resolver: str | None = None
+    made_columns: tuple[str, ...] = ()
+    note: str | None = None
 
 
 TABLE: Final = TypedTable(
@@ -88,6 +91,9 @@ TABLE: Final = TypedTable(
           changed; none if one side had deleted the row
         session_id | string | merge session that resolved it
         rowkey | map<string,string> | key columns as text, for people
+        resolver | string | name of the rule that decided
+        made_columns | array<string> | columns whose values the resolver made of both sides'; NULL: none
+        note | string | what the resolver says of its decision, such as that a sum was out of range
         """
     ),
     ConflictRow,

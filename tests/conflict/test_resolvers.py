@@ -3,10 +3,11 @@
 import pytest
 from pyspark.sql import SparkSession
 
-from conflict.errors import UnknownResolverError
-from conflict.resolvers.registry import resolver_of
-from mergerepl.model.resolvers import RESOLVERS
+from conflict.errors import ResolverInfoError, UnknownResolverError
+from conflict.resolvers.registry import RULES, require_resolver
+from mergerepl.model.resolvers import RESOLVERS, OfDeletes, ResolverInfo, resolver_info
 from tests import phases
+from tests.networks import article_row
 
 pytestmark = pytest.mark.spark
 
@@ -23,11 +24,41 @@ PRIORITY = {
 
 
 def test_resolvers_are_those_that_a_file_may_name() -> None:
-    resolver_of({name: name for name in RESOLVERS})
+    assert set(RULES) == set(RESOLVERS)
     with pytest.raises(
-        UnknownResolverError, match=f"'orders' names the resolver 'odd'.*Known: {', '.join(RESOLVERS)}"
+        UnknownResolverError, match=r"'orders' names the resolver 'odd'.*Known: additive, .*priority"
     ):
-        resolver_of({"lines": RESOLVERS[0], "orders": "odd"})
+        require_resolver(article_row("orders", 1, article_resolver="odd").published("sales"))
+
+
+INFO = '{"columns": ["a"], "delimiter": null, "update_delete": "priority"}'
+
+
+@pytest.mark.parametrize(
+    ("resolver", "info"),
+    {
+        "no column": ("additive", None),
+        "a column for a rule without one": ("priority", INFO),
+        "no JSON": ("additive", "a"),
+        "a number": ("additive", "7"),
+        "keys that are missing": ("additive", "{}"),
+        "a column that the article does not have": ("additive", INFO.replace('"a"', '"b"')),
+        "a column of the key": ("additive", INFO.replace('"a"', '"id"')),
+        "an unknown rule for deletes": ("additive", INFO.replace("priority", "odd")),
+        "columns that are no texts": ("additive", INFO.replace('"a"', "1")),
+    }.values(),
+)
+def test_what_a_replica_says_that_a_resolver_is_told_is_checked(resolver: str, info: str | None) -> None:
+    told = {"published_columns": ("id", "a"), "published_types": ("bigint", "int")}
+    row = article_row("orders", 1, article_resolver=resolver, resolver_info=info, **told)
+    with pytest.raises(ResolverInfoError, match=r"'orders'.*sysmergearticles.*mergerepl apply"):
+        require_resolver(row.published("sales"))
+
+
+def test_what_a_resolver_is_told_is_read_as_it_is_stored() -> None:
+    info = ResolverInfo(("größe", 'b"c'), "[==]", OfDeletes.UPDATE_WINS.value)
+    assert resolver_info(info.stored) == info
+    assert ResolverInfo().stored is None
 
 
 @pytest.fixture(scope="module")

@@ -82,6 +82,7 @@ def write_conflicts(hq: Replica) -> None:
         "losing_priority": [0.0, 0.0],
         "winning_priority": [100.0, 100.0],
         "columns": pa.array([["note"], []], pa.list_(pa.string())),
+        "made_columns": pa.array([None, ["note"]], pa.list_(pa.string())),
         "rowkey": pa.array([[("id", "1")]] * 2, pa.map_(pa.string(), pa.string())),
     }
     names = [column.name for column in conflicts_info.TABLE.columns]

@@ -10,6 +10,7 @@ import pytest
 from mergerepl import config, roots
 from mergerepl.errors import ConfigurationError
 from mergerepl.model.publication import ConflictLogging, Join, Resolution, SubscriberType, SyncType, Tracking
+from mergerepl.model.resolvers import ResolverInfo
 from mergerepl.settings import Settings
 from tests.bad_inputs.bad_texts import BAD_TEXTS, HEAD, HOSTILE_NAMES, MINIMAL, ORDERS, article, subscription
 
@@ -80,6 +81,30 @@ subscriptions:
     assert (north.subscriber, north.priority, north.host_name) == (str(folder / "north"), 75.0, "North")
     assert (south.type, south.priority) == (SubscriberType.CLIENT, 0.0)
     assert (west.priority, west.sync_type) == (75.0, SyncType.NONE)
+
+
+ADDITIVE = "Microsoft SQL Server Additive Conflict Resolver"
+
+
+@pytest.mark.parametrize(
+    ("keys", "name", "told"),
+    [
+        ("name: additive, column: n", "additive", ResolverInfo(("n",))),
+        ("name: additive, columns: [n, m]", "additive", ResolverInfo(("n", "m"))),
+        (f"name: {ADDITIVE}, resolver_info: n", "additive", ResolverInfo(("n",))),
+        ("name: merge_text, resolver_info: '[t][==]'", "merge_text", ResolverInfo(("t",), "==")),
+        ("name: merge_text, resolver_info: '[t]', delimiter: ' '", "merge_text", ResolverInfo(("t",), " ")),
+        (
+            "name: maximum, column: n, update_delete: delete_wins",
+            "maximum",
+            ResolverInfo(("n",), None, "delete_wins"),
+        ),
+    ],
+)
+def test_what_a_resolver_is_told(folder, keys, name, told):
+    article = f"articles: [{{name: orders, key: [id], tracking: column, resolver: {{{keys}}}}}]"
+    (orders,) = load(folder, f"{HEAD}\n{article}\n").articles
+    assert (orders.resolver, orders.resolver_info) == (name, told)
 
 
 @pytest.mark.parametrize(
