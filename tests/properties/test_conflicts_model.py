@@ -1,0 +1,54 @@
+"""Every resolver brings all replicas to one row, whichever side sends, and synchronizing again adds nothing.
+
+This is of the reference. The rules that it needs are shown, too: without any of them a history goes wrong. All histories
+with `scripts/test --long`.
+"""
+
+import os
+
+import pytest
+
+from mergerepl.model.resolvers import RESOLVERS
+from tests.properties import conflicts_model as model
+
+IS_LONG = os.environ.get("MERGEREPL_TEST_PROFILE") == "long"
+# No factor of what the histories are made of: each kind of edit, order and direction is met.
+STRIDE = 1 if IS_LONG else 89
+
+LEVELS = [
+    (name, tracking, resolution)
+    for name, resolver in RESOLVERS.items()
+    for tracking in ("row", "column")
+    for resolution in ("row", "columns")
+    if (tracking == "column" or resolution == "row") and (tracking == "column" or resolver.by_row)
+]
+
+
+def test_the_model_has_every_resolver() -> None:
+    assert set(RESOLVERS) <= set(model.RESOLVERS)
+    assert {name for name, each in RESOLVERS.items() if each.makes_value} <= model.MAKES
+    assert {name for name, each in RESOLVERS.items() if each.clashes_if_equal} <= model.CLASHES_IF_EQUAL
+
+
+@pytest.mark.parametrize(("resolver", "tracking", "resolution"), LEVELS)
+def test_replicas_converge_and_nothing_is_added_twice(resolver: str, tracking: str, resolution: str) -> None:
+    histories, logged = model.check(resolver, tracking, resolution, stride=STRIDE)
+    assert histories == -(-19_208 // STRIDE)
+    assert logged > histories // 8
+
+
+def test_differences_are_all_counted_whatever_the_order() -> None:
+    assert model.check_sums(stride=1 if IS_LONG else 19) > 500
+
+
+def test_sets_are_joined_whatever_the_order() -> None:
+    assert model.check_sets(stride=1 if IS_LONG else 19) > 500
+
+
+@pytest.mark.parametrize(
+    "without",
+    ["equal changes clash", "made values are stamped", "the publisher's chain", "the subscriber's chain"],
+)
+def test_every_rule_is_needed(without: str) -> None:
+    with pytest.raises(AssertionError):
+        model.check_sums(without=without)
