@@ -21,12 +21,14 @@ from tests.properties.side_by_side import OPERATIONS, START, Slot, Together, new
 
 ROOT = Path(__file__).parents[2]
 SIDES = ("publisher", "subscriber")
+ROOMS = ("agent", "apply", "staging", "tracking")
+"""Those that a session writes from."""
 
 
 def named_points() -> list[str]:
     """Return every failpoint a session passes, read from the code, so that a new one cannot be forgotten."""
     names: set[str] = set()
-    for folder in ("agent", "apply"):
+    for folder in ROOMS:
         for path in sorted((ROOT / "mergerepl" / folder).glob("*.py")):
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
                 if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "failpoint":
@@ -66,7 +68,7 @@ NOT_A_STEP = {
     "carry_out.update_subscription",
     "side.append_side_run",
     # Nothing of it counts before the manifest.
-    "stage.stage_article",
+    "article.stage_article",
     "stage_session.stage_articles",
     "stage_session.refused_alone",
     # Changes no row; the session is complete before.
@@ -103,15 +105,15 @@ def functions(*folders: str) -> dict[str, list[str]]:
 
 
 def test_no_durable_step_is_without_a_failpoint() -> None:
-    """A function of agent or apply that writes must pass a failpoint, itself or right around its call."""
-    found = {name for name, steps in functions("agent", "apply").items() if "failpoint" not in steps}
+    """A function of these rooms that writes must pass a failpoint, itself or right around its call."""
+    found = {name for name, steps in functions(*ROOMS).items() if "failpoint" not in steps}
     assert found == NOT_A_STEP
 
 
 def test_no_two_durable_steps_are_without_a_failpoint_between_them() -> None:
     found = {
         name: steps
-        for name, steps in functions("agent", "apply", "publish", "snapshot").items()
+        for name, steps in functions(*ROOMS, "publish", "snapshot").items()
         if any("failpoint" not in pair for pair in itertools.pairwise(steps))
     }
     assert found.keys() - NOT_A_STEP == UNDONE_TOGETHER

@@ -28,12 +28,15 @@ SOUTH = Subscriber("south", "server", 80.0)
 CHECK = "delta.constraints.refuses"
 
 
+def network(spark: SparkSession, folder: Path, *subscribers: Subscriber) -> EngineNetwork:
+    """Return replicas of six rows."""
+    return EngineNetwork(spark, folder, Setting(subscribers), {f"k{n}": row("a", "b") for n in range(6)})
+
+
 @pytest.fixture
 def engine(spark: SparkSession, replica_dir: Path) -> EngineNetwork:
-    """Three replicas of six rows."""
-    return EngineNetwork(
-        spark, replica_dir, Setting((NORTH, SOUTH)), {f"k{n}": row("a", "b") for n in range(6)}
-    )
+    """Three replicas."""
+    return network(spark, replica_dir, NORTH, SOUTH)
 
 
 def restate(table: Path, check: str | None) -> None:
@@ -88,7 +91,7 @@ def check_all_there(engine: EngineNetwork) -> None:
         for name in engine.names[1:]:
             engine.sync(name)
     rows = engine.rows("hub")
-    assert rows == engine.rows("north") == engine.rows("south")
+    assert all(engine.rows(name) == rows for name in engine.names)
     kept = {(key, values[0]) for key, values in rows.items()}
     kept |= {(key, lost[0]) for key, *_, lost in engine.conflicts() if lost is not None}
     assert {("k0", "hub"), ("k1", "hub"), ("k1", "north"), ("k2", "north"), ("k4", "hub")} <= kept
@@ -97,11 +100,25 @@ def check_all_there(engine: EngineNetwork) -> None:
         assert engine.sync(name).status == "nothing_to_do"
 
 
-@pytest.mark.parametrize("replica", ["hub", pytest.param("north", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("replica", "subscribers"),
+    [
+        pytest.param("hub", (NORTH,), id="hub"),
+        *(
+            pytest.param(name, (NORTH, SOUTH), id=f"{name} of three", marks=pytest.mark.slow)
+            for name in ("hub", "north")
+        ),
+    ],
+)
 def test_inv_06_a_session_that_one_side_does_not_take_is_given_up_and_the_next_one_brings_all(
-    engine: EngineNetwork, monkeypatch: pytest.MonkeyPatch, replica: str
+    spark: SparkSession,
+    replica_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    replica: str,
+    subscribers: tuple[Subscriber, ...],
 ) -> None:
     """The other side has carried it out: where that is the subscriber, it holds resolutions that are the publisher's."""
+    engine = network(spark, replica_dir, *subscribers)
     session = stick(engine, monkeypatch, replica)
     done = give_up(engine, session[:8])
     assert (done.status, done.is_failed) == ("given_up", False)

@@ -129,6 +129,7 @@ def test_inv_06_what_a_session_did_that_was_given_up_reaches_everybody(
     assert engine.sync("north").status == "nothing_to_do"
 
 
+@pytest.mark.slow
 def test_inv_06_what_a_lost_subscriber_had_uploaded_reaches_the_others(
     spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -216,6 +217,7 @@ def test_inv_20_a_staged_session_that_outlives_the_log_says_so(
     assert engine.rows("hub") == before
 
 
+@pytest.mark.slow
 def test_inv_06_a_late_loser_of_a_subscriber_that_left_is_logged(
     engine: EngineNetwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:

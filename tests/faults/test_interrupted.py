@@ -107,6 +107,7 @@ def test_a_restored_subscriber_is_initialised_again_as_the_message_says(
     assert engine.rows("hub")["k5"][0] == "again"
 
 
+@pytest.mark.slow
 def test_inv_20_a_restored_subscriber_that_went_on_by_itself_is_no_part_of_the_session(
     engine: EngineNetwork, stop: object
 ) -> None:
@@ -177,6 +178,7 @@ def subscription_of_north(engine: EngineNetwork) -> list[SubscriptionRow]:
     return Replica(engine.path("north")).subscriptions()
 
 
+@pytest.mark.slow
 def test_inv_21_a_publisher_restored_with_a_staged_session_does_not_finish_it_again(
     engine: EngineNetwork, stop: object
 ) -> None:

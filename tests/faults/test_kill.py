@@ -21,7 +21,7 @@ from tests.properties.reference import Subscriber
 from tests.properties.side_by_side import OPERATIONS, START, Slot, Together, new_model
 
 KINDS = ("kill", "killgroup", "jvm")
-ALWAYS = (("stage.after_manifest", "kill", False), ("publisher.after_merge", "killgroup", False))
+ALWAYS = ("stage.after_manifest", "kill", False)
 """What every run of the tests tries; `--long` tries everything."""
 
 
@@ -114,7 +114,7 @@ def jvm_of(python: int) -> int:
 @pytest.mark.parametrize(
     ("point", "kind", "is_captured"),
     [
-        pytest.param(*case, marks=() if case in ALWAYS else pytest.mark.slow)
+        pytest.param(*case, marks=() if case == ALWAYS else pytest.mark.slow)
         for points, is_captured in ((LADDER, False), (CAPTURED_BEFORE, True))
         for case in ((point, kind, is_captured) for point in points for kind in KINDS)
     ],

@@ -301,6 +301,7 @@ def test_inv_31_a_merge_that_loses_every_commit_ends_with_its_session_staged(
     assert engine.rows("hub") == engine.rows("north") == {"k0": ["north", "b", None]}
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_inv_31_a_merge_that_loses_its_commit_to_a_user_is_done_again(
     spark: SparkSession, replica_dir: Path, caplog: pytest.LogCaptureFixture

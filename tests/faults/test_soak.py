@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -21,6 +22,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import mergerepl
+from mergerepl.errors import LeaseError
 from tests.faults.soak_writer import KEYS
 from tests.faults.tokens import DELETE_LOST, Ledger, Logged, Write
 from tests.properties.engine_network import EngineNetwork, Setting
@@ -113,6 +115,49 @@ class Agent:
         return sum("error" in line for line in self._rounds())
 
 
+class AgentHere:
+    """The same in a thread of this process, whose engine is warm: it takes no half a minute to start."""
+
+    def __init__(self, network: Path, subscriber: str) -> None:
+        self._roots = network.with_name("hub"), network.with_name(subscriber)
+        self._moved = self._turned_away = 0
+        self._failed: list[BaseException] = []
+        self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def _run(self) -> None:
+        hub, subscriber = self._roots
+        while not self._ends.is_set():
+            try:
+                done = mergerepl.sync(hub, subscriber=subscriber, long_running=True).sessions[0]
+                self._moved += done.status != "nothing_to_do"
+                self._ends.wait(0.2)
+            except LeaseError:
+                self._turned_away += 1
+            except BaseException as error:
+                self._failed.append(error)
+                return
+
+    def end(self) -> None:
+        self.__exit__()
+        assert self._failed == []
+
+    def __exit__(self, *_: object) -> None:
+        self._ends.set()
+        self._thread.join(PATIENCE_S)
+
+    def moved(self) -> int:
+        assert self._failed == []
+        return self._moved
+
+    def turned_away(self) -> int:
+        return self._turned_away
+
+
 def wait_until(is_so: Callable[[], bool], what: str) -> None:
     """Wait for something that other processes do."""
     deadline = time.monotonic() + PATIENCE_S
@@ -144,11 +189,18 @@ def write_all(folder: Path, seconds: float) -> list[Write]:
 
 @pytest.mark.timeout(3 * PATIENCE_S + SECONDS)
 @pytest.mark.parametrize(
-    "seconds",
-    [pytest.param(SHORT_SECONDS, id="short"), pytest.param(SECONDS, id="long", marks=pytest.mark.slow)],
+    ("agent", "seconds"),
+    [
+        pytest.param(AgentHere, SHORT_SECONDS, id="short"),
+        pytest.param(Agent, SECONDS, id="long", marks=pytest.mark.slow),
+    ],
 )
 def test_inv_01_02_06_07_users_and_agents_at_once(
-    spark: SparkSession, replica_dir: Path, record_property: Callable[[str, object], None], seconds: float
+    spark: SparkSession,
+    replica_dir: Path,
+    record_property: Callable[[str, object], None],
+    agent: type[Agent] | type[AgentHere],
+    seconds: float,
 ) -> None:
     setting = Setting((Subscriber("north", "server", 75.0), Subscriber("south", "client")), "row")
     engine = EngineNetwork(spark, replica_dir, setting, {})
@@ -156,14 +208,14 @@ def test_inv_01_02_06_07_users_and_agents_at_once(
     engine.write("hub", {write.key: {"a": write.token, "b": None, "c": None} for write in starts})
     network = replica_dir / "network.yml"
     with ExitStack() as stack:
-        agents = [stack.enter_context(Agent(network, name)) for name in SUBSCRIBERS]
+        agents = [stack.enter_context(agent(network, name)) for name in SUBSCRIBERS]
         # Each carries the first rows over: then its engine is warm, and the users' time is spent beside sessions.
-        wait_until(lambda: all(agent.moved() for agent in agents), "the agents' first sessions")
-        before = [agent.moved() for agent in agents]
+        wait_until(lambda: all(each.moved() for each in agents), "the agents' first sessions")
+        before = [each.moved() for each in agents]
         writes = starts + write_all(replica_dir, seconds)
-        sessions = [agent.moved() - first for agent, first in zip(agents, before, strict=True)]
-        for agent in agents:
-            agent.end()
+        sessions = [each.moved() - first for each, first in zip(agents, before, strict=True)]
+        for each in agents:
+            each.end()
     for _ in range(2):
         for name in SUBSCRIBERS:
             engine.sync(name)
@@ -182,7 +234,7 @@ def test_inv_01_02_06_07_users_and_agents_at_once(
         "writes": len(writes),
         "conflicts": len(logged),
         "sessions while users wrote": sessions,
-        "turned away": [agent.turned_away() for agent in agents],
+        "turned away": [each.turned_away() for each in agents],
     }
     record_property("soak", json.dumps(counts))
     log.info("%s", counts)

@@ -107,6 +107,7 @@ def note(record: Record, written: Mapping[str, int], lost: list[str]) -> None:
     log.info("of commits %s, %d lost %s", dict(written), len(lost), lost[:5])
 
 
+@pytest.mark.slow
 def test_two_deltalake_processes_without_the_lock(table: Path, record_property: Record) -> None:
     with Appending(table, ("one", "two"), APPENDS, locked=False) as processes:
         processes.wait()

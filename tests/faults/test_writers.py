@@ -16,11 +16,9 @@ from tests.faults.sessions import paused_sync, stop_at
 from tests.faults.tokens import BOTH, users_of
 
 SOME_STEPS = {
-    # Between capture and staging, staging and MERGE, MERGE and bookkeeping, bookkeeping and watermarks.
-    "capture.before_replinfo": ("north",),
+    # Between staging and MERGE, and between MERGE and bookkeeping.
     "publisher.before_merge": ("hub",),
     "subscriber.after_merge": ("north",),
-    "publisher.after_done": ("hub",),
 }
 
 STEPS = {

@@ -1,6 +1,6 @@
 """Properties of the reference model alone: what the rules promise, before any engine follows them.
 
-2,000 examples a property; `MERGEREPL_TEST_PROFILE=long` makes it 100,000.
+500 examples a property; `MERGEREPL_TEST_PROFILE=long` makes it 100,000.
 The numbers are those of docs/protocol.md.
 """
 
@@ -24,7 +24,7 @@ from tests.properties.strategies import COLUMNS, KEYS, History, histories
 
 LONG = os.environ.get("MERGEREPL_TEST_PROFILE") == "long"
 examples = settings(
-    max_examples=100_000 if LONG else 2_000,
+    max_examples=100_000 if LONG else 500,
     deadline=None,
     derandomize=not LONG,
     database=None,
