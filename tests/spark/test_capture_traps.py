@@ -189,8 +189,6 @@ def stream(site: Site, table: str, path: Path) -> int:
 
 Trap = Callable[[Site, str, Path], int]
 TRAPS: tuple[Trap, ...] = (
-    overwrite,
-    restore,
     odd_values,
     feed_off_and_on,
     delta_rs_computes_anew,
@@ -198,6 +196,8 @@ TRAPS: tuple[Trap, ...] = (
 )
 MORE_TRAPS: tuple[Trap, ...] = (
     # What the feed says of these is in the case table of net changes.
+    overwrite,
+    restore,
     optimize,
     key_change,
     delete_and_insert,

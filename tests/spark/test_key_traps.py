@@ -23,6 +23,7 @@ def without_feed(site: Site, table: str, statement: str) -> None:
     site.spark.sql(f"alter table {table} set tblproperties ('delta.enableChangeDataFeed' = 'true')")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_inv_24_a_second_row_of_a_key_made_without_the_feed_is_refused_by_name(
     spark: SparkSession, replica_dir: Path
@@ -40,6 +41,7 @@ def test_inv_24_a_second_row_of_a_key_made_without_the_feed_is_refused_by_name(
     assert site.rows("hq", "orders") == site.rows("north", "orders")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_inv_24_a_key_that_had_two_rows_for_a_while_is_captured_as_it_ends(
     spark: SparkSession, replica_dir: Path
@@ -274,6 +276,7 @@ def test_keys_that_python_cannot_hold(spark: SparkSession, replica_dir: Path) ->
         pair.sync()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_row_is_found_by_the_text_of_a_padded_key(spark: SparkSession, replica_dir: Path) -> None:
     table = f"delta.`{replica_dir / 'hq' / 'codes'}`"

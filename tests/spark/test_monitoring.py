@@ -8,7 +8,8 @@ import shutil
 import subprocess
 import sys
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from mergerepl.errors import CaptureError, ConfigurationError
 from mergerepl.failpoints import FailpointError
 from mergerepl.model.progress import NoProgress
 from mergerepl.model.publication import Article, SubscriberType, Tracking
-from mergerepl.model.results import CaptureResult, PendingArticle, PhaseCounts, SessionResult
+from mergerepl.model.results import CaptureResult, PendingArticle, SessionResult
 from mergerepl.store.control import read_rows
 from mergerepl.store.replica import Replica
 from mergerepl.systables import catalog, genhistory, sessions
@@ -239,18 +240,21 @@ def test_history_tells_a_session_with_its_articles_at_both_ends(story):
     assert len(api.history(story.path("hq"), subscriber=story.path("north"))) == 1
 
 
-def test_history_tells_a_session_recorded_twice_once_and_newest_first(fresh):
-    fresh.run("update TABLE set note = 'x' where id = 1", "hq")
-    fresh.sync("north")
-    fresh.sync("south")
-    control = Replica(fresh.path("hq")).control
-    for table in (sessions.SESSIONS, sessions.ARTICLEHISTORY, sessions.HISTORY):
-        control.append(table, control.rows(table))
-    found = api.history(fresh.path("hq"))
-    assert [record.subscriber for record in found] == [str(fresh.path("south")), str(fresh.path("north"))]
+def test_history_tells_a_session_recorded_twice_once_and_newest_first(story, replica_dir):
+    told = copy_of(story, replica_dir)
+    control, south = Replica(told.path("hq")).control, str(told.path("south"))
+    (session,) = control.rows(sessions.SESSIONS)
+    later = {"session_id": "later", "start_time": session.start_time + timedelta(minutes=1)}
+    control.append(sessions.SESSIONS, [replace(session, subscriber=south, **later)] * 2)
+    for table, time in ((sessions.ARTICLEHISTORY, "start_time"), (sessions.HISTORY, "timestamp")):
+        rows = control.rows(table)
+        again = [replace(row, **{"session_id": "later", time: later["start_time"]}) for row in rows]
+        control.append(table, [*rows, *again, *again])
+    found = api.history(told.path("hq"))
+    assert [record.subscriber for record in found] == [south, str(told.path("north"))]
     assert all(len(record.messages) == 1 for record in found)
-    assert found[0].articles[0].download == PhaseCounts(updates=1)
-    assert api.history(fresh.path("hq"), limit=1) == found[:1]
+    assert found[0].articles == found[1].articles
+    assert api.history(told.path("hq"), limit=1) == found[:1]
 
 
 # ---- conflicts
@@ -323,6 +327,7 @@ def test_conflicts_are_a_data_frame(story):
     assert frame.columns[:3] == ["id", "note", "amount"]
 
 
+@pytest.mark.slow
 def test_a_losing_delete_is_in_the_frame_without_a_row_and_losers_outlive_their_article(fresh):
     # The server subscription's change loses to nothing: hq wins with its update over north's delete.
     fresh.run("update TABLE set note = 'kept' where id in (1, 2)", "hq")
@@ -433,6 +438,7 @@ def test_capture_without_changes_only_moves_the_captured_version(fresh, monkeypa
     assert Replica(fresh.path("north")).genhistory() == []
 
 
+@pytest.mark.slow
 def test_capture_takes_the_priority_of_the_subscription(fresh):
     expected = {"hq": 100.0, "north": 80.0, "south": 0.0}
     for name, priority in expected.items():
@@ -452,7 +458,8 @@ def interrupted_session(story: Story, point: str, monkeypatch: pytest.MonkeyPatc
     monkeypatch.delenv("MERGEREPL_FAILPOINT")
 
 
-@pytest.mark.parametrize("name", [pytest.param("hq", marks=pytest.mark.slow), "north"])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["hq", "north"])
 def test_capture_first_finishes_a_session_that_died(fresh, monkeypatch, name):
     interrupted_session(fresh, "stage.after_manifest", monkeypatch)
     (session,) = api.status(fresh.path("hq")).open_sessions

@@ -240,6 +240,7 @@ def contents(spark: SparkSession, path: Path) -> list[tuple[object, ...]]:
     return sorted(map(tuple, rows.collect()))
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_removal_that_removed_nothing_is_refused_and_mended(spark: SparkSession, replica_dir: Path) -> None:
     hq, path = replica_dir / "hq", replica_dir / "hq" / "s"

@@ -152,8 +152,9 @@ def test_inv_24_keys_that_are_none_are_refused_and_in_a_late_window_logged(
     error: type[MergeReplError],
     words: str,
 ) -> None:
-    with pytest.raises(error, match=words):
-        outcome(spark, case)
+    for stated in ({}, {"gap": "Change Data Feed was off"}):
+        with pytest.raises(error, match=words):
+            outcome(spark, case, **stated)
     with caplog.at_level(logging.WARNING):
         found, counts = outcome(spark, case, is_late=True)
     assert (None in found, sum(counts)) == (False, len(found))

@@ -1,0 +1,316 @@
+"""Recover, carry out and watermarks without an engine: a staged session that dies at every step, and replicas put back.
+
+Replicas, control planes, logs and the staged changeset are real (I20, I21, I26 to I29). What Spark writes in between, a
+MERGE, a run and conflict rows, is a commit without files that happens once, as the real ones do
+(`tests/spark/test_appended.py`, `tests/spark/test_engine.py`).
+"""
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mergerepl import failpoints
+from mergerepl.agent import carry_out
+from mergerepl.agent.carry_out import pointer
+from mergerepl.agent.recovery import recover
+from mergerepl.apply.side import RUN_APP_ID, Side, data_transaction
+from mergerepl.changes import PUBLISHER, SUBSCRIBER
+from mergerepl.delta.log import Commit, commit_text, commits, find_own_commit, head_version
+from mergerepl.delta.transactions import transaction_version
+from mergerepl.errors import EnumerationError
+from mergerepl.failpoints import FailpointError, failpoint
+from mergerepl.store.changeset import ArticleWork, Changeset, Manifest, Mark, SideWork
+from mergerepl.store.replica import Replica
+from mergerepl.systables import catalog, conflicts_info, genhistory, replinfo, sessions
+from mergerepl.systables.catalog import SubscriptionState
+from mergerepl.systables.genhistory import Generation, GenStatus
+from tests.faults.ladder import LADDER
+from tests.networks import Network, commit
+
+CARRIED_OUT = LADDER[LADDER.index("publisher.before_merge") :]
+
+
+def once(table: Path, app_id: str, version: int) -> None:
+    if transaction_version(table, app_id) < version:
+        commit(table, {"txn": {"appId": app_id, "version": version, "lastUpdated": 0}})
+
+
+def merge(_: object, changeset: Changeset, side: Side, work: ArticleWork, **__: object) -> Commit:
+    table, transaction = side.replica.table(side.articles[1]), data_transaction(changeset, side, 1)
+    failpoint(f"{side.name}.before_merge")
+    if find_own_commit(table, transaction.mark, from_version_exclusive=work.from_version) is None:
+        told = {"operation": "MERGE", "operationMetrics": {"numTargetRowsUpdated": "1"}}
+        told["userMetadata"] = transaction.mark.to_user_metadata()
+        commit(table, {"commitInfo": told})
+    failpoint(f"{side.name}.after_merge")
+    done = find_own_commit(table, transaction.mark, from_version_exclusive=work.from_version)
+    assert done is not None
+    return done
+
+
+def append_run(_: object, __: Changeset, side: Side) -> None:
+    once(side.replica.contents, RUN_APP_ID, side.work.seq)
+
+
+def log_conflicts(_: object, changeset: Changeset, replica: Replica, *__: object) -> None:
+    failpoint("conflicts.before_rows")
+    failpoint("conflicts.after_rows")
+    failpoint("conflicts.before_info")
+    once(replica.folder / conflicts_info.NAME, changeset.manifest.session, 1)
+    failpoint("conflicts.after_info")
+
+
+@dataclass
+class Staged:
+    """A network without an engine, and the session that was staged last between hq and north."""
+
+    network: Network
+    changeset: Changeset | None = None
+
+    def replica(self, name: str) -> Replica:
+        return Replica(self.network.root(name))
+
+    def stage(self) -> Changeset:
+        """Stage a session in which each side updates a row, and one of them is a conflict."""
+        hq, north = self.replica("hq"), self.replica("north")
+        (about,) = (row for row in hq.subscriptions() if row.replid == north.info().replid)
+        number = hq.info().session_number + 1
+        marks = {name: Mark(generation=number, guid=genhistory.new_guid()) for name in ("up", "down")}
+        manifest = Manifest(
+            session=f"session-{number}",
+            number=number,
+            publication="sales",
+            pubid=about.pubid,
+            subid=about.subid,
+            upload=True,
+            download=True,
+            started="2026-01-01T00:00:00+00:00",
+            conflict_logging="publisher",
+            conflicts={1: 1},
+            publisher=self._work(hq, north, number, marks["up"]),
+            subscriber=self._work(north, hq, number, marks["down"]),
+            upload_watermark=marks["up"],
+            download_watermark=marks["down"],
+            replicastate=f"state {number}",
+        )
+        self.changeset = Changeset(hq.staging / manifest.session, manifest)
+        self.changeset.folder.mkdir(parents=True)
+        north.staging.mkdir(exist_ok=True)
+        pointer(north, manifest.session).write_text(json.dumps({"replid": hq.info().replid}))
+        self.changeset.commit()
+        return self.changeset
+
+    def _work(self, replica: Replica, other: Replica, number: int, received: Mark) -> SideWork:
+        info, table = replica.info(), replica.root / "orders"
+        generation = Generation(
+            guidsrc=str(received.guid),
+            pubid="sales",
+            generation=info.last_generation + 1,
+            art_nick=1,
+            nicknames=(info.nickname,),
+            genstatus=GenStatus.CLOSED_ELSEWHERE,
+            changecount=1,
+        )
+        return SideWork(
+            root=str(replica.root),
+            replid=info.replid,
+            peer=other.info().replid,
+            nickname=info.nickname,
+            base_seq=info.last_seq,
+            seq=info.last_seq + 1,
+            last_generation=info.last_generation + 1,
+            generations=[generation],
+            articles=[
+                ArticleWork(nickname=1, from_version=info.captured[1], actions={"update": 1}, live=1),
+            ],
+            commits={1: commit_text(table, info.captured[1]) or ""},
+        )
+
+    def recover(self, north: Path | None = None) -> int:
+        return recover(self.replica("hq"), Replica(north) if north else self.replica("north"), lambda: None)  # type: ignore[arg-type,return-value]
+
+    def stopped_at(self, monkeypatch: pytest.MonkeyPatch, point: str) -> None:
+        failpoints._passed.clear()
+        with monkeypatch.context() as context:
+            context.setenv("MERGEREPL_FAILPOINT", f"{point}=stop")
+            with pytest.raises(FailpointError):
+                self.recover()
+
+    def check_side(self, side: str, replica: Replica, *, is_over: bool = True) -> None:
+        """Check that one side was carried out once, whatever was done twice."""
+        assert self.changeset is not None
+        manifest, work, info = self.changeset.manifest, self.changeset.work_of(side), replica.info()
+        assert (info.last_seq, info.last_generation) == (work.seq, work.last_generation)
+        assert info.session_number == manifest.number
+        assert info.captured == {1: work.articles[0].from_version + 1}
+        assert head_version(replica.root / "orders") == info.captured[1]
+        last = replica.genhistory()[-1]
+        assert (last.guidsrc, last.seq) == (work.generations[0].guidsrc, work.seq)
+        (other,) = (
+            row for row in replica.relations() if (row.subid, row.replid) == (manifest.subid, work.peer)
+        )
+        sent, received = manifest.download_watermark, manifest.upload_watermark
+        if side == SUBSCRIBER:
+            sent, received = received, sent
+        found = (other.sentguid, other.recguid, other.session_number, other.replicastate)
+        expected = (sent.guid, received.guid, manifest.number, manifest.replicastate)  # type: ignore[union-attr]
+        assert (found == expected) is is_over
+        runs = [version for each in every(replica.contents) for version in each.txns.values()]
+        assert runs == [*range(1, work.seq + 1)], "each run once"
+        assert is_over is any(
+            row.session_id == manifest.session for row in replica.control.rows(sessions.SESSIONS)
+        )
+
+    def check(self, north: Replica | None = None) -> None:
+        """Check that the session is over at both sides."""
+        assert self.changeset is not None
+        hq, north = self.replica("hq"), north or self.replica("north")
+        self.check_side(PUBLISHER, hq)
+        self.check_side(SUBSCRIBER, north)
+        logged = [app for each in every(hq.folder / conflicts_info.NAME) for app in each.txns]
+        assert logged == [f"session-{n}" for n in range(1, self.changeset.manifest.number + 1)]
+        assert [*hq.staging.iterdir(), *north.staging.iterdir()] == []
+
+
+def every(table: Path) -> list[Commit]:
+    head = head_version(table)
+    return [*commits(table, from_version_exclusive=0, through_version_inclusive=head)]
+
+
+@pytest.fixture
+def staged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Staged:
+    monkeypatch.setattr(carry_out, "merge_article", merge)
+    monkeypatch.setattr(carry_out, "append_side_run", append_run)
+    monkeypatch.setattr(carry_out, "log_conflicts", log_conflicts)
+    return Staged(Network(tmp_path))
+
+
+def test_inv_26_27_28_29_a_session_that_dies_at_every_step_and_again_is_carried_out_once(
+    staged: Staged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number, point in enumerate(CARRIED_OUT):
+        staged.stage()
+        staged.stopped_at(monkeypatch, point)
+        if number % 2 and point < "session":
+            # The run that finishes it dies as well.
+            staged.stopped_at(monkeypatch, "watermarks.after_subscriber")
+        staged.recover()
+        staged.check()
+        assert staged.recover() == 0
+
+
+def test_a_session_without_a_manifest_has_not_happened(staged: Staged) -> None:
+    changeset = staged.stage()
+    (changeset.folder / "manifest.json").unlink()
+    before = staged.replica("hq").info(), staged.replica("hq").subscriptions()
+    assert staged.recover() == 0
+    assert (staged.replica("hq").info(), staged.replica("hq").subscriptions()) == before
+    assert [*staged.replica("hq").staging.iterdir(), *staged.replica("north").staging.iterdir()] == []
+
+
+def test_a_subscriber_that_was_moved_is_known_by_its_id(
+    staged: Staged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    staged.stage()
+    staged.stopped_at(monkeypatch, "subscriber.after_merge")
+    moved = staged.network.folder / "elsewhere" / "north"
+    moved.parent.mkdir()
+    shutil.move(staged.network.root("north"), moved)
+    assert staged.recover(moved) == 1
+    staged.check(Replica(moved))
+
+
+def test_another_subscribers_session_is_finished_at_the_publisher_only(staged: Staged) -> None:
+    changeset = staged.stage()
+    before = staged.replica("north").info()
+    assert staged.recover(staged.network.root("south")) == 1
+    staged.check_side(PUBLISHER, staged.replica("hq"), is_over=False)
+    assert staged.replica("north").info() == before
+    assert (changeset.folder / "publisher.done").exists()
+    assert staged.recover(staged.network.root("south")) == 0
+    assert staged.recover() == 1
+    staged.check()
+
+
+def test_where_the_subscription_has_ended_the_publishers_side_is_all(staged: Staged) -> None:
+    changeset = staged.stage()
+    hq = staged.replica("hq")
+    gone = changeset.work_of(SUBSCRIBER).replid
+    rows = [
+        replace(row, status=SubscriptionState.DELETED) if row.replid == gone else row
+        for row in hq.subscriptions()
+    ]
+    hq.control.replace(catalog.SUBSCRIPTIONS, rows)
+    assert staged.recover(staged.network.root("south")) == 1
+    assert hq.info().session_number == changeset.manifest.number
+    assert [*hq.staging.iterdir()] == []
+
+
+def restore(staged: Staged, name: str) -> None:
+    root = staged.network.root(name)
+    shutil.rmtree(root)
+    shutil.copytree(root.with_name(f"copy of {name}"), root)
+
+
+def captured_alone(staged: Staged) -> None:
+    """A subscriber that was put back captures by itself: as many runs as the session makes."""
+    restore(staged, "north")
+    north = staged.replica("north")
+    north.control.replace(replinfo.TABLE, [replace(north.info(), last_seq=north.info().last_seq + 1)])
+
+
+def another_commit(staged: Staged) -> None:
+    """A subscriber that was put back has another commit as the version that the session was staged against."""
+    restore(staged, "north")
+    log = staged.network.root("north") / "orders" / "_delta_log"
+    (*_, last) = sorted(log.glob("*.json"))
+    last.write_text(last.read_text() + json.dumps({"txn": {"appId": "other", "version": 1}}))
+
+
+def went_on(staged: Staged) -> None:
+    """The publisher is put back to where it held the session staged; both have completed another one since."""
+    staged.recover()
+    staged.stage()
+    staged.recover()
+    restore(staged, "hq")
+
+
+PUT_BACK: list[Any] = [
+    # Where it died, what is done then, and what the error says.
+    ("subscriber.after_merge", captured_alone, "captured changes by itself, in run 2"),
+    ("subscriber.before_merge", another_commit, "'orders' has another commit as version"),
+    (
+        "watermarks.before_subscriber",
+        lambda staged: restore(staged, "north"),
+        "session 2 was carried out there",
+    ),
+    ("session.before_drop", captured_alone, "session 2 was carried out there"),
+    ("watermarks.after_subscriber", went_on, "the subscriber has completed session 3 since"),
+]
+
+
+@pytest.mark.parametrize(("point", "put_back", "says"), PUT_BACK)
+def test_inv_20_21_a_replica_that_was_put_back_is_refused(
+    staged: Staged,
+    monkeypatch: pytest.MonkeyPatch,
+    point: str,
+    put_back: Callable[[Staged], None],
+    says: str,
+) -> None:
+    staged.stage()
+    staged.recover()
+    staged.stage()
+    for name in ("hq", "north"):
+        shutil.copytree(staged.network.root(name), staged.network.folder / f"copy of {name}")
+    staged.stopped_at(monkeypatch, point)
+    put_back(staged)
+    before = staged.replica("north").info(), staged.replica("north").subscriptions()
+    for _ in range(2):
+        with pytest.raises(EnumerationError, match=f"put back to an older state: .*{says}"):
+            staged.recover()
+    assert (staged.replica("north").info(), staged.replica("north").subscriptions()) == before
