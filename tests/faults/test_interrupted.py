@@ -42,12 +42,13 @@ def check(engine: EngineNetwork, north: str = "north") -> None:
     assert [item[4] for item in engine.conflicts() if item[0] == "k1"] == [("north", "b", None)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "point",
     [
-        pytest.param("stage.after_manifest", marks=pytest.mark.slow),
+        "stage.after_manifest",
         "subscriber.after_merge",
-        pytest.param("publisher.after_done", marks=pytest.mark.slow),
+        "publisher.after_done",
     ],
 )
 def test_a_subscriber_that_was_moved_finishes_its_own_session(
@@ -81,6 +82,7 @@ def stop_and_restore_north(engine: EngineNetwork, stop: object) -> None:
     shutil.move(engine.path("backup"), engine.path("north"))
 
 
+@pytest.mark.slow
 def test_a_subscriber_that_was_restored_is_refused_and_the_publisher_is_finished(
     engine: EngineNetwork, stop: object
 ) -> None:
@@ -136,11 +138,12 @@ def test_inv_20_a_run_that_a_restored_subscriber_captured_by_itself_is_not_taken
     assert engine.rows("north")["k0"][0] == "mine"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("point", "captures"),
     [
         pytest.param("watermarks.before_subscriber", False, id="as it was, before the watermarks"),
-        pytest.param("session.before_drop", True, id="went on, after the watermarks", marks=pytest.mark.slow),
+        pytest.param("session.before_drop", True, id="went on, after the watermarks"),
     ],
 )
 def test_inv_20_21_a_subscriber_restored_after_its_side_was_done_is_refused(

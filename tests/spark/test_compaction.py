@@ -61,19 +61,23 @@ def test_appended_tables_are_joined_when_they_are_due_and_stay_what_they_were(
     assert engine.rows("hub")["k2"][0] == "again"
 
 
+LARGE_BYTES = 1024 * 1024
+"""Here, so that a test need not write what a replica takes for large."""
+
+
 def test_large_files_are_left_alone(spark: SparkSession, replica_dir: Path) -> None:
-    """Joining costs what was appended since, not all there is: a file of 16 MB is never written again."""
+    """Joining costs what was appended since, not all there is: a large file is never written again."""
     from mergerepl.delta.appended import join_small_files
 
     table = replica_dir / "grown"
     noise = "substring(sha2(cast(rand(7) as string), 512), 1, 120) as text"
-    rows = spark.range(300_000, numPartitions=1).selectExpr("id", noise)
+    rows = spark.range(30_000, numPartitions=1).selectExpr("id", noise)
     rows.write.format("delta").save(str(table))
     (large,) = DeltaTable(str(table)).file_uris()
-    assert Path(large).stat().st_size > 16 * 1024 * 1024
+    assert Path(large).stat().st_size > LARGE_BYTES
     for _ in range(3):
         rows.limit(5).write.format("delta").mode("append").save(str(table))
-    join_small_files(spark, table, large_bytes=compaction.LARGE_BYTES)
+    join_small_files(spark, table, large_bytes=LARGE_BYTES)
     assert large in DeltaTable(str(table)).file_uris()
     assert file_count(table) == 2
 

@@ -197,6 +197,7 @@ def test_generated_columns_neither_conflict_nor_hide_a_broken_rule(
     assert (0, 2, 20, None, 40) in pair.same_rows("lines")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_row_of_a_key_and_generated_columns_alone_has_no_column_to_conflict(
     spark: SparkSession, replica_dir: Path

@@ -231,6 +231,7 @@ for name in confs.PASSES_OVER_FILES:
 """
 
 
+@pytest.mark.slow
 def test_sessions_of_one_write_fail_at_missing_files_whatever_the_jvm_was_started_with() -> None:
     with start_python(PASSING_OVER) as process:
         _, errors = process.communicate(timeout=300)

@@ -323,6 +323,7 @@ def test_a_subscription_that_never_got_a_replica_goes_on_with_the_one_of_another
 # ---- a subscription that ends while something waits
 
 
+@pytest.mark.slow
 def test_a_subscription_does_not_end_when_the_capture_for_another_is_refused(
     spark: SparkSession, hub: Hub
 ) -> None:
@@ -353,6 +354,7 @@ def test_inv_06_what_a_leaving_subscriber_waits_for_is_captured_for_it(
     assert values(hub, "north")[1] == values(hub, "south")[1] == "for north"
 
 
+@pytest.mark.slow
 def test_an_interrupted_session_is_finished_before_its_subscription_ends(
     spark: SparkSession, hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:

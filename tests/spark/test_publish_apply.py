@@ -385,6 +385,7 @@ def test_sync_type_none_refuses_a_table_that_differs(spark: SparkSession, hub: H
     assert hub.snapshot_of_files() == before
 
 
+@pytest.mark.slow
 def test_sync_type_none_does_not_ask_for_the_comments_of_nested_fields(spark: SparkSession, hub: Hub) -> None:
     def fields(**metadata: str) -> list[dict[str, Any]]:
         part = {"name": "x", "type": "integer", "nullable": True, "metadata": metadata}

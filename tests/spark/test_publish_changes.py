@@ -126,6 +126,7 @@ def test_later_changes_never_join_a_generation_that_counts_as_sent(
     assert last.generation == 2
 
 
+@pytest.mark.slow
 def test_without_subscribers_yet_nothing_needs_capturing(spark: SparkSession, replica_dir: Path) -> None:
     hub = Hub(replica_dir)
     hub.table("orders", {"id": [1], "note": ["a"]})
@@ -186,6 +187,7 @@ def test_an_unreachable_subscriber_can_be_removed(spark: SparkSession, hub: Hub)
     assert hub.apply().steps == ()
 
 
+@pytest.mark.slow
 def test_a_former_subscriber_comes_back_with_its_tables(spark: SparkSession, hub: Hub) -> None:
     change_rows(hub)
     capture_all(hub)
@@ -202,6 +204,7 @@ def test_a_former_subscriber_comes_back_with_its_tables(spark: SparkSession, hub
     assert len(metadata(spark, hub, "north", "MSmerge_contents")) == 2
 
 
+@pytest.mark.slow
 def test_a_former_subscriber_comes_back_to_the_publication_as_it_is_now(
     spark: SparkSession, hub: Hub
 ) -> None:
@@ -216,6 +219,7 @@ def test_a_former_subscriber_comes_back_to_the_publication_as_it_is_now(
     assert hub.apply().steps == ()
 
 
+@pytest.mark.slow
 def test_a_broken_table_of_another_publication_keeps_no_subscriber_away(
     spark: SparkSession, hub: Hub
 ) -> None:
@@ -347,6 +351,7 @@ def test_two_publications_share_replicas_but_no_table(spark: SparkSession, hub: 
     assert sorted(row.status for row in hub.rows("north", catalog.SUBSCRIPTIONS)) == [1, 1, 2, 2]
 
 
+@pytest.mark.slow
 def test_conflict_tables_of_one_name_are_refused(spark: SparkSession, hub: Hub) -> None:
     hub.publication = replace(hub.publication, name="sales_orders", articles=())
     hub.articles(Article("x", "lines", ("order_id",)))
@@ -484,6 +489,7 @@ def test_a_new_subscriber_where_a_moved_one_was_gets_an_identity_of_its_own(
     assert hub.apply().steps == ()
 
 
+@pytest.mark.slow
 def test_a_subscriber_that_the_publisher_forgot_keeps_no_identity(
     spark: SparkSession, replica_dir: Path
 ) -> None:

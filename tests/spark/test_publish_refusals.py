@@ -303,6 +303,7 @@ def test_a_text_too_long_for_the_folders_of_a_copy_is_refused(spark: SparkSessio
     assert spark.read.format("delta").load(str(hub.root("north") / "orders")).count() == 1
 
 
+@pytest.mark.slow
 def test_a_text_that_spark_cannot_write_is_refused_before_a_later_subscriber_gets_it(
     spark: SparkSession, replica_dir: Path
 ) -> None:
@@ -351,6 +352,7 @@ def test_a_key_column_that_two_halves_of_a_row_could_change_is_refused(
     hub.apply()
 
 
+@pytest.mark.slow
 def test_generated_values_of_another_time_zone_are_refused(spark: SparkSession, replica_dir: Path) -> None:
     hub = Hub(replica_dir)
     path = hub.publisher / "orders"

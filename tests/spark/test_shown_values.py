@@ -31,6 +31,7 @@ def shown(*arguments: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_values_are_worded_alike_in_every_report(
     spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

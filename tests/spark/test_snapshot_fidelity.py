@@ -78,6 +78,7 @@ def test_inv_42_schema_constraints_and_rows_are_the_publishers(spark: SparkSessi
     assert len(rows[1]) == 100
 
 
+@pytest.mark.slow
 def test_a_subscribers_table_takes_merges_and_enforces_its_rules(
     spark: SparkSession, rich: Hub, replica_dir: Path
 ) -> None:
@@ -116,10 +117,8 @@ FEATURES = {
 MAPPED = ("column mapping by name", "column mapping by id")
 
 
-@pytest.mark.parametrize(
-    "feature",
-    [pytest.param(each, marks=() if each == MAPPED[1] else pytest.mark.slow) for each in FEATURES],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("feature", FEATURES)
 def test_a_table_with_a_feature_is_published_and_synchronized(
     spark: SparkSession, replica_dir: Path, feature: str
 ) -> None:

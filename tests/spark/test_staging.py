@@ -127,11 +127,10 @@ def test_a_session_leaves_nothing_in_memory(engine: EngineNetwork, spark: SparkS
     engine.write("hub", {key(0): row("hub"), key(1): None})
     engine.sync("south")
     before = frames_in_memory(spark)
-    for text in ("first", "second"):
-        engine.write("hub", {key(0): row(text), key(7): row("new")})
-        engine.write("north", {key(0): row(f"north's {text}"), key(1): row("updated"), key(8): row("new")})
-        for preview in (True, False):
-            mergerepl.sync(engine.path("hub"), subscriber=engine.path("north"), dry_run=preview)
+    engine.write("hub", {key(0): row("again"), key(7): row("new")})
+    engine.write("north", {key(0): row("north"), key(1): row("updated"), key(8): row("new")})
+    for preview in (True, False):
+        mergerepl.sync(engine.path("hub"), subscriber=engine.path("north"), dry_run=preview)
     engine.write("hub", {key(0): row("third")})
     spark.sql(f"insert into delta.`{engine.path('north') / 't'}` values (null, '', '', '')")
     with pytest.raises(NullKeyError):
