@@ -114,7 +114,6 @@ FEATURES = {
     "column mapping by id": "'delta.columnMapping.mode' = 'id'",
     "random prefixes": "'delta.randomizeFilePrefixes' = 'true'",
 }
-MAPPED = ("column mapping by name", "column mapping by id")
 
 
 @pytest.mark.slow
