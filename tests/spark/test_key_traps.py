@@ -145,6 +145,7 @@ def test_inv_24_removing_the_row_that_was_there_ends_the_refusal_of_a_duplicate(
     assert site.rows("hq", "orders") == site.rows("north", "orders")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_columns_may_have_the_names_that_are_used_inside(spark: SparkSession, replica_dir: Path) -> None:
     names = ["before", "version", "k0", "c1", "action", "rows", "s", "t", "is_before", "seq", "row", "rule"]
