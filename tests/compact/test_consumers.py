@@ -97,6 +97,7 @@ def test_purges_keep_what_the_slowest_consumer_needs(spark: SparkSession, replic
     assert [each.csn for each in tracking.transactions()] == [4, 3]
 
 
+@pytest.mark.slow
 def test_a_table_that_is_enabled_later_is_copied_whole(spark: SparkSession, replica_dir: Path) -> None:
     tracking = tracked(replica_dir, {1: "old"})
     reader = tracking.consumer("hq")

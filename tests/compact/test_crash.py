@@ -46,7 +46,7 @@ ELSEWHERE = {
     "tracking.before_acknowledge",
     "tracking.before_extension",
 }
-ALWAYS = ("tracking.after_write", "tracking.after_tombstones")
+ALWAYS = ("tracking.after_write",)
 """Where every run of the tests dies; `--long` dies everywhere."""
 
 
@@ -207,6 +207,7 @@ def kill(folder: Path, point: str, kind: str) -> None:
     assert done.returncode == -signal.SIGKILL, done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_kill_9_between_two_tables(two: Two) -> None:
     # What a test before this one left: that its JVM may still be writing.

@@ -15,6 +15,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "compact.md"
 ORDERS = pa.schema([("order_id", pa.int64()), ("region", pa.string()), ("amount", pa.float64())])
 
 
+@pytest.mark.slow
 def test_the_page_does_what_it_says(
     spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -74,6 +74,7 @@ def test_each_commit_becomes_a_transaction(spark: SparkSession, replica_dir: Pat
     assert tracking.status().foreign_commits == ()
 
 
+@pytest.mark.slow
 def test_foreign_commits_are_refused_where_the_user_said_so(spark: SparkSession, replica_dir: Path) -> None:
     tracking = tracked(replica_dir, {1: "old"}, foreign="refuse")
     reader = tracking.consumer("hq")
