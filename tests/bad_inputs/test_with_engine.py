@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from mergerepl.delta.log import head_version
 from tests.bad_inputs.changed_tables import Schema, altered
-from tests.bad_inputs.conftest import Refused, run, state_of
+from tests.bad_inputs.conftest import Refused, crossed, run, state_of
 from tests.networks import Network, commit, write_table
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
@@ -25,14 +25,13 @@ def values(*ids: int | None) -> dict[str, Any]:
     return {"id": pa.array(ids, pa.int64()), "region": ["E"] * count, "amount": [9.0] * count}
 
 
-@pytest.mark.parametrize(
-    ("ids", "says"),
-    [
-        pytest.param((1, None), ("NULL values", "id=NULL", "Correct these rows"), id="55 NULL key"),
-        pytest.param((1, 1, 2), ("duplicate values", "id=1", "Correct these rows"), id="56 duplicate key"),
-    ],
-)
-@pytest.mark.parametrize("extra", [(), ("--dry-run",)], ids=["apply", "dry run"])
+UNPUBLISHABLE = [
+    pytest.param((1, None), ("NULL values", "id=NULL", "Correct these rows"), id="55 NULL key"),
+    pytest.param((1, 1, 2), ("duplicate values", "id=1", "Correct these rows"), id="56 duplicate key"),
+]
+
+
+@pytest.mark.parametrize(("ids", "says", "extra"), crossed(UNPUBLISHABLE, [(), ("--dry-run",)]))
 def test_rows_that_cannot_be_published(
     network: Network,
     refused: Refused,
@@ -64,19 +63,14 @@ def test_58_guids_that_are_none(network: Network, refused: Refused) -> None:
     refused("apply", "sales.yml", code=1, says=says)
 
 
-@pytest.mark.parametrize(
-    ("ids", "says"),
-    [
-        pytest.param(
-            (None,), ("have NULL in their key (id)", "Give them keys or delete them"), id="55 NULL key"
-        ),
-        pytest.param((9, 9), ("have one key (id)", "id=9", "Remove the duplicates"), id="102 a key twice"),
-        pytest.param(
-            (1,), ("have one key (id)", "id=1", "Remove the duplicates"), id="56 a key that was there"
-        ),
-    ],
-)
-@pytest.mark.parametrize("words", [SYNC, CAPTURE, (*SYNC, "--dry-run")], ids=" ".join)
+NO_KEYS = [
+    pytest.param((None,), ("have NULL in their key (id)", "Give them keys or delete them"), id="55 NULL key"),
+    pytest.param((9, 9), ("have one key (id)", "id=9", "Remove the duplicates"), id="102 a key twice"),
+    pytest.param((1,), ("have one key (id)", "id=1", "Remove the duplicates"), id="56 a key that was there"),
+]
+
+
+@pytest.mark.parametrize(("ids", "says", "words"), crossed(NO_KEYS, [SYNC, CAPTURE, (*SYNC, "--dry-run")]))
 def test_rows_that_cannot_be_captured(
     network: Network,
     refused: Refused,
@@ -118,8 +112,7 @@ DAMAGED = [
 VALIDATE = ("validate", "hq", "--subscriber", "north")
 
 
-@pytest.mark.parametrize("damage", DAMAGED)
-@pytest.mark.parametrize("words", [SYNC, CAPTURE, VALIDATE], ids=["sync", "capture", "validate"])
+@pytest.mark.parametrize(("damage", "words"), crossed(DAMAGED, [SYNC, CAPTURE, VALIDATE]))
 def test_a_table_that_cannot_be_read(
     network: Network, refused: Refused, words: tuple[str, ...], damage: Callable[[Path], None]
 ) -> None:

@@ -230,6 +230,7 @@ def test_inv_06_a_late_loser_of_a_subscriber_that_left_is_logged(
     assert [(key, lost) for key, *_, lost in engine.conflicts()] == [("k0", ("late", "b", None))]
 
 
+@pytest.mark.slow
 def test_inv_21_older_bookkeeping_beside_newer_tables_is_refused(engine: EngineNetwork) -> None:
     tables = {name: engine.path(name) / "_mergerepl" / "MSmerge_replinfo" for name in ("hub", "north")}
     before = {name: head_version(table) for name, table in tables.items()}

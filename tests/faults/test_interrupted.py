@@ -232,6 +232,7 @@ def test_a_subscriber_that_lost_a_table_can_leave_and_its_publisher_goes_on(
     assert [item[4] for item in engine.conflicts()] == [("north", "b", None)]
 
 
+@pytest.mark.slow
 def test_inv_10_a_dry_run_says_that_a_session_was_interrupted_and_all_that_it_did_is_counted(
     engine: EngineNetwork, stop: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:

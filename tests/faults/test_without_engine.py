@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 
+import mergerepl
 from mergerepl import failpoints
 from mergerepl.agent import carry_out
 from mergerepl.agent.carry_out import pointer
@@ -22,15 +24,17 @@ from mergerepl.apply.side import RUN_APP_ID, Side, data_transaction
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.delta.log import Commit, commit_text, commits, find_own_commit, head_version
 from mergerepl.delta.transactions import transaction_version
-from mergerepl.errors import EnumerationError
+from mergerepl.engine import session as engine
+from mergerepl.errors import CaptureError, EnumerationError
 from mergerepl.failpoints import FailpointError, failpoint
 from mergerepl.store.changeset import ArticleWork, Changeset, Manifest, Mark, SideWork
 from mergerepl.store.replica import Replica
 from mergerepl.systables import catalog, conflicts_info, genhistory, replinfo, sessions
 from mergerepl.systables.catalog import SubscriptionState
 from mergerepl.systables.genhistory import Generation, GenStatus
+from mergerepl.systables.replinfo import ReplicaInfo
 from tests.faults.ladder import LADDER
-from tests.networks import Network, commit
+from tests.networks import FILE, Network, commit
 
 CARRIED_OUT = LADDER[LADDER.index("publisher.before_merge") :]
 
@@ -80,7 +84,7 @@ class Staged:
         hq, north = self.replica("hq"), self.replica("north")
         (about,) = (row for row in hq.subscriptions() if row.replid == north.info().replid)
         number = hq.info().session_number + 1
-        marks = {name: Mark(generation=number, guid=genhistory.new_guid()) for name in ("up", "down")}
+        up, down = self._captured(north), self._captured(hq)
         manifest = Manifest(
             session=f"session-{number}",
             number=number,
@@ -92,30 +96,43 @@ class Staged:
             started="2026-01-01T00:00:00+00:00",
             conflict_logging="publisher",
             conflicts={1: 1},
-            publisher=self._work(hq, north, number, marks["up"]),
-            subscriber=self._work(north, hq, number, marks["down"]),
-            upload_watermark=marks["up"],
-            download_watermark=marks["down"],
+            publisher=self._work(hq, north, up),
+            subscriber=self._work(north, hq, down),
+            upload_watermark=up,
+            download_watermark=down,
             replicastate=f"state {number}",
         )
         self.changeset = Changeset(hq.staging / manifest.session, manifest)
         self.changeset.folder.mkdir(parents=True)
         north.staging.mkdir(exist_ok=True)
-        pointer(north, manifest.session).write_text(json.dumps({"replid": hq.info().replid}))
+        pointer(north, manifest.session).write_text(
+            json.dumps({"publisher": str(hq.root), "replid": hq.info().replid})
+        )
         self.changeset.commit()
         return self.changeset
 
-    def _work(self, replica: Replica, other: Replica, number: int, received: Mark) -> SideWork:
-        info, table = replica.info(), replica.root / "orders"
-        generation = Generation(
-            guidsrc=str(received.guid),
+    def _captured(self, replica: Replica) -> Mark:
+        """Enter a closed generation of a replica's own, as its capture does."""
+        info = replica.info()
+        generation = self._generation(info, genhistory.new_guid(), GenStatus.CLOSED)
+        replica.append_generations([generation], seq=info.last_seq)
+        replica.save_info(replace(info, last_generation=generation.generation))
+        return Mark(generation=generation.generation, guid=generation.guidsrc)
+
+    def _generation(self, info: ReplicaInfo, guid: str, status: GenStatus) -> Generation:
+        return Generation(
+            guidsrc=guid,
             pubid="sales",
             generation=info.last_generation + 1,
             art_nick=1,
             nicknames=(info.nickname,),
-            genstatus=GenStatus.CLOSED_ELSEWHERE,
+            genstatus=status,
             changecount=1,
         )
+
+    def _work(self, replica: Replica, other: Replica, received: Mark) -> SideWork:
+        info, table = replica.info(), replica.root / "orders"
+        generation = self._generation(info, str(received.guid), GenStatus.CLOSED_ELSEWHERE)
         return SideWork(
             root=str(replica.root),
             replid=info.replid,
@@ -133,6 +150,10 @@ class Staged:
 
     def recover(self, north: Path | None = None) -> int:
         return recover(self.replica("hq"), Replica(north) if north else self.replica("north"), lambda: None)  # type: ignore[arg-type,return-value]
+
+    def sync(self, **settings: bool) -> mergerepl.SessionResult:
+        hq, north = (self.network.root(name) for name in ("hq", "north"))
+        return mergerepl.sync(hq, subscriber=north, **settings).sessions[0]  # type: ignore[arg-type]
 
     def stopped_at(self, monkeypatch: pytest.MonkeyPatch, point: str) -> None:
         failpoints._passed.clear()
@@ -187,6 +208,7 @@ def staged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Staged:
     monkeypatch.setattr(carry_out, "merge_article", merge)
     monkeypatch.setattr(carry_out, "append_side_run", append_run)
     monkeypatch.setattr(carry_out, "log_conflicts", log_conflicts)
+    monkeypatch.setattr(engine, "session", lambda **_: None)
     return Staged(Network(tmp_path))
 
 
@@ -314,3 +336,63 @@ def test_inv_20_21_a_replica_that_was_put_back_is_refused(
         with pytest.raises(EnumerationError, match=f"put back to an older state: .*{says}"):
             staged.recover()
     assert (staged.replica("north").info(), staged.replica("north").subscriptions()) == before
+
+
+def test_inv_21_a_publisher_that_was_put_back_to_before_a_session_is_refused(staged: Staged) -> None:
+    shutil.copytree(staged.network.root("hq"), staged.network.folder / "copy of hq")
+    staged.stage()
+    staged.recover()
+    restore(staged, "hq")
+    with pytest.raises(EnumerationError, match="restored from an older copy"):
+        staged.sync()
+
+
+def test_inv_21_older_bookkeeping_beside_newer_tables_is_refused_by_every_command(staged: Staged) -> None:
+    tables = {name: staged.network.system_table(name, replinfo.NAME) for name in ("hq", "north")}
+    before = {name: head_version(table) for name, table in tables.items()}
+    staged.stage()
+    staged.recover()
+    for name, table in tables.items():
+        head = head_version(table)
+        DeltaTable(str(table)).restore(before[name])
+        staged.network.add_rows(name, 9)
+        for command in (
+            staged.sync,
+            lambda name=name: mergerepl.capture(staged.network.root(name)),
+            lambda: mergerepl.load(staged.network.folder / FILE).apply(),
+        ):
+            with pytest.raises(
+                EnumerationError, match=rf"'MSmerge_replinfo' of '.*{name}' is older than its"
+            ):
+                command()
+        DeltaTable(str(table)).restore(head)
+
+
+def test_inv_10_a_dry_run_says_that_a_session_was_interrupted_and_all_that_it_did_is_recorded_once(
+    staged: Staged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    staged.stage()
+    staged.stopped_at(monkeypatch, "watermarks.before_publisher")
+    with pytest.raises(EnumerationError, match="Run `mergerepl sync`, which finishes it first"):
+        staged.sync(dry_run=True)
+    # The history has it now; the run that finishes it has nothing more to do than to drop it.
+    staged.stopped_at(monkeypatch, "session.before_drop")
+    assert staged.sync().recovered == 1
+    staged.check()
+    assert staged.sync(dry_run=True).status == "nothing_to_do"
+    (told,) = mergerepl.history(staged.network.root("hq"))
+    assert (told.upload.updates, told.upload.conflicts, told.download.updates) == (1, 1, 1)
+
+
+def test_a_capture_waits_for_the_publisher_of_a_session_that_is_not_finished(staged: Staged) -> None:
+    staged.stage()
+    hq, north = staged.network.root("hq"), staged.network.root("north")
+    shutil.move(hq, staged.network.folder / "away")
+    before = staged.replica("north").info()
+    with pytest.raises(CaptureError, match="out of reach"):
+        mergerepl.capture(north)
+    # Another replica lies where it was.
+    shutil.copytree(north, hq)
+    with pytest.raises(CaptureError, match="out of reach"):
+        mergerepl.capture(north)
+    assert staged.replica("north").info() == before

@@ -52,6 +52,7 @@ def told(spark, tmp_path_factory):
         return Told(tmp_path_factory.mktemp("demo") / "a folder")
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 class TestStory:
     def test_it_publishes_all_tables_everywhere(self, told):

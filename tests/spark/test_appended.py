@@ -229,15 +229,16 @@ def test_files_that_spark_takes_for_hidden_are_read_through_delta(
     ("type_", "clause", "change", "is_plain"),
     [
         pytest.param("string", "", "delete from {} where id = 2", True, marks=pytest.mark.slow),
-        ("char(5)", "", "delete from {} where id = 2", True),
+        pytest.param("char(5)", "", "delete from {} where id = 2", True, marks=pytest.mark.slow),
         pytest.param(
             "string", "partitioned by (id)", "delete from {} where id = 2", False, marks=pytest.mark.slow
         ),
-        (
+        pytest.param(
             "string",
             "tblproperties ('delta.enableDeletionVectors' = 'true')",
             "delete from {} where id = 2",
             False,
+            marks=pytest.mark.slow,
         ),
         (
             "string",

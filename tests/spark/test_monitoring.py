@@ -476,6 +476,7 @@ def test_capture_first_finishes_a_session_that_died(fresh, monkeypatch, name):
     assert (orders_.ok, orders_.publisher_rows) == (True, 5)
 
 
+@pytest.mark.slow
 def test_capture_waits_for_a_publisher_that_is_out_of_reach(fresh, monkeypatch):
     interrupted_session(fresh, "stage.after_manifest", monkeypatch)
     fresh.path("hq").rename(fresh.hub.folder / "away")

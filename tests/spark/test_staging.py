@@ -82,6 +82,7 @@ def told(side: SideState) -> dict[str, Any]:
     return {"info": replace(side.info, last_seq=0), "genhistory": history, "generations": generations}
 
 
+@pytest.mark.slow
 def test_what_is_staged_from_is_what_is_committed(engine: EngineNetwork, spark: SparkSession) -> None:
     engine.write("hub", {key(0): row("captured alone")})
     mergerepl.capture(engine.path("hub"))
