@@ -135,12 +135,12 @@ class AgentHere:
             try:
                 done = mergerepl.sync(hub, subscriber=subscriber, long_running=True).sessions[0]
                 self._moved += done.status != "nothing_to_do"
-                self._ends.wait(0.2)
             except LeaseError:
                 self._turned_away += 1
             except BaseException as error:
                 self._failed.append(error)
                 return
+            self._ends.wait(0.5)
 
     def end(self) -> None:
         self.__exit__()
