@@ -140,7 +140,7 @@ class AgentHere:
             except BaseException as error:
                 self._failed.append(error)
                 return
-            self._ends.wait(0.5)
+            self._ends.wait(1.0)
 
     def end(self) -> None:
         self.__exit__()
