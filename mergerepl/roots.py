@@ -23,6 +23,11 @@ _UNOPENABLE = re.compile(r"%[0-9A-Fa-f]{2}|[\[\]^|{}\\*?]")
 _FILE_URI = re.compile(r"^file:/", re.IGNORECASE)
 
 
+def resolved(path: str) -> str:
+    """Return where a path that is stored somewhere leads, free of links; nothing need be there."""
+    return os.path.realpath(path)
+
+
 def parse(text: str, *, base: str | os.PathLike[str] = ".") -> str:
     """Return the absolute, symlink-free path of a replica root; a relative one is relative to `base`.
 

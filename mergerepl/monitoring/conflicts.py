@@ -22,7 +22,6 @@ from mergerepl.systables import conflicts_info, contents
 from mergerepl.systables.conflicts_info import (
     CONFLICT_COLUMNS,
     CONFLICT_ID,
-    CONFLICT_TABLE_PREFIX,
     ConflictRow,
 )
 
@@ -168,7 +167,7 @@ def _kept_rows(replica: Replica, ids: Sequence[str]) -> dict[str, dict[str, obje
     """Return conflict id -> losing row, whatever conflict table has kept it: articles go, their losers stay."""
     about = {column.name for column in CONFLICT_COLUMNS}
     found: dict[str, dict[str, object]] = {}
-    for table in sorted(replica.folder.glob(f"{CONFLICT_TABLE_PREFIX}*")):
+    for table in replica.conflict_tables():
         found |= _kept_in(table, [name for name in column_names(table) if name not in about], ids)
     return found
 
@@ -242,14 +241,15 @@ def conflict_frame(
     """
     from pyspark.sql import functions as F
 
+    from mergerepl.delta import appended
     from mergerepl.engine.errors import told_plainly
     from mergerepl.rows.sql import quote
 
     replica = Replica(root).require()
     chosen = article_named(replica, article, publication)
     with told_plainly(f"reading the conflicts of article '{article}' at '{root}'"):
-        infos = spark.read.format("delta").load(str(replica.folder / conflicts_info.NAME))
-        losers = spark.read.format("delta").load(str(replica.folder / chosen.conflict_table))
+        infos = appended.read(spark, replica.folder / conflicts_info.NAME)
+        losers = appended.read(spark, replica.folder / chosen.conflict_table)
     infos = infos.where(F.col("tablenick") == chosen.nickname)
     taken = {name.lower() for name in chosen.columns}
     own = {column.name for column in CONFLICT_COLUMNS if column.name.lower() not in taken} - {CONFLICT_ID}

@@ -1,9 +1,9 @@
 """`mergerepl history`: the last merge sessions, their articles and their messages."""
 
-import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from mergerepl import roots
 from mergerepl.errors import ConfigurationError
 from mergerepl.model.results import ArticleCounts, PhaseCounts, SessionRecord
 from mergerepl.monitoring.parties import subscriber_root
@@ -56,7 +56,7 @@ def session_history(
 def _require_known(replica: Replica, subscriber: str) -> None:
     """Refuse a subscriber without sessions that the replica has never heard of: the name is a mistake."""
     known = {subscriber_root(replica, row) for row in replica.relations()}
-    if subscriber not in map(os.path.realpath, known):
+    if subscriber not in map(roots.resolved, known):
         raise ConfigurationError(
             f"Replica '{replica.root}' knows no subscriber '{subscriber}'. Known: {', '.join(sorted(known)) or 'none'}. "
             "Name one of them, or add the subscription to the file and run `mergerepl apply FILE`.",
@@ -85,7 +85,7 @@ def _ran_for(replica: Replica, subscriber: str) -> str:
     subids = {
         row.subid
         for row in replica.relations()
-        if os.path.realpath(subscriber_root(replica, row)) == subscriber
+        if roots.resolved(subscriber_root(replica, row)) == subscriber
     }
     conditions = [f"subscriber = {text_literal(subscriber)}"]
     if subids:

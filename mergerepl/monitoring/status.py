@@ -12,7 +12,7 @@ from mergerepl.model.publication import Tracking
 from mergerepl.model.results import ArticleStatus, ReplicaStatus, SubscriptionStatus
 from mergerepl.monitoring.parties import others, publication_name, subscriber_root
 from mergerepl.monitoring.waiting import NO_VERSION, Uncaptured, uncaptured, unsent_generations
-from mergerepl.store.changeset import MANIFEST
+from mergerepl.store.changeset import unfinished_sessions
 from mergerepl.store.control import count_rows
 from mergerepl.store.replica import Replica
 from mergerepl.systables import conflicts_info
@@ -65,7 +65,7 @@ def replica_status(
         tuple(_article(article, info, look) for article, look in looks),
         tuple(subscriptions),
         conflicts,
-        tuple(_open_sessions(replica)),
+        tuple(unfinished_sessions(replica.staging)),
         tuple(dict.fromkeys([*problems, *problem])),
     )
 
@@ -114,9 +114,3 @@ def _conflicts(replica: Replica) -> tuple[int, list[str]]:
         return count_rows(replica.folder / conflicts_info.NAME), []
     except StoreError as error:
         return 0, [error.message]
-
-
-def _open_sessions(replica: Replica) -> list[str]:
-    """Return the sessions that were staged and not finished, at either end."""
-    staged = sorted(replica.staging.iterdir()) if replica.staging.is_dir() else []
-    return [path.stem for path in staged if path.suffix == ".json" or (path / MANIFEST).exists()]

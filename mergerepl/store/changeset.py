@@ -148,6 +148,12 @@ def staged_folders(staging: Path) -> list[Path]:
     return sorted(path for path in staging.iterdir() if path.is_dir()) if staging.is_dir() else []
 
 
+def unfinished_sessions(staging: Path) -> list[str]:
+    """Return the sessions that were staged and not finished, by name: at a publisher, or by pointers at a subscriber."""
+    staged = sorted(staging.iterdir()) if staging.is_dir() else []
+    return [path.stem for path in staged if path.suffix == ".json" or (path / MANIFEST).exists()]
+
+
 def read_changeset(folder: Path) -> Changeset | None:
     """Return the changeset staged in a folder, None if it was never completed.
 

@@ -19,6 +19,7 @@ from mergerepl.store.control import ControlPlane, edited_table, text_literal, te
 from mergerepl.store.unedited import refuse_edited
 from mergerepl.systables import catalog, contents, genhistory, registry, replinfo, tombstone
 from mergerepl.systables.catalog import ArticleRow, PublicationRow, SubscriptionRow, relations
+from mergerepl.systables.conflicts_info import CONFLICT_TABLE_PREFIX
 from mergerepl.systables.genhistory import Generation, GenStatus
 from mergerepl.systables.replinfo import ReplicaInfo
 from mergerepl.systables.table import FOLDER, Plane
@@ -93,6 +94,10 @@ class Replica:
         replica = Replica(self.root)
         replica.control = self.control
         return replica
+
+    def conflict_tables(self) -> list[Path]:
+        """Return the folders of all conflict tables, also of articles that are not published any more, by name."""
+        return sorted(self.folder.glob(f"{CONFLICT_TABLE_PREFIX}*"))
 
     def require(self) -> "Replica":
         """Return the replica itself.

@@ -359,9 +359,6 @@ FILES_NOT_CONVERTED = {
     "mergerepl.agent.merge_session",
     "mergerepl.agent.recovery",
     "mergerepl.agent.stage_session",
-    "mergerepl.monitoring.conflicts",
-    "mergerepl.monitoring.history",
-    "mergerepl.monitoring.status",
     "mergerepl.publish.apply",
     "mergerepl.publish.check_article",
     "mergerepl.publish.check_paths",
@@ -396,7 +393,6 @@ def _touches_files(node: ast.AST) -> bool:
 
 
 TABLES_NOT_CONVERTED = {
-    "mergerepl.monitoring.conflicts",
     "mergerepl.snapshot.replica_table",
     "mergerepl.store.control",
 }
