@@ -1,0 +1,480 @@
+"""Histories for the reference model of filtered articles: drawn ones in variants, scripted ones, and the worked example."""
+
+import copy
+import random
+from typing import Any
+
+from tests.properties.partition_model import Article, Filters, Hole, Join, Network, Own, Row
+
+VALUES = ["A", "B", "C"]
+SOME = [*VALUES, "X", None]  # a value nobody has, and NULL
+
+
+def eq(column: str) -> Own:
+    return lambda row, value, day: None if row[column] is None else row[column] == value
+
+
+def customers_orders_lines(extra: dict | None = None) -> Filters:
+    articles = {
+        "customers": Article("customers", "param", eq("region"), columns=("region", "val")),
+        "orders": Article("orders", columns=("customer", "val")),
+        "lines": Article("lines", columns=("order", "val")),
+    }
+    articles |= extra or {}
+    joins = (
+        Join("orders", "customers", (("key", "customer"),)),
+        Join("lines", "orders", (("key", "order"),)),
+    )
+    return Filters(articles, joins)
+
+
+def _variants() -> dict[str, dict[str, Any]]:
+    base = customers_orders_lines()
+    own_or_join = customers_orders_lines(
+        {"lines": Article("lines", "param", eq("region"), columns=("order", "region", "val"))}
+    )
+    routes = Filters(
+        {
+            "routes": Article("routes", "param", eq("rep"), columns=("rep", "area", "val")),
+            "customers": Article("customers", columns=("region", "val")),
+            "orders": Article("orders", columns=("customer", "val")),
+            "rates": Article("rates", "static", lambda r, v, d: r["active"] == 1, columns=("active", "val")),
+            "notes": Article("notes", columns=("rate", "customer", "val")),
+        },
+        (
+            Join("customers", "routes", (("area", "region"),)),
+            Join("orders", "customers", (("key", "customer"),)),
+            Join("notes", "rates", (("key", "rate"),)),
+            Join("notes", "customers", (("key", "customer"),)),
+        ),
+    )
+    least = {"A": 0, "B": 1, "C": 2}
+    overlapping = Filters(
+        {
+            "customers": Article(
+                "customers",
+                "param",
+                lambda r, v, d: None if r["size"] is None else r["size"] >= least[v],
+                columns=("size", "val"),
+            ),
+            "orders": Article("orders", columns=("customer", "val")),
+        },
+        (Join("orders", "customers", (("key", "customer"),)),),
+    )
+    timed = Filters(
+        {
+            "customers": Article("customers", "param", eq("region"), columns=("region", "val")),
+            "orders": Article(
+                "orders",
+                "param",
+                lambda r, v, d: None if r["day"] is None else r["day"] >= d - 2 and r["region"] == v,
+                timed=True,
+                columns=("region", "day", "val"),
+            ),
+            "lines": Article("lines", columns=("order", "val")),
+        },
+        (Join("lines", "orders", (("key", "order"),)),),
+    )
+    other = customers_orders_lines(
+        {"customers": Article("customers", "param", eq("second"), columns=("region", "second", "val"))}
+    )
+    first = customers_orders_lines(
+        {"customers": Article("customers", "param", eq("region"), columns=("region", "second", "val"))}
+    )
+    terms = Filters(
+        {
+            "customers": Article("customers", "param", eq("region"), columns=("region", "state", "val")),
+            "orders": Article("orders", columns=("customer", "state", "val")),
+            "lines": Article("lines", columns=("order", "qty", "val")),
+        },
+        (
+            Join("orders", "customers", (("key", "customer"),), lambda p, c: p["state"] == "on", ("state",)),
+            Join(
+                "lines",
+                "orders",
+                (("key", "order"),),
+                lambda p, c: p["state"] == "on" and c["qty"] == 1,
+                ("state",),
+            ),
+        ),
+    )
+    return {
+        "joins": {"filters": base},
+        "or": {"filters": own_or_join},
+        "many": {"filters": routes},
+        "overlap": {"filters": overlapping},
+        "timed": {"filters": timed},
+        "options": {"filters": base, "options": 1},
+        "option3": {"filters": base, "options": 3},
+        "refilter": {"filters": first, "then": other},
+        "unaligned": {"filters": base, "realign": False},
+        "terms": {"filters": terms},
+    }
+
+
+VARIANTS = _variants()
+KEYS = {"customers": 4, "orders": 5, "lines": 6, "routes": 4, "rates": 2, "notes": 4}
+
+
+def draw_row(rng: random.Random, a: str, day: int, pick: list) -> Row:
+    key = {
+        "region": rng.choice(pick),
+        "second": rng.choice(pick),
+        "rep": rng.choice(SOME),
+        "area": rng.choice(SOME),
+        "customer": rng.choice([*range(KEYS["customers"]), None]),
+        "order": rng.choice([*range(KEYS["orders"]), None]),
+        "rate": rng.choice([0, 1, None]),
+        "active": rng.choice([0, 1]),
+        "size": rng.choice([0, 1, 2, None]),
+        "day": rng.choice([None, day - 3, day - 1, day, day + 1]),
+        "val": rng.randrange(100),
+    }
+    # of `val`, so that the histories of the other variants are drawn as before
+    key |= {"state": ["on", "on", "off", None][key["val"] % 4], "qty": [0, 1, 1, None][key["val"] // 4 % 4]}
+    return key
+
+
+def history(rng: random.Random, variant: dict[str, Any], steps: int) -> Network:
+    """Writes, sessions that may die, late commits, captures, cleanups and subscriptions in any order; then the checks."""
+    options = variant.get("options", 0)
+    filters: Filters = variant["filters"]
+    rows = {}
+    for a, article in filters.articles.items():
+        rows[a] = {}
+        for k in range(KEYS[a]):
+            if rng.random() < 0.6:
+                drawn = draw_row(rng, a, 0, SOME)
+                rows[a][k] = {"key": k, **{c: drawn[c] for c in article.columns}, "tok": 0}
+    net = Network(filters, {}, rows, realign=variant.get("realign", True), mapped=options != 3)
+    net.log.append(f"rows {rows}")
+    names = ["a1", "b1", "c1"] if options == 3 else ["a1", "b1", "a2", "c1"]
+    values = {"a1": "A", "b1": "B", "a2": "A", "c1": "C"}
+    for name in names[: rng.choice([2, 2, 3])]:
+        net.subscribe(name, values[name], priority=rng.choice([0.0, 40.0, 75.0]), options=options)
+
+    def op(replica: str) -> tuple:
+        a = rng.choice(list(filters.articles))
+        table = (net.hub if replica == "hub" else net.subs[replica]).tables[a]
+        # At a subscriber with options 1 most writes stay inside; filter columns move now and then everywhere.
+        pick = SOME if replica == "hub" or rng.random() < 0.5 else [values[replica]]
+        drawn = draw_row(rng, a, net.today, pick)
+        columns = filters.articles[a].columns
+        if table and rng.random() < 0.7:
+            k = rng.choice(sorted(table))
+            if rng.random() < 0.25:
+                return (a, "delete", k)
+            chosen = rng.sample(columns, rng.randint(1, len(columns)))
+            return (a, "update", k, {c: drawn[c] for c in chosen})
+        k = rng.randrange(KEYS[a])
+        return (a, "insert", k, {"key": k, **{c: drawn[c] for c in columns}})
+
+    for _ in range(steps):
+        roll = rng.random()
+        if roll < 0.55:
+            replica = rng.choice(["hub", *net.subs])
+            for _ in range(rng.randint(1, 3)):
+                net.write(replica, *op(replica))
+        elif roll < 0.92:
+            name = rng.choice(list(net.subs))
+            direction = (
+                "both" if options == 3 else rng.choice(["both", "both", "both", "both", "upload", "download"])
+            )
+            crash = rng.choice([None, None, None, None, "staged", "hub", "sub"])
+            late = rng.random() < 0.25
+            hub_ops = [op("hub") for _ in range(rng.randint(0, 2))] if late else ()
+            sub_ops = [op(name) for _ in range(rng.randint(0, 2))] if late else ()
+            net.sync(name, direction, crash=crash, late_hub=hub_ops, late_sub=sub_ops)
+        elif roll < 0.95:
+            net.recover_hub()
+            net.capture_hub()
+        elif roll < 0.97:
+            net.today += any(x.timed for x in filters.articles.values())
+            if rng.random() < 0.5:
+                net.recover_hub()
+                net.cleanup()
+        elif len(net.subs) < len(names):
+            name = names[len(net.subs)]
+            net.subscribe(name, values[name], priority=rng.choice([0.0, 40.0, 75.0]), options=options)
+        if "then" in variant and roll > 0.985:
+            for name in list(net.subs):
+                net.recover(name)
+            net.change_filters(variant["then"] if net.filters is filters else filters)
+    net.check()
+    return net
+
+
+def start(options: int = 0, realign: bool = True) -> Network:
+    """hq: c1 North, c2 South, their orders 10 and 20, lines 100 and 200; subscribers north and south, priority 0."""
+    rows = {
+        "customers": {
+            n: {"key": n, "region": r, "val": 0, "tok": 0} for n, r in ((1, "North"), (2, "South"))
+        },
+        "orders": {n * 10: {"key": n * 10, "customer": n, "val": 0, "tok": 0} for n in (1, 2)},
+        "lines": {n * 100: {"key": n * 100, "order": n * 10, "val": 0, "tok": 0} for n in (1, 2)},
+    }
+    net = Network(customers_orders_lines(), {}, rows, realign=realign, mapped=options != 3)
+    net.subscribe("north", "North", priority=0.0, options=options)
+    net.subscribe("south", "South", priority=0.0, options=options)
+    return net
+
+
+def held(net: Network, name: str) -> str:
+    tables = (net.hub if name == "hub" else net.subs[name]).tables
+    return " ".join(f"{a[0]}{k}" for a in net.names for k in sorted(tables[a]))
+
+
+def scripted() -> int:
+    """Cases of the list in the design, with their results."""
+    done = 0
+
+    def case(number: str, net: Network, **want) -> None:
+        nonlocal done
+        losers = want.pop("losers", None)
+        for name, rows in want.items():
+            if held(net, name) != rows:
+                raise Hole(f"case {number}: {name} has {held(net, name)}, and should have {rows}")
+        if losers is not None and len(net.losers) != losers:
+            raise Hole(f"case {number}: {len(net.losers)} losers, and should be {losers}")
+        net.check()
+        done += 1
+
+    move = ("customers", "update", 1)
+    # 5: there and back between two syncs
+    net = start()
+    net.write("hub", *move, {"region": "South"}), net.recover_hub(), net.capture_hub()
+    net.write("hub", *move, {"region": "North"})
+    net.sync("south"), net.sync("north")
+    if net.subs["south"].meta:
+        raise Hole("case 5: south heard of a row that it never had")
+    case("5", net, north="c1 o10 l100", south="c2 o20 l200", losers=0)
+    # 9: moved, then deleted; the tombstone at north holds no row
+    net = start()
+    net.write("hub", *move, {"region": "South", "val": "secret"}), net.capture_hub()
+    net.write("hub", "customers", "delete", 1)
+    net.sync("north")
+    if any("secret" in str(row) for _, _, row in net.subs["north"].storage):
+        raise Hole("case 9: leaked")
+    case("9", net, north="", hub="c2 o10 o20 l100 l200")
+    # 12, 13, 14
+    net = start()
+    net.write("hub", *move, {"region": "South"})
+    net.sync("north"), net.sync("south")
+    case("12", net, north="", south="c1 c2 o10 o20 l100 l200", losers=0)
+    net = start()
+    net.write("hub", "customers", "delete", 1), net.sync("north")
+    case("13", net, north="", hub="c2 o10 o20 l100 l200")
+    net.write("hub", "customers", "insert", 1, {"key": 1, "region": "North"}), net.sync("north")
+    case("14", net, north="c1 o10 l100")
+    # 24: the subscriber moves its own customer out
+    net = start()
+    net.write("north", *move, {"region": "South"}), net.sync("north")
+    case("24", net, north="", hub="c1 c2 o10 o20 l100 l200", losers=0)
+    # 25, 26: inserts outside of the partition
+    for options, hub, losers in (
+        (0, "c1 c2 c3 o10 o20 l100 l200", 0),
+        (1, "c1 c2 o10 o20 l100 l200", 1),
+        (3, "c1 c2 o10 o20 l100 l200", 1),
+    ):
+        net = start(options)
+        net.write("north", "customers", "insert", 3, {"key": 3, "region": "South"}), net.sync("north")
+        case(f"25/26 option {options}", net, north="c1 o10 l100", hub=hub, losers=losers)
+    # 26, corrected and inserted again: accepted
+    net.write("north", "customers", "insert", 3, {"key": 3, "region": "North"}), net.sync("north")
+    case("26 again", net, north="c1 c3 o10 l100", hub="c1 c2 c3 o10 o20 l100 l200", losers=1)
+    # 27, 28
+    net = start(1)
+    net.write("north", *move, {"region": "South"}), net.sync("north")
+    case("27", net, north="c1 o10 l100", losers=1)
+    net = start(1)
+    net.write("north", "customers", "insert", 3, {"key": 3, "region": "South"})
+    net.write("north", "orders", "insert", 30, {"key": 30, "customer": 3}), net.sync("north")
+    case("28", net, north="c1 o10 l100", hub="c1 c2 o10 o20 l100 l200", losers=2)
+    # 29, 30: upload only, then hq moves it, then download
+    for number, region, moved in (("29", "South", "X"), ("30", "North", "X")):
+        net = start()
+        (
+            net.write("north", "customers", "insert", 3, {"key": 3, "region": region}),
+            net.sync("north", "upload"),
+        )
+        net.write("hub", "customers", "update", 3, {"region": moved}), net.sync("north", "download")
+        case(number, net, north="c1 o10 l100", losers=0)
+    # 32 (also with option 1), 33, 34, 35
+    for options in (0, 1):
+        net = start(options)
+        (
+            net.write("north", "lines", "update", 100, {"val": "edit"}),
+            net.write("hub", *move, {"region": "South"}),
+        )
+        net.sync("north"), net.sync("south")
+        if net.subs["south"].tables["lines"][100]["val"] != "edit":
+            raise Hole("case 32: the edit is lost")
+        case("32", net, north="", south="c1 c2 o10 o20 l100 l200", losers=0)
+    net = start()
+    net.write("north", *move, {"val": "edit"}), net.write("hub", *move, {"region": "South"})
+    net.sync("north")
+    case("33", net, north="", losers=1)
+    net = start()
+    (
+        net.write("north", "lines", "delete", 100),
+        net.write("hub", *move, {"region": "South"}),
+        net.sync("north"),
+    )
+    case("34", net, north="", hub="c1 c2 o10 o20 l200", losers=0)
+    net = start()
+    net.write("north", "lines", "update", 100, {"val": "edit"}), net.write("hub", *move, {"region": "South"})
+    net.sync("north", "download")
+    if held(net, "north") != "l100":
+        raise Hole("case 35: the edited row should wait")
+    net.sync("north"), net.sync("south")
+    if net.subs["south"].tables["lines"][100]["val"] != "edit":
+        raise Hole("case 35: the edit is lost")
+    case("35", net, north="", losers=0)
+    # 36: a late edit of a leaving row
+    net = start()
+    net.write("hub", *move, {"region": "South"})
+    net.sync("north", late_sub=[("lines", "update", 100, {"val": "edit"})])
+    if held(net, "north") != "l100":
+        raise Hole("case 36: the late edit should be back")
+    net.sync("north"), net.sync("south")
+    if net.subs["south"].tables["lines"][100]["val"] != "edit":
+        raise Hole("case 36: the edit is lost")
+    case("36", net, north="", losers=0)
+    # 38 to 42: keys that exist unseen
+    net = start()
+    net.write("north", "customers", "insert", 2, {"key": 2, "region": "North"}), net.sync("north")
+    case("38", net, north="c1 o10 l100", losers=1)
+    net = start()
+    (
+        net.write("hub", "customers", "delete", 2),
+        net.write("north", "customers", "insert", 2, {"key": 2, "region": "North"}),
+        net.sync("north"),
+    )
+    case("39", net, north="c1 c2 o10 o20 l100 l200", losers=0)
+    net = start()
+    (
+        net.write("north", "customers", "insert", 2, {"key": 2, "region": "North"}),
+        net.capture_sub(net.subs["north"]),
+    )
+    net.write("north", "customers", "delete", 2), net.sync("north")
+    case("40", net, hub="c1 c2 o10 o20 l100 l200", south="c2 o20 l200", losers=0)
+    net = start()
+    net.write("hub", *move, {"region": "South"}), net.sync("north")
+    net.write("north", "customers", "insert", 1, {"key": 1, "region": "North"}), net.sync("north")
+    case("41", net, north="", hub="c1 c2 o10 o20 l100 l200", losers=1)
+    net = start()
+    for name, region in (("north", "North"), ("south", "South")):
+        net.write(name, "customers", "insert", 7, {"key": 7, "region": region}), net.sync(name)
+    # hq holds north's with north's priority: of equal priorities the first to arrive wins
+    case("42", net, north="c1 c7 o10 l100", south="c2 o20 l200", losers=1)
+    # 43: re-entry without a change
+    net = start()
+    for region in ("South", "North"):
+        net.write("hub", *move, {"region": region}), net.sync("north"), net.sync("south")
+    case("43", net, north="c1 o10 l100", south="c2 o20 l200", losers=0)
+    # 51: realignment off
+    net = start(realign=False)
+    net.write("hub", *move, {"region": "South"}), net.sync("north"), net.sync("south")
+    net.write("north", "lines", "update", 100, {"val": "edit"}), net.sync("north"), net.sync("south")
+    net.write("hub", "lines", "delete", 100), net.sync("north"), net.sync("south")
+    case("51", net, north="c1 o10 l100", south="c1 c2 o10 o20 l200", losers=0)
+    # 54: option 3 keeps no mapping rows: told by the homes alone
+    net = start(3)
+    net.write("hub", *move, {"region": "South"}), net.sync("north"), net.sync("south")
+    case("54", net, north="", south="c1 c2 o10 o20 l100 l200", losers=0)
+    return done
+
+
+def example() -> str:
+    out: list[str] = []
+    net = Network(customers_orders_lines(), {1: "North", 2: "South"}, {}, realign=True)
+    hub = net.hub
+    hub.tables["customers"] = {
+        1: {"key": 1, "region": "North", "val": "Ada", "tok": 0},
+        2: {"key": 2, "region": "South", "val": "Bo", "tok": 0},
+    }
+    hub.tables["orders"] = {
+        10: {"key": 10, "customer": 1, "val": "", "tok": 0},
+        20: {"key": 20, "customer": 2, "val": "", "tok": 0},
+    }
+    hub.tables["lines"] = {
+        100: {"key": 100, "order": 10, "val": "", "tok": 0},
+        200: {"key": 200, "order": 20, "val": "", "tok": 0},
+    }
+    hub.captured = copy.deepcopy(hub.tables)
+    for a in net.names:
+        for k in hub.tables[a]:
+            hub.base[(a, k)] = frozenset({net.event("publication", (a, k))})
+    net.subscribe("north", "North", priority=75.0)
+    net.subscribe("south", "South", priority=75.0)
+    short = {"customers": "c", "orders": "o", "lines": "l"}
+    told: set = set()
+
+    def name(key) -> str:
+        return f"{short[key[0]]}{key[1]}"
+
+    def ordered(keys):
+        return sorted(keys, key=lambda key: (net.names.index(key[0]), key[1]))
+
+    def show(title: str) -> None:
+        current, past = net.netted()
+        here = {(a, k, pid): e for a, k, pid, e in current}
+        gone = {(a, k, pid): e for a, k, pid, e in past}
+        metas = ordered(hub.meta)
+        contents = [
+            f"{name(key)} {hub.meta[key].gen}"
+            + (f"/{hub.meta[key].partchangegen}" if hub.meta[key].partchangegen else "")
+            for key in metas
+            if hub.meta[key].row is not None
+        ]
+        cells = [
+            contents,
+            [f"{name(key)} {hub.meta[key].gen}" for key in metas if hub.meta[key].row is None],
+            [f"{name(x)}:{x[2]}" for x in sorted(here, key=lambda x: (net.names.index(x[0]), x[1], x[2]))],
+            [
+                f"{name(x)}:{x[2]} {gone[x].gen}/{gone[x].reason},"
+                for x in sorted(gone, key=lambda x: (net.names.index(x[0]), x[1], x[2]))
+            ],
+            [
+                f"{gen}:{pid}={count}"
+                for (gen, pid), (count, _) in sorted(hub.gpm.items())
+                if (gen, pid) not in told
+            ],
+            *([name((a, k)) for a in net.names for k in sorted(sub.tables[a])] for sub in net.subs.values()),
+        ]
+        told.update(hub.gpm)
+        out.append(f"| {title} | " + " | ".join(" ".join(cell).rstrip(",") or "–" for cell in cells) + " |")
+
+    show("0 initialised")
+    net.write("hub", "customers", "update", 1, {"val": "Ada L."})
+    net.sync("north"), net.sync("south")
+    show("1 hq updates c1 (stays in 1), both sync")
+    net.write("hub", "orders", "insert", 21, {"key": 21, "customer": 2, "val": ""})
+    net.sync("south")
+    show("2 hq inserts o21 of c2, south syncs")
+    net.write("hub", "customers", "update", 1, {"region": "South"})
+    net.sync("north")
+    show("3 hq moves c1 to South, north syncs")
+    net.sync("south")
+    show("4 south syncs")
+    net.write("hub", "orders", "update", 21, {"customer": 1})
+    net.sync("south")
+    show("5 hq gives o21 to c1 (stays in 2), south syncs")
+    net.write("south", "lines", "update", 100, {"val": "x"})
+    net.write("hub", "customers", "update", 1, {"region": "North"})
+    net.sync("south")
+    show("6 south edits l100 while hq moves c1 back to North, south syncs")
+    net.sync("north")
+    show("7 north syncs")
+    net.write("north", "customers", "update", 1, {"region": "South"})
+    net.write("north", "lines", "insert", 101, {"key": 101, "order": 10, "val": "y"})
+    net.sync("north")
+    show("8 north inserts l101 and moves c1 to South itself, north syncs")
+    net.sync("south")
+    net.write("hub", "lines", "delete", 200)
+    net.write("hub", "orders", "update", 10, {"customer": None})
+    net.sync("south")
+    show("9 hq deletes l200 and takes o10 from c1 (nobody's), south syncs")
+    net.check()
+    head = "| after | contents | tombstone | current | past | generation_partition, new | north | south |"
+    return "\n".join([head, "|---" * 8 + "|", *out])
