@@ -11,7 +11,7 @@ LINES = re.findall(
     (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8"),
     re.MULTILINE,
 )
-ON_THE_MODEL = {"test_model.py", "test_golden_histories.py"}
+ON_THE_MODEL = {"test_model.py", "test_golden_histories.py", "test_partition_model.py"}
 
 
 def numbers_tested() -> dict[int, set[str]]:
