@@ -21,6 +21,9 @@ TABLENICK: Final = "tablenick"
 ROWGUID: Final = "rowguid"
 ROW: Final = "row"
 FIELDS: Final = "fields"
+BASE: Final = "base"
+"""Column of CAPTURED, of an article whose resolver needs it: the published row that a first change overwrote, else NULL."""
+
 DELETED: Final = "deleted"
 GENERATION: Final = "generation"
 PARTCHANGEGEN: Final = "partchangegen"
@@ -34,6 +37,11 @@ TOMBSTONE_TYPE: Final = "tombstone_type"
 def values_column(tablenick: int) -> str:
     """Return the column of ENCODED with the typed fields of an article that its resolver reads, as a struct."""
     return f"values_{tablenick}"
+
+
+def ancestor_column(tablenick: int) -> str:
+    """Return the column of ENCODED with a row's common ancestor: NULL if unknown, else a struct (deleted, fields read)."""
+    return f"ancestor_{tablenick}"
 
 
 def made_column(tablenick: int) -> str:

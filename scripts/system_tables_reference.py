@@ -30,7 +30,8 @@ its root. They are Delta tables: any engine can read them. Never write them. Nam
 Server merge replication where it has them; types are Spark's. Version of the set: {replinfo.SCHEMA_VERSION}. Columns
 are only ever added at the end.
 
-A column of images, `row_<article nickname>`, is added to `{contents.NAME}` and `{tombstone.NAME}` for every article:
+Two columns of images, `row_<article nickname>` and `base_<article nickname>` (the row before its first change, for
+resolvers that ask), are added to `{contents.NAME}` and `{tombstone.NAME}` for every article:
 a struct with one field `c<i>` for each published column, in the order of `sysmergearticles.published_columns`.
 
 How a session uses these tables: [protocol.md](protocol.md).

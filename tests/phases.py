@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from conflict.ancestor import ancestors, versions
 from conflict.detect import detect
 from conflict.merge_columns import PUBLISHER_ROW, SUBSCRIBER_ROW, resolved_rows
 from conflict.resolve import resolve
@@ -237,7 +238,7 @@ class Contest(NamedTuple):
     """A row (id, v, a) that is live at both sides, and the resolver that is told of v: what each side has changed it to.
 
     `hq` and `north` are SQL values of v, of this type; None says that the side deleted the row. `only` is the one side that
-    changed v, where it is one; a was changed at both sides, to 'p' and 's'.
+    changed v, where it is one; a was changed at both sides, to 'p' and 's'. `base` is v before, None if nobody knows.
     """
 
     resolver: str
@@ -250,6 +251,11 @@ class Contest(NamedTuple):
     update_delete: str = "priority"
     resolution: str = "row"
     same_a: bool = False
+    base: str | None = None
+
+
+NO_ROW = "(null)"
+"""The base of a row that was not there."""
 
 
 class Ruling(NamedTuple):
@@ -281,7 +287,8 @@ def ruled(spark: SparkSession, contests: Mapping[str, Contest]) -> dict[str, Rul
         )
         own = {rule: each for rule, each in contests.items() if each[:2] + each[6:9] == setting}
         sides = (_contestants(spark, own, side) for side in ("hq", "north"))
-        changed.append(Changed(article, terms_of(article), *sides))
+        bases = _ancestors(spark, own) if resolver.needs_base else None
+        changed.append(Changed(article, terms_of(article), *sides, bases))
     terms = _terms(ROW_TRACKED, {})
     kept = Kept()
     decision = decided(changed, terms, kept, rows=len(contests))
@@ -308,6 +315,59 @@ def ruled(spark: SparkSession, contests: Mapping[str, Contest]) -> dict[str, Rul
     }
     kept.release()
     return found
+
+
+Versions = Mapping[str, tuple[list[tuple[str, str | None]], str | None]]
+"""By row: its versions at a side, oldest first, as (lineage, value of a), and the published value if the side keeps it."""
+
+
+def ancestor_values(spark: SparkSession, at_hq: Versions, at_north: Versions) -> dict[str, str | None]:
+    """Return by row the value of its common ancestor, "deleted", or None."""
+
+    def recorded(side: Versions) -> DataFrame:
+        types = f"rowguid string, number int, deleted boolean, lineage {LINEAGE_TYPE}, row {_IMAGE}, base {_IMAGE}"
+        rows = [
+            (
+                rule,
+                number,
+                value is None,
+                _lineage(lineage),
+                _image(rule, f"{value} -"),
+                _image(rule, f"{base} -") if base and not number else None,
+            )
+            for rule, (versions_of_row, base) in side.items()
+            for number, (lineage, value) in enumerate(versions_of_row)
+        ]
+        return spark.createDataFrame(rows, types)
+
+    def changes(side: Versions) -> DataFrame:
+        rows = [(rule, _lineage(versions_of_row[-1][0])) for rule, (versions_of_row, _) in side.items()]
+        return spark.createDataFrame(rows, f"rowguid string, lineage {LINEAGE_TYPE}")
+
+    found = ancestors(
+        changes(at_hq),
+        changes(at_north),
+        *(versions(recorded(side), "number") for side in (at_hq, at_north)),
+        floor=0,
+    )
+    values = {
+        row[ROWGUID]: row["ancestor"]
+        and ("deleted" if row["ancestor"]["deleted"] else row["ancestor"]["row"]["c1"])
+        for row in found.collect()
+    }
+    return {rule: values.get(rule) for rule in at_hq}
+
+
+def _ancestors(spark: SparkSession, contests: Mapping[str, Contest]) -> DataFrame:
+    rows = []
+    for rule, each in contests.items():
+        key = literal(rule)
+        row = f"named_struct('c0', {key}, 'c1', cast({each.base} as {each.type}), 'c2', 'x')"
+        ancestor = (
+            "null" if each.base is None else f"named_struct('deleted', {each.base == NO_ROW}, 'row', {row})"
+        )
+        rows.append(f"select {key} rowguid, {ancestor} ancestor")
+    return spark.sql(" union all ".join(rows))
 
 
 def _contestants(spark: SparkSession, contests: Mapping[str, Contest], side: str) -> DataFrame:

@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from mergerepl.changes import CHANGE_COLUMNS, ROWGUID
+from mergerepl.changes import ROWGUID
 from mergerepl.engine.errors import gone_reason
 from mergerepl.engine.in_memory import (
     broadcast_if_few,
@@ -110,7 +110,7 @@ def capture(window: CaptureWindow, table: TableReader, origin: Origin) -> Captur
     try:
         known = table.known(net.rows.select(ROWGUID), net.changes)
         changed = in_one_task(net.rows, net.changes)
-        rows = tracked_rows(changed, known, window.article, origin).select(*CHANGE_COLUMNS)
+        rows = tracked_rows(changed, known, window.article, origin)
         if known is not None and is_for_one_task(net.changes):
             # Whoever reads them first computes them, in a job of its own.
             rows = keep_in_memory(rows)

@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from mergerepl.changes import (
+    BASE,
     BORN_GENERATION,
     CHANGE_COLUMNS,
     COLV1,
@@ -31,7 +32,7 @@ from mergerepl.model.article import PublishedArticle
 from mergerepl.rows.images import differing_columns, image_type
 from mergerepl.rows.sql import struct_type
 from mergerepl.systables import contents, tombstone
-from mergerepl.systables.contents import LINEAGE_TYPE, SEQ, row_column
+from mergerepl.systables.contents import LINEAGE_TYPE, SEQ, base_column, row_column
 from mergerepl.systables.tombstone import TombstoneType
 
 KNOWN_COLUMNS = (ROWGUID, LINEAGE, COLV1, BORN_GENERATION)
@@ -87,7 +88,7 @@ def delete_trigger() -> Written:
 def tracked_rows(
     net: DataFrame, known: DataFrame | None, article: PublishedArticle, origin: Origin
 ) -> DataFrame:
-    """Return one CAPTURED row per net change: what the trigger of its kind writes.
+    """Return one CAPTURED row per net change: what the trigger of its kind writes; with `base` if the article needs it.
 
     Lineage and colv1 continue what is known of the row, also of a deleted one (a re-insert). A row that existed and
     of which nothing is known is the publication's: {0: 1}. An insert of an unknown key starts from {}.
@@ -118,8 +119,14 @@ def tracked_rows(
         _colv(article, inserted, updated, nickname, version).alias(COLV1),
         passed(origin.priority, "double").alias(PRIORITY),
         F.when(is_deleted, deleted.row).otherwise(updated.row).alias(ROW),
+        *([_published_row().alias(BASE)] if article.needs_base else ()),
     )
-    return rows.select(*CHANGE_COLUMNS)
+    return rows.select(*CHANGE_COLUMNS, *([BASE] if article.needs_base else ()))
+
+
+def _published_row() -> Column:
+    """Return the row before its first change, NULL for a later one: what came before that is recorded."""
+    return F.when(F.col("known_lineage").isNull() & F.col(EXISTED), F.col(BEFORE))
 
 
 def _colv(
@@ -157,7 +164,14 @@ def _value_names(article: PublishedArticle) -> list[tuple[str, str]]:
 def contents_rows(rows: DataFrame, article: PublishedArticle, *, seq: int, marker: str) -> DataFrame:
     """Return the MSmerge_contents rows of live CHANGES rows."""
     run = {contents.MARKER: F.lit(marker).alias(contents.MARKER), SEQ: passed(seq, "bigint").alias(SEQ)}
-    return rows.where(f"not {DELETED}").select(*(_of_contents(article) | run).values())
+    values = (_of_contents(article) | run).values()
+    return rows.where(f"not {DELETED}").select(*values, *_base(rows, article))
+
+
+def _base(rows: DataFrame, article: PublishedArticle) -> list[Column]:
+    if BASE not in rows.columns:
+        return []
+    return [F.col(BASE).cast(struct_type(article.types)).alias(base_column(article.nickname))]
 
 
 @made_once
@@ -190,4 +204,5 @@ def tombstone_rows(rows: DataFrame, article: PublishedArticle, *, seq: int, mark
         F.lit(marker).alias(contents.MARKER),
         passed(seq, "bigint").alias(SEQ),
         F.col(ROW).cast(struct_type(article.types)).alias(row_column(article.nickname)),
+        *_base(rows, article),
     )

@@ -21,6 +21,7 @@ from mergerepl.changes import (
     SUBSCRIBER,
     TABLENICK,
     UPDATE_DELETE,
+    ancestor_column,
     made_column,
     values_column,
 )
@@ -62,11 +63,15 @@ class _Article:
         name, field = values_column(self.terms.tablenick), self.columns[column]
         publisher, subscriber = (F.col(f"{side}.{name}.{field}") for side in (PUBLISHER, SUBSCRIBER))
         data_type = image_type(self.detected, f"{PUBLISHER}.{name}")[field].dataType
+        base, is_base_known = F.lit(None).cast(data_type), F.lit(False)
+        if (ancestor := ancestor_column(self.terms.tablenick)) in image_type(self.detected, SUBSCRIBER).names:
+            found = F.col(f"{SUBSCRIBER}.{ancestor}")
+            base, is_base_known = found[field], F.coalesce(~found[DELETED], F.lit(False))
         return Values(
             publisher,
             subscriber,
-            base=F.lit(None).cast(data_type),
-            is_base_known=F.lit(False),
+            base=base,
+            is_base_known=is_base_known,
             data_type=data_type,
             info=resolver_info(self.article.resolver_info),
         )

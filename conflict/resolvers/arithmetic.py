@@ -11,7 +11,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import ByteType, DataType, DecimalType, IntegerType, LongType, ShortType
 
-from conflict.resolvers.base import Made, Rule, Values
+from conflict.resolvers.base import Made, Rule, Values, of_ancestor
 from conflict.resolvers.priority import by_default
 from mergerepl.model.resolvers import RESOLVERS
 
@@ -50,7 +50,17 @@ def _mean(values: Values) -> Made:
     return computed(values, one / 2 + other / 2)
 
 
+def _difference(values: Values) -> Made:
+    """Return what the publisher holds and what the subscriber added to their common ancestor: both differences count."""
+    one, other, base = (
+        wide(each, values.data_type) for each in (values.publisher, values.subscriber, values.base)
+    )
+    made = computed(values, one + (other - F.coalesce(base, F.lit(0))))
+    return of_ancestor(values, made)
+
+
 RULES: Final = (
     Rule(RESOLVERS["additive"], by_default, _sum),
+    Rule(RESOLVERS["delta"], by_default, _difference),
     Rule(RESOLVERS["averaging"], by_default, _mean),
 )

@@ -9,8 +9,10 @@ Whatever a rule decides, `resolve` makes lineage, versions of columns and action
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
 from pyspark.sql.types import DataType
 
 from mergerepl.model.resolvers import Resolver, ResolverInfo
@@ -18,6 +20,9 @@ from mergerepl.model.resolvers import Resolver, ResolverInfo
 Decide = Callable[[DataFrame], DataFrame]
 """From detected PAIRS to the same rows, each (tablenick, rowguid) once, with `publisher_wins` (NULL: no conflict),
 `resolver` (what decided it), `note`, and, where an article's rule makes values, `made` and the article's made column."""
+
+
+NO_ANCESTOR: Final = "no common ancestor is known"
 
 
 @dataclass(frozen=True)
@@ -46,6 +51,12 @@ class Values:
     is_base_known: Column
     data_type: DataType
     info: ResolverInfo
+
+
+def of_ancestor(values: Values, made: Made) -> Made:
+    """Return what is made of a common ancestor, nothing where that is not known."""
+    is_made = values.is_base_known & made.is_made
+    return Made(made.value, is_made, F.when(~values.is_base_known, F.lit(NO_ANCESTOR)).otherwise(made.note))
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from itertools import chain
 from typing import Final
 
 from conflict.errors import ResolverInfoError, UnknownResolverError
-from conflict.resolvers import arithmetic, ordered, priority, sides, text
+from conflict.resolvers import arithmetic, fields, ordered, priority, sets, sides, text
 from conflict.resolvers.adapter import by_rules
 from conflict.resolvers.base import Decide, Rule
 from mergerepl.model.article import PublishedArticle
@@ -14,7 +14,9 @@ from mergerepl.model.session_terms import ArticleTerms
 
 RULES: Final[dict[str, Rule]] = {
     rule.resolver.name: rule
-    for rule in chain(priority.RULES, sides.RULES, ordered.RULES, arithmetic.RULES, text.RULES)
+    for rule in chain(
+        *(family.RULES for family in (priority, sides, ordered, arithmetic, text, sets, fields))
+    )
 }
 
 

@@ -29,7 +29,7 @@ from mergerepl.model.progress import Progress
 from mergerepl.model.session_terms import SessionTerms, terms_of
 from mergerepl.staging.article import Enumerated, StagedArticle, side_changes, stage_article
 from mergerepl.staging.constraints import refuse_violations
-from mergerepl.staging.decision import Changed, decided, resolved
+from mergerepl.staging.decision import Changed, decided, resolved, with_ancestors
 from mergerepl.store.changeset import (
     Changeset,
     write_durably,
@@ -107,7 +107,7 @@ def stage_articles(
                 publisher = enumerated(sides[PUBLISHER], nickname, plan.down)
                 subscriber = enumerated(sides[SUBSCRIBER], nickname, plan.up)
                 require_resolver(publisher.article)
-                changed[nickname] = Changed(
+                sent = Changed(
                     publisher.article,
                     terms_of(
                         publisher.article,
@@ -117,6 +117,7 @@ def stage_articles(
                     side_changes(spark, publisher, kept),
                     side_changes(spark, subscriber, kept),
                 )
+                changed[nickname] = with_ancestors(spark, sent, (publisher, subscriber))
                 rows += publisher.rows + subscriber.rows
         terms = session_terms(sides, plan, numbers)
         decision = decided(list(changed.values()), terms, kept, rows=rows)

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from mergerepl.model.resolvers import RESOLVERS
+
 
 @dataclass(frozen=True)
 class PublishedArticle:
@@ -57,6 +59,12 @@ class PublishedArticle:
         """
         computed = dict(self.generated)
         return tuple(name for name in self.columns if name not in self.identity and name not in computed)
+
+    @property
+    def needs_base(self) -> bool:
+        """Return whether its resolver reads the row before both changes: then capture keeps what was overwritten."""
+        resolver = RESOLVERS.get(self.resolver)
+        return resolver is not None and resolver.needs_base
 
     @property
     def triggers(self) -> tuple[str, str, str]:

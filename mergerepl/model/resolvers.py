@@ -64,6 +64,9 @@ RESOLVERS: Final = {
         Resolver("datetime_earlier_wins", _EARLIER, TypeFamily.TIME),
         Resolver("datetime_later_wins", _LATER, TypeFamily.TIME),
         Resolver("priority_column", _ORIGINAL.format("Priority Column"), TypeFamily.NUMBER),
+        _making("delta", TypeFamily.NUMBER, needs_base=True, clashes_if_equal=True),
+        _making("union", TypeFamily.ARRAY, needs_base=True),
+        _making("fields", TypeFamily.FIELDS, needs_base=True),
         _making("merge_text", TypeFamily.TEXT, _ORIGINAL.format("Merge Text Columns")),
         Resolver(
             "subscriber_wins",

@@ -16,12 +16,12 @@ from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.metadata import STATS_PROPERTY
 from mergerepl.delta.properties import retention_properties
 from mergerepl.delta.table import open_table
-from mergerepl.delta.types import Field, ddl_of, field, json_of, nullable
+from mergerepl.delta.types import Field, Json, ddl_of, field, json_of, nullable
 from mergerepl.rows.sql import quote
 from mergerepl.store.control import CHECKPOINT_INTERVAL
 from mergerepl.store.replica import Replica
 from mergerepl.systables import conflicts_info, contents, registry, replinfo, tombstone
-from mergerepl.systables.contents import row_column
+from mergerepl.systables.contents import base_column, row_column
 from mergerepl.systables.replinfo import ReplicaInfo
 from mergerepl.systables.table import FOLDER
 
@@ -60,15 +60,27 @@ def create_replica(
         shutil.rmtree(control.path(data.name), ignore_errors=True)
         columns = [field(column.name, json_of(column.type)) for column in data.columns]
         if data.name in IMAGE_TABLES:
-            columns += [image_field(nickname, fields) for nickname, fields in images.items()]
+            columns += image_fields(images)
         create_table(control.path(data.name), NewTable(columns, (), _properties(data.name, retention)), mark)
     control.replace(replinfo.TABLE, [info])
 
 
-def image_field(nickname: int, columns: Sequence[Field]) -> Field:
-    """Return the image column of an article: a struct whose field i is its i-th published column."""
+def image_fields(images: Mapping[int, Sequence[Field]]) -> list[Field]:
+    """Return the two image columns of each article, for rows and for those before them.
+
+    An article may get a resolver that reads the latter at any time; empty, they cost nothing.
+    """
+    return [
+        field(name_of(nickname), _image_type(columns))
+        for nickname, columns in images.items()
+        for name_of in (row_column, base_column)
+    ]
+
+
+def _image_type(columns: Sequence[Field]) -> Json:
+    """Return the type of an article's images: a struct whose field i is its i-th published column."""
     fields = [field(f"c{i}", nullable(column["type"])) for i, column in enumerate(columns)]
-    return field(row_column(nickname), {"type": "struct", "fields": fields})
+    return {"type": "struct", "fields": fields}
 
 
 def _properties(name: str, retention: timedelta) -> dict[str, str]:
@@ -85,7 +97,7 @@ def free_nickname(publisher: Path, columns: Sequence[Field], *, above: int) -> i
     """
     present = open_table(publisher / FOLDER / contents.NAME).fields
     types = {column["name"]: ddl_of(column["type"]) for column in present}
-    wanted = ddl_of(image_field(above, columns)["type"])
+    wanted = ddl_of(_image_type(columns))
     return next(n for n in itertools.count(above + 1) if types.get(row_column(n), wanted) == wanted)
 
 
@@ -94,8 +106,7 @@ def add_image_columns(spark: "SparkSession", root: Path, images: Mapping[int, Se
     for name in IMAGE_TABLES:
         path = root / FOLDER / name
         present = {column["name"] for column in open_table(path).fields}
-        missing = [image_field(nickname, fields) for nickname, fields in images.items()]
-        missing = [column for column in missing if column["name"] not in present]
+        missing = [column for column in image_fields(images) if column["name"] not in present]
         _add_columns(spark, path, missing)
 
 

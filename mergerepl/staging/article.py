@@ -7,9 +7,11 @@ from pathlib import Path
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
+from conflict.ancestor import versions
 from enumeration.enum_changes import enum_changes
 from enumeration.plan import Enumeration
 from mergerepl import changes
+from mergerepl.changes import BASE
 from mergerepl.delta.plain_files import write_files
 from mergerepl.engine.in_memory import Kept, in_one_task
 from mergerepl.engine.made_once import made_once
@@ -51,6 +53,8 @@ def side_changes(spark: SparkSession, side: Enumerated, kept: Kept) -> DataFrame
     if not side.sent.generations:
         return None
     captured = side.captured.rows if side.captured is not None else None
+    if captured is not None and side.article.needs_base:
+        captured = captured.drop(BASE)
     if side.is_complete_in_memory:
         return captured
     runs = read_runs(
@@ -70,6 +74,21 @@ def side_changes(spark: SparkSession, side: Enumerated, kept: Kept) -> DataFrame
         known_generations=[row.generation for row in side.sent.known],
     )
     return kept.keep(told)
+
+
+def side_versions(spark: SparkSession, side: Enumerated) -> DataFrame:
+    """Return the versions of rows that one side has recorded of an article (`ancestor.versions`)."""
+    runs = read_runs(
+        spark,
+        side.replica.folder,
+        side.article,
+        through_seq_inclusive=side.through_seq_inclusive,
+        with_base=True,
+    )
+    if side.captured is not None and side.captured.rows is not None:
+        uncommitted = side.captured.rows.withColumn(SEQ, passed(side.through_seq_inclusive + 1, "bigint"))
+        runs = runs.unionByName(uncommitted)
+    return versions(runs, SEQ)
 
 
 @dataclass(frozen=True)

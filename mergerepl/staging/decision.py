@@ -5,23 +5,26 @@ typed rows where these are staged. (decisions/0010)
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial, reduce
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from conflict.ancestor import ANCESTOR, ancestors
 from conflict.detect import detect
 from conflict.merge_columns import PUBLISHER_ROW, SUBSCRIBER_ROW, resolved_rows
 from conflict.resolve import resolve
 from conflict.resolvers.registry import resolver_of
 from enumeration.get_metadata import get_metadata, one_sided
 from mergerepl.changes import (
+    DELETED,
     ENCODED_COLUMNS,
     FIELDS,
     ROW,
     ROWGUID,
     TABLENICK,
+    ancestor_column,
     values_column,
 )
 from mergerepl.engine.in_memory import Kept, in_one_task
@@ -30,16 +33,21 @@ from mergerepl.model.resolvers import resolver_info
 from mergerepl.model.session_terms import ArticleTerms, SessionTerms
 from mergerepl.rows.encodings import encoded_fields
 from mergerepl.rows.images import image_type
+from mergerepl.staging.article import Enumerated, side_versions
 
 
 @dataclass(frozen=True)
 class Changed:
-    """What both sides send of one article: CHANGES (None: nothing)."""
+    """What both sides send of one article: CHANGES (None: nothing), and the ancestors of rows that both do.
+
+    `ancestors` is what `conflict.ancestor.ancestors` returns; None if the resolver needs none, or in a late round.
+    """
 
     article: PublishedArticle
     terms: ArticleTerms
     at_publisher: DataFrame | None
     at_subscriber: DataFrame | None
+    ancestors: DataFrame | None = None
 
     @property
     def has_any(self) -> bool:
@@ -74,25 +82,61 @@ def decided(
         return None
     decide = resolver_of((each.article, each.terms) for each in contested)
     sides = (
-        [(each.article, each.at_publisher) for each in contested],
-        [(each.article, each.at_subscriber) for each in contested],
+        [encoded(each.at_publisher, each.article) for each in contested],
+        [_with_ancestors(encoded(each.at_subscriber, each.article), each, rows) for each in contested],
     )
     # An article whose resolver reads values has a column of its own for them.
     together = partial(DataFrame.unionByName, allowMissingColumns=True)
-    at_publisher, at_subscriber = (
-        in_one_task(reduce(together, (encoded(frame, article) for article, frame in side)), rows)
-        for side in sides
-    )
+    at_publisher, at_subscriber = (in_one_task(reduce(together, side), rows) for side in sides)
     pairs = get_metadata(at_publisher, at_subscriber, [each.terms for each in contested], terms)
     return kept.keep(resolve(detect(pairs), decide, terms))
+
+
+def with_ancestors(spark: SparkSession, changed: Changed, sides: tuple[Enumerated, Enumerated]) -> Changed:
+    """Return what both sides send with the ancestors of the rows that both do, if the article's resolver needs them."""
+    if not changed.article.needs_base or not changed.is_contested:
+        return changed
+    assert changed.at_publisher is not None
+    assert changed.at_subscriber is not None
+    found = ancestors(
+        changed.at_publisher,
+        changed.at_subscriber,
+        *(side_versions(spark, side) for side in sides),
+        floor=changed.terms.floor,
+    )
+    return replace(changed, ancestors=found)
+
+
+def _with_ancestors(rows: DataFrame, changed: Changed, most: int) -> DataFrame:
+    """Return ENCODED of the subscriber's changes with the fields of their ancestors that the resolver reads."""
+    if changed.ancestors is None:
+        return rows
+    ancestor = F.struct(
+        F.col(f"{ANCESTOR}.{DELETED}"),
+        *(F.col(f"{ANCESTOR}.{ROW}.{name}") for name in _read_fields(changed.article)),
+    )
+    known = changed.ancestors.select(
+        ROWGUID,
+        F.when(F.col(ANCESTOR).isNotNull(), ancestor).alias(ancestor_column(changed.article.nickname)),
+    )
+    return (
+        in_one_task(rows, most)
+        .join(in_one_task(known, most), on=ROWGUID, how="left")
+        .select(*rows.columns, ancestor_column(changed.article.nickname))
+    )
+
+
+def _read_fields(article: PublishedArticle) -> list[str]:
+    """Return the image fields of the columns that an article's resolver is told of."""
+    named = resolver_info(article.resolver_info).columns
+    return [field for name, field in zip(article.columns, article.fields, strict=True) if name in named]
 
 
 def encoded(rows: DataFrame | None, article: PublishedArticle) -> DataFrame:
     """Return ENCODED of one article's CHANGES, with a column of the typed fields that its resolver reads, if it does."""
     assert rows is not None
     fields = encoded_fields(ROW, image_type(rows, ROW), article.written_fields)
-    named = resolver_info(article.resolver_info).columns
-    read = [f"{ROW}.{f}" for name, f in zip(article.columns, article.fields, strict=True) if name in named]
+    read = [f"{ROW}.{field}" for field in _read_fields(article)]
     values = [F.struct(*read).alias(values_column(article.nickname))] if read else []
     return rows.select(
         F.lit(article.nickname).alias(TABLENICK), *ENCODED_COLUMNS[1:-1], fields.alias(FIELDS), *values

@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from mergerepl.changes import (
+    BASE,
     BORN_GENERATION,
     CHANGE_COLUMNS,
     COLV1,
@@ -27,7 +28,7 @@ from mergerepl.engine.in_memory import Kept, broadcast_if_few, in_one_task, is_f
 from mergerepl.engine.passed import passed
 from mergerepl.model.article import PublishedArticle
 from mergerepl.systables import contents, tombstone
-from mergerepl.systables.contents import COLV1_TYPE, row_column
+from mergerepl.systables.contents import COLV1_TYPE, base_column, row_column
 
 SEQ = contents.SEQ
 
@@ -43,8 +44,11 @@ def read_runs(
     through_seq_inclusive: int,
     from_seq_exclusive: int | None = None,
     from_generation_exclusive: int | None = None,
+    with_base: bool = False,
 ) -> DataFrame:
     """Return the appended runs of one article's contents and tombstones: CHANGES columns and seq, not netted.
+
+    `with_base` adds `base`, as CAPTURED has it.
 
     Generations rise with runs, so a lower bound on the generation prunes files and still leaves the latest
     version of every row it admits.
@@ -72,6 +76,7 @@ def read_runs(
             PRIORITY,
             F.col(row_column(article.nickname)).alias(ROW),
             SEQ,
+            *([F.col(base_column(article.nickname)).alias(BASE)] if with_base else ()),
         )
 
     if appended.file_count(folder / tombstone.NAME) == 0:

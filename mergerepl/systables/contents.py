@@ -4,7 +4,8 @@ On disk the table is append-only: each capture or apply appends a *run* of rows 
 rows of one (tablenick, rowguid) in this table and in MSmerge_tombstone the one with the highest `seq` counts,
 so a delete supersedes the contents row and a re-insert the tombstone, each with a single append.
 `row_<tablenick>` columns, one per article, hold the row's image as captured or applied: enumeration needs no
-read of the users' table.
+read of the users' table. `base_<tablenick>` is beside it: the row as it was published, in the first version of a row that
+was there before, of articles whose resolver asks for the common ancestor of two changes.
 """
 
 from typing import Final
@@ -51,6 +52,14 @@ TABLE: Final = SystemTable(
         """
     ),
 )
+
+
+def base_column(tablenick: int) -> str:
+    """Return the name of the column with the row before its first change that is known here (in contents and tombstone).
+
+    Only articles whose resolver reads it have values there.
+    """
+    return f"base_{tablenick}"
 
 
 def row_column(tablenick: int) -> str:

@@ -90,6 +90,106 @@ TEXTS: dict[str, tuple[Contest, Ruling]] = {
     "letters beyond the first plane": (text("'\U0001f600a'", "'\U0001f600b'"), made("\U0001f600a===b")),
     "an accent of its own": (text("'e\u0301'", "'e\u0300'"), made("e\u0301===\u0300")),
 }
+NO_BASE = "v: no common ancestor is known"
+
+
+def delta(type_: str, base: str | None, one: str, other: str, **more: object) -> Contest:
+    return Contest("delta", type_, one, other, base=base, **more)  # type: ignore[arg-type]
+
+
+DELTAS: dict[str, tuple[Contest, Ruling]] = {
+    "both differences": (delta("int", "10", "12", "15"), made("17")),
+    "equal differences are two": (delta("int", "10", "11", "11", same_a=True), made("12")),
+    "a difference of the subscriber alone": (
+        delta("int", "10", "10", "15", only="north"),
+        Ruling("15", "p", "hq"),
+    ),
+    "nobody knows the number before": (delta("int", None, "12", "15"), hq("12", NO_BASE)),
+    "there was no row before": (delta("int", phases.NO_ROW, "12", "15"), hq("12", NO_BASE)),
+    "there was no number before": (delta("int", "null", "12", "15"), made("27")),
+    "NULL gives way to the other's number": (delta("int", "10", "null", "15"), made("15")),
+    "only the result must fit": (delta("tinyint", "100", "120", "107"), made("127")),
+    "a result that does not fit": (delta("tinyint", "100", "120", "108"), hq("120", OVERFLOW)),
+    "differences of decimals": (delta("decimal(35,2)", "1.10", "2.20", "0.05"), made("1.15")),
+}
+
+
+def union(base: str | None, one: str, other: str) -> Contest:
+    return Contest("union", "array<string>", one, other, base=base)
+
+
+UNIONS: dict[str, tuple[Contest, Ruling]] = {
+    "one removes, the other adds": (
+        union("array('x', 'z')", "array('z')", "array('x', 'z', 'y')"),
+        made("[z, y]"),
+    ),
+    "both remove": (union("array('x', 'z')", "array('z', 'a')", "array('z')"), made("[z, a]")),
+    "the publisher's order first": (
+        union("array()", "array('b', 'a')", "array('c', 'a')"),
+        made("[b, a, c]"),
+    ),
+    "each once": (union("array('x', 'x')", "array('x', 'x', 'a')", "array('x', 'b')"), made("[x, a, b]")),
+    "nobody knows what was there": (
+        union(None, "array('z')", "array('x', 'z')"),
+        Ruling("[z, x]", "p", "hq", V, NO_BASE),
+    ),
+    "no array at the subscriber": (union("array('x')", "array('x', 'y')", "null"), made("[x, y]")),
+    "NULL is an item": (union("array('x')", "array('x', null)", "array('x', 'y')"), made("[x, null, y]")),
+}
+STRUCT, MAP = "struct<a:int,b:struct<c:int,d:int>>", "map<string,int>"
+
+
+def struct(a: str, c: str, d: str) -> str:
+    return f"struct({a}, struct({c}, {d}))"
+
+
+FIELDS: dict[str, tuple[Contest, Ruling]] = {
+    "each side another field": (
+        Contest("fields", STRUCT, struct("1", "2", "3"), struct("0", "0", "9"), base=struct("0", "0", "0")),
+        made("{1, {2, 3}}"),
+    ),
+    "a field of both is the winner's": (
+        Contest(
+            "fields",
+            STRUCT,
+            struct("1", "0", "3"),
+            struct("2", "5", "0"),
+            base=struct("0", "0", "0"),
+            priority=50.0,
+        ),
+        made("{2, {5, 3}}", "s"),
+    ),
+    "a part that one set to NULL": (
+        Contest("fields", STRUCT, "struct(0, null)", struct("1", "0", "0"), base=struct("0", "0", "0")),
+        made("{1, null}"),
+    ),
+    "no struct at one side": (
+        Contest("fields", STRUCT, "null", struct("1", "0", "0"), base=struct("0", "0", "0")),
+        hq(None),
+    ),
+    "nobody knows the struct before": (
+        Contest("fields", STRUCT, struct("1", "0", "0"), struct("0", "1", "0")),
+        hq("{1, {0, 0}}", NO_BASE),
+    ),
+    "keys added, removed and changed": (
+        Contest(
+            "fields",
+            MAP,
+            "map('kept', 1, 'changed', 5, 'new', 6)",
+            "map('kept', 1, 'removed', 1, 'changed', 1, 'other', 7)",
+            base="map('kept', 1, 'removed', 1, 'changed', 1)",
+        ),
+        made("{kept -> 1, changed -> 5, new -> 6, other -> 7}"),
+    ),
+    "a key that both changed is the winner's": (
+        Contest("fields", MAP, "map('k', 2)", "map('k', 3)", base="map('k', 1)"),
+        made("{k -> 2}"),
+    ),
+    "a value NULL is no missing key": (
+        Contest("fields", MAP, "map('k', cast(null as int))", "map('k', 1, 'm', 2)", base="map('k', 1)"),
+        made("{k -> null, m -> 2}"),
+    ),
+}
 NAN, MINUS_ZERO = "double('NaN')", "-0.0D"
 ORDER: dict[str, tuple[Contest, Ruling]] = {
     "the larger": (Contest("maximum", "int", "3", "15"), north("15")),
@@ -168,7 +268,7 @@ BY_COLUMNS: dict[str, tuple[Contest, Ruling]] = {
     "a sum beside columns": (add("int", "12", "15", resolution="columns"), made("27")),
     "the larger by columns": (Contest("maximum", "int", "1", "2", resolution="columns"), north("2")),
 }
-CASES = SUMS | TEXTS | ORDER | SIDES | DELETES | BY_COLUMNS
+CASES = SUMS | DELTAS | UNIONS | FIELDS | TEXTS | ORDER | SIDES | DELETES | BY_COLUMNS
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
+import mergerepl
 from mergerepl.cli.main import main
 from tests.networks import Pair
 
@@ -23,6 +24,12 @@ def rows(value: str, type_: str) -> str:
 
 
 ARTICLES = {
+    "counter": (rows("10", "int"), of({"name": "delta", "column": "v"})),
+    "tags": (rows("array('new', 'red')", "array<string>"), of({"name": "union", "column": "v"})),
+    "address": (
+        rows("map('city', 'Bonn', 'zip', '1')", "map<string,string>"),
+        of({"name": "fields", "column": "v"}),
+    ),
     "stock": (rows("10", "int"), of({"name": "additive", "column": "v"})),
     "rating": (rows("2.00", "decimal(5,2)"), of({"name": "averaging", "column": "v"})),
     "record": (rows("10", "bigint"), of({"name": "maximum", "column": "v"}, "row")),
@@ -35,6 +42,9 @@ ARTICLES = {
     "price": (rows("1", "int"), of({"name": "most_changes_win"})),
 }
 EDITS = {
+    "counter": ("v = v + 2", "v = v + 5, note = 'north'"),
+    "tags": ("v = array('red', 'sale')", "v = array('new', 'red', 'big')"),
+    "address": ("v = map('city', 'Köln', 'zip', '1')", "v = map('city', 'Bonn', 'zip', '2')"),
     "stock": ("v = 12", "v = 15, note = 'north'"),
     "rating": ("v = 3.01", "v = 4.00"),
     "record": ("v = 11", "v = 30"),
@@ -44,6 +54,9 @@ EDITS = {
     "price": ("v = 2", "v = 3, note = 'sale'"),
 }
 OUTCOME = {
+    "counter": ("17", "as it was"),
+    "tags": ("['red', 'sale', 'big']", "as it was"),
+    "address": ("[('city', 'Köln'), ('zip', '2')]", "as it was"),
     "stock": ("27", "as it was"),
     "rating": ("3.51", "as it was"),
     "record": ("30", "as it was"),
@@ -55,7 +68,7 @@ OUTCOME = {
 
 
 @pytest.mark.parametrize(
-    "names", [("stock", "record"), pytest.param(tuple(ARTICLES), marks=pytest.mark.slow)]
+    "names", [("counter", "record"), pytest.param(tuple(ARTICLES), marks=pytest.mark.slow)]
 )
 def test_each_article_is_decided_by_its_resolver_and_once(
     spark: SparkSession, replica_dir: Path, names: tuple[str, ...]
@@ -75,21 +88,33 @@ def test_each_article_is_decided_by_its_resolver_and_once(
     assert pair.sync().status == "nothing_to_do"
 
     # Whoever changes a sum knows it: the next one starts from there.
-    pair.sql("update north.stock set v = v + 1")
-    pair.sql("update hq.stock set note = 'counted'")
+    counter, made = names[0], int(OUTCOME[names[0]][0])
+    pair.sql(f"update north.{counter} set v = v + 1")
+    pair.sql(f"update hq.{counter} set note = 'counted'")
     pair.sync()
-    assert outcome()["stock"] == ("28", "counted")
+    assert outcome()[counter] == (str(made + 1), "counted")
     assert pair.conflicts() == len(names)
 
-    run = CliRunner().invoke(
-        main, ["conflicts", "show", str(pair.folder / "hq"), "--article", "stock", "--json"]
-    )
-    (conflict,) = json.loads(run.output)["conflicts"]
-    assert (conflict["resolver"], conflict["made_columns"], conflict["note"]) == ("additive", ["v"], None)
+    shown = ["conflicts", "show", str(pair.folder / "hq"), "--article", counter]
+    (conflict,) = json.loads(CliRunner().invoke(main, [*shown, "--json"]).output)["conflicts"]
+    resolver = ARTICLES[counter][1]["resolver"]["name"]
+    assert (conflict["resolver"], conflict["made_columns"], conflict["note"]) == (resolver, ["v"], None)
     assert conflict["losing_row"] == {"id": 1, "v": 15, "note": "north"}
-    assert conflict["winning_row"]["v"] == 27
-    text = (
-        CliRunner().invoke(main, ["conflicts", "show", str(pair.folder / "hq"), "--article", "stock"]).output
-    )
+    assert conflict["winning_row"]["v"] == made
+    text = CliRunner().invoke(main, shown).output
     assert "+  v" in text
-    assert "made of both sides' values by `additive`" in text
+    assert f"made of both sides' values by `{resolver}`" in text
+
+
+@pytest.mark.slow
+def test_a_counter_is_exact_after_sessions_of_one_direction(spark: SparkSession, replica_dir: Path) -> None:
+    pair = Pair(spark, replica_dir, {"counter": ARTICLES["counter"]})
+    project = mergerepl.load(pair.folder / "pair.yml")
+    expected = 10
+    for number, direction in enumerate(("upload", "download", "upload", "both"), 1):
+        pair.sql(f"update hq.counter set v = v + {number}")
+        pair.sql(f"update north.counter set v = v + {10 * number}")
+        expected += 11 * number
+        mergerepl.sync(project, direction=direction)
+    assert pair.same_rows("counter") == [(1, expected, "as it was")]
+    assert pair.sync().status == "nothing_to_do"

@@ -1,0 +1,84 @@
+"""The common ancestor of two changes: what a row was before either side went its own way.
+
+Merge session step: before detect, for articles whose resolver reads it. Pure. Each side keeps the versions of a row that
+it held, in their order, and before them the row as it was published. Of each side's versions the last one that the other
+side's change includes is looked for, and the later of the two is the ancestor. One side alone would not do: after a session
+of one direction, the other side may hold a later version that both include.
+"""
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from mergerepl.changes import BASE, DELETED, LINEAGE, ROW, ROWGUID
+from mergerepl.lineage import columns as lineage
+
+ANCESTOR = "ancestor"
+"""Struct (deleted, row) of a row's ancestor; NULL where none is known."""
+
+ORDER = "version_order"
+_PUBLISHED_FIRST = -1
+_OF_PUBLISHER, _OF_SUBSCRIBER = "publisher_lineage", "subscriber_lineage"
+
+
+def versions(recorded: DataFrame, order: str) -> DataFrame:
+    """Return the versions of rows that a side recorded, and before them the row as it was published.
+
+    Reads: CAPTURED columns with `base`, and a column with the order in which versions came. Returns: rowguid,
+    version_order, deleted, lineage, row.
+    """
+    later = recorded.select(ROWGUID, F.col(order).cast("bigint").alias(ORDER), DELETED, LINEAGE, ROW)
+    first = recorded.where(F.col(BASE).isNotNull()).select(
+        ROWGUID,
+        F.lit(_PUBLISHED_FIRST).cast("bigint").alias(ORDER),
+        F.lit(False).alias(DELETED),
+        lineage.published_lineage().alias(LINEAGE),
+        F.col(BASE).alias(ROW),
+    )
+    return later.unionByName(first)
+
+
+def ancestors(
+    at_publisher: DataFrame,
+    at_subscriber: DataFrame,
+    publisher_versions: DataFrame,
+    subscriber_versions: DataFrame,
+    *,
+    floor: int,
+) -> DataFrame:
+    """Return the ancestors of the rows that both sides have changed.
+
+    Args:
+        at_publisher: What the publisher changed: rowguid, lineage.
+        at_subscriber: What the subscriber changed.
+        publisher_versions: As `versions` returns them, of at least these rows.
+        subscriber_versions: The subscriber's.
+        floor: Versions up to it count as known to everybody.
+
+    Returns: rowguid, ancestor.
+    """
+    both = at_publisher.select(ROWGUID, F.col(LINEAGE).alias(_OF_PUBLISHER)).join(
+        at_subscriber.select(ROWGUID, F.col(LINEAGE).alias(_OF_SUBSCRIBER)), on=ROWGUID, how="inner"
+    )
+    at_p = _last_known(publisher_versions, both, _OF_SUBSCRIBER, floor).withColumnRenamed(
+        "last", "at_publisher"
+    )
+    at_s = _last_known(subscriber_versions, both, _OF_PUBLISHER, floor).withColumnRenamed(
+        "last", "at_subscriber"
+    )
+    found = at_p.join(at_s, on=ROWGUID, how="full_outer")
+    return found.select(ROWGUID, _later().alias(ANCESTOR))
+
+
+def _last_known(of_side: DataFrame, both: DataFrame, other: str, floor: int) -> DataFrame:
+    """Return of each row the last version that the other side's change includes: rowguid, last."""
+    included = of_side.join(both, on=ROWGUID, how="inner").where(
+        lineage.covers(F.col(other), F.col(LINEAGE), floor=floor)
+    )
+    return included.groupBy(ROWGUID).agg(F.max_by(F.struct(LINEAGE, DELETED, ROW), ORDER).alias("last"))
+
+
+def _later() -> Column:
+    publisher, subscriber = F.col("at_publisher"), F.col("at_subscriber")
+    is_subscribers = publisher.isNull() | lineage.covers(subscriber[LINEAGE], publisher[LINEAGE], floor=0)
+    chosen = F.when(F.coalesce(is_subscribers, F.lit(False)), subscriber).otherwise(publisher)
+    return F.when(chosen.isNotNull(), F.struct(chosen[DELETED].alias(DELETED), chosen[ROW].alias(ROW)))
