@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         is_tracked_by_cdc,
         resume,
     )
+    from mergerepl.cdc.jobs import add_job, change_job, drop_job, help_jobs, start_job, stop_job
     from mergerepl.cdc.lsn_times import (
         decrement_lsn,
         get_max_lsn,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
         is_bit_set,
     )
     from mergerepl.cdc.refusals import CdcError, CdcUsageError, LsnRangeError, ScanInProgressError
+    from mergerepl.cdc.retention import vacuum
     from mergerepl.cdc.source_rows import Snapshot, snapshot
     from mergerepl.logreader.lsn import Lsn
     from mergerepl.model.cdc import AppliedChanges, CaptureInstance, CleanupResult, Job, ScanResult
@@ -57,13 +59,16 @@ __all__ = [
     "ScanInProgressError",
     "ScanResult",
     "Snapshot",
+    "add_job",
     "adopt",
     "apply_changes",
+    "change_job",
     "cleanup",
     "cleanup_change_table",
     "decrement_lsn",
     "disable_db",
     "disable_table",
+    "drop_job",
     "enable_db",
     "enable_table",
     "errors",
@@ -76,6 +81,7 @@ __all__ = [
     "get_net_changes",
     "has_column_changed",
     "help_change_data_capture",
+    "help_jobs",
     "increment_lsn",
     "is_bit_set",
     "is_cdc_enabled",
@@ -87,7 +93,10 @@ __all__ = [
     "scan",
     "scan_sessions",
     "snapshot",
+    "start_job",
     "status",
+    "stop_job",
+    "vacuum",
     "version_of",
 ]
 
@@ -112,7 +121,11 @@ _HOMES = {
     ),
     **dict.fromkeys(("Snapshot", "snapshot"), "mergerepl.cdc.source_rows"),
     **dict.fromkeys(("cleanup", "cleanup_change_table"), "mergerepl.cdc.cleaning"),
+    **dict.fromkeys(
+        ("add_job", "change_job", "drop_job", "help_jobs", "start_job", "stop_job"), "mergerepl.cdc.jobs"
+    ),
     "apply_changes": "mergerepl.cdc.consumers",
+    "vacuum": "mergerepl.cdc.retention",
     "Lsn": "mergerepl.logreader.lsn",
     "scan": "mergerepl.cdc.capture",
 }

@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections.abc import Callable
 
 from pyspark.sql import SparkSession
 
@@ -9,6 +10,7 @@ from mergerepl.cdc.database import database_at
 from mergerepl.cdc.instances import held, log_reader
 from mergerepl.cdc.refusals import CdcUsageError
 from mergerepl.engine.errors import told_plainly
+from mergerepl.logreader.log_reader import LogReader
 from mergerepl.logreader.lsn import MAX_SLOT
 from mergerepl.logreader.scan import scan as one_cycle
 from mergerepl.model.cdc import ScanResult
@@ -33,6 +35,45 @@ def scan(
     Raises: CdcUsageError if the database is not enabled or a parameter is wrong; ScanInProgressError (22903) if another
         scan or command holds the log; LogReaderError if the folder is a copy, or a part of the bookkeeping was restored.
     """
+    check_capture(maxtrans, maxscans, pollinginterval)
+    found = database_at(database)
+    found.require_enabled()
+    reader = log_reader(found, spark=spark, wait_s=lock_wait_s)
+    while True:
+        done = run_cycles(reader, maxtrans=maxtrans, maxscans=maxscans)
+        if not continuous:
+            return done
+        time.sleep(pollinginterval)
+
+
+def run_cycles(
+    reader: LogReader, *, maxtrans: int, maxscans: int, is_asked_to_stop: Callable[[], bool] = lambda: False
+) -> ScanResult:
+    """Run up to `maxscans` cycles while there is more to read, and nobody asked to stop. A cycle is never cut short.
+
+    Raises: as `scan`.
+    """
+    cycles = transactions = rows = 0
+    last = None
+    paused: dict[str, str] = {}
+    for _ in range(maxscans):
+        with told_plainly("changes were captured"), held(reader, "cdc capture"):
+            done = one_cycle(reader, maxtrans=maxtrans)
+        if done.scan_cycle is not None or done.paused:
+            cycles += 1
+        transactions, rows = transactions + done.transactions, rows + done.rows
+        last = done.last_lsn or last
+        paused |= done.paused
+        if not done.has_more or is_asked_to_stop():
+            break
+    return ScanResult(cycles, transactions, rows, last, paused)
+
+
+def check_capture(maxtrans: int, maxscans: int, pollinginterval: int) -> None:
+    """Check the parameters of a capture.
+
+    Raises: CdcUsageError.
+    """
     for name, value, most, number in (
         ("maxtrans", maxtrans, MAX_SLOT, 22991),
         ("maxscans", maxscans, 2**31 - 1, 22970),
@@ -46,26 +87,3 @@ def scan(
             pollinginterval,
             f"it is a number of seconds from 0 to {LONGEST_POLLING}",
         )
-    found = database_at(database)
-    found.require_enabled()
-    reader = log_reader(found, spark=spark, wait_s=lock_wait_s)
-    cycles = transactions = rows = 0
-    last = None
-    paused: dict[str, str] = {}
-    while True:
-        for _ in range(maxscans):
-            with told_plainly("changes were captured"), held(reader, "cdc capture"):
-                done = one_cycle(reader, maxtrans=maxtrans)
-            if done.scan_cycle is not None or done.paused:
-                cycles += 1
-            transactions, rows, last = (
-                transactions + done.transactions,
-                rows + done.rows,
-                done.last_lsn or last,
-            )
-            paused |= done.paused
-            if not done.has_more:
-                break
-        if not continuous:
-            return ScanResult(cycles, transactions, rows, last, paused)
-        time.sleep(pollinginterval)

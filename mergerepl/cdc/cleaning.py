@@ -14,6 +14,7 @@ from typing import Any
 
 from mergerepl.cdc.database import Database, database_at
 from mergerepl.cdc.instances import held, log_reader
+from mergerepl.cdc.job_rows import RETENTION_MIN, THRESHOLD
 from mergerepl.cdc.lsn_times import entry_of, lsn_of_text, version_through
 from mergerepl.cdc.refusals import CdcError, CdcUsageError
 from mergerepl.delta.table import open_table
@@ -37,8 +38,6 @@ from mergerepl.systables.logreader import ERRORS
 log = logging.getLogger(__name__)
 
 CLEANUP_FAILED = 22852
-RETENTION_MIN = 4320
-THRESHOLD = 5000
 LONGEST_RETENTION_MIN = 52_594_800
 
 _MOST_AHEAD = timedelta(days=1)

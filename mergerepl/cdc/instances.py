@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 
 from mergerepl.cdc.consumer import NAME, Capture
 from mergerepl.cdc.database import Database, database_at
+from mergerepl.cdc.job_rows import with_default_jobs
 from mergerepl.cdc.mask import MAX_COLUMNS
 from mergerepl.cdc.refusals import CdcError, CdcUsageError, ScanInProgressError
 from mergerepl.delta.log import head_version, is_delta_table
@@ -60,6 +61,7 @@ from mergerepl.store.log_reader_files import (
 from mergerepl.systables import logreader
 from mergerepl.systables.cdc import (
     CAPTURED_COLUMNS,
+    CDC_JOBS,
     CHANGE_TABLE_SUFFIX,
     CHANGE_TABLES,
     CREATED,
@@ -88,9 +90,15 @@ _KEY_TYPES = (
 _NAMED_KEYS = 3
 
 
-def log_reader(database: Database, *, spark: SparkSession | None = None, wait_s: float = 0.0) -> LogReader:
+def log_reader(
+    database: Database,
+    *,
+    spark: SparkSession | None = None,
+    wait_s: float = 0.0,
+    is_long_running: bool = False,
+) -> LogReader:
     """Return the log reader that serves Change Data Capture alone."""
-    return LogReader(database.root, (Capture(database),), spark, wait_s)
+    return LogReader(database.root, (Capture(database),), spark, wait_s, is_long_running)
 
 
 @contextmanager
@@ -270,6 +278,8 @@ def enable_table(
             if wanted.key:
                 _check_key(reader.spark(), wanted)
             _set_properties(reader, wanted, timedelta(seconds=state.database.file_retention or 0))
+        if not found.instances():
+            found.control.replace(CDC_JOBS, with_default_jobs(found.control.rows(CDC_JOBS), state.database))
         plan = begin(
             reader,
             NAME,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
+from mergerepl.cli import cdc_reading
+from mergerepl.cli.cdc_reading import LsnType
 from mergerepl.cli.help import Group
 from mergerepl.cli.options import limit_option, reporting
 from mergerepl.report.output import Output
@@ -16,23 +18,6 @@ if TYPE_CHECKING:
 root_argument = click.argument("root", metavar="ROOT")
 source_argument = click.argument("source", metavar="TABLE")
 instance_argument = click.argument("instance", metavar="INSTANCE")
-
-
-class LsnType(click.ParamType[Any]):
-    """An LSN: `0x` and 20 hexadecimal digits, or `epoch:cycle:slot`."""
-
-    name = "LSN"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Lsn:
-        """Read an LSN."""
-        from mergerepl import cdc as api
-
-        if isinstance(value, api.Lsn):
-            return value
-        try:
-            return api.Lsn.parse(str(value))
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
 
 
 @click.group(cls=Group)
@@ -338,3 +323,7 @@ def lsn(root: str, lsn: Lsn | None, output: Output) -> None:
         {"min_lsn": low, "max_lsn": high, "max_time": found.max_time},
         [f"{low or 'none'} to {high or 'none'}"],
     )
+
+
+for _command in cdc_reading.COMMANDS:
+    cdc.add_command(_command)

@@ -21,7 +21,7 @@ from mergerepl.settings import Settings
 COMMANDS = {
     "Set up": ("apply", "doctor", "demo"),
     "Synchronize": ("sync", "capture", "validate"),
-    "Track": ("tracking", "cdc"),
+    "Track": ("tracking", "cdc", "agent"),
     "Look": ("status", "pending", "history", "conflicts", "row"),
 }
 FAILED, USAGE, TRANSIENT, INTERRUPTED = 1, 2, 3, 130

@@ -11,12 +11,15 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
+from typing import TypeVar
 
 from mergerepl.cli.main import FAILED
 from mergerepl.errors import MergeReplError, Transient
 from mergerepl.model.results import SessionResult, SyncResult
 from mergerepl.report.output import Output
 from mergerepl.roots import is_absent
+
+T = TypeVar("T")
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _LOOK_S = 0.2
@@ -47,10 +50,10 @@ def repeat(once: Callable[[], SyncResult], output: Output, *, interval_s: float)
             an earlier round and is not now may come back.
     """
     has_run = False
-    with _signals() as stop, ThreadPoolExecutor(max_workers=1, thread_name_prefix="sync") as worker:
+    with signals() as stop, ThreadPoolExecutor(max_workers=1, thread_name_prefix="sync") as worker:
         while not stop.asked:
             try:
-                result = _result(worker.submit(once))
+                result = result_of(worker.submit(once))
                 output.synced_round(result, time=_now())
                 # Those that can go on do: one subscriber out of reach, say, does not stop the others.
                 if all(_is_final(session, has_run=has_run) for session in result.sessions):
@@ -65,7 +68,7 @@ def repeat(once: Callable[[], SyncResult], output: Output, *, interval_s: float)
 
 
 @contextmanager
-def _signals() -> Iterator[Stop]:
+def signals() -> Iterator[Stop]:
     """Take the signals that end an agent, and give them back."""
     stop = Stop()
     before = {number: signal.signal(number, stop) for number in _SIGNALS}
@@ -76,7 +79,7 @@ def _signals() -> Iterator[Stop]:
             signal.signal(number, handler)
 
 
-def _result(round_: Future[SyncResult]) -> SyncResult:
+def result_of(round_: Future[T]) -> T:
     """Return a round's result, letting signals in while it runs."""
     while not wait([round_], timeout=_LOOK_S).done:
         pass

@@ -172,17 +172,51 @@ class AppliedChanges:
     is_snapshot: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Job:
-    """A job of a database: the result set of `sp_cdc_help_jobs`, and what was asked of it (started or stopped)."""
+    """A row of `cdc_jobs`: the result set of `sp_cdc_help_jobs`, and what was asked of the job."""
 
+    database_id: str
     job_type: str
     job_id: str
-    maxtrans: int | None
-    maxscans: int | None
-    continuous: bool | None
-    pollinginterval: int | None
-    retention: int | None
-    threshold: int | None
-    requested: str
-    schedule: str | None
+    maxtrans: int | None = None
+    maxscans: int | None = None
+    continuous: bool | None = None
+    pollinginterval: int | None = None
+    retention: int | None = None
+    threshold: int | None = None
+    requested: str = "started"
+    schedule: str | None = None
+
+
+@dataclass(frozen=True)
+class JobEvent:
+    """Something that an agent did: `job` is capture, cleanup or agent."""
+
+    time: datetime
+    database: str
+    job: str
+    text: str
+    is_failed: bool = False
+
+
+@dataclass(frozen=True)
+class AgentStatus:
+    """The agent that runs the jobs of a root; without a pid there is none. `since` is when it started, in UTC."""
+
+    root: str
+    pid: int | None = None
+    host: str | None = None
+    since: str | None = None
+
+
+@dataclass(frozen=True)
+class Vacuumed:
+    """What `vacuum` kept: files of so many hours.
+
+    `read_through` is the version through which everybody has read the table, None if nothing is unread.
+    """
+
+    source: str
+    retention_hours: int
+    read_through: int | None = None

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from mergerepl.model.cdc import (
+    AgentStatus,
+    AppliedChanges,
     CapturedColumn,
     CaptureInstance,
+    CleanupResult,
     DatabaseStatus,
     DdlEntry,
+    Job,
     ScanError,
     ScanResult,
+    ScanSession,
 )
 from mergerepl.report.table import Table
-from mergerepl.report.words import counted, moment_text
+from mergerepl.report.words import counted, moment_text, typed, value_text
 
 
 def lsn_text(lsn: bytes | None) -> str | None:
@@ -106,3 +111,87 @@ def errors(found: Sequence[ScanError]) -> list[Table | str]:
     for each in found:
         table.add(*(moment_text(each.entry_time), each.error_number, each.error_severity, each.error_message))
     return [table]
+
+
+def changes(
+    rows: Sequence[Mapping[str, object]], names: Sequence[str], *, has_more: bool
+) -> list[Table | str]:
+    """Return changes: LSN, operation, mask where there is one, the captured columns."""
+    if not rows:
+        return ["No changes."]
+    shown = [name for name in names if name != "__$seqval"]
+    shown = [name for name in shown if name != "__$update_mask" or any(row[name] for row in rows)]
+    table = Table([name.removeprefix("__$") for name in shown])
+    for row in rows:
+        table.add(*(value_text(row[name]) for name in shown))
+    return [table, "There are more: see them with --limit."] if has_more else [table]
+
+
+def applied(done: AppliedChanges) -> str:
+    """Return what `apply` did."""
+    if done.to_lsn is None:
+        return f"{done.target}: nothing is new."
+    if done.is_snapshot:
+        return f"{done.target} is filled with {counted(done.upserted, 'row')} as of {lsn_text(done.to_lsn)}."
+    return (
+        f"{done.target}: {counted(done.upserted, 'row')} inserted or updated, {done.deleted:,} deleted, up to "
+        f"{lsn_text(done.to_lsn)}."
+    )
+
+
+def cleaned(done: CleanupResult) -> list[Table | str]:
+    """Return what a cleanup removed, and what it could not clean."""
+    if done.low_water_mark is None:
+        return ["Nothing is old enough."]
+    removed = ", ".join(f"{name} {rows:,}" for name, rows in done.rows.items()) or "none"
+    parts: list[Table | str] = [
+        f"Change rows removed: {removed}. The low end is {lsn_text(done.low_water_mark)} or higher."
+    ]
+    return [*parts, *(f"{name} could not be cleaned up: {why}" for name, why in done.failed.items())]
+
+
+def sessions(found: Sequence[ScanSession]) -> list[Table | str]:
+    """Return scan sessions, newest first."""
+    if not found:
+        return ["No scan has found anything yet."]
+    table = Table(
+        (">session", "began", ">seconds", "last LSN", ">transactions", ">rows", ">latency", ">errors")
+    )
+    for each in found:
+        table.add(
+            *(each.session_id, moment_text(each.start_time), each.duration, lsn_text(each.end_lsn)),
+            *(each.tran_count, each.command_count, each.latency, each.error_count),
+        )
+    return [table]
+
+
+def jobs(found: Sequence[Job]) -> Table:
+    """Return jobs with their parameters."""
+    table = Table(("job", "asked to be", "parameters"))
+    for each in found:
+        named = (
+            "maxtrans",
+            "maxscans",
+            "continuous",
+            "pollinginterval",
+            "retention",
+            "threshold",
+            "schedule",
+        )
+        given = ((name, getattr(each, name)) for name in named)
+        table.add(
+            each.job_type,
+            each.requested,
+            ", ".join(f"{name} {value}" for name, value in given if value is not None),
+        )
+    return table
+
+
+def agent(who: AgentStatus, found: Sequence[Job]) -> list[Table | str]:
+    """Return who runs the jobs of a root, and the jobs."""
+    runs = (
+        f"{who.root}: no agent runs. Start one with `mergerepl agent run {typed(who.root)}`."
+        if who.pid is None
+        else f"{who.root}: process {who.pid} on {who.host} runs the jobs, since {who.since}."
+    )
+    return [runs, jobs(found)] if found else [runs, "There are no jobs."]

@@ -99,6 +99,10 @@ class JsonOutput(Output):
         """Write the value."""
         self._write(value)
 
+    def noted(self, value: object, text: str) -> None:
+        """Write the value on one line."""
+        self._write(value, indent=None)
+
     def said(self, item: Any) -> None:
         """Write one line of the story."""
         self._write({"text": str(item)}, indent=None)

@@ -90,6 +90,10 @@ class Output(ABC):
         """Report a value as JSON, or as the tables and sentences that show it."""
 
     @abstractmethod
+    def noted(self, value: object, text: str) -> None:
+        """Report something that a running agent did, on one line."""
+
+    @abstractmethod
     def said(self, item: Any) -> None:
         """Pass on a line or a rich renderable of `demo`."""
 

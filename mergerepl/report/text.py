@@ -255,6 +255,11 @@ class TextOutput(Output):
             elif part.rows:
                 self._table(part)
 
+    def noted(self, value: object, text: str) -> None:
+        """Write the line."""
+        self._say(text)
+        self.out.flush()
+
     def said(self, item: Any) -> None:
         """Print a line or a rich renderable."""
         if isinstance(item, str):

@@ -28,6 +28,9 @@ LOCK_FILE = ".mergerepl.lock"
 LOG_READER_LOCK = ".mergerepl.logreader.lock"
 """The lock of one scan cycle or one `cdc` command: it guards `_logreader` and `_cdc`. Taken after the root's."""
 
+AGENT_LOCK = ".mergerepl.agent.lock"
+"""The lock of the agent that runs the jobs of a root. Taken before all others, held as long as it runs."""
+
 JVM_END_WAIT_S = 30.0
 
 _SINCE = "since"
@@ -114,12 +117,12 @@ def record_jvm(root: Path, pid: int | None, *, file: str = LOCK_FILE) -> None:
         path.write_text(json.dumps(holder), encoding="utf-8")
 
 
-def holder(root: Path) -> dict[str, object] | None:
-    """Return who holds the replica (pid, host, purpose, since), or None if it is free. For `doctor`.
+def holder(root: Path, *, file: str = LOCK_FILE) -> dict[str, object] | None:
+    """Return who holds the replica by a lock file (pid, host, purpose, since), or None if it is free. For `doctor`.
 
     Told by the note: even a shared lock, taken to look, would make another command find the replica in use.
     """
-    path = root / LOCK_FILE
+    path = root / file
     try:
         note = _read(path.read_text(encoding="utf-8"))
     except OSError:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
-from mergerepl.model.cdc import CapturedColumn, DdlEntry
+from mergerepl.model.cdc import CapturedColumn, DdlEntry, Job
 from mergerepl.systables.table import Column, Plane, SystemTable, TypedTable, columns
 
 FOLDER: Final = "_cdc"
@@ -200,23 +200,6 @@ DDL_HISTORY: Final = TypedTable(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class CdcJob:
-    """A row of `cdc_jobs`."""
-
-    database_id: str
-    job_type: str
-    job_id: str
-    maxtrans: int | None = None
-    maxscans: int | None = None
-    continuous: bool | None = None
-    pollinginterval: int | None = None
-    retention: int | None = None
-    threshold: int | None = None
-    requested: str = "started"
-    schedule: str | None = None
-
-
 CDC_JOBS: Final = TypedTable(
     "cdc_jobs",
     Plane.CONTROL,
@@ -235,7 +218,7 @@ CDC_JOBS: Final = TypedTable(
         schedule | string | cleanup: time of day
         """
     ),
-    CdcJob,
+    Job,
 )
 
 ALL: Final[tuple[SystemTable, ...]] = (

@@ -132,6 +132,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     # What Change Data Capture and transactional replication share; it knows its consumers by their interface alone.
     "mergerepl.logreader": BASE,
     "mergerepl.cdc": BASE | {"mergerepl.logreader"},
+    # The agent of the products that have jobs.
+    "mergerepl.jobs": BASE | {"mergerepl.cdc", "mergerepl.logreader"},
     "mergerepl.api": BASE | FEATURES | {"mergerepl.agent", "mergerepl.config"},
     "mergerepl.doctor": BASE | {"mergerepl.engine"},
     "mergerepl.demo": BASE | {"mergerepl", "mergerepl.api", "mergerepl.config"},
@@ -144,6 +146,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "mergerepl.demo",
         "mergerepl.doctor",
         "mergerepl.errors",
+        "mergerepl.jobs",
         "mergerepl.model",
         "mergerepl.report",
         "mergerepl.roots",

@@ -1,0 +1,101 @@
+"""The jobs of a database as values: what they are by default, and what may be said of them. Pure."""
+
+import re
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from mergerepl.cdc.refusals import CdcUsageError
+from mergerepl.logreader.lsn import MAX_SLOT
+from mergerepl.model.cdc import Job
+from mergerepl.systables.logreader import LogReaderRow
+
+CAPTURE: Final = "capture"
+CLEANUP: Final = "cleanup"
+JOB_TYPES: Final = (CAPTURE, CLEANUP)
+
+STARTED: Final = "started"
+STOPPED: Final = "stopped"
+
+RETENTION_MIN: Final = 4320
+THRESHOLD: Final = 5000
+SCHEDULE: Final = "02:00"
+
+_LONGEST_POLLING_S = 86_399
+_LONGEST_RETENTION_MIN = 52_594_800
+_MOST = 2**31 - 1
+
+_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    CAPTURE: {"maxtrans": 1000, "maxscans": 10, "continuous": True, "pollinginterval": 5},
+    CLEANUP: {"retention": RETENTION_MIN, "threshold": THRESHOLD, "schedule": SCHEDULE},
+}
+
+_BOUNDS: Mapping[str, tuple[int, int, int]] = {
+    # number of the error, lowest, highest
+    "maxtrans": (22991, 1, MAX_SLOT),
+    "maxscans": (22970, 1, _MOST),
+    "pollinginterval": (22990, 0, _LONGEST_POLLING_S),
+    "retention": (22994, 1, _LONGEST_RETENTION_MIN),
+    "threshold": (22850, 1, 2**63 - 1),
+}
+
+
+def new_job(database_id: str, job_type: str, given: Mapping[str, Any], *, requested: str = STARTED) -> Job:
+    """Return a job with its defaults, and what was given.
+
+    Raises: CdcUsageError.
+    """
+    job = Job(
+        database_id=database_id,
+        job_type=checked_type(job_type),
+        job_id=str(uuid.uuid4()),
+        requested=requested,
+        **_DEFAULTS[job_type],
+    )
+    return changed_job(job, given)
+
+
+def changed_job(job: Job, given: Mapping[str, Any]) -> Job:
+    """Return a job with other parameters; None leaves one as it is.
+
+    `continuous` False has a pollinginterval of 0; a pollinginterval above 0 makes the job continuous, if that is not given.
+
+    Raises: CdcUsageError.
+    """
+    changes = {name: value for name, value in given.items() if value is not None}
+    for name, value in changes.items():
+        if name not in _DEFAULTS[job.job_type]:
+            allowed = f"the {job.job_type} job has only: {', '.join(_DEFAULTS[job.job_type])}"
+            raise CdcUsageError.bad_parameter(22990, name, value, allowed)
+        if name in _BOUNDS:
+            number, lowest, highest = _BOUNDS[name]
+            if not lowest <= value <= highest:
+                allowed = f"it is a number from {lowest} to {highest}"
+                raise CdcUsageError.bad_parameter(number, name, value, allowed)
+    if "schedule" in changes and not re.fullmatch(r"([01]\d|2[0-3]):[0-5]\d", changes["schedule"]):
+        raise CdcUsageError.bad_parameter(
+            22990, "schedule", changes["schedule"], "it is a time such as 02:00"
+        )
+    if changes.get("continuous") is False:
+        changes["pollinginterval"] = 0
+    elif changes.get("pollinginterval", 0) > 0:
+        changes.setdefault("continuous", True)
+    return replace(job, **changes)
+
+
+def checked_type(job_type: str) -> str:
+    """Return the type of a job.
+
+    Raises: CdcUsageError.
+    """
+    if job_type not in JOB_TYPES:
+        raise CdcUsageError.bad_parameter(22990, "job_type", job_type, "it is capture or cleanup")
+    return job_type
+
+
+def with_default_jobs(jobs: Sequence[Job], database: LogReaderRow) -> list[Job]:
+    """Return the jobs of a database that gets its first instance: those that are missing, with their defaults, started."""
+    known = {job.job_type for job in jobs}
+    new = [new_job(database.database_id, each, {}) for each in JOB_TYPES if each not in known]
+    return [*jobs, *new]

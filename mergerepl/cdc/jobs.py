@@ -1,0 +1,198 @@
+"""The jobs `capture` and `cleanup` of a database: `cdc_jobs`. `mergerepl agent run` runs them (cdc.md 9). No Spark."""
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from mergerepl.cdc.database import database_at
+from mergerepl.cdc.instances import held, log_reader
+from mergerepl.cdc.job_rows import CAPTURE, STARTED, STOPPED, changed_job, checked_type, new_job
+from mergerepl.cdc.refusals import CdcUsageError
+from mergerepl.logreader.positions import read_state
+from mergerepl.model.cdc import Job
+from mergerepl.systables.cdc import CDC_JOBS
+
+WAIT_S = 60.0
+"""So long a command waits for the cycle that holds the log."""
+
+
+def help_jobs(database: str | os.PathLike[str]) -> list[Job]:
+    """Return the jobs of a database.
+
+    Raises: CdcUsageError 22901 if the database is not enabled.
+    """
+    found = database_at(database)
+    found.require_enabled()
+    return sorted(found.control.rows(CDC_JOBS), key=lambda job: job.job_type)
+
+
+def add_job(
+    database: str | os.PathLike[str],
+    job_type: str,
+    *,
+    start_job: bool = True,
+    maxtrans: int | None = None,
+    maxscans: int | None = None,
+    continuous: bool | None = None,
+    pollinginterval: int | None = None,
+    retention: int | None = None,
+    threshold: int | None = None,
+    schedule: str | None = None,
+    lock_wait_s: float = WAIT_S,
+) -> Job:
+    """Create a job. A database has one of each type; both come with its first capture instance.
+
+    Args:
+        database: The folder.
+        job_type: `capture` or `cleanup`.
+        start_job: Whether it is started at once.
+        maxtrans: capture: transactions of a cycle at most (1,000).
+        maxscans: capture: cycles before it waits (10).
+        continuous: capture: whether it goes on after it waited (True).
+        pollinginterval: capture: seconds to wait (5).
+        retention: cleanup: minutes that change rows are kept (4,320).
+        threshold: cleanup: rows of a statement at most (5,000).
+        schedule: cleanup: time of day, local (`02:00`).
+        lock_wait_s: Seconds to wait for a scan that holds the log.
+
+    Raises: CdcUsageError for a wrong parameter, or if there is a job of this type; ScanInProgressError (22903).
+    """
+    given = {
+        "maxtrans": maxtrans,
+        "maxscans": maxscans,
+        "continuous": continuous,
+        "pollinginterval": pollinginterval,
+        "retention": retention,
+        "threshold": threshold,
+        "schedule": schedule,
+    }
+    checked_type(job_type)
+    found = database_at(database)
+    found.require_enabled()
+    requested = STARTED if start_job else STOPPED
+
+    def add(jobs: Sequence[Job]) -> list[Job]:
+        if any(job.job_type == job_type for job in jobs):
+            raise CdcUsageError.bad_parameter(
+                22990,
+                "job_type",
+                job_type,
+                "the database has this job already; change it (`cdc jobs change`)",
+            )
+        database_id = read_state(found.log).database.database_id
+        return [*jobs, new_job(database_id, job_type, given, requested=requested)]
+
+    return _only(_change(database, add, lock_wait_s), job_type)
+
+
+def change_job(
+    database: str | os.PathLike[str],
+    job_type: str = CAPTURE,
+    *,
+    maxtrans: int | None = None,
+    maxscans: int | None = None,
+    continuous: bool | None = None,
+    pollinginterval: int | None = None,
+    retention: int | None = None,
+    threshold: int | None = None,
+    schedule: str | None = None,
+    lock_wait_s: float = WAIT_S,
+) -> Job:
+    """Change parameters of a job; None leaves one as it is. It takes effect when the job is stopped and started.
+
+    Args: as `add_job`.
+
+    Raises: CdcUsageError for a wrong parameter, or if there is no such job; ScanInProgressError (22903).
+    """
+    given = {
+        "maxtrans": maxtrans,
+        "maxscans": maxscans,
+        "continuous": continuous,
+        "pollinginterval": pollinginterval,
+        "retention": retention,
+        "threshold": threshold,
+        "schedule": schedule,
+    }
+    return _with(database, job_type, lambda job: changed_job(job, given), lock_wait_s)
+
+
+def drop_job(database: str | os.PathLike[str], job_type: str, *, lock_wait_s: float = WAIT_S) -> None:
+    """Remove a job; if it runs, its cycle is finished first.
+
+    Raises: CdcUsageError if there is no such job; ScanInProgressError (22903).
+    """
+
+    def drop(jobs: Sequence[Job]) -> list[Job]:
+        _only(jobs, job_type)
+        return [job for job in jobs if job.job_type != job_type]
+
+    _change(database, drop, lock_wait_s)
+
+
+def start_job(
+    database: str | os.PathLike[str], job_type: str = CAPTURE, *, lock_wait_s: float = WAIT_S
+) -> Job:
+    """Ask for a job to run: an agent takes it up within a second. Without an agent nothing runs.
+
+    Raises: CdcUsageError if there is no such job; ScanInProgressError (22903).
+    """
+    return _with(database, job_type, lambda job: replace(job, requested=STARTED), lock_wait_s)
+
+
+def stop_job(
+    database: str | os.PathLike[str],
+    job_type: str = CAPTURE,
+    *,
+    hold: str | None = None,
+    lock_wait_s: float = WAIT_S,
+) -> Job:
+    """Ask for a job to stop. A cycle that runs is finished before this returns; nothing is lost.
+
+    Args:
+        database: The folder.
+        job_type: `capture` or `cleanup`.
+        hold: Not supported yet.
+        lock_wait_s: Seconds to wait for a cycle that runs.
+
+    Raises: CdcUsageError if there is no such job; ScanInProgressError (22903).
+    """
+    if hold is not None:
+        raise CdcUsageError.later(
+            "stop_job(hold=)", "See `mergerepl cdc status` for how long VACUUM keeps what is not read."
+        )
+    return _with(database, job_type, lambda job: replace(job, requested=STOPPED), lock_wait_s)
+
+
+def _with(
+    database: str | os.PathLike[str], job_type: str, change: Callable[[Job], Job], wait_s: float
+) -> Job:
+    checked_type(job_type)
+
+    def changed(jobs: Sequence[Job]) -> list[Job]:
+        chosen = _only(jobs, job_type)
+        return [change(job) if job is chosen else job for job in jobs]
+
+    return _only(_change(database, changed, wait_s), job_type)
+
+
+def _change(
+    database: str | os.PathLike[str], change: Callable[[Sequence[Job]], list[Job]], wait_s: float
+) -> list[Job]:
+    found = database_at(database)
+    found.require_enabled()
+    with held(log_reader(found, wait_s=wait_s), "cdc jobs"):
+        found.require_enabled()
+        before = found.control.rows(CDC_JOBS)
+        after = change(before)
+        if after != before:
+            found.control.replace(CDC_JOBS, after)
+    return after
+
+
+def _only(jobs: Sequence[Job], job_type: str) -> Job:
+    for job in jobs:
+        if job.job_type == checked_type(job_type):
+            return job
+    raise CdcUsageError.bad_parameter(
+        22990, "job_type", job_type, f"the database has no such job; add it (`cdc jobs add ROOT {job_type}`)"
+    )

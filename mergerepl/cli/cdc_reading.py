@@ -1,0 +1,447 @@
+"""`mergerepl cdc`: what consumers and operators use: changes, apply, cleanup, vacuum, jobs, sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mergerepl.cli.help import Command, Group
+from mergerepl.cli.options import limit_option, reporting
+from mergerepl.report.output import Output
+
+if TYPE_CHECKING:
+    from mergerepl.logreader.lsn import Lsn
+
+root_argument = click.argument("root", metavar="ROOT")
+instance_argument = click.argument("instance", metavar="INSTANCE")
+job_argument = click.argument("job_type", metavar="JOB", type=click.Choice(["capture", "cleanup"]))
+
+
+class LsnType(click.ParamType[Any]):
+    """An LSN: `0x` and 20 hexadecimal digits, or `epoch:cycle:slot`."""
+
+    name = "LSN"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Lsn:
+        """Read an LSN."""
+        from mergerepl import cdc as api
+
+        if isinstance(value, api.Lsn):
+            return value
+        try:
+            return api.Lsn.parse(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class TimeType(click.ParamType[Any]):
+    """A time as ISO 8601 writes it; one without a zone is local."""
+
+    name = "TIME"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
+        """Read a time."""
+        try:
+            return value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
+        except ValueError:
+            self.fail(f"{value!r} is no time: write it as 2026-03-01T12:00:00Z.", param, ctx)
+
+
+def _window(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that say which window is read."""
+    for option in (
+        click.option(
+            "--to-time", metavar="TIME", type=TimeType(), help="In place of --to-lsn: up to this time."
+        ),
+        click.option(
+            "--from-time", metavar="TIME", type=TimeType(), help="In place of --from-lsn: from this time on."
+        ),
+        click.option(
+            "--to-lsn", metavar="LSN", type=LsnType(), help="End of the window; else the highest LSN."
+        ),
+        click.option(
+            "--from-lsn", metavar="LSN", type=LsnType(), help="Beginning of the window; else the lowest LSN."
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def _ends(
+    root: str,
+    instance: str,
+    from_lsn: Lsn | None,
+    to_lsn: Lsn | None,
+    from_time: datetime | None,
+    to_time: datetime | None,
+) -> tuple[Lsn | None, Lsn | None]:
+    from mergerepl import cdc as api
+
+    if from_lsn is None:
+        at = from_time
+        from_lsn = (
+            api.get_min_lsn(root, instance)
+            if at is None
+            else api.map_time_to_lsn(root, "smallest greater than or equal", at)
+        )
+    if to_lsn is None:
+        at = to_time
+        to_lsn = (
+            api.get_max_lsn(root)
+            if at is None
+            else api.map_time_to_lsn(root, "largest less than or equal", at)
+        )
+    return from_lsn, to_lsn
+
+
+@click.command(cls=Command)
+@root_argument
+@instance_argument
+@_window
+@click.option(
+    "--option",
+    "row_filter_option",
+    type=click.Choice(["all", "all update old"]),
+    default="all",
+    show_default=True,
+    help="Whether rows before updates (3) are among them.",
+)
+@limit_option("At most so many rows.")
+@reporting
+def changes(
+    root: str,
+    instance: str,
+    from_lsn: Lsn | None,
+    to_lsn: Lsn | None,
+    from_time: datetime | None,
+    to_time: datetime | None,
+    row_filter_option: str,
+    limit: int,
+    output: Output,
+) -> None:
+    """Show all changes of an instance in a window, both ends included. Operations: 1 delete, 2 insert, 3 and 4 update.
+
+    Example:
+      mergerepl cdc changes ./shop dbo_orders
+      mergerepl cdc changes ./shop dbo_orders --from-lsn 0x003757F80000002A0003 --option "all update old"
+    """
+    from mergerepl import cdc as api
+
+    first, last = _ends(root, instance, from_lsn, to_lsn, from_time, to_time)
+    _show(api.get_all_changes(root, instance, first, last, row_filter_option), first, last, limit, output)
+
+
+@click.command(cls=Command)
+@root_argument
+@instance_argument
+@_window
+@click.option(
+    "--option",
+    "row_filter_option",
+    type=click.Choice(["all", "all with mask", "all with merge"]),
+    default="all",
+    show_default=True,
+    help="Whether to say which columns changed; or 5 (insert or update) in place of 2 and 4.",
+)
+@limit_option("At most so many rows.")
+@reporting
+def net(
+    root: str,
+    instance: str,
+    from_lsn: Lsn | None,
+    to_lsn: Lsn | None,
+    from_time: datetime | None,
+    to_time: datetime | None,
+    row_filter_option: str,
+    limit: int,
+    output: Output,
+) -> None:
+    """Show the net change of each row of an instance in a window, both ends included.
+
+    Example:
+      mergerepl cdc net ./shop dbo_orders --option "all with merge"
+    """
+    from mergerepl import cdc as api
+
+    first, last = _ends(root, instance, from_lsn, to_lsn, from_time, to_time)
+    _show(api.get_net_changes(root, instance, first, last, row_filter_option), first, last, limit, output)
+
+
+def _show(frame: Any, first: Lsn | None, last: Lsn | None, limit: int, output: Output) -> None:
+    from mergerepl.cdc.shown_rows import first_rows
+    from mergerepl.report import cdc as shown
+
+    rows, has_more = first_rows(frame, limit)
+    value = {"from_lsn": str(first), "to_lsn": str(last), "rows": rows, "has_more": has_more}
+    output.reported(value, shown.changes(rows, frame.columns, has_more=has_more))
+
+
+@click.command(cls=Command)
+@root_argument
+@instance_argument
+@click.argument("target", metavar="TARGET")
+@click.option(
+    "--consumer", metavar="NAME", required=True, help="Name of the consumer: each has a cursor of its own."
+)
+@click.option(
+    "--keys", metavar="COLUMNS", help="The columns that identify a row, of an instance without a key."
+)
+@click.option(
+    "--initial/--no-initial",
+    default=True,
+    show_default=True,
+    help="Fill a target without a cursor from a snapshot, or take its rows as they are.",
+)
+@reporting
+def apply(
+    root: str,
+    instance: str,
+    target: str,
+    consumer: str,
+    keys: str | None,
+    initial: bool,
+    output: Output,
+) -> None:
+    """Bring a Delta table to the newest state of an instance, exactly once. The first time it is filled from a snapshot.
+
+    Example:
+      mergerepl cdc apply ./shop dbo_orders ./lake/orders --consumer lake
+    """
+    from mergerepl import cdc as api
+    from mergerepl.report import cdc as shown
+
+    names = None if keys is None else [name.strip() for name in keys.split(",")]
+    done = api.apply_changes(root, instance, target, consumer, keys=names, initial=initial)
+    output.reported(done, [shown.applied(done)])
+
+
+@click.command(cls=Command)
+@root_argument
+@click.option("--instance", metavar="INSTANCE", help="Only this one, up to --low-water-mark.")
+@click.option(
+    "--low-water-mark",
+    metavar="LSN",
+    type=LsnType(),
+    help="With --instance: its new low end; else only what lies below the present one goes.",
+)
+@click.option(
+    "--retention", metavar="MINUTES", type=int, help="How long change rows are kept; else the job's."
+)
+@click.option("--threshold", metavar="N", type=int, help="Rows of one statement; else the job's.")
+@reporting
+@click.pass_context
+def cleanup(
+    ctx: click.Context,
+    root: str,
+    instance: str | None,
+    low_water_mark: Lsn | None,
+    retention: int | None,
+    threshold: int | None,
+    output: Output,
+) -> None:
+    """Remove old change rows, once. Exit code 1 says that a change table could not be cleaned.
+
+    Example:
+      mergerepl cdc cleanup ./shop
+      mergerepl cdc cleanup ./shop --instance dbo_orders --low-water-mark 0x003757F80000002A0003
+    """
+    from mergerepl import cdc as api
+    from mergerepl.report import cdc as shown
+
+    if instance is None:
+        if low_water_mark is not None:
+            raise click.UsageError("--low-water-mark needs --instance.")
+        done = api.cleanup(root, retention=retention, threshold=threshold)
+    else:
+        more = {} if threshold is None else {"threshold": threshold}
+        done = api.cleanup_change_table(root, instance, low_water_mark, **more)
+    output.reported(done, shown.cleaned(done))
+    if done.failed:
+        ctx.exit(1)
+
+
+@click.command(cls=Command)
+@root_argument
+@click.argument("source", metavar="TABLE")
+@reporting
+def vacuum(root: str, source: str, output: Output) -> None:
+    """Remove old files of a captured table (VACUUM), but none that a reader of its changes has still to read.
+
+    Example:
+      mergerepl cdc vacuum ./shop orders
+    """
+    from mergerepl import cdc as api
+
+    done = api.vacuum(root, source)
+    kept = f"Files of the last {done.retention_hours:,} hours are kept."
+    why = f" Version {done.read_through + 1:,} has still to be read." if done.read_through is not None else ""
+    output.reported(done, [f"{source}: old files are removed. {kept}{why}"])
+
+
+@click.command(cls=Command)
+@root_argument
+@limit_option("At most so many, newest first.")
+@reporting
+def sessions(root: str, limit: int, output: Output) -> None:
+    """List the scan cycles that did something: their LSNs, transactions, rows and latency.
+
+    Example:
+      mergerepl cdc sessions ./shop
+    """
+    from mergerepl import cdc as api
+    from mergerepl.report import cdc as shown
+
+    found = api.scan_sessions(root, limit=limit)
+    output.reported({"scan_sessions": found}, shown.sessions(found))
+
+
+# -- jobs --------------------------------------------------------------------------------------------------------------
+
+
+@click.group(cls=Group)
+def jobs() -> None:
+    """Look at the jobs capture and cleanup, change, start and stop them. `mergerepl agent run` runs them.
+
+    Example:
+      mergerepl cdc jobs list ./shop
+      mergerepl cdc jobs stop ./shop capture
+    """
+
+
+def _parameters(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the parameters of jobs."""
+    for option in (
+        click.option("--schedule", metavar="HH:MM", help="cleanup: local time of day (02:00)."),
+        click.option(
+            "--threshold", metavar="N", type=int, help="cleanup: rows of a statement at most (5,000)."
+        ),
+        click.option(
+            "--retention", metavar="MINUTES", type=int, help="cleanup: how long rows are kept (4,320)."
+        ),
+        click.option(
+            "--pollinginterval", metavar="SECONDS", type=int, help="capture: how long it waits (5)."
+        ),
+        click.option(
+            "--continuous/--once", default=None, help="capture: whether it goes on after it waited."
+        ),
+        click.option("--maxscans", metavar="N", type=int, help="capture: cycles before it waits (10)."),
+        click.option("--maxtrans", metavar="N", type=int, help="capture: transactions of a cycle (1,000)."),
+    ):
+        command = option(command)
+    return command
+
+
+def _report_job(root: str, job: Any, output: Output, *, is_started: bool = False) -> None:
+    from mergerepl.jobs.control import agent_status
+    from mergerepl.report import cdc as shown
+
+    parts: list[Any] = [shown.jobs([job])]
+    runs = agent_status(root).pid is not None
+    if is_started and not runs:
+        parts.append(f"No agent runs: start one with `mergerepl agent run {root}`.")
+    output.reported({"job": job, "agent_runs": runs}, parts)
+
+
+@jobs.command("list")
+@root_argument
+@reporting
+def list_(root: str, output: Output) -> None:
+    """List the jobs of a database.
+
+    Example:
+      mergerepl cdc jobs list ./shop
+    """
+    from mergerepl import cdc as api
+    from mergerepl.jobs.control import agent_status
+    from mergerepl.report import cdc as shown
+
+    agent, found = agent_status(root), api.help_jobs(root)
+    output.reported({"jobs": found, "agent_runs": agent.pid is not None}, shown.agent(agent, found))
+
+
+@jobs.command()
+@root_argument
+@job_argument
+@_parameters
+@click.option("--start/--no-start", default=True, show_default=True, help="Whether it is started at once.")
+@reporting
+def add(root: str, job_type: str, start: bool, output: Output, **parameters: Any) -> None:
+    """Create a job. Both come with the first capture instance.
+
+    Example:
+      mergerepl cdc jobs add ./shop capture --pollinginterval 60
+    """
+    from mergerepl import cdc as api
+
+    _report_job(root, api.add_job(root, job_type, start_job=start, **parameters), output, is_started=start)
+
+
+@jobs.command()
+@root_argument
+@job_argument
+@_parameters
+@reporting
+def change(root: str, job_type: str, output: Output, **parameters: Any) -> None:
+    """Change parameters of a job. They take effect when it is stopped and started.
+
+    Example:
+      mergerepl cdc jobs change ./shop cleanup --retention 10080
+    """
+    from mergerepl import cdc as api
+
+    _report_job(root, api.change_job(root, job_type, **parameters), output)
+
+
+@jobs.command()
+@root_argument
+@job_argument
+@reporting
+def drop(root: str, job_type: str, output: Output) -> None:
+    """Remove a job.
+
+    Example:
+      mergerepl cdc jobs drop ./shop capture
+    """
+    from mergerepl import cdc as api
+
+    api.drop_job(root, job_type)
+    output.reported(
+        {"dropped": job_type},
+        [f"Job {job_type} is removed. `mergerepl cdc {job_type}` does its work by hand."],
+    )
+
+
+@jobs.command()
+@root_argument
+@job_argument
+@reporting
+def start(root: str, job_type: str, output: Output) -> None:
+    """Ask for a job to run. An agent takes it up within a second.
+
+    Example:
+      mergerepl cdc jobs start ./shop capture
+    """
+    from mergerepl import cdc as api
+
+    _report_job(root, api.start_job(root, job_type), output, is_started=True)
+
+
+@jobs.command()
+@root_argument
+@job_argument
+@reporting
+def stop(root: str, job_type: str, output: Output) -> None:
+    """Ask for a job to stop. A cycle that runs is finished first; nothing is lost.
+
+    Example:
+      mergerepl cdc jobs stop ./shop capture
+    """
+    from mergerepl import cdc as api
+
+    _report_job(root, api.stop_job(root, job_type), output)
+
+
+COMMANDS = (changes, net, apply, cleanup, vacuum, sessions, jobs)

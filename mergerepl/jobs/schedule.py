@@ -1,0 +1,54 @@
+"""When the jobs of a database are due. Pure."""
+
+from dataclasses import dataclass, replace
+from datetime import date, datetime, time
+
+from mergerepl.model.cdc import Job
+
+RETRY_S = 5.0
+"""So long a job that failed waits at least."""
+
+
+@dataclass(frozen=True)
+class CaptureState:
+    """What the agent knows of a capture job: the parameters with which it was started, and when it is due."""
+
+    running: Job | None = None
+    due_s: float = 0.0
+
+    def requested(self, job: Job | None, now_s: float) -> "CaptureState":
+        """Take note of what is asked of the job. Other parameters wait until it is stopped and started."""
+        if job is None or job.requested != "started":
+            return CaptureState()
+        if self.running is None or self.running.job_id != job.job_id:
+            return CaptureState(job, now_s)
+        return self
+
+    def is_due(self, now_s: float) -> bool:
+        """Return whether it is to run now."""
+        return self.running is not None and now_s >= self.due_s
+
+    def ran(self, now_s: float) -> "CaptureState":
+        """Return the state after a run."""
+        wait_s = (self.running.pollinginterval or 0) if self.running else 0
+        return replace(self, due_s=now_s + wait_s)
+
+    def failed(self, now_s: float) -> "CaptureState":
+        """Return the state after a run that failed."""
+        wait_s = (self.running.pollinginterval or 0) if self.running else 0
+        return replace(self, due_s=now_s + max(wait_s, RETRY_S))
+
+
+@dataclass(frozen=True)
+class CleanupState:
+    """What the agent knows of a cleanup job: the day of its last run. None: it runs, which makes up for missed runs."""
+
+    ran_on: date | None = None
+
+    def is_due(self, job: Job | None, now: datetime) -> bool:
+        """Return whether it is to run now: once a day from its time on, and when the agent starts."""
+        if job is None or job.requested != "started":
+            return False
+        if self.ran_on is None:
+            return True
+        return self.ran_on < now.date() and now.time() >= time.fromisoformat(job.schedule or "02:00")
