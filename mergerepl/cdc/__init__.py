@@ -107,7 +107,7 @@ _HOMES = {
     **dict.fromkeys(
         ("CdcError", "CdcUsageError", "LsnRangeError", "ScanInProgressError"), "mergerepl.cdc.refusals"
     ),
-    **dict.fromkeys(("get_ddl_history", "scan_sessions", "status"), "mergerepl.cdc.monitoring"),
+    **dict.fromkeys(("errors", "get_ddl_history", "scan_sessions", "status"), "mergerepl.cdc.monitoring"),
     **dict.fromkeys(
         (
             *("decrement_lsn", "get_max_lsn", "get_min_lsn", "increment_lsn", "lsn_of", "map_lsn_to_time"),

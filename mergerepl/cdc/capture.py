@@ -1,21 +1,32 @@
 """`scan`: scan cycles for Change Data Capture, as the capture job runs them."""
 
+import logging
 import os
 import time
 from collections.abc import Callable
 
 from pyspark.sql import SparkSession
 
-from mergerepl.cdc.database import database_at
+from mergerepl.cdc.database import Database, database_at
 from mergerepl.cdc.instances import held, log_reader
 from mergerepl.cdc.refusals import CdcUsageError
+from mergerepl.delta import appended
 from mergerepl.engine.errors import told_plainly
 from mergerepl.logreader.log_reader import LogReader
 from mergerepl.logreader.lsn import MAX_SLOT
 from mergerepl.logreader.scan import scan as one_cycle
 from mergerepl.model.cdc import ScanResult
+from mergerepl.systables.cdc import DDL_HISTORY, LSN_TIME_MAPPING
+
+log = logging.getLogger(__name__)
 
 LONGEST_POLLING = 86_399
+
+JOIN_EVERY = 32
+"""After so many cycles the small files are counted."""
+
+_SMALL_FILES = 64
+_JOINED_BYTES = 4 << 20
 
 
 def scan(
@@ -59,6 +70,8 @@ def run_cycles(
     for _ in range(maxscans):
         with told_plainly("changes were captured"), held(reader, "cdc capture"):
             done = one_cycle(reader, maxtrans=maxtrans)
+            if done.scan_cycle is not None and done.scan_cycle % JOIN_EVERY == 0:
+                join_small_files(Database(reader.root))
         if done.scan_cycle is not None or done.paused:
             cycles += 1
         transactions, rows = transactions + done.transactions, rows + done.rows
@@ -67,6 +80,17 @@ def run_cycles(
         if not done.has_more or is_asked_to_stop():
             break
     return ScanResult(cycles, transactions, rows, last, paused)
+
+
+def join_small_files(database: Database, *, most: int = _SMALL_FILES) -> None:
+    """Join the small files of change tables and of the gate: a cycle appends one to each. The caller holds the log."""
+    tables = [database.change_table(each) for each in database.instances()]
+    for table in (*tables, *(database.control.path(each.name) for each in (LSN_TIME_MAPPING, DDL_HISTORY))):
+        try:
+            appended.join_appended_files(table, most=most, target_bytes=_JOINED_BYTES)
+        except Exception as error:
+            # The cycle is done; many small files only make reading slower.
+            log.warning("%s: its small files were not joined: %s", table, error)
 
 
 def check_capture(maxtrans: int, maxscans: int, pollinginterval: int) -> None:

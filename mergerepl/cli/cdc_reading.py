@@ -19,6 +19,10 @@ root_argument = click.argument("root", metavar="ROOT")
 instance_argument = click.argument("instance", metavar="INSTANCE")
 job_argument = click.argument("job_type", metavar="JOB", type=click.Choice(["capture", "cleanup"]))
 
+chosen_job_argument = click.argument(
+    "job_type", metavar="[JOB]", type=click.Choice(["capture", "cleanup"]), default="capture"
+)
+
 
 class LsnType(click.ParamType[Any]):
     """An LSN: `0x` and 20 hexadecimal digits, or `epoch:cycle:slot`."""
@@ -381,7 +385,7 @@ def add(root: str, job_type: str, start: bool, output: Output, **parameters: Any
 
 @jobs.command()
 @root_argument
-@job_argument
+@chosen_job_argument
 @_parameters
 @reporting
 def change(root: str, job_type: str, output: Output, **parameters: Any) -> None:
@@ -416,7 +420,7 @@ def drop(root: str, job_type: str, output: Output) -> None:
 
 @jobs.command()
 @root_argument
-@job_argument
+@chosen_job_argument
 @reporting
 def start(root: str, job_type: str, output: Output) -> None:
     """Ask for a job to run. An agent takes it up within a second.
@@ -431,7 +435,7 @@ def start(root: str, job_type: str, output: Output) -> None:
 
 @jobs.command()
 @root_argument
-@job_argument
+@chosen_job_argument
 @reporting
 def stop(root: str, job_type: str, output: Output) -> None:
     """Ask for a job to stop. A cycle that runs is finished first; nothing is lost.

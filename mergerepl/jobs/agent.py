@@ -96,7 +96,7 @@ class DatabaseJobs:
         paused = "".join(f" Paused: {why}" for why in done.paused.values())
         if not done.transactions and not done.paused:
             return ""
-        return f"{done.transactions} transactions, {done.rows} change rows.{paused}"
+        return f"transactions {done.transactions:,}, change rows {done.rows:,}.{paused}"
 
     def _is_capture_to_stop(self) -> bool:
         job = self._jobs().get(CAPTURE)
@@ -105,7 +105,7 @@ class DatabaseJobs:
     def _cleanup(self) -> str:
         done = cleanup(self.database.root, lock_wait_s=_LOCK_WAIT_S)
         failed = "".join(f" {name} failed: {why}" for name, why in done.failed.items())
-        return f"{sum(done.rows.values())} change rows removed.{failed}" if done.rows or failed else ""
+        return f"change rows removed {sum(done.rows.values()):,}.{failed}" if done.rows or failed else ""
 
 
 def run(
@@ -120,10 +120,10 @@ def run(
     from mergerepl.engine import session as engine
 
     databases = [database_at(root) for root in roots]
-    try:
-        with ExitStack() as stack:
-            for each in databases:
-                stack.enter_context(lease(each.root, purpose="agent", file=AGENT_LOCK))
+    with ExitStack() as stack:
+        for each in databases:
+            stack.enter_context(lease(each.root, purpose="agent", file=AGENT_LOCK))
+        try:
             for each in databases:
                 text = "its jobs run" if each.is_enabled else "is not enabled for Change Data Capture yet"
                 report(JobEvent(datetime.now(UTC), str(each.root), "agent", text))
@@ -132,5 +132,6 @@ def run(
                 for jobs in watched:
                     jobs.look()
                 time.sleep(LOOK_S)
-    finally:
-        engine.stop()
+        finally:
+            # Before the locks are given back: who has them next has no JVM beside it.
+            engine.stop()

@@ -1,0 +1,195 @@
+"""Jobs and their agent: rows of cdc_jobs, what the agent does at each look, and the process with its end."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from pyspark.sql import SparkSession
+
+from mergerepl import cdc
+from mergerepl.cdc.capture import join_small_files
+from mergerepl.cdc.database import Database, database_at
+from mergerepl.cli.main import main
+from mergerepl.delta.table import open_table
+from mergerepl.engine import session as engine
+from mergerepl.jobs.agent import DatabaseJobs
+from mergerepl.model.cdc import JobEvent
+from tests.cdc.databases import add, enabled, entries, lsns, new_table
+
+ORDERS = "dbo_orders"
+
+
+def command(*words: object, code: int = 0) -> dict:
+    done = CliRunner().invoke(main, [*map(str, words), "--json"], catch_exceptions=False)
+    assert done.exit_code == code, done.output
+    return json.loads(done.output)
+
+
+def without_key(root: Path) -> Database:
+    """Return a database that was enabled without Spark: no key has to be checked."""
+    return enabled(root, {"orders": {1: ("a", 1)}}, index=None)
+
+
+def test_jobs_are_listed_changed_dropped_and_added(replica_dir: Path) -> None:
+    root, before = replica_dir, engine.jvm_pid()
+    without_key(root)
+    assert [job["job_type"] for job in command("cdc", "jobs", "list", root)["jobs"]] == ["capture", "cleanup"]
+    changed = command("cdc", "jobs", "change", root, "cleanup", "--retention", 60)["job"]
+    assert (changed["retention"], changed["threshold"]) == (60, 5000)
+    assert command("cdc", "jobs", "stop", root)["job"]["requested"] == "stopped"
+    started = command("cdc", "jobs", "start", root)
+    assert (started["job"]["requested"], started["agent_runs"]) == ("started", False)
+    command("cdc", "jobs", "drop", root, "capture")
+    assert [job.job_type for job in cdc.help_jobs(root)] == ["cleanup"]
+    # A second instance does not bring back what was dropped.
+    new_table(root, "items", {})
+    cdc.enable_table(root, "items")
+    assert [job.job_type for job in cdc.help_jobs(root)] == ["cleanup"]
+    added = command("cdc", "jobs", "add", root, "capture", "--maxtrans", 7, "--no-start")["job"]
+    assert (added["maxtrans"], added["pollinginterval"], added["requested"]) == (7, 5, "stopped")
+    for call in (
+        lambda: cdc.add_job(root, "capture"),
+        lambda: cdc.change_job(root, "capture", maxtrans=0),
+        lambda: cdc.start_job(root, "merge"),
+        lambda: cdc.stop_job(root, hold="30 days"),
+    ):
+        with pytest.raises(cdc.CdcUsageError):
+            call()
+    assert cdc.help_jobs(root)[0].maxtrans == 7
+    assert engine.jvm_pid() == before
+
+
+@pytest.mark.spark
+def test_the_agent_does_what_is_asked_at_each_look(spark: SparkSession, replica_dir: Path) -> None:
+    root, database = replica_dir, without_key(replica_dir)
+    events: list[JobEvent] = []
+    jobs = DatabaseJobs(database_at(root), events.append, lambda: False)
+    jobs.look()
+    # Nothing is new, nothing is old.
+    assert events == []
+    add(root / "orders", {2: ("b", 2)})
+    cdc.change_job(root, pollinginterval=0)
+    cdc.stop_job(root)
+    jobs.look()
+    assert len(entries(database)) == 1
+    cdc.start_job(root)
+    jobs.look()
+    assert [(event.job, event.text, event.is_failed) for event in events] == [
+        ("capture", "transactions 1, change rows 1.", False)
+    ]
+    # Once only, as in the original: it stops by itself.
+    cdc.stop_job(root)
+    jobs.look()
+    cdc.change_job(root, continuous=False)
+    cdc.start_job(root)
+    add(root / "orders", {3: ("c", 3)})
+    jobs.look()
+    assert cdc.help_jobs(root)[0].requested == "stopped"
+    assert len(events) == 2
+    # A failure is reported; the job goes on afterwards.
+    cdc.change_job(root, pollinginterval=0, continuous=True)
+    cdc.start_job(root)
+    plan = root / "_logreader" / "plan.json"
+    plan.write_text("{")
+    jobs.look()
+    assert events[-1].is_failed
+    assert "plan.json' is damaged" in events[-1].text
+    plan.unlink()
+    add(root / "orders", {4: ("d", 4)})
+    jobs.capture = jobs.capture.failed(-1000.0)
+    jobs.look()
+    assert not events[-1].is_failed
+    assert len(entries(database)) == 4
+    cdc.disable_db(root)
+    jobs.look()
+    # Joined files are in the order of cycles, and the gate keeps its place.
+    cdc.enable_db(root)
+    cdc.enable_table(root, "orders")
+    for key in range(10, 13):
+        add(root / "orders", {key: ("n", key)})
+        cdc.scan(root)
+    told, gate = lsns(database_at(root)), database_at(root).gate_cycle
+    join_small_files(database_at(root), most=2)
+    after = database_at(root)
+    assert (lsns(after), after.gate_cycle) == (told, gate)
+    assert len(open_table(after.change_table(after.instance(ORDERS))).log.file_uris()) == 1
+    assert [row["id"] for row in cdc.get_all_changes(root, ORDERS, told[2], told[2]).collect()] == [11]
+
+
+def waited_for(done: Callable[[], bool], *, seconds: float = 120.0) -> None:
+    until = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < until, "it did not come"
+        time.sleep(0.1)
+
+
+def started(root: Path) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "mergerepl", "agent", "run", str(root), "--json"],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert json.loads(process.stdout.readline())["job"] == "agent"
+    return process
+
+
+def test_an_agent_process_is_seen_refuses_a_second_one_and_is_stopped(replica_dir: Path) -> None:
+    without_key(replica_dir)
+    process = started(replica_dir)
+    try:
+        assert command("agent", "status", replica_dir)["roots"][0]["agent"]["pid"] == process.pid
+        second = command("agent", "run", replica_dir, code=3)
+        assert f"by process {process.pid}" in second["error"]["message"]
+        assert command("agent", "stop", replica_dir)["stopped"][0]["pid"] == process.pid
+        assert process.wait(timeout=30) == 0
+    finally:
+        process.kill()
+        process.communicate()
+    assert command("agent", "status", replica_dir)["roots"][0]["agent"]["pid"] is None
+    assert command("agent", "stop", replica_dir)["stopped"][0]["pid"] is None
+
+
+def children(pid: int) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if int(fields[1]) == pid:
+                found.append(int(entry.name))
+    return found
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_an_agent_that_ends_leaves_no_jvm(replica_dir: Path, number: signal.Signals) -> None:
+    database = without_key(replica_dir)
+    process = started(replica_dir)
+    try:
+        add(replica_dir / "orders", {2: ("b", 2)})
+        waited_for(lambda: len(entries(database)) == 2)
+        jvms = children(process.pid)
+        assert jvms
+        os.kill(process.pid, number)
+        assert process.wait(timeout=60) == (0 if number == signal.SIGTERM else -number)
+        waited_for(lambda: not any(map(is_alive, jvms)), seconds=60)
+    finally:
+        process.kill()
+        process.communicate()

@@ -1,0 +1,113 @@
+"""Jobs as values: their defaults, what may be changed, and when they are due."""
+
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from mergerepl.cdc.job_rows import CAPTURE, CLEANUP, changed_job, new_job, with_default_jobs
+from mergerepl.cdc.refusals import CdcUsageError
+from mergerepl.jobs.schedule import RETRY_S, CaptureState, CleanupState
+from mergerepl.model.cdc import Job
+from mergerepl.systables.logreader import LogReaderRow
+
+DATABASE = LogReaderRow(source_object_id=0, database_id="d")
+
+
+def job(job_type: str, **given: Any) -> Job:
+    return new_job("d", job_type, given)
+
+
+def test_defaults_are_those_of_the_original() -> None:
+    capture, cleanup = with_default_jobs([], DATABASE)
+    assert (capture.maxtrans, capture.maxscans, capture.continuous, capture.pollinginterval) == (
+        1000,
+        10,
+        True,
+        5,
+    )
+    assert (cleanup.retention, cleanup.threshold, cleanup.schedule) == (4320, 5000, "02:00")
+    assert capture.requested == cleanup.requested == "started"
+    assert (capture.retention, cleanup.maxtrans) == (None, None)
+    assert with_default_jobs([cleanup], DATABASE)[0] is cleanup
+    assert len(with_default_jobs([capture, cleanup], DATABASE)) == 2
+
+
+@pytest.mark.parametrize(
+    ("job_type", "given", "expected"),
+    [
+        (CAPTURE, {"maxtrans": 5, "maxscans": None}, {"maxtrans": 5, "maxscans": 10}),
+        (CAPTURE, {"continuous": False}, {"continuous": False, "pollinginterval": 0}),
+        (CAPTURE, {"continuous": False, "pollinginterval": 9}, {"continuous": False, "pollinginterval": 0}),
+        (CAPTURE, {"pollinginterval": 9}, {"continuous": True, "pollinginterval": 9}),
+        (CAPTURE, {"pollinginterval": 0}, {"continuous": True, "pollinginterval": 0}),
+        (CLEANUP, {"retention": 1, "schedule": "23:59"}, {"retention": 1, "schedule": "23:59"}),
+    ],
+)
+def test_what_is_given_is_changed(job_type: str, given: dict[str, Any], expected: dict[str, Any]) -> None:
+    changed = changed_job(job(job_type), given)
+    assert {name: getattr(changed, name) for name in expected} == expected
+    assert changed.job_type == job_type
+
+
+def test_a_polling_interval_makes_a_job_continuous_again() -> None:
+    once = changed_job(job(CAPTURE), {"continuous": False})
+    assert changed_job(once, {"pollinginterval": 3}).continuous
+
+
+@pytest.mark.parametrize(
+    ("job_type", "given", "number"),
+    [
+        (CAPTURE, {"maxtrans": 0}, 22991),
+        (CAPTURE, {"maxtrans": 65_535}, 22991),
+        (CAPTURE, {"maxscans": 0}, 22970),
+        (CAPTURE, {"pollinginterval": 86_400}, 22990),
+        (CAPTURE, {"retention": 5}, 22990),
+        (CLEANUP, {"retention": 0}, 22994),
+        (CLEANUP, {"retention": 52_594_801}, 22994),
+        (CLEANUP, {"threshold": 0}, 22850),
+        (CLEANUP, {"schedule": "24:00"}, 22990),
+        (CLEANUP, {"continuous": True}, 22990),
+        ("merge", {}, 22990),
+    ],
+)
+def test_wrong_parameters_are_refused(job_type: str, given: dict[str, Any], number: int) -> None:
+    with pytest.raises(CdcUsageError) as refused:
+        new_job("d", job_type, given)
+    assert refused.value.number == number
+
+
+def test_capture_runs_when_it_is_asked_for_and_then_at_its_interval() -> None:
+    first = job(CAPTURE, pollinginterval=7)
+    state = CaptureState().requested(first, 100.0)
+    assert state.is_due(100.0)
+    state = state.ran(103.0)
+    assert not state.is_due(109.9)
+    assert state.is_due(110.0)
+    # Other parameters wait until it is stopped and started.
+    assert state.requested(changed_job(first, {"pollinginterval": 1}), 104.0).running == first
+    assert state.requested(None, 104.0) == CaptureState()
+    assert not CaptureState().is_due(104.0)
+    again = CaptureState().requested(changed_job(first, {"pollinginterval": 1}), 105.0)
+    assert again.is_due(105.0)
+    assert again.ran(106.0).is_due(107.0)
+    assert not again.failed(106.0).is_due(106.0 + RETRY_S - 0.1)
+    # Dropped and added again: another job.
+    assert state.requested(job(CAPTURE), 104.0).is_due(104.0)
+
+
+def test_cleanup_runs_at_the_start_and_once_a_day() -> None:
+    daily = job(CLEANUP)
+    at = datetime.fromisoformat("2026-03-01T12:00:00")
+    assert CleanupState().is_due(daily, at)
+    state = CleanupState(at.date())
+    for moment, expected in (
+        ("2026-03-01T23:59:59", False),
+        ("2026-03-02T01:59:59", False),
+        ("2026-03-02T02:00:00", True),
+        ("2026-03-03T00:30:00", False),
+        ("2026-03-04T14:00:00", True),
+    ):
+        assert state.is_due(daily, datetime.fromisoformat(moment)) is expected
+    assert not CleanupState().is_due(None, at)
+    assert not CleanupState().is_due(Job(**{**daily.__dict__, "requested": "stopped"}), at)
