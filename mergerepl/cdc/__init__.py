@@ -23,6 +23,12 @@ if TYPE_CHECKING:
         resume,
     )
     from mergerepl.cdc.jobs import add_job, change_job, drop_job, help_jobs, start_job, stop_job
+    from mergerepl.cdc.later import (
+        generate_wrapper_function,
+        register_functions,
+        register_source,
+        to_debezium,
+    )
     from mergerepl.cdc.lsn_times import (
         decrement_lsn,
         get_max_lsn,
@@ -31,6 +37,7 @@ if TYPE_CHECKING:
         lsn_of,
         map_lsn_to_time,
         map_time_to_lsn,
+        switch_lsn,
         version_of,
     )
     from mergerepl.cdc.monitoring import errors, get_ddl_history, scan_sessions, status
@@ -72,6 +79,7 @@ __all__ = [
     "enable_db",
     "enable_table",
     "errors",
+    "generate_wrapper_function",
     "get_all_changes",
     "get_captured_columns",
     "get_column_ordinal",
@@ -89,6 +97,8 @@ __all__ = [
     "lsn_of",
     "map_lsn_to_time",
     "map_time_to_lsn",
+    "register_functions",
+    "register_source",
     "resume",
     "scan",
     "scan_sessions",
@@ -96,6 +106,8 @@ __all__ = [
     "start_job",
     "status",
     "stop_job",
+    "switch_lsn",
+    "to_debezium",
     "vacuum",
     "version_of",
 ]
@@ -111,7 +123,7 @@ _HOMES = {
     **dict.fromkeys(
         (
             *("decrement_lsn", "get_max_lsn", "get_min_lsn", "increment_lsn", "lsn_of", "map_lsn_to_time"),
-            *("map_time_to_lsn", "version_of"),
+            *("map_time_to_lsn", "switch_lsn", "version_of"),
         ),
         "mergerepl.cdc.lsn_times",
     ),
@@ -123,6 +135,10 @@ _HOMES = {
     **dict.fromkeys(("cleanup", "cleanup_change_table"), "mergerepl.cdc.cleaning"),
     **dict.fromkeys(
         ("add_job", "change_job", "drop_job", "help_jobs", "start_job", "stop_job"), "mergerepl.cdc.jobs"
+    ),
+    **dict.fromkeys(
+        ("generate_wrapper_function", "register_functions", "register_source", "to_debezium"),
+        "mergerepl.cdc.later",
     ),
     "apply_changes": "mergerepl.cdc.consumers",
     "vacuum": "mergerepl.cdc.retention",

@@ -9,18 +9,15 @@ from pyspark.sql import SparkSession
 
 from mergerepl.cdc.database import Database, database_at
 from mergerepl.cdc.instances import held, log_reader
-from mergerepl.cdc.refusals import CdcUsageError
+from mergerepl.cdc.job_rows import check_parameters
 from mergerepl.delta import appended
 from mergerepl.engine.errors import told_plainly
 from mergerepl.logreader.log_reader import LogReader
-from mergerepl.logreader.lsn import MAX_SLOT
 from mergerepl.logreader.scan import scan as one_cycle
 from mergerepl.model.cdc import ScanResult
 from mergerepl.systables.cdc import DDL_HISTORY, LSN_TIME_MAPPING
 
 log = logging.getLogger(__name__)
-
-LONGEST_POLLING = 86_399
 
 JOIN_EVERY = 32
 """After so many cycles the small files are counted."""
@@ -46,7 +43,7 @@ def scan(
     Raises: CdcUsageError if the database is not enabled or a parameter is wrong; ScanInProgressError (22903) if another
         scan or command holds the log; LogReaderError if the folder is a copy, or a part of the bookkeeping was restored.
     """
-    check_capture(maxtrans, maxscans, pollinginterval)
+    check_parameters(maxtrans=maxtrans, maxscans=maxscans, pollinginterval=pollinginterval)
     found = database_at(database)
     found.require_enabled()
     reader = log_reader(found, spark=spark, wait_s=lock_wait_s)
@@ -91,23 +88,3 @@ def join_small_files(database: Database, *, most: int = _SMALL_FILES) -> None:
         except Exception as error:
             # The cycle is done; many small files only make reading slower.
             log.warning("%s: its small files were not joined: %s", table, error)
-
-
-def check_capture(maxtrans: int, maxscans: int, pollinginterval: int) -> None:
-    """Check the parameters of a capture.
-
-    Raises: CdcUsageError.
-    """
-    for name, value, most, number in (
-        ("maxtrans", maxtrans, MAX_SLOT, 22991),
-        ("maxscans", maxscans, 2**31 - 1, 22970),
-    ):
-        if not 1 <= value <= most:
-            raise CdcUsageError.bad_parameter(number, name, value, f"it is a number from 1 to {most}")
-    if not 0 <= pollinginterval <= LONGEST_POLLING:
-        raise CdcUsageError.bad_parameter(
-            22990,
-            "pollinginterval",
-            pollinginterval,
-            f"it is a number of seconds from 0 to {LONGEST_POLLING}",
-        )

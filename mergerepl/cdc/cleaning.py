@@ -14,7 +14,7 @@ from typing import Any
 
 from mergerepl.cdc.database import Database, database_at
 from mergerepl.cdc.instances import held, log_reader
-from mergerepl.cdc.job_rows import RETENTION_MIN, THRESHOLD
+from mergerepl.cdc.job_rows import RETENTION_MIN, THRESHOLD, check_parameters
 from mergerepl.cdc.lsn_times import entry_of, lsn_of_text, version_through
 from mergerepl.cdc.refusals import CdcError, CdcUsageError
 from mergerepl.delta.table import open_table
@@ -38,8 +38,6 @@ from mergerepl.systables.logreader import ERRORS
 log = logging.getLogger(__name__)
 
 CLEANUP_FAILED = 22852
-LONGEST_RETENTION_MIN = 52_594_800
-
 _MOST_AHEAD = timedelta(days=1)
 
 
@@ -66,7 +64,7 @@ def cleanup(
     job = next((row for row in found.control.rows(CDC_JOBS) if row.job_type == "cleanup"), None)
     minutes = retention if retention is not None else (job and job.retention) or RETENTION_MIN
     most = threshold if threshold is not None else (job and job.threshold) or THRESHOLD
-    check_cleanup(minutes, most)
+    check_parameters(retention=minutes, threshold=most)
     reader = log_reader(found, wait_s=lock_wait_s)
     with told_plainly("change tables were cleaned up"), held(reader, "cdc cleanup"):
         checked_state(reader)
@@ -113,7 +111,7 @@ def cleanup_change_table(
         outside the instance's interval; ScanInProgressError (22903).
     """
     found = database_at(database)
-    check_cleanup(RETENTION_MIN, threshold)
+    check_parameters(threshold=threshold)
     found.instance(instance)
     reader = log_reader(found, wait_s=lock_wait_s)
     with told_plainly("a change table was cleaned up"), held(reader, "cdc cleanup"):
@@ -124,18 +122,6 @@ def cleanup_change_table(
             _raise_low(found, {chosen.object_id: mark})
             chosen = found.instance(instance)
         return _cleaned(found, [chosen], threshold, Lsn(chosen.start_lsn))
-
-
-def check_cleanup(retention: int, threshold: int) -> None:
-    """Check the parameters of a cleanup.
-
-    Raises: CdcUsageError.
-    """
-    if not 1 <= retention <= LONGEST_RETENTION_MIN:
-        allowed = f"it is a number of minutes from 1 to {LONGEST_RETENTION_MIN}"
-        raise CdcUsageError.bad_parameter(22994, "retention", retention, allowed)
-    if threshold < 1:
-        raise CdcUsageError.bad_parameter(22850, "threshold", threshold, "it is a number of rows, at least 1")
 
 
 def _low_water_mark(database: Database, instance: ChangeTable, asked: Lsn) -> Lsn:
@@ -163,7 +149,7 @@ def _raise_low(database: Database, marks: dict[int, Lsn]) -> list[ChangeTable]:
         after.append(each)
     if after != before:
         database.control.replace(CHANGE_TABLES, after)
-        failpoint("cdc.after_low_mark")
+        failpoint("cdc.cleanup_after_low_mark")
     return after
 
 
@@ -194,7 +180,7 @@ def _cleaned(database: Database, instances: list[ChangeTable], threshold: int, m
             # The mark stays: what is left is never seen, and goes the next time.
             failed[each.capture_instance] = error.message if isinstance(error, MergeReplError) else str(error)
             log.warning("change table of %s: %s", each.capture_instance, error)
-        failpoint("cdc.after_cleaned")
+        failpoint("cdc.cleanup_after_table")
     entries = 0
     newest = database.newest_entry()
     if newest is not None:
@@ -232,7 +218,7 @@ def _remove_below(table: Path, mark: Lsn, threshold: int) -> int:
     removed = 0
     for statement in list(_statements(table, mark, threshold)):
         removed += int(_table(table).delete(statement)["num_deleted_rows"])
-        failpoint("cdc.after_statement")
+        failpoint("cdc.cleanup_after_statement")
     return removed
 
 

@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 
 from mergerepl import roots
 from mergerepl.cdc.database import Database, database_at
+from mergerepl.cdc.instances import SYSTEM_FOLDERS
 from mergerepl.cdc.intervals import checked_lsn
 from mergerepl.cdc.net_rows import ALL_WITH_MERGE
 from mergerepl.cdc.queries import net_of, open_window, reading_session
@@ -44,8 +45,6 @@ _END_OF_CYCLE = (1 << 16) - 1
 
 _LATE = timedelta(hours=1)
 """A cursor that is so far behind is moved also where no row changed: cleanup must not pass it."""
-
-_SYSTEM_FOLDERS = ("_mergerepl", "_tracking", "_logreader", "_cdc", "_transactional", "_delta_log")
 
 
 @dataclass(frozen=True)
@@ -134,7 +133,7 @@ def apply_changes(
         if cursor > to_lsn.scan_cycle:
             asked = f"what follows scan cycle {cursor}, which '{path}' has"
             raise LsnRangeError.outside(
-                chosen.capture_instance, "above_high", asked, low=chosen.start_lsn, high=to_lsn
+                chosen.capture_instance, "above_high", asked, low=Lsn(chosen.start_lsn), high=to_lsn
             )
         return _merged(found, chosen, aim, key, from_lsn, to_lsn, reading_session(spark))
 
@@ -145,7 +144,7 @@ def _check_place(database: Database, path: Path) -> None:
     Raises: CdcUsageError.
     """
     sources = {database.root / row.source_path for row in read_state(database.log).sources.values()}
-    if any(part in _SYSTEM_FOLDERS for part in path.parts):
+    if any(part in SYSTEM_FOLDERS for part in path.parts):
         raise CdcUsageError.bad_parameter(22990, "target", str(path), "it is no folder of system tables")
     if path in sources:
         raise CdcUsageError.bad_parameter(22990, "target", str(path), "it is another table than a source")
@@ -173,7 +172,7 @@ def _filled(database: Database, instance: ChangeTable, aim: _Target, spark: Spar
         types = {each["name"]: nullable(each["type"]) for each in table.fields}
         fields = [field(name, types[name]) for name in first.rows.columns]
         create_table(aim.path, NewTable(fields), CommitMark(aim.database_id, "consume:create"))
-        failpoint("cdc.after_target")
+        failpoint("cdc.after_target_created")
     else:
         _check_columns(aim, first.rows.columns)
         if not read_version(spark, aim.path, head_version(aim.path)).isEmpty():
@@ -226,7 +225,7 @@ def _merged(
             return AppliedChanges(str(aim.path), from_lsn, to_lsn)
         before = head_version(aim.path)
         _merge(session, rows, aim.path, key, window.captured)
-        failpoint("cdc.after_consume")
+        failpoint("cdc.after_applied")
         read_back(aim.path, transaction, from_version_exclusive=before)
     finally:
         let_go(rows)

@@ -81,7 +81,7 @@ DEFAULT_LOG_RETENTION = "7 days"
 
 _LOG_KEPT = timedelta(days=30)
 _SYSTEM_COLUMNS = "__sys"
-_SYSTEM_FOLDERS = ("_mergerepl", "_tracking", "_logreader", "_cdc", "_transactional", "_delta_log")
+SYSTEM_FOLDERS = ("_mergerepl", "_tracking", "_logreader", "_cdc", "_transactional", "_delta_log")
 _NAME = re.compile(r"[^\W\d][\w@$#]*")
 _KEY_TYPES = (
     *("tinyint", "smallint", "int", "bigint", "string", "date", "timestamp", "timestamp_ntz"),
@@ -310,7 +310,7 @@ def _source_of(source_name: str, source_schema: str) -> tuple[str, str, str]:
     parts = path.split("/")
     if not name or any(part in ("", ".", "..") for part in parts) or source_name.startswith("/"):
         raise CdcUsageError.no_such_source(path, "it is no path of a table below the database")
-    if any(part in _SYSTEM_FOLDERS for part in parts):
+    if any(part in SYSTEM_FOLDERS for part in parts):
         raise CdcUsageError.reserved_source(path)
     return path, schema or DBO, name
 

@@ -40,6 +40,8 @@ _BOUNDS: Mapping[str, tuple[int, int, int]] = {
     "threshold": (22850, 1, 2**63 - 1),
 }
 
+_UNITS = {"pollinginterval": "seconds", "retention": "minutes"}
+
 
 def new_job(database_id: str, job_type: str, given: Mapping[str, Any], *, requested: str = STARTED) -> Job:
     """Return a job with its defaults, and what was given.
@@ -69,10 +71,7 @@ def changed_job(job: Job, given: Mapping[str, Any]) -> Job:
             allowed = f"the {job.job_type} job has only: {', '.join(_DEFAULTS[job.job_type])}"
             raise CdcUsageError.bad_parameter(22990, name, value, allowed)
         if name in _BOUNDS:
-            number, lowest, highest = _BOUNDS[name]
-            if not lowest <= value <= highest:
-                allowed = f"it is a number from {lowest} to {highest}"
-                raise CdcUsageError.bad_parameter(number, name, value, allowed)
+            check_parameters(**{name: value})
     if "schedule" in changes and not re.fullmatch(r"([01]\d|2[0-3]):[0-5]\d", changes["schedule"]):
         raise CdcUsageError.bad_parameter(
             22990, "schedule", changes["schedule"], "it is a time such as 02:00"
@@ -82,6 +81,19 @@ def changed_job(job: Job, given: Mapping[str, Any]) -> Job:
     elif changes.get("pollinginterval", 0) > 0:
         changes.setdefault("continuous", True)
     return replace(job, **changes)
+
+
+def check_parameters(**given: int) -> None:
+    """Check numbers that jobs, and the commands that do their work by hand, have in common.
+
+    Raises: CdcUsageError.
+    """
+    for name, value in given.items():
+        number, lowest, highest = _BOUNDS[name]
+        if not lowest <= value <= highest:
+            unit = f" of {_UNITS[name]}" if name in _UNITS else ""
+            allowed = f"it is a number{unit} from {lowest:,} to {highest:,}"
+            raise CdcUsageError.bad_parameter(number, name, value, allowed)
 
 
 def checked_type(job_type: str) -> str:

@@ -2,8 +2,9 @@
 
 import os
 from datetime import datetime
-from typing import Final
+from typing import Final, NamedTuple
 
+from mergerepl.cdc.consumer import tran_id
 from mergerepl.cdc.database import Database, database_at
 from mergerepl.cdc.refusals import CdcUsageError
 from mergerepl.logreader.lsn import ZERO, Lsn
@@ -108,15 +109,26 @@ def _entry(database: Database, where: str, order: str) -> LsnTime | None:
 
 def version_through(database: Database, instance: ChangeTable, lsn: Lsn) -> int:
     """Return the version of an instance's source that the history up to an LSN, at or above start_lsn, has reached."""
-    # An LSN that covers a version was given out after all lower ones of the source.
-    where = f"scan_cycle <= {lsn.scan_cycle} and start_lsn <= X'{lsn.hex()}'"
-    reached = (
-        int(commit["version"])
-        for row in database.control.rows(LSN_TIME_MAPPING, where=where)
-        for commit in row.commits
-        if commit["source_object_id"] == instance.source_object_id
+    where = f"scan_cycle <= {lsn.scan_cycle} and start_lsn <= X'{lsn.hex()}' and {_of_source(instance)}"
+    last = _transaction(database, where, "desc")
+    return instance.start_version if last is None else max(instance.start_version, last[1])
+
+
+def _of_source(instance: ChangeTable, *, above: int = -1, most: int = (1 << 48) - 1) -> str:
+    """Return the condition of the transactions of an instance's source whose versions are in a range."""
+    low, high = (tran_id(instance.source_object_id, version).hex() for version in (above + 1, most))
+    return f"tran_id between X'{low}' and X'{high}'"
+
+
+def _transaction(database: Database, where: str, order: str) -> tuple[int, int, Lsn] | None:
+    """Return the first transaction in the order of versions: its versions from and through, and its LSN."""
+    rows = database.control.rows(
+        LSN_TIME_MAPPING, where=where, order_limit=f"order by tran_id {order} limit 1"
     )
-    return max([instance.start_version, *reached])
+    if not rows:
+        return None
+    commit = rows[0].commits[0]
+    return int(commit["from_version"]), int(commit["version"]), Lsn(rows[0].start_lsn)
 
 
 def version_of(database: str | os.PathLike[str], instance: str, lsn: bytes | str) -> int:
@@ -143,13 +155,34 @@ def lsn_of(database: str | os.PathLike[str], instance: str, version: int) -> Lsn
     state = read_state(found.log).sources.get(chosen.source_object_id)
     if state is None or not chosen.start_version <= version <= state.position:
         return None
-    low = chosen.start_lsn
-    commits = [
-        (int(commit["from_version"]), int(commit["version"]), row.start_lsn)
-        for row in found.control.rows(LSN_TIME_MAPPING, where=f"start_lsn >= X'{low.hex()}'")
-        for commit in row.commits
-        if commit["source_object_id"] == chosen.source_object_id
-    ]
-    if any(first <= version < last for first, last, _ in commits):
+    covering = _transaction(found, _of_source(chosen, above=version), "asc")
+    if covering is not None and covering[0] <= version:
         return None
-    return Lsn(max([low, *(lsn for _, last, lsn in commits if last <= version)]))
+    last = _transaction(found, _of_source(chosen, most=version), "desc")
+    return max(Lsn(chosen.start_lsn), ZERO if last is None else last[2])
+
+
+class Switch(NamedTuple):
+    """Where a consumer leaves one instance for another, and the columns that only the other one has."""
+
+    lsn: Lsn
+    new_columns: tuple[str, ...]
+
+
+def switch_lsn(database: str | os.PathLike[str], old: str, new: str) -> Switch:
+    """Return how a consumer moves between two instances of one table: `old` below the LSN, `new` from it on.
+
+    Values that were written to the new columns before are in neither instance: take them once from
+    `cdc.snapshot(database, new, lsn)`.
+
+    Raises: CdcUsageError 22985 if there is no such instance, 22990 if they are of two tables, or `new` began first.
+    """
+    found = database_at(database)
+    before, after = found.instance(old), found.instance(new)
+    if before.source_object_id != after.source_object_id or before.object_id >= after.object_id:
+        raise CdcUsageError.bad_parameter(
+            22990, "new", new, f"it is a later instance of the table of {before.capture_instance}"
+        )
+    known = {column.column_name for column in found.captured(before.object_id)}
+    names = (column.column_name for column in found.captured(after.object_id))
+    return Switch(Lsn(after.start_lsn), tuple(name for name in names if name not in known))

@@ -108,7 +108,7 @@ def _ends(
 @click.option(
     "--option",
     "row_filter_option",
-    type=click.Choice(["all", "all update old"]),
+    type=click.Choice(["all", "all-update-old"]),
     default="all",
     show_default=True,
     help="Whether rows before updates (3) are among them.",
@@ -130,12 +130,18 @@ def changes(
 
     Example:
       mergerepl cdc changes ./shop dbo_orders
-      mergerepl cdc changes ./shop dbo_orders --from-lsn 0x003757F80000002A0003 --option "all update old"
+      mergerepl cdc changes ./shop dbo_orders --from-lsn 0x003757F80000002A0003 --option all-update-old
     """
     from mergerepl import cdc as api
 
     first, last = _ends(root, instance, from_lsn, to_lsn, from_time, to_time)
-    _show(api.get_all_changes(root, instance, first, last, row_filter_option), first, last, limit, output)
+    _show(
+        api.get_all_changes(root, instance, first, last, row_filter_option.replace("-", " ")),
+        first,
+        last,
+        limit,
+        output,
+    )
 
 
 @click.command(cls=Command)
@@ -145,7 +151,7 @@ def changes(
 @click.option(
     "--option",
     "row_filter_option",
-    type=click.Choice(["all", "all with mask", "all with merge"]),
+    type=click.Choice(["all", "all-with-mask", "all-with-merge"]),
     default="all",
     show_default=True,
     help="Whether to say which columns changed; or 5 (insert or update) in place of 2 and 4.",
@@ -166,12 +172,18 @@ def net(
     """Show the net change of each row of an instance in a window, both ends included.
 
     Example:
-      mergerepl cdc net ./shop dbo_orders --option "all with merge"
+      mergerepl cdc net ./shop dbo_orders --option all-with-merge
     """
     from mergerepl import cdc as api
 
     first, last = _ends(root, instance, from_lsn, to_lsn, from_time, to_time)
-    _show(api.get_net_changes(root, instance, first, last, row_filter_option), first, last, limit, output)
+    _show(
+        api.get_net_changes(root, instance, first, last, row_filter_option.replace("-", " ")),
+        first,
+        last,
+        limit,
+        output,
+    )
 
 
 def _show(frame: Any, first: Lsn | None, last: Lsn | None, limit: int, output: Output) -> None:

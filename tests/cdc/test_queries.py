@@ -1,21 +1,26 @@
 """What consumers read: windows, their ends, times, snapshots, rows that a cleanup removes, changes applied once."""
 
-from dataclasses import dataclass
+import json
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from click.testing import CliRunner
+from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
 
 from mergerepl import cdc, failpoints
 from mergerepl.cdc.database import Database
+from mergerepl.cli.main import main
 from mergerepl.failpoints import FailpointError
 from mergerepl.logreader.lsn import ZERO
+from mergerepl.systables.cdc import LSN_TIME_MAPPING
 from tests.cdc.databases import (
     add,
+    arrow,
     change_table,
     delete,
     enabled,
@@ -237,7 +242,7 @@ def test_changes_are_applied_once(shop: Shop, replica_dir: Path, monkeypatch: py
     cdc.scan(root)
     with monkeypatch.context() as dying:
         dying.setattr(failpoints, "_passed", {})
-        dying.setenv("MERGEREPL_FAILPOINT", "cdc.after_consume=stop")
+        dying.setenv("MERGEREPL_FAILPOINT", "cdc.after_applied=stop")
         with pytest.raises(FailpointError):
             cdc.apply_changes(root, ORDERS, target, "lake")
     assert rows_of(target) == rows_of(orders)
@@ -254,12 +259,20 @@ def test_changes_are_applied_once(shop: Shop, replica_dir: Path, monkeypatch: py
     cdc.scan(root)
     assert cdc.apply_changes(root, ORDERS, target, "lake").upserted == 0
     assert DeltaTable(str(target)).version() == version
+    # Far behind, it moves: cleanup must not pass it. No row changes.
+    monkeypatch.setattr("mergerepl.cdc.consumers._LATE", timedelta(seconds=-1))
+    assert cdc.apply_changes(root, ORDERS, target, "lake").to_lsn == cdc.get_max_lsn(root)
+    assert DeltaTable(str(target)).version() == version + 1
+    assert rows_of(target) == rows_of(orders)
+    assert cdc.apply_changes(root, ORDERS, target, "lake").to_lsn is None
 
 
-def test_a_reader_beside_a_cleanup_has_all_rows_or_is_refused(spark: SparkSession, replica_dir: Path) -> None:
+def test_a_reader_beside_a_cleanup_has_all_rows_or_is_refused(
+    spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     root, database = replica_dir, enabled(replica_dir, {"orders": {}})
     orders = root / "orders"
-    for key in range(1, 5):
+    for key in range(1, 7):
         add(orders, {key: ("n", key), key + 10: ("m", key)})
         if key != 2:
             cdc.scan(root)
@@ -273,15 +286,19 @@ def test_a_reader_beside_a_cleanup_has_all_rows_or_is_refused(spark: SparkSessio
     assert (done.rows, done.entries, done.failed) == ({ORDERS: 4}, 3, {})
     assert cdc.get_min_lsn(root, ORDERS) == mark
     # Opened before: its version still has the rows.
-    assert before.count() == 8
+    assert before.count() == 12
     with pytest.raises(cdc.LsnRangeError, match=r"cdc.snapshot\(database, 'dbo_orders'\)") as refused:
         cdc.get_all_changes(root, ORDERS, told[2], high)
     assert refused.value.reason == "below_low"
     assert sorted(row["id"] for row in cdc.get_all_changes(root, ORDERS, mark, high).collect()) == [
         3,
         4,
+        5,
+        6,
         13,
         14,
+        15,
+        16,
     ]
     # The snapshot just below the mark, and all that follows.
     rows, at = cdc.snapshot(root, ORDERS, mark)
@@ -290,11 +307,37 @@ def test_a_reader_beside_a_cleanup_has_all_rows_or_is_refused(spark: SparkSessio
         with pytest.raises(cdc.CdcUsageError) as found:
             cdc.cleanup_change_table(root, ORDERS, wrong)
         assert found.value.number == number
-    # By time: the newest LSN stays, whatever the retention.
-    for entry in entries(database)[:-1]:
-        assert entry.start_lsn >= mark
-    assert cdc.status(root).min_lsn == mark
-    assert change_table(spark, database, ORDERS).where(F.col("`__$start_lsn`") < F.lit(bytes(mark))).isEmpty()
+    # A cleanup that dies, or fails on a table, is made up for by the next one, whatever that is to remove itself.
+    monkeypatch.setattr(failpoints, "_passed", {})
+    for point, at, left in (
+        ("cdc.cleanup_after_low_mark", told[4], 3),
+        ("cdc.cleanup_after_statement", told[5], 2),
+    ):
+        monkeypatch.setenv("MERGEREPL_FAILPOINT", f"{point}=raise")
+        if left == 3:
+            with pytest.raises(FailpointError):
+                cdc.cleanup_change_table(root, ORDERS, at, threshold=1)
+        else:
+            assert point in cdc.cleanup_change_table(root, ORDERS, at, threshold=1).failed[ORDERS]
+            assert cdc.errors(root)[0].error_number == 22852
+        monkeypatch.delenv("MERGEREPL_FAILPOINT")
+        assert cdc.get_min_lsn(root, ORDERS) == at
+        cdc.cleanup(root)
+        assert len({bytes(row[0]) for row in change_table(spark, database, ORDERS).collect()}) == left
+    # By time: all that is older than the retention, counted back from the newest LSN, which stays.
+    last = entries(database)[-1]
+    for hours, lsn in ((1, high.incremented()), (30, high.incremented().incremented())):
+        time = last.tran_end_time + timedelta(hours=hours)
+        database.control.append(LSN_TIME_MAPPING, [replace(last, start_lsn=lsn, tran_end_time=time)])
+    with pytest.raises(cdc.CdcError, match="more than a day ahead"):
+        cdc.cleanup(root)
+    database.control.delete(LSN_TIME_MAPPING, where=f"start_lsn = X'{lsn.hex()}'")
+    assert cdc.cleanup(root, retention=61).low_water_mark is None
+    done = cdc.cleanup(root, retention=59)
+    assert (done.low_water_mark, done.rows, done.entries) == (high.incremented(), {ORDERS: 4}, 2)
+    assert lsns(database) == [high.incremented()]
+    assert cdc.get_all_changes(root, ORDERS, high.incremented(), high.incremented()).isEmpty()
+    assert cdc.snapshot(root, ORDERS).rows.count() == 12
 
 
 def test_an_old_cursor_is_out_of_range_in_another_life(spark: SparkSession, replica_dir: Path) -> None:
@@ -316,3 +359,81 @@ def test_an_old_cursor_is_out_of_range_in_another_life(spark: SparkSession, repl
     assert refused.value.reason == "below_low"
     with pytest.raises(cdc.LsnRangeError):
         cdc.apply_changes(root, ORDERS, target, "c")
+
+
+def test_a_second_instance_takes_over_and_an_idle_day_is_empty(
+    spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, database = replica_dir, enabled(replica_dir, {"orders": {1: ("a", 1)}})
+    orders = root / "orders"
+    rows = arrow({2: ("b", 2)}).append_column("extra", pa.array(["x"]))
+    write_deltalake(str(orders), rows, mode="append", schema_mode="merge")
+    cdc.enable_table(root, "orders", capture_instance="wide")
+    rows = arrow({3: ("c", 3)}).append_column("extra", pa.array(["y"]))
+    write_deltalake(str(orders), rows, mode="append")
+    cdc.scan(root)
+    lsn, new = cdc.switch_lsn(root, ORDERS, "wide")
+    assert (lsn, new) == (cdc.get_min_lsn(root, "wide"), ("extra",))
+    with pytest.raises(cdc.CdcUsageError, match="a later instance"):
+        cdc.switch_lsn(root, "wide", ORDERS)
+    # 2 was unread when the second one began: it is in both, and whoever switches has it once.
+    high = cdc.get_max_lsn(root)
+    wide = cdc.get_all_changes(root, "wide", lsn, high).collect()
+    assert [(row["id"], row["extra"]) for row in wide] == [(2, "x"), (3, "y")]
+    narrow = cdc.get_all_changes(root, ORDERS, cdc.get_min_lsn(root, ORDERS), cdc.decrement_lsn(lsn))
+    assert narrow.isEmpty()
+    both = cdc.get_all_changes(root, ORDERS, lsn, high)
+    assert ([row["id"] for row in both.collect()], both.columns[4:]) == ([2, 3], ["id", "note", "qty"])
+    first = cdc.snapshot(root, "wide", lsn)
+    assert [tuple(row) for row in first.rows.collect()] == [(1, "a", 1, None)]
+    # Nothing happened for a while: times still lead to LSNs, and the window is empty.
+    monkeypatch.setattr("mergerepl.logreader.scan.IDLE", timedelta(0))
+    assert cdc.scan(root).transactions == 0
+    dummy = entries(database)[-1]
+    assert (dummy.kind, dummy.commits) == ("dummy", ())
+    found = cdc.map_time_to_lsn(root, "smallest greater than", cdc.map_lsn_to_time(root, high))
+    assert found == dummy.start_lsn == cdc.get_max_lsn(root)
+    assert cdc.get_all_changes(root, ORDERS, found, found).isEmpty()
+    assert cdc.version_of(root, ORDERS, found) == cdc.version_of(root, ORDERS, high)
+    for refused in (
+        cdc.to_debezium,
+        cdc.register_functions,
+        cdc.register_source,
+        cdc.generate_wrapper_function,
+    ):
+        with pytest.raises(cdc.CdcUsageError, match="is not supported yet"):
+            refused(root)
+
+
+def test_the_commands_of_readers(shop: Shop) -> None:
+    def run(*words: object, code: int = 0) -> dict[str, Any]:
+        done = CliRunner().invoke(main, ["cdc", *map(str, words), "--json"])
+        assert done.exit_code == code, done.output
+        return json.loads(done.output)
+
+    root, low = shop.root, cdc.get_min_lsn(shop.root, ORDERS)
+    found = run("changes", root, ORDERS, "--option", "all-update-old", "--limit", 3)
+    assert (found["from_lsn"], found["has_more"], len(found["rows"])) == (str(low), True, 3)
+    first = found["rows"][0]
+    assert (first["__$operation"], first[MASK], first["id"], first["qty"]) == (2, "0x07", "4", "4")
+    assert len(first["__$start_lsn"]) == len(str(low))
+    last = entries(shop.database)[-1].tran_end_time.isoformat()
+    by_time = run("net", root, ORDERS, "--from-time", last, "--to-time", last, "--option", "all-with-merge")
+    assert by_time["from_lsn"] == by_time["to_lsn"] == str(cdc.get_max_lsn(root))
+    refused = run("changes", root, ORDERS, "--from-lsn", cdc.decrement_lsn(low), code=1)["error"]
+    assert (refused["error"], refused["number"], refused["reason"]) == ("LsnRangeError", "313", "below_low")
+    assert refused["low"] == str(low)
+    assert run("net", root, LINES, code=1)["error"]["reason"] == "no_net_changes"
+    run("changes", root, ORDERS, "--from-lsn", "0x12", code=2)
+    run("apply", root, "nobody", root / "copy", "--consumer", "c", code=2)
+    assert run("cleanup", root) == {"low_water_mark": None, "rows": {}, "entries": 0, "failed": {}}
+    run("cleanup", root, "--retention", 0, code=2)
+    assert run("sessions", root, "--limit", 1)["scan_sessions"][0]["tran_count"] > 0
+    assert run("errors", root)["errors"] == []
+    # All is read: what the table's own retention says.
+    assert run("vacuum", root, "orders") == {"source": "orders", "retention_hours": 168, "read_through": None}
+    add(root / "orders", {99: ("late", 1)})
+    kept = run("vacuum", root, "orders")
+    position = next(each.position for each in cdc.status(root).sources if each.source == "orders")
+    assert kept["read_through"] == position < DeltaTable(str(root / "orders")).version()
+    run("vacuum", root, "nothing", code=2)

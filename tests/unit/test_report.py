@@ -12,6 +12,7 @@ from enum import StrEnum
 import pytest
 
 from mergerepl.model import results
+from mergerepl.model.cdc import JobEvent
 from mergerepl.model.results import ArticleCounts, PhaseCounts, SessionResult, SyncResult
 from mergerepl.model.tracking import (
     ConsumerState,
@@ -146,6 +147,9 @@ TRACKED = TrackingStatus(
     (ForeignCommit("orders", 7, "WRITE", "delta-rs"),),
     {"orders": 2},
 )
+CAPTURED = JobEvent(
+    datetime(2026, 3, 1, 12, tzinfo=UTC), "./shop", "capture", "transactions 3, change rows 4."
+)
 EVERYTHING = [
     ("applied", results.ApplyResult("sales", (results.PlanStep("publish", "orders", LONG),))),
     ("synced", SyncResult("sales", (SessionResult("sales", "/data/north", "succeeded", SOME, SOME),))),
@@ -158,6 +162,7 @@ EVERYTHING = [
     ("row", ROW),
     ("validated", {"/data/north": [results.ArticleValidation("orders", "rowcount", 3, 4, 1)]}),
     ("reported", TRACKED, tracking.status(TRACKED)),
+    ("noted", CAPTURED, "2026-03-01 12:00:00Z ./shop capture: transactions 3, change rows 4."),
 ]
 
 

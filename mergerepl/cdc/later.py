@@ -1,0 +1,31 @@
+"""What the specification names and this version does not have: each is refused with the way out."""
+
+from typing import Any, NoReturn
+
+from mergerepl.cdc.refusals import CdcUsageError
+
+
+def to_debezium(*_: Any, **__: Any) -> NoReturn:
+    """Refuse: envelopes are not supported yet."""
+    raise CdcUsageError.later("to_debezium", "Build the envelope from get_all_changes with `all update old`.")
+
+
+def register_functions(*_: Any, **__: Any) -> NoReturn:
+    """Refuse: SQL table functions are not supported yet."""
+    raise CdcUsageError.later(
+        "register_functions", "Call get_all_changes or get_net_changes, and make a view of the result."
+    )
+
+
+def register_source(*_: Any, **__: Any) -> NoReturn:
+    """Refuse: the streaming source is not supported yet."""
+    raise CdcUsageError.later(
+        "register_source", "Read windows with get_all_changes, or keep a table with apply_changes."
+    )
+
+
+def generate_wrapper_function(*_: Any, **__: Any) -> NoReturn:
+    """Refuse: wrapper functions are not supported yet."""
+    raise CdcUsageError.later(
+        "generate_wrapper_function", "Call map_time_to_lsn for both times, then get_all_changes."
+    )

@@ -1,0 +1,56 @@
+"""docs/cdc.md takes an ETL job from enable-db to an incremental load: its commands and code are run as they stand."""
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from mergerepl import cdc
+from mergerepl.cli.main import main
+
+pytestmark = pytest.mark.spark
+
+PAGE = Path(__file__).parents[2] / "docs" / "cdc.md"
+
+
+def rows_of(table: str) -> list[tuple[Any, ...]]:
+    return sorted(tuple(row.values()) for row in DeltaTable(table).to_pyarrow_table().to_pylist())
+
+
+def test_the_page_does_what_it_says(
+    spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(replica_dir)
+    typed: dict[str, Any] = {}
+    printed: dict[str, str] = {}
+    blocks = re.findall(r"^```(python|bash)\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.M | re.S)
+    assert len(blocks) > 8
+    for language, text in blocks:
+        if language == "python":
+            exec(text, typed)
+            continue
+        for line in text.splitlines():
+            name, *words = shlex.split(line)
+            assert name == "mergerepl"
+            done = CliRunner().invoke(main, words, catch_exceptions=False)
+            assert done.exit_code == 0, done.output
+            printed[line] = done.output
+    assert "3 transactions, 4 rows in 1 cycle." in printed["mergerepl cdc capture shop"]
+    net = printed["mergerepl cdc net shop dbo_orders --option all-with-mask"]
+    assert [line.split()[1:4] for line in net.splitlines()[1:]] == [
+        ["4", "0x02", "1"],
+        ["1", "NULL", "2"],
+        ["2", "NULL", "4"],
+    ]
+    assert "3 rows" in printed["mergerepl cdc apply shop dbo_orders lake/orders --consumer lake"]
+    assert (typed["done"].upserted, typed["done"].deleted) == (2, 0)
+    # The incremental load, the load of one's own, and the target of the first after the last update.
+    assert rows_of("lake/orders") == [(1, "paid", 11.0), (3, "paid", 31.0), (4, "new", 40.0)]
+    assert [row["order_id"] for row in typed["changes"].collect()] == [3]
+    cdc.apply_changes("shop", "dbo_orders", "lake/orders", "lake")
+    assert rows_of("lake/orders") == rows_of("shop/orders")
