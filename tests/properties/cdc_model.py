@@ -24,6 +24,8 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
+from mergerepl.logreader.cut import LoggedCommit, Placed, cut, in_order
+
 Row = tuple[int, ...]
 Lsn = tuple[int, int]  # (scan cycle, slot); the epoch is constant here
 
@@ -185,17 +187,11 @@ class Database:
             heads[object_id] = source.head(self.now)
             step("listed")
         tracked = {i.object_id for i in self.instances.values()}
-        found = []
-        for object_id in tracked:
-            effective = 0
-            for commit in self.sources[object_id].commits:
-                effective = max(effective, min(commit.mtime, began))
-                if commit.version <= self.state["position"][object_id] or commit.version > heads[object_id]:
-                    continue
-                if commit.mtime >= began and commit.version > self.state["seen"][object_id]:
-                    break  # not yet: it may have come after a commit that this pass did not list
-                found.append((effective, object_id, commit.version, commit))
-        found.sort(key=lambda each: each[:3])
+        placed = [self.in_cut(object_id, heads[object_id], began) for object_id in tracked]
+        found = [
+            (each.effective_ns, each.object_id, each.version, self.commit(each.object_id, each.version))
+            for each in in_order(placed, most=len(self.sources) * 10_000)
+        ]
         waiting = dict(self.state["waiting"])
         transactions = grouped(found, tracked, waiting, now=began)[:maxtrans]
         new_seen = {o: max(self.state["seen"][o], heads[o]) for o in heads}
@@ -225,6 +221,18 @@ class Database:
         step("after plan")
         self.carry_out(step)
         return True
+
+    def commit(self, object_id: int, version: int) -> Commit:
+        return self.sources[object_id].commits[version - 1]
+
+    def in_cut(self, object_id: int, head: int, began: int) -> list[Placed]:
+        """Return a source's commits in the cut, by the engine's own function."""
+        position = self.state["position"][object_id]
+        logged = (
+            LoggedCommit(object_id, commit.version, commit.mtime)
+            for commit in self.sources[object_id].commits[position:head]
+        )
+        return list(cut(logged, began_ns=began, seen=self.state["seen"][object_id]))
 
     def carry_out(self, step) -> None:
         plan = self.plan
