@@ -30,7 +30,7 @@ from mergerepl.logreader.sources import metadata_of
 from mergerepl.model.cdc import CapturedColumn, DdlEntry
 from mergerepl.rows.images import same_value
 from mergerepl.rows.sql import quote
-from mergerepl.store.control import CHECKPOINT_INTERVAL
+from mergerepl.store.control import CHECKPOINT_INTERVAL, quoted
 from mergerepl.store.log_reader_files import remove_folder
 from mergerepl.systables.cdc import (
     APP_ID,
@@ -96,21 +96,19 @@ class Capture:
         found = (transaction_version(each, APP_ID) for each in tables if is_delta_table(each))
         return max([self.database.gate_cycle, *found])
 
-    def remove_above(self, spark: Callable[[], SparkSession], scan_cycle: int) -> None:
+    def remove_above(self, scan_cycle: int) -> None:
         """Remove rows of higher scan cycles."""
         for instance in self.database.instances():
             table = self.database.change_table(instance)
             if is_delta_table(table) and transaction_version(table, APP_ID) > scan_cycle:
-                appended.delete_where(spark(), table, F.col(quote(SCAN_CYCLE)) > scan_cycle)
+                appended.remove_rows(table, f"{quoted(SCAN_CYCLE)} > {scan_cycle}")
 
-    def remove_of(
-        self, spark: Callable[[], SparkSession], scan_cycle: int, object_ids: frozenset[int]
-    ) -> None:
+    def remove_of(self, scan_cycle: int, object_ids: frozenset[int]) -> None:
         """Remove the rows of one scan cycle of some sources."""
         for instance in self.database.instances():
             table = self.database.change_table(instance)
             if instance.source_object_id in object_ids and transaction_version(table, APP_ID) >= scan_cycle:
-                appended.delete_where(spark(), table, F.col(quote(SCAN_CYCLE)) == scan_cycle)
+                appended.remove_rows(table, f"{quoted(SCAN_CYCLE)} = {scan_cycle}")
 
     # -- before it is decided ------------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from typing import Any
 from uuid import uuid4
 
 from delta.tables import DeltaTable
+from deltalake import DeltaTable as TableLog
 from deltalake import Transaction as LogTransaction
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, CommitProperties
@@ -224,6 +225,16 @@ def delete_where(spark: SparkSession, table: Path, condition: Column) -> bool:
     session.conf.set(USER_METADATA, CommitMark("cleanup", "delete").to_user_metadata())
     DeltaTable.forPath(session, str(table)).delete(condition)
     return True
+
+
+def remove_rows(table: Path, where: str) -> None:
+    """Delete rows by a condition in delta-rs' SQL, in a marked commit: files wholly of such rows are only taken away."""
+    TableLog(str(table)).delete(
+        where,
+        commit_properties=CommitProperties(
+            custom_metadata={"userMetadata": CommitMark("cleanup", "delete").to_user_metadata()}
+        ),
+    )
 
 
 def file_count(table: Path) -> int:

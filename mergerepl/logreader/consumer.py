@@ -93,12 +93,10 @@ class Consumer(Protocol):
     def highest_cycle(self) -> int:
         """Return the highest scan cycle that any of its tables has; -1 if none has one."""
 
-    def remove_above(self, spark: Callable[[], SparkSession], scan_cycle: int) -> None:
+    def remove_above(self, scan_cycle: int) -> None:
         """Remove rows of higher scan cycles: their plan is gone, so they must not come to count."""
 
-    def remove_of(
-        self, spark: Callable[[], SparkSession], scan_cycle: int, object_ids: frozenset[int]
-    ) -> None:
+    def remove_of(self, scan_cycle: int, object_ids: frozenset[int]) -> None:
         """Remove the rows of one scan cycle of some sources: they leave a cycle that was begun."""
 
     def check(self, source: SourcePlan, rows: Sequence[ReadRows], spark: Callable[[], SparkSession]) -> None:

@@ -104,7 +104,7 @@ def _without(reader: LogReader, plan: Plan, paused: Paused) -> Plan:
     """Let a source leave a cycle that was begun: its rows go first, then the plan is decided anew."""
     log.warning("%s", paused.reason)
     for consumer in reader.consumers:
-        consumer.remove_of(reader.spark, plan.scan_cycle, frozenset({paused.object_id}))
+        consumer.remove_of(plan.scan_cycle, frozenset({paused.object_id}))
     plan = plan.without(paused, read_state(reader.control).sources[paused.object_id])
     decide(reader.root, plan)
     return plan

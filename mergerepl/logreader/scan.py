@@ -285,7 +285,7 @@ def _new_plan(
     if above > database.cycle and above > scan_cycle_of(database.epoch, 0):
         # A plan that somebody removed: what its cycle left must not come to count.
         for consumer in reader.consumers:
-            consumer.remove_above(reader.spark, database.cycle)
+            consumer.remove_above(database.cycle)
     scan_cycle = above + 1
     if entries:
         last = Lsn.of(scan_cycle, entries[-1].slot)

@@ -6,12 +6,12 @@ from typing import Any
 
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from mergerepl import cdc
 from mergerepl.cdc.database import Database, database_at
 from mergerepl.logreader.lsn import Lsn
+from mergerepl.logreader.positions import read_state
+from mergerepl.store.control import column_names, read_rows
 from mergerepl.systables.cdc import LSN_TIME_MAPPING, LsnTime
 
 ITEMS = pa.schema([("id", pa.int64()), ("note", pa.string()), ("qty", pa.int32())])
@@ -71,21 +71,17 @@ def entries(database: Database) -> list[LsnTime]:
     return sorted(database.control.rows(LSN_TIME_MAPPING), key=lambda row: row.start_lsn)
 
 
-def change_table(spark: SparkSession, database: Database, instance: str) -> DataFrame:
-    """Return the rows that readers see, in their order."""
+def change_table(database: Database, instance: str) -> list[tuple[Any, ...]]:
+    """Return the rows that readers see, in their order: the change table's columns. Read by delta-rs."""
     folder = database.change_table(database.instance(instance))
-    rows = spark.read.format("delta").load(str(folder))
-    high = bytes(database.max_lsn() or bytes(10))
-    seen = rows.where(F.col("`__$start_lsn`") <= F.lit(high))
-    return seen.orderBy("`__$start_lsn`", "`__$seqval`", "`__$operation`")
+    found = [tuple(row.values()) for row in read_rows(folder, column_names(folder))]
+    high = database.max_lsn() or bytes(10)
+    return sorted((row for row in found if row[0] <= high), key=lambda row: (row[0], row[2], row[3]))
 
 
-def changes(spark: SparkSession, database: Database, instance: str) -> list[tuple[Any, ...]]:
-    """Return (place of the LSN among those with rows, operation, mask, values) of what readers see.
-
-    The last captured column is read as it is; masks are hexadecimal.
-    """
-    found = change_table(spark, database, instance).collect()
+def changes(database: Database, instance: str) -> list[tuple[Any, ...]]:
+    """Return (place of the LSN among those with rows, operation, mask in hexadecimal, values) of what readers see."""
+    found = change_table(database, instance)
     lsns = sorted({bytes(row[0]) for row in found})
     return [(lsns.index(bytes(row[0])), row[3], bytes(row[4]).hex(), *row[5:-1]) for row in found]
 
@@ -106,6 +102,24 @@ def replayed(rows: Iterable[Any], before: Values) -> dict[int, tuple[Any, ...]]:
             assert key in state
             state[key] = values
     return state
+
+
+def rows_at(table: Path, version: int | None = None) -> dict[int, tuple[Any, ...]]:
+    """Return a table's rows by key, at a version or its head."""
+    found = DeltaTable(str(table), version=version).to_pyarrow_table().to_pylist()
+    return {next(iter(row.values())): tuple(row.values())[1:] for row in found}
+
+
+def check_replay(database: Database) -> None:
+    """Check of each instance that its rows lead from the version at which it began to the one that the gate names."""
+    found = entries(database)
+    sources = read_state(database.log).sources
+    for instance in database.instances():
+        number = instance.source_object_id
+        table = database.root / sources[number].source_path
+        told = [c["version"] for entry in found for c in entry.commits if c["source_object_id"] == number]
+        begun = rows_at(table, instance.start_version)
+        assert replayed(change_table(database, instance.capture_instance), begun) == rows_at(table, max(told))
 
 
 def lsns(database: Database) -> list[Lsn]:

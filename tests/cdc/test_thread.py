@@ -36,7 +36,7 @@ def test_from_enable_db_to_change_rows(spark: SparkSession, replica_dir: Path) -
     done = run("capture", root)
     assert (done["transactions"], done["rows"], done["paused"]) == (6, 10, {})
     database = database_at(root)
-    assert changes(spark, database, "dbo_orders") == [
+    assert changes(database, "dbo_orders") == [
         (0, 2, "07", 4, "d", 4),
         (1, 3, "04", 2, "b", 2),
         (1, 4, "04", 2, "b", 20),
@@ -48,13 +48,14 @@ def test_from_enable_db_to_change_rows(spark: SparkSession, replica_dir: Path) -
         (4, 1, "07", 5, "e", 5),
         (4, 2, "07", 50, "e", 5),
     ]
-    rows = change_table(spark, database, "dbo_orders")
-    assert rows.columns[:5] == [
+    rows = spark.read.format("delta").load(str(root / "_cdc" / "dbo_orders_CT"))
+    assert [*rows.columns[:5], rows.columns[-1]] == [
         *("__$start_lsn", "__$end_lsn", "__$seqval", "__$operation", "__$update_mask"),
+        "__$scan_cycle",
     ]
-    found = rows.collect()
-    assert {bytes(row[0])[:8] for row in found} == {row["__$scan_cycle"].to_bytes(8, "big") for row in found}
-    assert found[1]["__$seqval"] == found[2]["__$seqval"]
+    found = change_table(database, "dbo_orders")
+    assert {row[0][:8] for row in found} == {row[-1].to_bytes(8, "big") for row in found}
+    assert found[1][2] == found[2][2]
     assert {row[1] for row in found} == {None}
     told = [entry.kind for entry in entries(database)]
     assert told == ["begin", *["transaction"] * 6]

@@ -1,0 +1,256 @@
+"""A scan cycle that dies at any step is whole or not there, and the next one gives the same commits the same LSNs."""
+
+import ast
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import mergerepl
+from mergerepl import cdc, failpoints
+from mergerepl.cdc.database import database_at
+from mergerepl.errors import MergeReplError
+from mergerepl.failpoints import FailpointError
+from mergerepl.logreader.plan import decided
+from mergerepl.store.log_reader_files import read_plan, remove_plan
+from tests.cdc.databases import (
+    add,
+    change_table,
+    check_replay,
+    delete,
+    enabled,
+    entries,
+    lsns,
+    new_table,
+    update,
+)
+
+pytestmark = pytest.mark.spark
+
+PACKAGES = [Path(mergerepl.__file__).parent / name for name in ("cdc", "logreader")]
+NAMES = ("orders", "stock")
+UNDECIDED = ("logreader.before_plan",)
+DECIDED = (
+    "logreader.after_plan",
+    "cdc.after_change_table",
+    "cdc.after_change_table:2",
+    "logreader.before_gates",
+    "cdc.before_gate",
+    "logreader.after_gate",
+    "logreader.after_positions",
+    "logreader.after_plan_removed",
+)
+SHOWN = DECIDED[-3:]
+ELSEWHERE = {
+    # Where a test of its own dies: enable, disable, changed columns, pause.
+    *("cdc.after_log_reader", "cdc.after_enable_db", "cdc.after_disable", "cdc.after_disable_table"),
+    *("logreader.before_begin", "cdc.after_create", "cdc.after_change_tables"),
+    *("cdc.before_columns", "cdc.after_types", "cdc.after_end_lsn"),
+}
+ALWAYS = ("cdc.after_change_table", "cdc.before_gate", "logreader.after_gate")
+"""Where every run of the tests dies; `--long` dies everywhere."""
+
+
+def test_the_ladder_names_every_failpoint() -> None:
+    found = {
+        node.args[0].value
+        for package in PACKAGES
+        for file in package.glob("*.py")
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "failpoint"
+    }
+    named = {name.partition(":")[0] for name in (*DECIDED, *UNDECIDED)} | ELSEWHERE
+    assert {name for name in found if not name.startswith("cdc.cleanup")} == named
+
+
+class Two:
+    """Two captured tables that every round changes alike."""
+
+    def __init__(self, root: Path) -> None:
+        rows = {key: ("old", key) for key in range(1, 9)}
+        self.database = enabled(root, dict.fromkeys(NAMES, rows))
+        self.root, self.next = root, 100
+
+    def change(self) -> None:
+        """Insert a row, update one and delete one, in each table."""
+        self.next += 1
+        for name in NAMES:
+            table = self.root / name
+            add(table, {self.next: ("new", 0)})
+            update(table, f"id = {self.next}", note=f"'n{self.next}'")
+            delete(table, f"id = {self.next - 1} and note <> 'old'")
+
+    def seen(self) -> tuple[int, ...]:
+        """How many rows readers see of each table."""
+        return tuple(len(change_table(self.database, f"dbo_{name}")) for name in NAMES)
+
+
+@pytest.fixture(scope="module")
+def two(spark: SparkSession, worker_folder: Path) -> Two:
+    folder = worker_folder / "cdc-two"
+    folder.mkdir()
+    two = Two(folder)
+    two.change()
+    cdc.scan(folder)
+    return two
+
+
+@pytest.fixture
+def dies(monkeypatch: pytest.MonkeyPatch):
+    """Let this process die, as far as a test can, at a failpoint."""
+
+    def at(point: str, action, *arguments, **options) -> None:
+        monkeypatch.setattr(failpoints, "_passed", {})
+        monkeypatch.setenv("MERGEREPL_FAILPOINT", f"{point}=raise")
+        with pytest.raises(FailpointError):
+            action(*arguments, **options)
+        monkeypatch.delenv("MERGEREPL_FAILPOINT")
+
+    return at
+
+
+@pytest.mark.parametrize(
+    "point",
+    [pytest.param(each, marks=() if each in ALWAYS else pytest.mark.slow) for each in (*UNDECIDED, *DECIDED)],
+)
+def test_a_death_at_any_step_is_made_up_for(two: Two, dies, point: str) -> None:
+    before, told = two.seen(), lsns(two.database)
+    two.change()
+    dies(point, cdc.scan, two.root)
+    plan = decided(two.root)
+    assert (plan is not None) == (point in DECIDED and point != "logreader.after_plan_removed")
+    planned = [plan.lsn(entry) for entry in plan.entries] if plan else []
+    if point not in SHOWN:
+        assert (two.seen(), lsns(two.database)) == (before, told)
+    if plan is not None:
+        # It dies once more while it is finished.
+        dies(
+            "logreader.before_gates" if point not in SHOWN else "logreader.after_positions",
+            cdc.scan,
+            two.root,
+        )
+    cdc.scan(two.root)
+    assert cdc.scan(two.root).cycles == 0
+    check_replay(two.database)
+    new = lsns(two.database)[len(told) :]
+    assert len(new) == len(set(new)) == 6
+    if planned:
+        assert new == planned
+    assert sorted(set(new) - set(told)) == new > told[-1:]
+    numbers = [
+        [row[0] for row in change_table(two.database, f"dbo_{name}") if row[0] in new] for name in NAMES
+    ]
+    # An insert, two rows of the update, a delete.
+    assert [len(each) for each in numbers] == [4, 4]
+
+
+def test_a_plan_that_was_removed_leaves_nothing(two: Two, dies) -> None:
+    before, told = two.seen(), lsns(two.database)
+    two.change()
+    dies("cdc.after_change_table:2", cdc.scan, two.root)
+    remove_plan(two.root)
+    cdc.scan(two.root)
+    check_replay(two.database)
+    assert [after - rows for after, rows in zip(two.seen(), before, strict=True)] == [4, 4]
+    new = lsns(two.database)[len(told) :]
+    # Another number than the cycle that died.
+    assert {lsn.scan_cycle for lsn in new} == {told[-1].scan_cycle + 2}
+
+
+def test_an_instance_begins_or_it_does_not(two: Two, dies) -> None:
+    enable = (cdc.enable_table, two.root, "orders")
+    for point, name in (
+        ("logreader.before_begin", "one"),
+        ("cdc.after_create", "two"),
+        ("cdc.after_change_tables", "three"),
+    ):
+        two.change()
+        dies(point, *enable, capture_instance=name)
+        cdc.scan(two.root)
+        names = [each.capture_instance for each in cdc.help_change_data_capture(two.root)]
+        assert (name in names) == (point != "logreader.before_begin")
+        check_replay(two.database)
+        if name in names:
+            dies("cdc.after_disable_table", cdc.disable_table, two.root, "orders", capture_instance=name)
+            assert name not in [i.capture_instance for i in cdc.help_change_data_capture(two.root)]
+            with pytest.raises(cdc.CdcUsageError, match="no capture instance"):
+                cdc.disable_table(two.root, "orders", capture_instance=name)
+            assert not (two.root / "_cdc" / f"{name}_CT").exists()
+
+
+def test_a_database_is_enabled_or_it_is_not(replica_dir: Path, dies) -> None:
+    new_table(replica_dir, "orders", {1: ("a", 1)})
+    for point in ("cdc.after_log_reader", "cdc.after_enable_db"):
+        dies(point, cdc.enable_db, replica_dir)
+        cdc.enable_db(replica_dir)
+        assert cdc.is_cdc_enabled(replica_dir)
+        epoch = cdc.status(replica_dir).epoch
+        dies("cdc.after_disable", cdc.disable_db, replica_dir)
+        assert not cdc.is_cdc_enabled(replica_dir)
+        with pytest.raises(cdc.CdcUsageError, match="not enabled"):
+            cdc.scan(replica_dir)
+        assert cdc.disable_db(replica_dir)
+    cdc.enable_db(replica_dir)
+    # No LSN is given out twice.
+    assert cdc.status(replica_dir).epoch > epoch
+
+
+CAPTURE = "import sys; from mergerepl import cdc; cdc.scan(sys.argv[1])"
+
+
+@pytest.mark.timeout(900)
+def test_kill_9_between_two_change_tables(two: Two) -> None:
+    before, told = two.seen(), lsns(two.database)
+    two.change()
+    kill(two.root, "cdc.after_change_table", "killgroup")
+    assert two.seen() == before
+    assert read_plan(two.root) is not None
+    cdc.scan(two.root)
+    check_replay(two.database)
+    assert len(lsns(two.database)) == len(told) + 6
+
+
+def kill(root: Path, point: str, kind: str) -> None:
+    """Scan in a process that is killed, alone or with its JVM, at a failpoint."""
+    done = subprocess.run(
+        [sys.executable, "-c", CAPTURE, str(root)],
+        env={**os.environ, "MERGEREPL_FAILPOINT": f"{point}={kind}", "MERGEREPL_MEMORY": "1g"},
+        capture_output=True,
+        text=True,
+        start_new_session=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+
+
+def test_another_scan_holds_the_log(two: Two) -> None:
+    from mergerepl.cdc.instances import held, log_reader
+
+    with held(log_reader(two.database), "cdc capture"), pytest.raises(cdc.ScanInProgressError) as caught:
+        cdc.scan(two.root)
+    assert (caught.value.number, caught.value.exit_code) == (22903, 3)
+
+
+def test_bookkeeping_of_two_moments_is_refused(two: Two) -> None:
+    database = database_at(two.root)
+    state = two.database.log
+    from dataclasses import replace
+
+    from mergerepl.logreader.positions import read_state, save_state
+
+    good = read_state(state)
+    older = replace(good, database=replace(good.database, cycle=good.database.cycle - 1))
+    save_state(state, older)
+    with pytest.raises(MergeReplError, match="log_reader is older"):
+        cdc.scan(two.root)
+    save_state(state, replace(good, database=replace(good.database, root="/elsewhere")))
+    with pytest.raises(MergeReplError, match="is a copy of the database '/elsewhere'"):
+        cdc.scan(two.root)
+    save_state(state, good)
+    assert cdc.scan(two.root).cycles == 0
+    assert entries(database)[-1].kind == "transaction"
