@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import datetime
 from functools import reduce
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -15,7 +16,7 @@ from mergerepl.cdc.ddl import columns_after, is_wider, retyped
 from mergerepl.cdc.refusals import CdcError
 from mergerepl.delta import appended
 from mergerepl.delta.create import NewTable, create_table
-from mergerepl.delta.log import is_delta_table
+from mergerepl.delta.log import is_delta_table, read_commit
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.metadata import STATS_PROPERTY
 from mergerepl.delta.retype import with_types
@@ -188,7 +189,7 @@ class Capture:
         """Make the change tables of instances that begin, bring changed columns over, append the rows."""
         steps = cycle.plan.steps.get(NAME) or {}
         if "begin" in steps:
-            self._begin(steps["begin"])
+            self._begin(cycle.plan, steps["begin"])
         self._end_paused(cycle.plan)
         rows = 0
         for instance in self.database.instances():
@@ -239,17 +240,20 @@ class Capture:
         if set(self.database.captured(instance.object_id)) != set(rows):
             self.database.control.replace(CAPTURED_COLUMNS, [*others, *rows])
 
-    def _begin(self, begin: Mapping[str, Any]) -> None:
-        """Create change tables and state their instances, `change_tables` last."""
+    def _begin(self, plan: Plan, begin: Mapping[str, Any]) -> None:
+        """Create change tables, in place of what is there, and state their instances, `change_tables` last."""
+        created = CommitMark(plan.after.database.database_id, f"cdc:create:{plan.scan_cycle}")
         control = self.database.control
         instances = [_instance(each) for each in begin["instances"]]
         numbers = {each.object_id for each in instances}
         for instance in instances:
             table = self.database.change_table(instance)
-            if not is_delta_table(table):
+            if not is_delta_table(table) or read_commit(table, 0).mark != created:
                 columns = [CapturedColumn(**each) for each in begin["captured"]]
                 types = begin["types"][str(instance.object_id)]
-                _create(table, [each for each in columns if each.object_id == instance.object_id], types)
+                _create(
+                    table, [each for each in columns if each.object_id == instance.object_id], types, created
+                )
         failpoint("cdc.after_create")
         captured = [row for row in control.rows(CAPTURED_COLUMNS) if row.object_id not in numbers]
         index = [row for row in control.rows(INDEX_COLUMNS) if row.object_id not in numbers]
@@ -343,8 +347,10 @@ def _instance(stated: Mapping[str, Any]) -> ChangeTable:
     )
 
 
-def _create(table: Any, captured: Sequence[CapturedColumn], types: Mapping[str, Any]) -> None:
-    """Create an empty change table; what a dead process left at its place is removed."""
+def _create(
+    table: Path, captured: Sequence[CapturedColumn], types: Mapping[str, Any], mark: CommitMark
+) -> None:
+    """Create an empty change table; what is at its place is removed."""
     remove_folder(table)
     leading, trailing = (
         [field(each.name, json_of(each.type)) for each in part] for part in (LEADING, TRAILING)
@@ -355,6 +361,4 @@ def _create(table: Any, captured: Sequence[CapturedColumn], types: Mapping[str, 
         STATS_PROPERTY: quote(SCAN_CYCLE),
         _FILE_RETENTION: "interval 1 days",
     }
-    create_table(
-        table, NewTable([*leading, *values, *trailing], (), properties), CommitMark("cdc", "cdc:create")
-    )
+    create_table(table, NewTable([*leading, *values, *trailing], (), properties), mark)

@@ -21,7 +21,7 @@ from mergerepl.cdc.database import Database, database_at
 from mergerepl.cdc.job_rows import with_default_jobs
 from mergerepl.cdc.mask import MAX_COLUMNS
 from mergerepl.cdc.refusals import CdcError, CdcUsageError, ScanInProgressError
-from mergerepl.delta.log import head_version, is_delta_table
+from mergerepl.delta.log import is_delta_table
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.metadata import CDF_PROPERTY, GENERATION_EXPRESSION
 from mergerepl.delta.plain_files import read_columns
@@ -719,10 +719,21 @@ def resume(
 def _restart(
     reader: LogReader, database: Database, row: LogReaderRow, instances: Sequence[ChangeTable]
 ) -> None:
-    """Begin the instances of a source again at its head, with the columns that they have."""
+    """Begin the instances of a source again at its head: the columns that they have, in the types of the head, no rows."""
     if not is_delta_table(database.root / row.source_path):
         raise CdcUsageError.no_such_source(row.source_path, "there is no Delta table at its path")
-    head_version(database.root / row.source_path)
+    head = {each["name"]: each for each in open_table(database.root / row.source_path).fields}
+    captured: list[CapturedColumn] = []
+    types: dict[str, dict[str, Any]] = {}
+    for instance in instances:
+        known = {each["name"]: each for each in open_table(database.change_table(instance)).fields}
+        of_instance = types[str(instance.object_id)] = {}
+        for column in database.captured(instance.object_id):
+            name = column.source_name or column.column_name
+            found = head.get(name, known[column.column_name])
+            of_instance[column.column_name] = found["type"]
+            source = name if name in head else None
+            captured.append(replace(column, source_name=source, column_type=ddl_of(found["type"])))
 
     def steps(plan: Plan, rows: Sequence[LogReaderRow], numbers: range) -> dict[str, Any]:
         lsn = plan.lsn(plan.entries[0])
@@ -744,9 +755,9 @@ def _restart(
             }
             for each in begun
         ]
-        captured = [asdict(c) for each in instances for c in database.captured(each.object_id)]
         index = [asdict(c) for each in instances for c in database.key(each.object_id)]
-        return {"begin": {"instances": stated, "captured": captured, "index": index, "types": {}}}
+        columns = [asdict(column) for column in captured]
+        return {"begin": {"instances": stated, "captured": columns, "index": index, "types": types}}
 
     begin(
         reader,

@@ -62,9 +62,8 @@ class CdcError(MergeReplError):
         return cls(
             22976,
             f"Table '{source}': column '{column}' changed from {old} to {new}, and values that '{instance}' keeps are none "
-            "of the new type. Capture of this table is paused; others go on. Disable the instance and enable it again, "
-            "or delete those rows of the change table; then run `mergerepl cdc resume ROOT "
-            f"{instance}`.",
+            "of the new type. Capture of this table is paused; others go on. Begin the instance again, after which "
+            f"consumers take a snapshot (`mergerepl cdc resume ROOT {instance} --restart`), or disable it.",
             source=source,
             capture_instance=instance,
         )

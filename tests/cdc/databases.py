@@ -6,6 +6,8 @@ from typing import Any
 
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from mergerepl import cdc
 from mergerepl.cdc.database import Database, database_at
@@ -71,7 +73,16 @@ def entries(database: Database) -> list[LsnTime]:
     return sorted(database.control.rows(LSN_TIME_MAPPING), key=lambda row: row.start_lsn)
 
 
-def change_table(database: Database, instance: str) -> list[tuple[Any, ...]]:
+def change_table(spark: SparkSession, database: Database, instance: str) -> DataFrame:
+    """Return the rows that readers see, in their order."""
+    folder = database.change_table(database.instance(instance))
+    rows = spark.read.format("delta").load(str(folder))
+    high = bytes(database.max_lsn() or bytes(10))
+    seen = rows.where(F.col("`__$start_lsn`") <= F.lit(high))
+    return seen.orderBy("`__$start_lsn`", "`__$seqval`", "`__$operation`")
+
+
+def rows_seen(database: Database, instance: str) -> list[tuple[Any, ...]]:
     """Return the rows that readers see, in their order: the change table's columns. Read by delta-rs."""
     folder = database.change_table(database.instance(instance))
     found = [tuple(row.values()) for row in read_rows(folder, column_names(folder))]
@@ -81,7 +92,7 @@ def change_table(database: Database, instance: str) -> list[tuple[Any, ...]]:
 
 def changes(database: Database, instance: str) -> list[tuple[Any, ...]]:
     """Return (place of the LSN among those with rows, operation, mask in hexadecimal, values) of what readers see."""
-    found = change_table(database, instance)
+    found = rows_seen(database, instance)
     lsns = sorted({bytes(row[0]) for row in found})
     return [(lsns.index(bytes(row[0])), row[3], bytes(row[4]).hex(), *row[5:-1]) for row in found]
 
@@ -119,7 +130,7 @@ def check_replay(database: Database) -> None:
         table = database.root / sources[number].source_path
         told = [c["version"] for entry in found for c in entry.commits if c["source_object_id"] == number]
         begun = rows_at(table, instance.start_version)
-        assert replayed(change_table(database, instance.capture_instance), begun) == rows_at(table, max(told))
+        assert replayed(rows_seen(database, instance.capture_instance), begun) == rows_at(table, max(told))
 
 
 def lsns(database: Database) -> list[Lsn]:

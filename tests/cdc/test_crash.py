@@ -19,13 +19,13 @@ from mergerepl.logreader.plan import decided
 from mergerepl.store.log_reader_files import read_plan, remove_plan
 from tests.cdc.databases import (
     add,
-    change_table,
     check_replay,
     delete,
     enabled,
     entries,
     lsns,
     new_table,
+    rows_seen,
     update,
 )
 
@@ -86,7 +86,7 @@ class Two:
 
     def seen(self) -> tuple[int, ...]:
         """How many rows readers see of each table."""
-        return tuple(len(change_table(self.database, f"dbo_{name}")) for name in NAMES)
+        return tuple(len(rows_seen(self.database, f"dbo_{name}")) for name in NAMES)
 
 
 @pytest.fixture(scope="module")
@@ -141,9 +141,7 @@ def test_a_death_at_any_step_is_made_up_for(two: Two, dies, point: str) -> None:
     if planned:
         assert new == planned
     assert sorted(set(new) - set(told)) == new > told[-1:]
-    numbers = [
-        [row[0] for row in change_table(two.database, f"dbo_{name}") if row[0] in new] for name in NAMES
-    ]
+    numbers = [[row[0] for row in rows_seen(two.database, f"dbo_{name}") if row[0] in new] for name in NAMES]
     # An insert, two rows of the update, a delete.
     assert [len(each) for each in numbers] == [4, 4]
 

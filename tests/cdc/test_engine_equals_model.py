@@ -25,12 +25,12 @@ from mergerepl.logreader.positions import read_state
 from tests.cdc.databases import (
     add,
     arrow,
-    change_table,
     check_replay,
     delete,
     enabled,
     entries,
     merge,
+    rows_seen,
     update,
 )
 
@@ -163,7 +163,7 @@ def check(database) -> None:
         table = database.root / sources[number].source_path
         captured = tuple(COLUMNS.index(row.column_name) for row in database.captured(instance.object_id))
         by_lsn: dict[bytes, Counter] = {}
-        for row in change_table(database, instance.capture_instance):
+        for row in rows_seen(database, instance.capture_instance):
             by_lsn.setdefault(row[0], Counter())[(row[3], row[4], *row[5:-1])] += 1
         for lsn, entry in at_lsn.items():
             told = [each for each in entry.commits if each["source_object_id"] == number]

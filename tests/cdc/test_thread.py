@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from mergerepl.cdc.database import database_at
 from mergerepl.cli.main import main
-from tests.cdc.databases import add, change_table, changes, delete, entries, merge, new_table, update
+from tests.cdc.databases import add, changes, delete, entries, merge, new_table, rows_seen, update
 
 pytestmark = pytest.mark.spark
 
@@ -53,7 +53,7 @@ def test_from_enable_db_to_change_rows(spark: SparkSession, replica_dir: Path) -
         *("__$start_lsn", "__$end_lsn", "__$seqval", "__$operation", "__$update_mask"),
         "__$scan_cycle",
     ]
-    found = change_table(database, "dbo_orders")
+    found = rows_seen(database, "dbo_orders")
     assert {row[0][:8] for row in found} == {row[-1].to_bytes(8, "big") for row in found}
     assert found[1][2] == found[2][2]
     assert {row[1] for row in found} == {None}

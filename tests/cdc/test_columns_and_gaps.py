@@ -1,0 +1,252 @@
+"""What becomes of changed columns, gaps of the feed and tables that are gone: hard cases of the specification."""
+
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from pyspark.sql import SparkSession
+
+from mergerepl import cdc, failpoints
+from mergerepl.cdc.database import Database, database_at
+from mergerepl.failpoints import FailpointError
+from mergerepl.systables.cdc import DDL_HISTORY
+from tests.cdc.databases import (
+    add,
+    changes,
+    check_replay,
+    delete,
+    enabled,
+    entries,
+    new_table,
+    rows_seen,
+    update,
+)
+
+pytestmark = pytest.mark.spark
+
+ROWS = {1: ("a", 1), 2: ("b", 2)}
+MAPPED = {
+    "delta.columnMapping.mode": "name",
+    "delta.minReaderVersion": "2",
+    "delta.minWriterVersion": "5",
+}
+
+
+def statements(database: Database, instance: str) -> list[tuple[str, bool]]:
+    """Return the statements of the history without the table's name, and whether the change table was rewritten."""
+    number = database.instance(instance).object_id
+    rows = sorted(database.control.rows(DDL_HISTORY), key=lambda row: row.ddl_lsn)
+    return [
+        (row.ddl_command.partition("` ")[2] or row.ddl_command.partition(" ")[0], row.required_column_update)
+        for row in rows
+        if row.object_id == number
+    ]
+
+
+def numbers_of_errors(database: Database) -> list[tuple[int, int]]:
+    return [(each.error_number, each.error_severity) for each in cdc.errors(database.root)]
+
+
+def test_columns_that_are_added(spark: SparkSession, replica_dir: Path) -> None:
+    # Cases 26 and 27: a second instance has the new column, and all that was unread when it began.
+    database = enabled(replica_dir, {"orders": ROWS})
+    orders = replica_dir / "orders"
+    spark.sql(f"alter table delta.`{orders}` add columns (extra double)")
+    spark.sql(f"insert into delta.`{orders}` values (3, 'c', 3, 1.5)")
+    cdc.enable_table(replica_dir, "orders", capture_instance="wide")
+    with pytest.raises(cdc.CdcUsageError, match="two capture instances already: dbo_orders, wide") as caught:
+        cdc.enable_table(replica_dir, "orders", capture_instance="third")
+    assert caught.value.number == 22962
+    spark.sql(f"update delta.`{orders}` set extra = 2.5 where id = 3")
+    cdc.scan(replica_dir)
+    assert changes(database, "dbo_orders") == [(0, 2, "07", 3, "c", 3)]
+    assert changes(database, "wide") == [
+        (0, 2, "0f", 3, "c", 3, 1.5),
+        (1, 3, "08", 3, "c", 3, 1.5),
+        (1, 4, "08", 3, "c", 3, 2.5),
+    ]
+    assert statements(database, "dbo_orders") == [("ADD COLUMNS (`extra` DOUBLE)", False)]
+    assert [each.kind for each in entries(database)] == [
+        *("begin", "begin", "ddl", "transaction", "transaction")
+    ]
+
+
+def test_columns_that_are_renamed_and_dropped(spark: SparkSession, replica_dir: Path) -> None:
+    orders = replica_dir / "orders"
+    properties = ", ".join(f"'{name}' = '{value}'" for name, value in MAPPED.items())
+    spark.sql(
+        f"create table delta.`{orders}` (id bigint, note string, qty int) using delta "
+        f"tblproperties ('delta.enableChangeDataFeed' = 'true', {properties})"
+    )
+    spark.sql(f"insert into delta.`{orders}` values (1, 'a', 1)")
+    cdc.enable_db(replica_dir)
+    cdc.enable_table(replica_dir, "orders", index="id")
+    spark.sql(f"update delta.`{orders}` set note = 'b'")
+    spark.sql(f"alter table delta.`{orders}` rename column note to text")
+    spark.sql(f"update delta.`{orders}` set text = 'c'")
+    spark.sql(f"alter table delta.`{orders}` drop column qty")
+    spark.sql(f"update delta.`{orders}` set text = 'd'")
+    done = cdc.scan(replica_dir)
+    assert done.paused == {}
+    database = database_at(replica_dir)
+    assert changes(database, "dbo_orders") == [
+        (0, 3, "02", 1, "a", 1),
+        (0, 4, "02", 1, "b", 1),
+        (1, 3, "02", 1, "b", 1),
+        (1, 4, "02", 1, "c", 1),
+        (2, 3, "02", 1, "c", None),
+        (2, 4, "02", 1, "d", None),
+    ]
+    assert statements(database, "dbo_orders") == [
+        ("RENAME COLUMN `note` TO `text`", False),
+        ("DROP COLUMN `qty`", False),
+    ]
+    assert [row.source_name for row in cdc.get_captured_columns(replica_dir, "dbo_orders")] == [
+        *("id", "text", None)
+    ]
+
+
+def test_types_that_change(spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Cases 29 and 30, and a death between the new type and the new rows.
+    database = enabled(replica_dir, {"orders": ROWS, "texts": {1: ("7", 1), 2: ("8", 2)}})
+    orders, texts = replica_dir / "orders", replica_dir / "texts"
+    update(orders, "id = 1", qty="10")
+    update(texts, "id = 1", note="'x'")
+    cdc.scan(replica_dir)
+    wide = pa.schema([("id", pa.int64()), ("note", pa.string()), ("qty", pa.int64())])
+    rows = pa.Table.from_pylist(
+        [{"id": 1, "note": "a", "qty": 10}, {"id": 2, "note": "b", "qty": 2**40}], wide
+    )
+    write_deltalake(str(orders), rows, mode="overwrite", schema_mode="overwrite")
+    narrow = pa.schema([("id", pa.int64()), ("note", pa.int32()), ("qty", pa.int32())])
+    rows = pa.Table.from_pylist([{"id": 1, "note": 9, "qty": 1}], narrow)
+    write_deltalake(str(texts), rows, mode="overwrite", schema_mode="overwrite")
+    for point in ("cdc.after_end_lsn", "cdc.before_columns", "cdc.after_types"):
+        monkeypatch.setattr(failpoints, "_passed", {})
+        monkeypatch.setenv("MERGEREPL_FAILPOINT", f"{point}=raise")
+        with pytest.raises(FailpointError):
+            cdc.scan(replica_dir)
+        monkeypatch.delenv("MERGEREPL_FAILPOINT")
+    high = database.max_lsn()
+    cdc.scan(replica_dir)
+    assert changes(database, "dbo_orders")[2:] == [(1, 3, "04", 2, "b", 2), (1, 4, "04", 2, "b", 2**40)]
+    assert statements(database, "dbo_orders") == [
+        ("ALTER COLUMN `qty` TYPE BIGINT", True),
+        ("REPLACE", False),
+    ]
+    types = {row.column_name: row.column_type for row in cdc.get_captured_columns(replica_dir, "dbo_orders")}
+    assert types["qty"] == "bigint"
+    # The other table is paused by name where it stands, and its instance ends there.
+    assert [each.status for each in cdc.status(replica_dir).sources] == ["active", "paused"]
+    assert numbers_of_errors(database) == [(22976, 16)]
+    ended = database.instance("dbo_texts")
+    assert ended.end_lsn == high
+    assert not cdc.scan(replica_dir).cycles
+    # Whoever lets it in again as it is gets the same; begun again, it has the new type.
+    assert cdc.resume(replica_dir, "dbo_texts")
+    assert cdc.scan(replica_dir).paused.keys() == {"texts"}
+    assert cdc.resume(replica_dir, "dbo_texts", restart=True)
+    more = pa.Table.from_pylist([{"id": 5, "note": 5, "qty": 5}], narrow)
+    write_deltalake(str(texts), more, mode="append")
+    assert cdc.scan(replica_dir).paused == {}
+    assert changes(database, "dbo_texts") == [(0, 2, "07", 5, 5, 5)]
+    assert database.instance("dbo_texts").end_lsn is None
+
+
+def test_gaps_are_compared_or_stop_their_table(spark: SparkSession, replica_dir: Path) -> None:
+    # Cases 33 and 34.
+    database = enabled(replica_dir, {"orders": ROWS})
+    cdc.enable_table(replica_dir, new_table(replica_dir, "strict", ROWS).name, index="id", on_gap="stop")
+    for name in ("orders", "strict"):
+        table = replica_dir / name
+        DeltaTable(str(table)).alter.set_table_properties({"delta.enableChangeDataFeed": "false"})
+        add(table, {3: ("c", 3)})
+        update(table, "id = 3", note="'C'")
+        delete(table, "id = 1")
+        DeltaTable(str(table)).alter.set_table_properties({"delta.enableChangeDataFeed": "true"})
+        update(table, "id = 2", qty="20")
+    done = cdc.scan(replica_dir)
+    assert done.paused.keys() == {"strict"}
+    assert "--compare" in done.paused["strict"]
+    told = [
+        (0, 1, "07", 1, "a", 1),
+        (0, 2, "07", 3, "C", 3),
+        (1, 3, "04", 2, "b", 2),
+        (1, 4, "04", 2, "b", 20),
+    ]
+    assert changes(database, "dbo_orders") == told
+    net = next(entry for entry in entries(database) if entry.kind == "net")
+    assert net.commits[0]["version"] - net.commits[0]["from_version"] == 2
+    assert sorted(numbers_of_errors(database)) == [(22859, 10), (22859, 16)]
+    assert changes(database, "dbo_strict") == []
+    cdc.resume(replica_dir, "dbo_strict", compare=True)
+    assert cdc.scan(replica_dir).paused == {}
+    assert changes(database, "dbo_strict") == told
+    assert database.instance("dbo_strict").end_lsn is None
+    # Change files that VACUUM removed, with versions that can be read.
+    update(replica_dir / "orders", "id = 2", qty="30")
+    spark.sql(f"update delta.`{replica_dir / 'orders'}` set note = concat(note, '!')")
+    shutil.rmtree(replica_dir / "orders" / "_change_data")
+    assert cdc.scan(replica_dir).paused == {}
+    assert changes(database, "dbo_orders")[4:] == [
+        *(
+            (2, 3, "06", 2, "b", 20),
+            (2, 4, "06", 2, "b!", 30),
+            (2, 3, "02", 3, "C", 3),
+            (2, 4, "02", 3, "C!", 3),
+        )
+    ]
+    check_replay(database)
+
+
+def test_tables_that_are_gone_or_replaced(spark: SparkSession, replica_dir: Path) -> None:
+    # Case 32, and versions that are gone.
+    database = enabled(replica_dir, {"orders": ROWS, "stock": ROWS, "kept": ROWS})
+    shutil.rmtree(replica_dir / "orders")
+    shutil.rmtree(replica_dir / "stock")
+    new_table(replica_dir, "stock", {9: ("z", 9)})
+    spark.sql(
+        f"create or replace table delta.`{replica_dir / 'kept'}` using delta "
+        "tblproperties ('delta.enableChangeDataFeed' = 'true') as select 2L id, 'B' note, 2 qty"
+    )
+    done = cdc.scan(replica_dir)
+    assert done.paused.keys() == {"orders", "stock"}
+    assert sorted(changes(database, "dbo_kept"), key=lambda row: row[3:]) == [
+        (0, 1, "07", 1, "a", 1),
+        (0, 4, "02", 2, "B", 2),
+        (0, 3, "02", 2, "b", 2),
+    ]
+    assert ("REPLACE", False) in statements(database, "dbo_kept")
+    assert database.instance("dbo_orders").has_drop_pending
+    with pytest.raises(cdc.CdcError, match="no Delta table at its path any more") as caught:
+        cdc.resume(replica_dir, "dbo_orders")
+    assert caught.value.number == 22931
+    assert cdc.resume(replica_dir, "dbo_stock", restart=True)
+    add(replica_dir / "stock", {10: ("y", 10)})
+    cdc.scan(replica_dir)
+    assert changes(database, "dbo_stock") == [(0, 2, "07", 10, "y", 10)]
+    cdc.disable_table(replica_dir, "orders", capture_instance="all")
+    assert cdc.scan(replica_dir).paused == {}
+
+
+def test_a_copied_folder_is_refused_until_it_is_adopted(spark: SparkSession, replica_dir: Path) -> None:
+    # Case 41.
+    (replica_dir / "a").mkdir()
+    database = enabled(replica_dir / "a", {"orders": ROWS})
+    add(replica_dir / "a" / "orders", {3: ("c", 3)})
+    cdc.scan(replica_dir / "a")
+    shutil.copytree(replica_dir / "a", replica_dir / "b")
+    with pytest.raises(Exception, match="is a copy of the database"):
+        cdc.scan(replica_dir / "b")
+    assert cdc.adopt(replica_dir / "b")
+    add(replica_dir / "b" / "orders", {4: ("d", 4)})
+    assert cdc.scan(replica_dir / "b").transactions == 1
+    copy = database_at(replica_dir / "b")
+    assert copy.max_lsn() > database.max_lsn()
+    assert [row[3:] for row in changes(copy, "dbo_orders")] == [(3, "c", 3), (4, "d", 4)]
+    (replica_dir / "b").rename(replica_dir / "c")
+    assert not cdc.adopt(replica_dir / "c")
+    assert cdc.scan(replica_dir / "c").cycles == 0
+    assert rows_seen(database_at(replica_dir / "c"), "dbo_orders")
