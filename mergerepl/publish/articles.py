@@ -12,9 +12,11 @@ from mergerepl.delta.table import TableState, open_table
 from mergerepl.delta.types import Field
 from mergerepl.errors import PublicationError
 from mergerepl.failpoints import failpoint
+from mergerepl.filters.publication_filters import PublicationFilters
 from mergerepl.model.publication import Article
 from mergerepl.model.results import PlanStep
 from mergerepl.publish.check_article import check_article, published_fields
+from mergerepl.publish.filters import described
 from mergerepl.publish.replica_state import note_captured
 from mergerepl.publish.rows import article_row
 from mergerepl.publish.system_tables import add_image_columns, create_conflict_table
@@ -38,18 +40,16 @@ class NewArticle:
         return published_fields(self.article, self.table)
 
 
-def publish_steps(work: Work, articles: Sequence[NewArticle]) -> list[Step]:
-    """Return one step per table to publish."""
-    return [Step(_plan(work, new), partial(_publish, work, new)) for new in articles]
+def publish_steps(work: Work, articles: Sequence[NewArticle], filters: PublicationFilters) -> list[Step]:
+    """Return one step per table to publish; its detail shows the article's filters as they were read."""
+    return [Step(_plan(work, new, filters), partial(_publish, work, new)) for new in articles]
 
 
-def _plan(work: Work, new: NewArticle) -> PlanStep:
+def _plan(work: Work, new: NewArticle, filters: PublicationFilters) -> PlanStep:
     properties = missing_properties(new.table, work.retention)
-    return PlanStep(
-        "publish",
-        new.article.name,
-        describe(properties) or "Change Data Feed is on and files are kept long enough",
-    )
+    detail = describe(properties) or "Change Data Feed is on and files are kept long enough"
+    which = described(filters, new.article.name)
+    return PlanStep("publish", new.article.name, f"{detail}; {which}" if which else detail)
 
 
 def _publish(work: Work, new: NewArticle) -> None:

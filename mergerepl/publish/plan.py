@@ -100,7 +100,7 @@ def _steps_before_last(situation: Situation) -> Iterator[Step]:
     for article in situation.articles:
         if is_removed(situation, article):
             yield _unpublish_step(work, article)
-    yield from publish_steps(work, situation.new)
+    yield from publish_steps(work, situation.new, situation.filters)
     if row is not None:
         yield from _change_steps(situation)
     yield from _initialise_steps(situation)
