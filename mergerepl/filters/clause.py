@@ -209,8 +209,8 @@ def evaluate(
 ) -> Value:
     """Return the value of a prepared clause for one row and one partition, None for NULL.
 
-    The rules are those of `columns.column_of`, tied to it by a property test. Doubles that are NaN, and casts of text
-    to DOUBLE other than numbers, are outside of it.
+    The rules are those of `columns.column_of`, tied to it by a property test. Doubles that are NaN, casts of text to
+    DOUBLE other than numbers, and dates after the year 9999 are outside of it.
     """
 
     def of(part: Clause) -> Any:

@@ -1,6 +1,7 @@
 """Three readings of one clause agree: plain Python, our Spark columns, and Spark's own reading of the canonical text."""
 
 import itertools
+import re
 from datetime import date
 from decimal import Decimal
 from typing import Any
@@ -187,6 +188,16 @@ def can_fail(clause: Clause, row: dict[Column, Any], values: dict[SessionFunctio
     )
 
 
+def is_outside(clause: Clause, row: dict[Column, Any], values: dict[SessionFunction, str | None]) -> bool:
+    """Return whether the clause makes a date here that Python has none of: those of Spark go on after the year 9999."""
+    texts = [
+        evaluate(part.operand, row, values)
+        for part in walk(clause)
+        if isinstance(part, Cast) and part.type == "date"
+    ]
+    return any(isinstance(each, str) and re.match(r"\s*[+-]?[0-9]{5}", each) for each in texts)
+
+
 def spark_text(clause: Clause) -> str:
     """Return the canonical text with a column of the frame for each function."""
     return text(clause).replace("HOST_NAME()", "`HOST_NAME_FN`").replace("SUSER_SNAME()", "`SUSER_SNAME_FN`")
@@ -216,12 +227,13 @@ def test_python_columns_and_spark_agree(spark: SparkSession, count: int) -> None
 
 def agree(spark: SparkSession, clauses: list[Clause]) -> None:
     pairs = list(itertools.product(ROWS, VALUES))
-    expected, failing = [], []
+    expected, failing, outside = [], [], []
     for row, values in pairs:
         named = {Column(name): value for name, value in row.items()}
         # A char(n) column is read with its padding.
         expected.append([evaluate(clause, named, values) for clause in clauses])
         failing.append([can_fail(clause, named, values) for clause in clauses])
+        outside.append([is_outside(clause, named, values) for clause in clauses])
     assert [parse_stored(text(clause)) for clause in clauses] == clauses
     frame = spark.createDataFrame(
         [
@@ -247,6 +259,8 @@ def agree(spark: SparkSession, clauses: list[Clause]) -> None:
     found = frame.select("number", F.array(*ours).alias("ours"), F.array(*its_own).alias("its_own")).collect()
     for row in found:
         for i, clause in enumerate(clauses):
+            if outside[row["number"]][i]:
+                continue
             case = (text(clause), *pairs[row["number"]])
             assert row["ours"][i] == expected[row["number"]][i], case
             if not failing[row["number"]][i]:
