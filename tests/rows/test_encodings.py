@@ -15,7 +15,7 @@ from mergerepl.rows.images import same_value
 
 pytestmark = pytest.mark.spark
 
-TEXTS = [f"'{text}'" for text in ("", " ", "a", "A", "a ", "1:a", "-", "ß", "ss")]
+TEXTS = [f"'{text}'" for text in ("", " ", "a", "A", "a ", ":", "1:a", "-", "ß", "ss")]
 TEXTS += [f"cast(X'{odd}' as string)" for odd in ("ff00", "ff")]
 DOUBLES = [
     "0.0D",
