@@ -5,7 +5,7 @@ plane. Rules: merge_replication.md 2.5 to 2.7.
 """
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from enumeration.errors import lost_by_publisher
 from enumeration.generations import Held, Watermark, generations_to_send, make_generation, start_generation
@@ -18,13 +18,28 @@ After = Callable[[int], Collection[Generation]]
 
 
 @dataclass(frozen=True)
+class Partition:
+    """What a destination gets of filtered articles (tablenicks): only generations that have changes for its partition.
+
+    `relevant` returns the numbers of such generations after a number.
+    """
+
+    tablenicks: Collection[int]
+    relevant: Callable[[int], Collection[int]]
+
+
+@dataclass(frozen=True)
 class Source:
-    """A replica that sends: its generations, its row about the destination and the articles in question (tablenicks)."""
+    """A replica that sends: its generations, its row about the destination and the articles in question (tablenicks).
+
+    `partition` is there where it filters rows by the destination.
+    """
 
     root: str
     after: After
     other: SubscriptionRow
     tablenicks: Collection[int]
+    partition: Partition | None = None
 
 
 @dataclass(frozen=True)
@@ -40,12 +55,14 @@ class Destination:
 class Enumeration:
     """What a source sends: closed generations after a start that the destination does not hold.
 
-    `known` are those after the start that are not sent: the destination holds them.
+    `known` are those after the start that are not sent: the destination holds them. `passed_over` have no change for its
+    partition: it neither holds them nor gets them.
     """
 
     from_generation_exclusive: int
     generations: list[Generation]
     known: list[Generation]
+    passed_over: list[Generation] = field(default_factory=list)
 
     @property
     def has_changes(self) -> bool:
@@ -54,10 +71,11 @@ class Enumeration:
 
     def of_articles(self, tablenicks: Collection[int]) -> "Enumeration":
         """Return what is sent of these articles alone."""
-        sent, known = (
-            [row for row in rows if row.art_nick in tablenicks] for rows in (self.generations, self.known)
+        sent, known, passed_over = (
+            [row for row in rows if row.art_nick in tablenicks]
+            for rows in (self.generations, self.known, self.passed_over)
         )
-        return replace(self, generations=sent, known=known)
+        return replace(self, generations=sent, known=known, passed_over=passed_over)
 
 
 def enumeration(source: Source, destination: Destination | None) -> Enumeration:
@@ -91,7 +109,12 @@ def enumeration(source: Source, destination: Destination | None) -> Enumeration:
     )
     chosen = {row.guidsrc for row in sent}
     later = [row for row in closed if row.generation > start and row.art_nick in source.tablenicks]
-    return Enumeration(start, sent, [row for row in later if row.guidsrc not in chosen])
+    known = [row for row in later if row.guidsrc not in chosen]
+    if source.partition is None or not sent:
+        return Enumeration(start, sent, known)
+    relevant, filtered = source.partition.relevant(start), source.partition.tablenicks
+    passed_over = [row for row in sent if row.art_nick in filtered and row.generation not in relevant]
+    return Enumeration(start, [row for row in sent if row not in passed_over], known, passed_over)
 
 
 def _asks_nobody(guids: Collection[str]) -> Collection[str]:
@@ -152,13 +175,18 @@ class Numbers:
     resolved: Mapping[int, int]
 
 
-def number_generations(plan: SessionPlan, last_generations: Mapping[str, int]) -> dict[str, Numbers]:
+def number_generations(
+    plan: SessionPlan, last_generations: Mapping[str, int], *, filtered: Collection[int] = ()
+) -> dict[str, Numbers]:
     """Give out the numbers after each side's last generation; an article changed at both sides gets one for resolved rows.
+
+    So does each `filtered` one: an upload to one of them may move rows of all.
 
     A side that is sent nothing in this session has none.
     """
     two_sided = sorted(
         {row.art_nick for row in plan.up.generations} & {row.art_nick for row in plan.down.generations}
+        | set(filtered)
     )
 
     def number(side: str, received: Collection[Generation], *, is_carried: bool) -> Numbers:

@@ -133,9 +133,11 @@ class Action(StrEnum):
     DELETE = "delete"
     METADATA = "metadata"
     """The row stays as it is; only its lineage moves."""
+    LEAVE = "leave"
+    """The row left the subscriber's partition: it goes there, and lives on at the publisher."""
 
 
-DATA_ACTIONS: Final = (Action.INSERT, Action.UPDATE, Action.DELETE)
+DATA_ACTIONS: Final = (Action.INSERT, Action.UPDATE, Action.DELETE, Action.LEAVE)
 
 PUBLISHER_ACTION: Final = "publisher_action"
 SUBSCRIBER_ACTION: Final = "subscriber_action"

@@ -12,6 +12,7 @@ from mergerepl.systables import (
     contents,
     genhistory,
     logreader,
+    partitions,
     replinfo,
     sessions,
     tombstone,
@@ -40,13 +41,18 @@ How a session uses these tables: [protocol.md](protocol.md).
 PURPOSE = {
     catalog.PUBLICATIONS.name: "The publications that this replica publishes or receives.",
     catalog.ARTICLES.name: "The articles of those publications: the published tables.",
-    catalog.SUBSETFILTERS.name: "Join filters. Empty: row filters are not supported by this version.",
+    catalog.SUBSETFILTERS.name: "Join filters. Empty: sysmergepublications.filters has them.",
     catalog.SUBSCRIPTIONS.name: "One row for each subscription, about the other side: who it is and how far the two are.",
     catalog.SCHEMACHANGE.name: "Schema changes. Empty: they do not travel in this version.",
     contents.NAME: "Rows inserted or updated since the publication. Append-only: the row with the highest `seq`, "
     f"here or in `{tombstone.NAME}`, is what counts.",
     tombstone.NAME: "Rows deleted since the publication. Append-only like the contents.",
     genhistory.NAME: "The generations this replica knows: the batches that changes travel in.",
+    partitions.PARTITION_GROUPS.name: "The partitions of publications with row filters.",
+    partitions.CURRENT.name: "Rows that changed and are in a partition. Append-only: of a row and a partition the row with "
+    f"the highest `seq`, here or in `{partitions.PAST.name}`, is what counts. Empty at subscribers.",
+    partitions.PAST.name: "Rows that left a partition. Append-only like the current mappings.",
+    partitions.GENERATION_PARTITIONS.name: "Which generations have changes for which partition. Others are not sent there.",
     conflicts_info.NAME: "Every conflict, with who won and why; its losing row is in the article's conflict table.",
     replinfo.NAME: "One row: who this replica is, and how far its own bookkeeping is.",
     sessions.SESSIONS.name: "Past merge sessions.",

@@ -31,7 +31,13 @@ INTERPRETED = (
     *("scenarios/test_demo", "scenarios/test_docs_examples"),
     *("spark/test_capture_traps", "spark/test_compaction", "spark/test_constraint_traps"),
     *("spark/test_key_traps", "spark/test_left_out", "spark/test_lookup", "spark/test_monitoring"),
-    *("spark/test_preview", "spark/test_publish_", "spark/test_staging", "spark/test_window_traps"),
+    *(
+        "spark/test_partitions",
+        "spark/test_preview",
+        "spark/test_publish_",
+        "spark/test_staging",
+        "spark/test_window_traps",
+    ),
 )
 
 # Two workers share the machine: their heaps must fit beside each other.

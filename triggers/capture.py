@@ -87,17 +87,25 @@ class TableReader:
 
 @dataclass(frozen=True)
 class CapturedRows:
-    """The captured rows of an article (CHANGES columns), readable until `in_memory` is let go."""
+    """The captured rows of an article (CHANGES columns), readable until `in_memory` is let go.
+
+    `images` (rowguid, before, after; NULL: no row) are there where they were asked for.
+    """
 
     rows: DataFrame
     in_memory: Sequence[DataFrame]
     inserts: int
     updates: int
     deletes: int
+    images: DataFrame | None = None
 
 
-def capture(window: CaptureWindow, table: TableReader, origin: Origin) -> CapturedRows | None:
+def capture(
+    window: CaptureWindow, table: TableReader, origin: Origin, *, with_images: bool = False
+) -> CapturedRows | None:
     """Return what is new in one article; None if nothing is.
+
+    `with_images`: what the rows were before is wanted too, as the filters of a publication decide by it.
 
     Raises: NullKeyError, DuplicateKeyError naming keys; FeedGapError if neither the feed nor the old version is there;
         CaptureError if a generated column has values that this session computes otherwise.
@@ -117,12 +125,21 @@ def capture(window: CaptureWindow, table: TableReader, origin: Origin) -> Captur
             in_memory.append(rows)
         elif known is not None:
             rows = keep_in_memory(rows, now=True)
-            in_memory = [rows]
-            let_go(net.kept)
+            in_memory = [rows, net.kept] if with_images else [rows]
+            if not with_images:
+                let_go(net.kept)
     except BaseException:
         let_go(net.kept)
         raise
-    return CapturedRows(rows, in_memory, net.inserts, net.changes - net.inserts - net.deletes, net.deletes)
+    images = None
+    if with_images:
+        images = net.rows.select(
+            ROWGUID,
+            F.when(F.col(EXISTED), F.col(BEFORE)).alias(BEFORE),
+            F.when(F.col(EXISTS), F.col(AFTER)).alias(AFTER),
+        )
+    updates = net.changes - net.inserts - net.deletes
+    return CapturedRows(rows, in_memory, net.inserts, updates, net.deletes, images)
 
 
 @dataclass(frozen=True)

@@ -206,18 +206,30 @@ def _captured(
     progress: Progress,
 ) -> tuple[ArticleCapture, ...]:
     from mergerepl.tracking.capture import commit_changes, open_generations, read_changes, remove_leftovers
+    from mergerepl.tracking.partitions import filtered_publications, with_memberships
 
     spark = spark_of()
     remove_leftovers(lambda: spark, replica, info)
     genhistory = replica.genhistory(from_generation_exclusive=_last_sent(replica, priorities))
     captured: list[CapturedArticle] = []
+    filtered = filtered_publications(replica, list(priorities))
+    images_of = {publication.pubid for publication in filtered}
     try:
         for window, generation in zip(windows, open_generations(genhistory, windows, info), strict=True):
             progress.step("capture", article=window.article.name)
             priority = priorities[window.article.pubid]
             captured.append(
-                read_changes(spark, replica, window, info, priority=priority, generation=generation)
+                read_changes(
+                    spark,
+                    replica,
+                    window,
+                    info,
+                    priority=priority,
+                    generation=generation,
+                    with_images=window.article.pubid in images_of,
+                )
             )
+        captured = list(with_memberships(spark, replica, filtered, captured, genhistory, info))
         commit_changes(replica, captured, genhistory, info)
     finally:
         for item in captured:

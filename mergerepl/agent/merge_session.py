@@ -24,12 +24,13 @@ from mergerepl.agent.recovery import named, recover, refuse_interrupted
 from mergerepl.agent.refused import Refused, refusal
 from mergerepl.agent.session_plan import has_work, session_plan
 from mergerepl.agent.session_result import session_result, summed
-from mergerepl.agent.sides import captured_sides, open_sides, planned, with_windows
+from mergerepl.agent.sides import SideState, captured_sides, open_sides, planned, with_windows
 from mergerepl.agent.stage_session import stage_articles, staged_changeset
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.compact.sweep import sweep_root
 from mergerepl.engine import session as engine
 from mergerepl.engine.errors import told_plainly
+from mergerepl.errors import PublicationError
 from mergerepl.model.progress import Progress
 from mergerepl.model.results import ArticleCounts, PhaseCounts, SessionResult, SessionStatus
 from mergerepl.staging.article import StagedArticle
@@ -76,6 +77,7 @@ def merge_session(
         progress.step("recover")
         recovered = recover(publisher, subscriber, spark_of)
         sides = open_sides(publisher, subscriber, subscription)
+        _refuse_one_way(sides, publication, upload=upload, download=download)
         names = {nickname: article.name for nickname, article in sides[PUBLISHER].articles.items()}
 
         def told(result: SessionResult, refused: Refused) -> SessionResult:
@@ -138,6 +140,22 @@ def _with_refused(result: SessionResult, refused: Refused, names: Mapping[int, s
     return replace(result, refused=tuple(names[n] for n in sorted(refused)), error=error.details())
 
 
+def _refuse_one_way(
+    sides: Mapping[str, SideState], publication: str, *, upload: bool, download: bool
+) -> None:
+    """Refuse a session that runs one way where rows are filtered: what it moves has to come down in the same session.
+
+    Raises: PublicationError.
+    """
+    if sides[PUBLISHER].filtered is not None and not (upload and download):
+        raise PublicationError(
+            f"Publication '{publication}' has row filters, and one direction alone is not supported together with them: a "
+            "row that a subscriber writes outside of its partition has to leave it in the same session. Leave --direction "
+            "out.",
+            publication=publication,
+        )
+
+
 def _timed(result: SessionResult, started: float) -> SessionResult:
     return replace(result, duration_s=round(time.monotonic() - started, 3))
 
@@ -181,6 +199,12 @@ def preview_session(
         _refuse(publisher, subscriber)
         refuse_interrupted(publisher, subscriber)
         sides = open_sides(publisher, subscriber, subscription)
+        if sides[PUBLISHER].filtered is not None:
+            raise PublicationError(
+                f"Publication '{publication}' has row filters, and what a session would do with them cannot be shown "
+                "without doing it. Run `mergerepl sync` without --dry-run.",
+                publication=publication,
+            )
         names = {nickname: article.name for nickname, article in sides[PUBLISHER].articles.items()}
         sides, refused = with_windows(sides)
         result = SessionResult(publication, str(subscriber.root), "nothing_to_do")

@@ -142,6 +142,7 @@ def _side_work(
         base_seq=side.info.last_seq,
         seq=next_seq(side.replica.root, side.info.last_seq),
         last_generation=max([side.info.last_generation, *(row.generation for row in generations)]),
+        publication_number=side.filtered.number if side.filtered is not None else 0,
         generations=list(generations),
         articles=list(works),
         commits={nickname: text for nickname, text in commits.items() if text is not None},

@@ -14,6 +14,7 @@ from mergerepl.engine.errors import told_plainly
 from mergerepl.errors import MergeReplError
 from mergerepl.failpoints import failpoint
 from mergerepl.model.article import PublishedArticle
+from mergerepl.partitions.filtered import FilteredPublication, filtered_publication, sent_partition
 from mergerepl.store.identity import require_same_articles, require_same_session
 from mergerepl.store.replica import Replica, refuse_older_bookkeeping
 from mergerepl.store.subscription import own_priority
@@ -28,6 +29,7 @@ from mergerepl.tracking.capture import (
     read_changes,
     remove_leftovers,
 )
+from mergerepl.tracking.partitions import with_memberships
 from mergerepl.tracking.windows import article_window
 from triggers.window import CaptureWindow
 
@@ -50,6 +52,8 @@ class SideState:
     captured: tuple[CapturedArticle, ...] = ()
     left_out: frozenset[int] = frozenset()
     """Tablenicks of articles that were refused: they are not among `articles`, and their generations wait."""
+    filtered: FilteredPublication | None = None
+    """What decides which rows the other side gets, at a publisher with row filters."""
 
     @property
     def source(self) -> Source:
@@ -58,7 +62,12 @@ class SideState:
         def after(number: int) -> list[Generation]:
             return [row for row in self.genhistory if row.generation > number]
 
-        return Source(str(self.replica.root), after, self.other, tuple(self.articles))
+        partition = None
+        if self.filtered is not None:
+            partition = sent_partition(
+                self.replica, self.filtered.number, self.filtered.tablenicks, self.other
+            )
+        return Source(str(self.replica.root), after, self.other, tuple(self.articles), partition)
 
     @property
     def destination(self) -> Destination:
@@ -118,6 +127,7 @@ def open_sides(
             _since_watermarks(replica, row_of[name], row_of[OTHER_SIDE[name]]),
             articles[name],
             row_of[name],
+            filtered=filtered_publication(replica, pubid) if name == PUBLISHER else None,
         )
         for name, replica in replicas.items()
     }
@@ -178,6 +188,7 @@ def captured_sides(spark: SparkSession, sides: dict[str, SideState]) -> tuple[di
                     side.info,
                     priority=own_priority(side.name, side.other),
                     generation=generation,
+                    with_images=side.filtered is not None,
                 )
         except ARTICLE_ERRORS as error:
             return raised_if_transient(error)
@@ -191,7 +202,28 @@ def captured_sides(spark: SparkSession, sides: dict[str, SideState]) -> tuple[di
         else:
             by_side[side.name].append(result)
     captured = {name: replace(side, captured=tuple(by_side[name])) for name, side in sides.items()}
+    if sides[PUBLISHER].filtered is not None:
+        captured[PUBLISHER] = _with_memberships(spark, captured[PUBLISHER], refused)
     return without(captured, refused), refused
+
+
+def _with_memberships(spark: SparkSession, side: SideState, refused: Refused) -> SideState:
+    """Return a publisher with row filters, and what its captured changes move.
+
+    Raises: why an article cannot be captured: rows of others may follow its rows.
+    """
+    assert side.filtered is not None
+    try:
+        for error in refused.values():
+            raise error
+        joined = with_memberships(
+            spark, side.replica, [side.filtered], side.captured, side.genhistory, side.info
+        )
+    except BaseException:
+        for item in side.captured:
+            item.release()
+        raise
+    return replace(side, captured=joined)
 
 
 def _all_or_none(

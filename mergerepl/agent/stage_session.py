@@ -20,6 +20,7 @@ from mergerepl.agent.session_plan import (
     session_plan,
 )
 from mergerepl.agent.sides import AT_ONCE, SideState, committed_sides, planned, without
+from mergerepl.agent.stage_partitioned import PartitionedSession, stage_partitioned
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.engine.errors import told_plainly
 from mergerepl.engine.in_memory import Kept
@@ -160,6 +161,41 @@ def _rows_of(staged: StagedArticle) -> int:
     return sum(work.live + work.deleted for work in (staged.publisher, staged.subscriber))
 
 
+def _partitioned(
+    spark: SparkSession,
+    sides: dict[str, SideState],
+    plan: SessionPlan,
+    numbers: Mapping[str, Numbers],
+    folder: Path,
+    progress: Progress,
+) -> dict[int, StagedArticle]:
+    """Stage the articles whose rows are filtered.
+
+    Raises: ApplyError, StoreError if one of them cannot be applied.
+    """
+    publisher, subscriber = sides[PUBLISHER], sides[SUBSCRIBER]
+    assert publisher.filtered is not None
+
+    def stage(nickname: int, outcome: DataFrame) -> StagedArticle:
+        with told_plainly(f"staging article '{publisher.articles[nickname].name}'"):
+            return staged_article(spark, sides, nickname, outcome, folder / str(nickname))
+
+    return stage_partitioned(
+        PartitionedSession(
+            spark=spark,
+            publisher=publisher,
+            publication=publisher.filtered,
+            plan=plan,
+            terms=session_terms(sides, plan, numbers),
+            numbers=numbers,
+            folder=folder,
+            sent={n: enumerated(subscriber, n, plan.up) for n in publisher.filtered.tablenicks},
+            staged=stage,
+            progress=progress,
+        )
+    )
+
+
 def staged_changeset(
     spark: SparkSession,
     sides: dict[str, SideState],
@@ -179,9 +215,16 @@ def staged_changeset(
     if not sides[PUBLISHER].articles:
         # All were left out when they were captured: a refusal changes nothing.
         return None, {}
-    will_be = {name: planned(side) for name, side in sides.items()}
+    filtered = sides[PUBLISHER].filtered
+    if filtered is not None:
+        # Mappings that are captured and mappings that wait are read as one.
+        sides = committed_sides(spark, sides)
+    will_be = sides if filtered is not None else {name: planned(side) for name, side in sides.items()}
     plan = session_plan(will_be, upload=upload, download=download)
-    numbers = number_generations(plan, {n: side.info.last_generation for n, side in will_be.items()})
+    last_generations = {n: side.info.last_generation for n, side in will_be.items()}
+    tablenicks = filtered.tablenicks if filtered is not None else frozenset()
+    moving = tablenicks if any(row.art_nick in tablenicks for row in plan.up.generations) else ()
+    numbers = number_generations(plan, last_generations, filtered=moving)
     session = str(uuid4())
     folder = sides[PUBLISHER].replica.staging / session
     folder.mkdir(parents=True)
@@ -189,9 +232,15 @@ def staged_changeset(
     try:
         # Neither needs what the other writes, and each leaves the machine idle while Spark plans its next query.
         with ThreadPoolExecutor(1) as pool:
-            committing = pool.submit(committed_sides, spark, sides)
-            staged, refused = stage_articles(spark, will_be, plan, numbers, folder, progress)
-        sides = without(committing.result(), refused)
+            if filtered is None:
+                committing = pool.submit(committed_sides, spark, sides)
+            others = [n for n in will_be[PUBLISHER].articles if n not in tablenicks]
+            staged, refused = stage_articles(
+                spark, will_be, plan.of_articles(others), numbers, folder, progress
+            )
+        if filtered is not None:
+            staged |= _partitioned(spark, will_be, plan, numbers, folder, progress)
+        sides = without(committing.result() if committing is not None else sides, refused)
         if sides[PUBLISHER].left_out and not staged:
             shutil.rmtree(folder, ignore_errors=True)
             return None, refused

@@ -8,22 +8,25 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from mergerepl import changes
 from mergerepl.delta import appended
-from mergerepl.delta.log import Commit
+from mergerepl.delta.log import Commit, head_version, is_delta_table
 from mergerepl.delta.marks import APPLY, CommitMark
 from mergerepl.delta.merge import merge_rows
 from mergerepl.delta.transactions import Transaction, transaction_version
 from mergerepl.failpoints import failpoint
 from mergerepl.model.article import PublishedArticle
+from mergerepl.partitions.runs import Events, append_events
+from mergerepl.rows.images import image_type
 from mergerepl.store.changeset import ArticleWork, Changeset, SideWork
 from mergerepl.store.replica import Replica
 from mergerepl.store.staged_rows import read_staged
-from mergerepl.systables import contents, tombstone
+from mergerepl.systables import contents, partitions, tombstone
 from mergerepl.systables.table import FOLDER
+from mergerepl.systables.tombstone import TombstoneType
 from triggers.tracked_rows import contents_rows, tombstone_rows
 
 RUN_APP_ID = "mergerepl-runs"
@@ -122,13 +125,43 @@ def recorded_rows(
         changes.GENERATION: generation.alias(changes.GENERATION),
         changes.BORN_GENERATION: born.alias(changes.BORN_GENERATION),
     }
+    if work.is_filtered:
+        columns |= _in_partition(staged, side, work)
     return staged.select(*(columns.get(name, F.col(name)) for name in changes.CHANGE_COLUMNS))
+
+
+def _in_partition(staged: DataFrame, side: Side, work: ArticleWork) -> dict[str, Column]:
+    """Return the columns by which a subscriber records nothing of a row that it is not to see but its key."""
+    article = side.articles[work.nickname]
+    has_left = F.col(side.action) == changes.Action.LEAVE.value
+    is_deleted = F.col(changes.DELETED) | has_left
+    key_only = F.struct(
+        *(
+            (F.col(f"{changes.ROW}.{field.name}") if field.name in article.identity_fields else F.lit(None))
+            .cast(field.dataType)
+            .alias(field.name)
+            for field in image_type(staged, changes.ROW)
+        )
+    )
+    left = F.lit(int(TombstoneType.PARTIAL_DELETE))
+    values = {
+        changes.DELETED: is_deleted,
+        changes.TOMBSTONE_TYPE: F.when(has_left, left).otherwise(F.col(changes.TOMBSTONE_TYPE)),
+        changes.ROW: F.when(is_deleted, key_only).otherwise(F.col(changes.ROW)),
+    }
+    return {name: value.alias(name) for name, value in values.items()}
 
 
 def next_seq(root: Path, last_seq: int) -> int:
     """Return the number of a replica's next run: above the committed one and above what a crash left."""
-    tables = (root / FOLDER / name for name in (contents.NAME, tombstone.NAME))
-    return max([last_seq, *(transaction_version(table, RUN_APP_ID) for table in tables)]) + 1
+    return max([last_seq, *(transaction_version(table, RUN_APP_ID) for table in run_tables(root))]) + 1
+
+
+def run_tables(root: Path) -> list[Path]:
+    """Return the tables that a run may have appended to; those of partitions only where rows are filtered."""
+    mappings = [root / FOLDER / table.name for table in partitions.MAPPINGS]
+    used = [path for path in mappings if is_delta_table(path) and head_version(path) > 0]
+    return [*(root / FOLDER / name for name in (contents.NAME, tombstone.NAME)), *used]
 
 
 def append_run(
@@ -161,10 +194,19 @@ def append_side_run(spark: SparkSession, changeset: Changeset, side: Side) -> No
     mark = CommitMark(
         changeset.manifest.session, f"run:{side.name}:{changeset.manifest.round}", side.work.replid
     )
+    transaction = Transaction(RUN_APP_ID, side.work.seq, mark)
     append_run(
         [(side.articles[work.nickname], recorded_rows(spark, changeset, side, work)) for work in works],
         side.replica,
-        Transaction(RUN_APP_ID, side.work.seq, mark),
+        transaction,
         contents=any(work.live for work in works),
         tombstones=any(work.deleted for work in works),
     )
+    number = side.work.publication_number
+    events = [
+        Events(number, work.nickname, read_staged(spark, changeset.events(work.nickname)))
+        for work in works
+        if work.events
+    ]
+    if events:
+        append_events(side.replica, events, transaction)

@@ -132,13 +132,19 @@ def analyse_merge(
 
 
 def _chosen(actions: Mapping[str, int]) -> list[Action]:
-    return [name for name in (Action.INSERT, Action.UPDATE, Action.DELETE) if actions.get(name)]
+    chosen = [name for name in (Action.INSERT, Action.UPDATE, Action.DELETE) if actions.get(name)]
+    if actions.get(Action.LEAVE) and Action.DELETE not in chosen:
+        chosen.append(Action.DELETE)
+    return chosen
 
 
 def _source(staged: DataFrame, action: str, chosen: Collection[Action]) -> DataFrame:
-    return staged.where(F.col(action).isin([name.value for name in chosen])).select(
-        F.col(action).alias("action"), f"{ROW}.*"
-    )
+    named: Column = F.col(action)
+    if Action.DELETE in chosen:
+        # For a table, a row that leaves is one that is deleted.
+        named = F.when(named == Action.LEAVE.value, Action.DELETE.value).otherwise(named)
+    rows = staged.select(named.alias("action"), f"{ROW}.*")
+    return rows.where(F.col("action").isin([name.value for name in chosen]))
 
 
 def merge_into(

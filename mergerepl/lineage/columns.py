@@ -56,6 +56,11 @@ def covers(known: Column, other: Column, *, floor: int | Column) -> Column:
     )
 
 
+def share_a_writer(one: Column, other: Column) -> Column:
+    """Return whether two lineages have a writer in common: else they are of rows that know nothing of each other."""
+    return F.arrays_overlap(F.map_keys(one), F.map_keys(other))
+
+
 def merge(one: Column, other: Column) -> Column:
     """Return the lineage that includes the changes of both."""
     nicknames = F.array_union(F.map_keys(one), F.map_keys(other))

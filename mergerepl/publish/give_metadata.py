@@ -1,9 +1,10 @@
 """The publisher's lineage, colv and generations for a new subscriber, in the subscriber's own numbering."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from enumeration.generations import make_generation, received_generation
@@ -26,11 +27,18 @@ _TABLES = (contents.NAME, tombstone.NAME)
 
 
 def give_metadata(
-    work: Work, publisher: ReplicaState, nicknames: Sequence[int], root: Path, nickname: int, mark: CommitMark
+    work: Work,
+    publisher: ReplicaState,
+    nicknames: Sequence[int],
+    root: Path,
+    nickname: int,
+    mark: CommitMark,
+    *,
+    only: Mapping[int, DataFrame] | None = None,
 ) -> None:
     """Copy what the publisher knows of some articles to the subscriber at `root`, which has `nickname`.
 
-    Without metadata at the publisher nothing is written.
+    Without metadata at the publisher nothing is written. `only` as in `copy_metadata`.
     """
     theirs = _closed_generations(publisher, nicknames)
     if not theirs:
@@ -49,6 +57,7 @@ def give_metadata(
         through_seq_inclusive=publisher.info.last_seq,
         seq=seq,
         transaction=Transaction(RUN_APP_ID, seq, mark),
+        only=only,
     )
     failpoint("initialise.after_metadata")
     now = datetime.now(UTC)

@@ -11,6 +11,9 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from pyspark.sql import DataFrame
+
+from mergerepl.changes import ROWGUID
 from mergerepl.delta.clustering import clustering_columns
 from mergerepl.delta.create import create_table
 from mergerepl.delta.marks import SETUP, CommitMark
@@ -19,9 +22,12 @@ from mergerepl.delta.properties import folder_properties, retention_properties
 from mergerepl.delta.table import TableState, open_table
 from mergerepl.delta.transactions import Transaction
 from mergerepl.delta.types import Field
+from mergerepl.engine.in_memory import Kept
 from mergerepl.engine.session import require_utc
 from mergerepl.failpoints import failpoint
 from mergerepl.model.publication import Subscription, SyncType
+from mergerepl.partitions.filtered import filtered_publication
+from mergerepl.partitions.membership import base_rows, group_rows, partition_rows, with_rowguid
 from mergerepl.publish.adopt import adopt
 from mergerepl.publish.changes import columns_changed
 from mergerepl.publish.give_metadata import forget_metadata, give_metadata, last_generation
@@ -64,15 +70,33 @@ def initialise(
     _prepare(work, publisher, row, articles, root, mark)
     failpoint("initialise.after_system_tables")
     tables = {}
-    for article in articles:
-        work.progress.step("copy", article=article.name)
-        version, table_id = _article(work, subscription, publisher, article, root, mark)
-        tables[article.nickname] = article_table(root, article), version, table_id
-        failpoint("initialise.after_article")
-    nicknames = [article.nickname for article in articles]
-    give_metadata(
-        work, publisher, nicknames, root, row.replnickname, initialise_mark(subid, "metadata", row.replid)
-    )
+    kept = Kept()
+    try:
+        only = rows_of_partition(work, publisher, row, [article.nickname for article in articles], kept)
+        for article in articles:
+            work.progress.step("copy", article=article.name)
+            version, table_id = _article(
+                work, subscription, publisher, article, root, mark, only.get(article.nickname)
+            )
+            tables[article.nickname] = article_table(root, article), version, table_id
+            failpoint("initialise.after_article")
+        nicknames = [article.nickname for article in articles]
+        published = Replica(work.publisher).articles
+        give_metadata(
+            work,
+            publisher,
+            nicknames,
+            root,
+            row.replnickname,
+            initialise_mark(subid, "metadata", row.replid),
+            only={
+                article.nickname: with_rowguid(only[article.nickname], article).select(ROWGUID)
+                for article in published
+                if article.nickname in only
+            },
+        )
+    finally:
+        kept.release()
     note_captured(root, tables)
     failpoint("initialise.after_captured")
     if artids is None:
@@ -84,6 +108,27 @@ def initialise(
         failpoint("initialise.before_active")
         _activate(work, root, subid)
         failpoint("initialise.after_active")
+
+
+def rows_of_partition(
+    work: Work, publisher: ReplicaState, row: SubscriptionRow, nicknames: Sequence[int], kept: Kept
+) -> dict[int, DataFrame]:
+    """Return the rows (`row`) that a subscriber gets of filtered articles, by tablenick, at their captured versions."""
+    replica = Replica(work.publisher)
+    publication = filtered_publication(replica, work.pubid)
+    if publication is None:
+        return {}
+    mine = [group for group in publication.groups if group.partition_id == row.partition_id]
+    groups = group_rows(work.spark, mine)
+    base = base_rows(work.spark, replica, publication.articles, publisher.captured)
+    nickname_of = {name: article.nickname for name, article in publication.articles.items()}
+    wanted = [
+        name
+        for name, nickname in nickname_of.items()
+        if nickname in nicknames and nickname in publication.tablenicks
+    ]
+    found = partition_rows(publication, groups, base, kept, wanted)
+    return {nickname_of[name]: rows for name, rows in found.items()}
 
 
 def _subscription(publisher: ReplicaState, subid: str) -> SubscriptionRow:
@@ -165,6 +210,7 @@ def _article(
     article: ArticleRow,
     root: Path,
     mark: CommitMark,
+    only: DataFrame | None,
 ) -> tuple[int, str]:
     """Make or check one article's table; return its captured version and its id."""
     source = _publisher_table(publisher, article)
@@ -196,6 +242,7 @@ def _article(
         columns=columns,
         partition_columns=new.partition_columns,
         transaction=Transaction(mark.session, 1, replace(mark, step=f"{SETUP}:rows")),
+        only=only,
     )
     # A commit between the two is somebody's write: it is captured later.
     return (version if version == 1 else 0), table_id

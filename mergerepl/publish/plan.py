@@ -2,7 +2,7 @@
 
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from mergerepl.model.results import PlanStep
 from mergerepl.publish import changes
 from mergerepl.publish.articles import publish_steps, unpublish
 from mergerepl.publish.check_paths import check_names, check_places
+from mergerepl.publish.partitions import filter_step, partition_column, partition_steps
 from mergerepl.publish.replica_state import (
     ReplicaState,
     read_replica,
@@ -89,6 +90,7 @@ def _steps_before_last(situation: Situation) -> Iterator[Step]:
     if row is None:
         yield _publication_step(situation)
     yield from _finish_steps(situation)
+    yield from partition_steps(situation)
     # Before anything ends: a capture may be refused, for what a user did to a table.
     if is_waited_for(situation):
         yield _capture_step(situation)
@@ -101,6 +103,7 @@ def _steps_before_last(situation: Situation) -> Iterator[Step]:
         if is_removed(situation, article):
             yield _unpublish_step(work, article)
     yield from publish_steps(work, situation.new, situation.filters)
+    yield from filter_step(situation)
     if row is not None:
         yield from _change_steps(situation)
     yield from _initialise_steps(situation)
@@ -155,7 +158,13 @@ def _publication_step(situation: Situation) -> Step:
             failpoint("create.after_system_tables")
         itself = publisher_row(info, work.pubid)
         number = len(publisher.publications) + 1
-        new_row = publication_row(work.publication, work.pubid, number, publisher_replid=info.replid)
+        new_row = publication_row(
+            work.publication,
+            work.pubid,
+            number,
+            publisher_replid=info.replid,
+            filters=situation.filters,
+        )
         control = Replica(publisher.root).control
         # A run that was cut short here left a row of a publication that never came to be.
         known = {row.pubid for row in publisher.publications}
@@ -268,12 +277,14 @@ def _subscribe_step(work: Work, pair: Pair, names: Sequence[str], nickname: int,
                 nickname=nickname,
                 replicastate=str(uuid.uuid4()),
             )
+            row = replace(row, **partition_column(Replica(work.publisher), work.pubid, subscription))
             control = Replica(work.publisher).control
             control.replace(catalog.SUBSCRIPTIONS, [*control.rows(catalog.SUBSCRIPTIONS), row])
         else:
             # The file may say something else by now, and the replica have come with another publication.
             stated = subscription_columns(subscription)
             stated |= {"replid": pair.replica.repid or row.replid, "replnickname": nickname}
+            stated |= partition_column(Replica(work.publisher), work.pubid, subscription)
             changes.update_rows(work.publisher, catalog.SUBSCRIPTIONS, stated, subid=row.subid)
         failpoint("subscribe.after_row")
         from mergerepl.publish.initialise import initialise

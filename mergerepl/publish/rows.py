@@ -8,6 +8,7 @@ from typing import Any
 
 from mergerepl.delta.table import TableState
 from mergerepl.delta.types import ddl_of
+from mergerepl.filters.publication_filters import NO_FILTERS, PublicationFilters
 from mergerepl.model.publication import (
     PUBLISHER_PRIORITY,
     Article,
@@ -51,13 +52,20 @@ def definition(publication: Publication, *, with_subscriptions: bool = True) -> 
 
 
 def publication_row(
-    publication: Publication, pubid: str, number: int | None, *, publisher_replid: str
+    publication: Publication,
+    pubid: str,
+    number: int | None,
+    *,
+    publisher_replid: str,
+    filters: PublicationFilters = NO_FILTERS,
 ) -> PublicationRow:
-    """Return a new row of sysmergepublications; it becomes active when everything else is done."""
+    """Return a new row of sysmergepublications; it becomes active when everything else is done.
+
+    A publisher's alone has the `filters`: what a subscriber's copy says is never read.
+    """
     return PublicationRow(
         publisher=publication.publisher,
         name=publication.name,
-        publication_type=0,
         pubid=pubid,
         conflict_retention=_CONFLICT_RETENTION_DAYS,
         status=0,
@@ -68,6 +76,7 @@ def publication_row(
         automatic_reinitialization_policy=0,
         publisher_replid=publisher_replid,
         **publication_settings(publication),
+        **filter_columns(filters),
     )
 
 
@@ -80,6 +89,18 @@ def publication_settings(publication: Publication) -> Columns:
         "retention_period_unit": unit,
         "centralized_conflicts": int(logging in (ConflictLogging.PUBLISHER, ConflictLogging.BOTH)),
         "decentralized_conflicts": int(logging in (ConflictLogging.SUBSCRIBER, ConflictLogging.BOTH)),
+    }
+
+
+def filter_columns(filters: PublicationFilters) -> Columns:
+    """Return the columns of sysmergepublications about row filters."""
+    is_filtered = filters != NO_FILTERS
+    return {
+        "publication_type": int(is_filtered),
+        "dynamic_filters": int(bool(filters.functions)),
+        "use_partition_groups": int(is_filtered),
+        "dynamic_filters_function_list": ",".join(f"{each}()" for each in filters.functions) or None,
+        "filters": filters.to_json() if is_filtered else None,
     }
 
 
@@ -126,6 +147,7 @@ def article_settings(article: Article) -> Columns:
         "article_resolver": article.resolver,
         "resolver_info": article.resolver_info.stored,
         "resolution": article.resolution.value,
+        "partition_options": article.partition_options,
     }
 
 
@@ -199,4 +221,8 @@ def subscription_columns(subscription: Subscription) -> Columns:
 def subscription_settings(subscription: Subscription) -> Columns:
     """Return the columns of sysmergesubscriptions that a changed file may change."""
     is_server = subscription.type is SubscriberType.SERVER
-    return {"priority": subscription.priority if is_server else 0.0, "host_name": subscription.host_name}
+    return {
+        "priority": subscription.priority if is_server else 0.0,
+        "host_name": subscription.host_name,
+        "suser_sname": subscription.suser_sname,
+    }

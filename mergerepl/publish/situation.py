@@ -252,12 +252,9 @@ def _check_filters(situation: Situation) -> None:
         partitions.append({function: value_of(subscription, function) for function in filters.functions})
         check_values(filters, partitions[-1], of=f"Subscriber '{subscription.subscriber}'")
     check_no_overlap(publication, filters, partitions)
-    if filters != NO_FILTERS:
-        raise PublicationError(
-            f"Publication '{publication.name}' has row filters, which this version reads and checks, but does not apply "
-            "yet. Remove `filter` and `joins`: every row travels then.",
-            publication=publication.name,
-        )
+    from mergerepl.publish.partitions import check_filtered
+
+    check_filtered(situation)
 
 
 def is_removed(situation: Situation, row: ArticleRow) -> bool:

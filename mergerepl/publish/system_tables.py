@@ -20,7 +20,7 @@ from mergerepl.delta.types import Field, Json, ddl_of, field, json_of, nullable
 from mergerepl.rows.sql import quote
 from mergerepl.store.control import CHECKPOINT_INTERVAL
 from mergerepl.store.replica import Replica
-from mergerepl.systables import conflicts_info, contents, registry, replinfo, tombstone
+from mergerepl.systables import conflicts_info, contents, partitions, registry, replinfo, tombstone
 from mergerepl.systables.contents import base_column, row_column
 from mergerepl.systables.replinfo import ReplicaInfo
 from mergerepl.systables.table import FOLDER
@@ -31,7 +31,11 @@ if TYPE_CHECKING:
 IMAGE_TABLES = (contents.NAME, tombstone.NAME)
 """The tables that hold row images, one column per article."""
 
-_STATS_COLUMNS = "tablenick,generation,seq"
+_STATS_COLUMNS: Mapping[str, str] = {
+    **dict.fromkeys(IMAGE_TABLES, "tablenick,generation,seq"),
+    **dict.fromkeys((partitions.CURRENT.name, partitions.PAST.name), "tablenick,generation,seq,partition_id"),
+    partitions.GENERATION_PARTITIONS.name: "generation,seq,partition_id",
+}
 
 
 def create_replica(
@@ -85,8 +89,8 @@ def _image_type(columns: Sequence[Field]) -> Json:
 
 def _properties(name: str, retention: timedelta) -> dict[str, str]:
     properties = {"delta.checkpointInterval": CHECKPOINT_INTERVAL, **retention_properties({}, retention)}
-    if name in IMAGE_TABLES:
-        properties[STATS_PROPERTY] = _STATS_COLUMNS
+    if name in _STATS_COLUMNS:
+        properties[STATS_PROPERTY] = _STATS_COLUMNS[name]
     return properties
 
 

@@ -36,6 +36,7 @@ def copy_metadata(
     through_seq_inclusive: int,
     seq: int,
     transaction: Transaction,
+    only: Mapping[int, DataFrame] | None = None,
 ) -> None:
     """Append the current contents and tombstone rows of some articles to a subscriber's, as one run.
 
@@ -48,11 +49,14 @@ def copy_metadata(
         through_seq_inclusive: The publisher's last committed run.
         seq: The run at the subscriber.
         transaction: What marks the two commits.
+        only: By tablenick the rowguids whose metadata is copied, without tombstones; of others everything is.
     """
     latest = _latest(spark, publisher, tablenicks, through_seq_inclusive)
     for table, names in ((contents.NAME, contents.TABLE.names), (tombstone.NAME, tombstone.TABLE.names)):
         rows = _runs(spark, publisher, table, tablenicks, through_seq_inclusive)
         current = rows.join(latest, [TABLENICK, ROWGUID, SEQ], "left_semi")
+        if only:
+            current = _only(current, only, is_tombstone=table == tombstone.NAME)
         values = {
             **{name: F.col(name) for name in names},
             # cleanup may have removed a generation from genhistory; the row then belongs to none
@@ -73,6 +77,17 @@ def _runs(
 ) -> DataFrame:
     rows = read(spark, root / FOLDER / table)
     return rows.where(F.col(TABLENICK).isin(*tablenicks) & (F.col(SEQ) <= through_seq))
+
+
+def _only(rows: DataFrame, only: Mapping[int, DataFrame], *, is_tombstone: bool) -> DataFrame:
+    """Leave out of filtered articles what is not the subscriber's: all tombstones, and rows outside of its partition."""
+    kept = rows.where(~F.col(TABLENICK).isin(*only))
+    if is_tombstone:
+        return kept
+    for nickname, guids in only.items():
+        theirs = rows.where(F.col(TABLENICK) == nickname)
+        kept = kept.unionByName(theirs.join(guids, on=ROWGUID, how="left_semi"))
+    return kept
 
 
 def _latest(spark: SparkSession, root: Path, tablenicks: Sequence[int], through_seq: int) -> DataFrame:

@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from mergerepl.changes import ROW
 from mergerepl.delta.append import append
 from mergerepl.delta.log import find_own_commit
 from mergerepl.delta.transactions import Transaction
@@ -22,12 +23,18 @@ def copy_rows(
     columns: Sequence[str],
     partition_columns: Sequence[str],
     transaction: Transaction,
+    only: DataFrame | None = None,
 ) -> int:
     """Append columns of a version to a table, in one job and one marked commit; return its version.
 
+    `only` (row images of these columns) are the rows of the version that are copied; None: all of them.
+
     Raises: StoreError if the commit is not in the log afterwards.
     """
-    rows = read_version(spark, source, version).select(*(F.col(quote(name)) for name in columns))
+    if only is None:
+        rows = read_version(spark, source, version).select(*(F.col(quote(name)) for name in columns))
+    else:
+        rows = only.select(*(F.col(f"{ROW}.c{i}").alias(name) for i, name in enumerate(columns)))
     if partition_columns:
         # Each task would write a file for each partition it meets. An unpartitioned table keeps its order of
         # rows, and with it the ranges that prune its files.

@@ -152,11 +152,12 @@ def _side_measures(side: str, article: PublishedArticle) -> dict[str, Column]:
         return F.count_if(F.coalesce(condition, F.lit(False)))
 
     acts = F.col(action).isNotNull()
+    is_deleted = F.col(changes.DELETED) | (F.col(action) == changes.Action.LEAVE.value)
     changes_row = F.coalesce(F.col(action).isin([a.value for a in changes.DATA_ACTIONS]), F.lit(False))
     measures = {f"{side}_{a.value}": count(F.col(action) == a.value) for a in changes.Action}
     measures[f"{side}_unnumbered"] = count(acts & F.col(changes.GENERATION_OF[side]).isNull())
-    measures[f"{side}_live"] = count(acts & ~F.col(changes.DELETED))
-    measures[f"{side}_deleted"] = count(acts & F.col(changes.DELETED))
+    measures[f"{side}_live"] = count(acts & ~is_deleted)
+    measures[f"{side}_deleted"] = count(acts & is_deleted)
     return measures | bound_measures(
         article, lambda field: F.when(changes_row, F.col(f"{changes.ROW}.{field}")), prefix=f"{side}_"
     )

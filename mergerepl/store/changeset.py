@@ -38,7 +38,7 @@ class ArticleWork(_Frozen):
 
     `from_version` is the side's captured version: our MERGE and user commits that slip in before it come
     after it. `actions` are row counts by action; `live` and `deleted` those of the metadata rows; `bounds`
-    the key ranges.
+    the key ranges. `is_filtered`: the side is not to keep rows outside of its partition; `events` are staged mappings.
     """
 
     nickname: int
@@ -47,6 +47,8 @@ class ArticleWork(_Frozen):
     live: int = 0
     deleted: int = 0
     bounds: dict[str, tuple[str, str]] = {}
+    is_filtered: bool = False
+    events: int = 0
 
     @property
     def touches_rows(self) -> bool:
@@ -69,6 +71,7 @@ class SideWork(_Frozen):
     base_seq: int
     seq: int
     last_generation: int
+    publication_number: int = 0
     generations: list[Generation] = []
     articles: list[ArticleWork] = []
     commits: dict[int, str] = {}
@@ -103,8 +106,10 @@ class Manifest(_Frozen):
         """Return the planned row counts at one side, conflicts left out."""
         side = self.side(name)
         works = side.articles if side else []
-        inserts, updates, deletes = (sum(w.actions.get(a.value, 0) for w in works) for a in DATA_ACTIONS)
-        return PhaseCounts(inserts, updates, deletes)
+        inserts, updates, deletes, left = (
+            sum(w.actions.get(a.value, 0) for w in works) for a in DATA_ACTIONS
+        )
+        return PhaseCounts(inserts, updates, deletes + left)
 
 
 @dataclass(frozen=True)
@@ -124,6 +129,10 @@ class Changeset:
         """Return the folder of an article's staged rows."""
         return self.folder / str(nickname)
 
+    def events(self, nickname: int) -> Path:
+        """Return the folder of an article's staged EVENTS, which the publisher appends with its run."""
+        return events_folder(self.folder, nickname)
+
     def done_file(self, side: str) -> Path:
         """Return the file that says one side has been carried out completely."""
         return self.folder / f"{side}.done"
@@ -141,6 +150,11 @@ class Changeset:
         for path in self.folder.rglob("*"):
             force_to_disk(path)
         write_durably(self.folder / MANIFEST, self.manifest.model_dump_json(indent=1))
+
+
+def events_folder(folder: Path, nickname: int) -> Path:
+    """Return the folder of an article's EVENTS in the folder of a changeset."""
+    return folder / "events" / str(nickname)
 
 
 def staged_folders(staging: Path) -> list[Path]:

@@ -76,6 +76,11 @@ class PublicationRow:
     automatic_reinitialization_policy: int | None = None
     definition: str | None = None
     publisher_replid: str
+    dynamic_filters: int = 0
+    use_partition_groups: int = 0
+    dynamic_filters_function_list: str | None = None
+    allow_partition_realignment: int = 1
+    filters: str | None = None
 
     def is_published_by(self, replid: str) -> bool:
         """Return whether this replica is the publisher; every other one is a subscriber."""
@@ -107,6 +112,11 @@ PUBLICATIONS: Final = TypedTable(
         automatic_reinitialization_policy | int | 1: upload before an automatic reinitialisation
         definition | string | the publication as last applied (JSON), to tell a changed file
         publisher_replid | string not null | identity of the publisher's replica: of this one, where it publishes
+        dynamic_filters | int | 1: a filter uses HOST_NAME() or SUSER_SNAME()
+        use_partition_groups | int | 1: memberships are computed when rows change
+        dynamic_filters_function_list | string | the functions that the filters use, with commas between
+        allow_partition_realignment | int | 1: a row that leaves a subscriber's partition is removed there
+        filters | string | the row filters and joins (JSON) by which the publisher decides; NULL: none, or a subscriber
         """
     ),
     PublicationRow,
@@ -145,6 +155,7 @@ class ArticleRow:
     published_types: tuple[str, ...]
     resolution: str
     generated_columns: Mapping[str, str] = field(default_factory=dict)
+    partition_options: int = 0
 
     def published(self, publication: str) -> PublishedArticle:
         """Return the article as the phases know it, in the publication of this name."""
@@ -204,6 +215,7 @@ ARTICLES: Final = TypedTable(
         published_types | array<string> not null | their types (DDL)
         resolution | string not null | row: the winner's whole row wins; columns: only conflicting columns are lost
         generated_columns | map<string,string> | published columns that Delta computes, and from what
+        partition_options | int | what a subscriber may write outside of its partition (0 to 3)
         """
     ),
     ArticleRow,
@@ -239,6 +251,8 @@ class SubscriptionRow:
     last_sync_summary: str = ""
     host_name: str | None = None
     session_number: int = 0
+    suser_sname: str | None = None
+    partition_id: int | None = None
 
     @property
     def is_own(self) -> bool:
@@ -299,6 +313,8 @@ SUBSCRIPTIONS: Final = TypedTable(
         last_sync_summary | string | one line about the last session
         host_name | string | value of HOST_NAME() for this subscription
         session_number | bigint | number of the last session of this subscription
+        suser_sname | string | value of SUSER_SNAME() for this subscription
+        partition_id | int | the subscriber's partition (MSmerge_partition_groups); NULL without row filters
         """
     ),
     SubscriptionRow,

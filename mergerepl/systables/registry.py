@@ -2,7 +2,16 @@
 
 from typing import Any, Final
 
-from mergerepl.systables import catalog, conflicts_info, contents, genhistory, replinfo, sessions, tombstone
+from mergerepl.systables import (
+    catalog,
+    conflicts_info,
+    contents,
+    genhistory,
+    partitions,
+    replinfo,
+    sessions,
+    tombstone,
+)
 from mergerepl.systables.table import Plane, SystemTable, TypedTable
 
 ALL: Final[tuple[SystemTable, ...]] = (
@@ -14,6 +23,8 @@ ALL: Final[tuple[SystemTable, ...]] = (
     contents.TABLE,
     tombstone.TABLE,
     genhistory.TABLE,
+    partitions.PARTITION_GROUPS,
+    *partitions.MAPPINGS,
     conflicts_info.TABLE,
     replinfo.TABLE,
     sessions.SESSIONS,

@@ -12,7 +12,7 @@ from mergerepl.systables.table import Plane, TypedTable, columns
 
 NAME: Final = "MSmerge_replinfo"
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 """Version of the whole set of system tables; migrations lead from one to the next."""
 
 

@@ -13,7 +13,7 @@ from uuid import uuid4
 
 from pyspark.sql import DataFrame, SparkSession
 
-from mergerepl.apply.side import RUN_APP_ID, append_run, next_seq
+from mergerepl.apply.side import RUN_APP_ID, append_run, next_seq, run_tables
 from mergerepl.changes import ROWGUID
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.plain_files import read_columns
@@ -25,6 +25,7 @@ from mergerepl.failpoints import failpoint
 from mergerepl.feed.net_changes import CHANGE_TYPE, COMMIT_VERSION
 from mergerepl.feed.read import read_segment
 from mergerepl.model.article import PublishedArticle
+from mergerepl.partitions.runs import Events, append_events
 from mergerepl.rows.sql import quote
 from mergerepl.store.replica import Replica
 from mergerepl.store.runs import delete_runs_after, latest_of
@@ -40,7 +41,11 @@ Known = Callable[[DataFrame, int], DataFrame | None]
 
 @dataclass(frozen=True)
 class CapturedArticle:
-    """What is new in one article: `rows` (CHANGES columns), readable until `release`; None if nothing is new."""
+    """What is new in one article: `rows` (CHANGES columns), readable until `release`; None if nothing is new.
+
+    Where row filters decide: `images` (rowguid, before, after) of the changed rows; `touched` unchanged rows of which the
+    membership changed are among `rows`, and `events` has the mappings of all.
+    """
 
     window: CaptureWindow
     rows: DataFrame | None
@@ -49,6 +54,9 @@ class CapturedArticle:
     updates: int = 0
     deletes: int = 0
     in_memory: Sequence[DataFrame] = ()
+    images: DataFrame | None = None
+    touched: int = 0
+    events: Events | None = None
 
     @property
     def article(self) -> PublishedArticle:
@@ -77,6 +85,7 @@ def read_changes(
     through_seq_inclusive: int | None = None,
     writer: int | None = None,
     known_meanwhile: DataFrame | None = None,
+    with_images: bool = False,
 ) -> CapturedArticle:
     """Compute the net changes of a window as CHANGES rows of the given open generation.
 
@@ -114,7 +123,7 @@ def read_changes(
 
     origin = Origin(writer or info.nickname, priority, generation.generation)
     try:
-        found = capture(window, table_reader(spark, window, known), origin)
+        found = capture(window, table_reader(spark, window, known), origin, with_images=with_images)
     except BaseException:
         lookup.release()
         raise
@@ -130,6 +139,7 @@ def read_changes(
         found.updates,
         found.deletes,
         (*found.in_memory, *lookup.frames),
+        found.images,
     )
 
 
@@ -231,9 +241,12 @@ def commit_changes(
             [(item.article, item.rows) for item in changed if item.rows is not None],
             replica,
             Transaction(RUN_APP_ID, after.last_seq, mark),
-            contents=any(item.inserts + item.updates for item in changed),
+            contents=any(item.inserts + item.updates + item.touched for item in changed),
             tombstones=any(item.deletes for item in changed),
         )
+        events = [item.events for item in changed if item.events is not None]
+        if events:
+            append_events(replica, events, Transaction(RUN_APP_ID, after.last_seq, mark))
         failpoint("capture.before_replinfo")
     if after != info:
         replica.save_info(after)
@@ -245,7 +258,7 @@ def remove_leftovers(spark_of: Callable[[], SparkSession], replica: Replica, inf
     """Remove runs that a crashed capture appended without reaching its commit point. Returns whether there were any."""
     found = False
     replica.drop_uncounted_generations()
-    for path in (replica.contents, replica.tombstone):
+    for path in run_tables(replica.root):
         if transaction_version(path, RUN_APP_ID) > info.last_seq:
             found = delete_runs_after(spark_of(), path, through_seq_inclusive=info.last_seq) or found
     return found

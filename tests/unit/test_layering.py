@@ -58,6 +58,7 @@ PURE = {
 FEATURES = {
     "mergerepl.apply",
     "mergerepl.monitoring",
+    "mergerepl.partitions",
     "mergerepl.publish",
     "mergerepl.snapshot",
     "mergerepl.staging",
@@ -107,9 +108,11 @@ MAY_IMPORT: dict[str, set[str]] = {
         "mergerepl.systables",
     },
     **dict.fromkeys(PHASES, PURE | PURE_ROWS),
-    "mergerepl.apply": BASE | PHASES,
-    "mergerepl.monitoring": BASE | PHASES,
-    "mergerepl.validation": BASE | PHASES,
+    # Which rows belong to whom: the tables of partitions and what computes them.
+    "mergerepl.partitions": BASE | PHASES,
+    "mergerepl.apply": BASE | PHASES | {"mergerepl.partitions"},
+    "mergerepl.monitoring": BASE | PHASES | {"mergerepl.partitions"},
+    "mergerepl.validation": BASE | PHASES | {"mergerepl.partitions"},
     # Publishing initialises new subscribers, rows and metadata, and tells what a leaving one never sent; a
     # snapshot copies tables by the facts that publishing reads.
     "mergerepl.publish": BASE
@@ -119,12 +122,15 @@ MAY_IMPORT: dict[str, set[str]] = {
         "mergerepl.compact.sweep",
         "mergerepl.configuration.wording",
         "mergerepl.monitoring",
+        "mergerepl.partitions",
         "mergerepl.snapshot",
     },
     "mergerepl.snapshot": BASE | PHASES | {"mergerepl.publish"},
-    "mergerepl.tracking": BASE | PHASES | {"mergerepl.apply"},
+    "mergerepl.tracking": BASE | PHASES | {"mergerepl.apply", "mergerepl.partitions"},
     # Staged rows are checked by the rules of tables that publishing knows; a late round begins with a capture.
-    "mergerepl.staging": BASE | PHASES | {"mergerepl.apply", "mergerepl.publish", "mergerepl.tracking"},
+    "mergerepl.staging": BASE
+    | PHASES
+    | {"mergerepl.apply", "mergerepl.partitions", "mergerepl.publish", "mergerepl.tracking"},
     # Whoever holds a root finishes decided transactions of a tracked folder first: that module of `compact` alone.
     "mergerepl.agent": BASE | PHASES | FEATURES | {"mergerepl.compact.sweep"},
     # Other replication products stand on the base alone.

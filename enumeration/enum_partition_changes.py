@@ -1,0 +1,47 @@
+"""Enumerate for one partition: what the subscriber had of each row when the session began, and what it is to have.
+
+Merge session step: after make_generation, for filtered articles, in place of `enum_changes`. Pure. Rules: filters 4.2.
+"""
+
+from collections.abc import Collection
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from mergerepl.changes import GENERATION, ROWGUID
+from mergerepl.systables.contents import SEQ
+from mergerepl.systables.partitions import ENTERED, REASON
+
+HAD = "had"
+HAS = "has"
+EVENT_GENERATION = "event_generation"
+WHY = "why"
+"""Columns of WINDOW besides rowguid: whether the subscriber had the row at the start, whether it is to have it, the
+generation of the last event, and the reason of the last leave (0: it never left)."""
+
+
+def enum_partition_changes(mappings: DataFrame, generations: Collection[int]) -> DataFrame:
+    """Return WINDOW: one row for each row with a mapping row for the subscriber in these generations.
+
+    What it had is said by the *first* run (a row that stays or leaves was there), what it is to have by the *last* one.
+    Every run has all of a row's mapping rows, so that none before the first is needed.
+
+    Reads: `store.partition_runs.read_mappings`.
+    """
+    chosen = F.array(*(F.lit(number) for number in sorted(generations))).cast("array<bigint>")
+    rows = mappings.where(F.array_contains(chosen, F.col(GENERATION)))
+    is_in = F.col(ENTERED).isNotNull()
+    was_in = ~F.coalesce(ENTERED, F.lit(False))
+    by_run = rows.groupBy(ROWGUID, SEQ).agg(
+        F.max(was_in).alias(HAD),
+        F.max(is_in).alias(HAS),
+        F.max(GENERATION).alias(GENERATION),
+        F.max(F.coalesce(REASON, F.lit(0))).alias(WHY),
+    )
+    last_leave: Column = F.max_by(F.when(F.col(WHY) > 0, F.col(WHY)), F.when(F.col(WHY) > 0, F.col(SEQ)))
+    return by_run.groupBy(ROWGUID).agg(
+        F.min_by(HAD, SEQ).alias(HAD),
+        F.max_by(HAS, SEQ).alias(HAS),
+        F.max_by(GENERATION, SEQ).alias(EVENT_GENERATION),
+        F.coalesce(last_leave, F.lit(0)).alias(WHY),
+    )

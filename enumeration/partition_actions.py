@@ -1,0 +1,299 @@
+"""Say what both sides do with the rows of a filtered article, after the decision and after memberships are known.
+
+Merge session step: after detect and resolve, before staging. Pure. Rules: filters 4.3. A subscriber keeps a row that it is
+to see, gets it whole where it comes in, and loses it (LEAVE) where it goes on without it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructType,
+)
+
+from enumeration.enum_partition_changes import EVENT_GENERATION, HAD, HAS, WHY
+from mergerepl import changes
+from mergerepl.changes import (
+    CONTENDER_COLUMNS,
+    DELETED,
+    GENERATION,
+    PARTCHANGEGEN,
+    RESOLVED_COLUMNS,
+    ROW,
+    ROWGUID,
+    STATE_COLUMNS,
+    TOMBSTONE_TYPE,
+    VERDICT,
+    Action,
+    Verdict,
+)
+from mergerepl.lineage import columns as lineage
+from mergerepl.rows.images import image_type, same_image
+from mergerepl.systables.partitions import EVERYBODY, Reason
+from mergerepl.systables.tombstone import TombstoneType
+
+_MINE, _OUTCOME, _PASS, _WINDOW, _VERSION = "mine", "outcome", "pass", "window", "version"
+_WINDOW_TYPE = f"struct<{HAD}:boolean,{HAS}:boolean,{EVENT_GENERATION}:bigint,{WHY}:int>"
+
+
+@dataclass(frozen=True)
+class PartitionTerms:
+    """What a session has agreed on about one filtered article.
+
+    `received` maps the publisher's generations that have changes for the partition to those the subscriber receives them
+    under; `held` are those after `start` that the subscriber has already. `own_at_publisher` and `own_at_subscriber` number
+    the generation of the publisher's own in which the session moves rows.
+    """
+
+    partition_id: int
+    start: int
+    held: tuple[int, ...]
+    received: Mapping[int, int]
+    own_at_publisher: int
+    own_at_subscriber: int
+
+
+@dataclass(frozen=True)
+class PartitionRows:
+    """The frames of one filtered article; None: no row.
+
+    Attributes:
+        versions: What the publisher knows of every row in the other frames, but those that are new to it (CHANGES).
+        sent: What the subscriber sends (CHANGES).
+        outcome: What comes of that (RESOLVED); a row of which both sides hold the same version is left out.
+        memberships: MEMBERSHIPS of all rows that are sent, and of those that they move.
+        window: WINDOW of the subscriber's partition.
+    """
+
+    versions: DataFrame
+    sent: DataFrame | None = None
+    outcome: DataFrame | None = None
+    memberships: DataFrame | None = None
+    window: DataFrame | None = None
+
+
+def without_strangers(sent: DataFrame, known: DataFrame) -> tuple[DataFrame, DataFrame]:
+    """Return CHANGES of both sides in which rows of one key that know nothing of each other do not meet as versions.
+
+    A live row against a tombstone of another one is a new insert: both count as that row, which merges. A tombstone against
+    another, live row is the delete of a row that nobody else had: it is in the past of the live one.
+    """
+    metadata = [name for name in sent.columns if name != ROWGUID]
+    both = sent.select(ROWGUID, F.struct(*metadata).alias(_MINE)).join(
+        known.select(ROWGUID, F.struct(*metadata).alias(_VERSION)), on=ROWGUID, how="left"
+    )
+    mine, theirs = F.col(_MINE), F.col(_VERSION)
+    is_stranger = theirs.isNotNull() & ~lineage.share_a_writer(mine[changes.LINEAGE], theirs[changes.LINEAGE])
+    inserted = is_stranger & ~mine[DELETED] & theirs[DELETED]
+    dropped = is_stranger & mine[DELETED] & ~theirs[DELETED]
+
+    def field(side: Column, name: str) -> Column:
+        return side[name].alias(name)
+
+    sent_fields = [
+        F.when(dropped, lineage.empty_lineage()).otherwise(mine[name]).alias(name)
+        if name == changes.LINEAGE
+        else field(mine, name)
+        for name in metadata
+    ]
+    of_row = (DELETED, TOMBSTONE_TYPE, changes.COLV1, ROW)
+    known_fields = [
+        F.when(inserted, mine[name]).otherwise(theirs[name]).alias(name)
+        if name in of_row
+        else field(theirs, name)
+        for name in metadata
+    ]
+    return both.select(ROWGUID, *sent_fields), both.where(theirs.isNotNull()).select(ROWGUID, *known_fields)
+
+
+def partition_actions(rows: PartitionRows, terms: PartitionTerms) -> DataFrame:
+    """Return RESOLVED: the final state of each row with what both sides do and under which generation they record it."""
+    image = image_type(rows.versions, ROW)
+    joined = _joined(rows, image)
+    state = {name: _state(name) for name in (*STATE_COLUMNS, ROW)}
+    joined = joined.withColumns({f"final_{name}": value for name, value in state.items()})
+    gone = F.coalesce("final_deleted", F.lit(True))
+    joined = joined.withColumns(
+        {
+            "is_gone": gone,
+            HAD: _had(terms.partition_id),
+            HAS: _has(terms.partition_id),
+            "has_moved": F.coalesce(F.col(f"{_PASS}.was") != F.col(f"{_PASS}.is"), F.lit(False)),
+            "is_written": F.coalesce(f"{_PASS}.written", F.lit(False)),
+        }
+    )
+    joined = joined.withColumns(
+        {
+            changes.SUBSCRIBER_ACTION: _subscriber_action(joined, image, terms),
+            changes.PUBLISHER_ACTION: _publisher_action(joined, image),
+        }
+    )
+    moved = F.when(F.col("has_moved"), F.lit(terms.own_at_publisher).cast("bigint"))
+    final = {name: F.col(f"final_{name}") for name in (*STATE_COLUMNS, ROW)}
+    final[DELETED] = F.col("is_gone")
+    final[TOMBSTONE_TYPE] = F.when(
+        F.col("is_gone"), F.coalesce(f"final_{TOMBSTONE_TYPE}", F.lit(int(TombstoneType.USER_DELETE)))
+    )
+    final[PARTCHANGEGEN] = F.coalesce(moved, f"{_VERSION}.{PARTCHANGEGEN}")
+    outcome = {
+        VERDICT: F.coalesce(f"{_OUTCOME}.{VERDICT}", F.lit(Verdict.DOWNLOAD.value)),
+        changes.PUBLISHER_GENERATION: _publisher_generation(terms),
+        changes.SUBSCRIBER_GENERATION: _subscriber_generation(terms),
+        changes.CONFLICT_COLUMNS: F.coalesce(
+            f"{_OUTCOME}.{changes.CONFLICT_COLUMNS}", F.expr("cast(array() as array<string>)")
+        ),
+        **{
+            name: F.col(f"{_OUTCOME}.{name}")
+            for name in (changes.CONFLICT_TYPE, changes.PUBLISHER_WINS, changes.LOSER, changes.WINNER)
+        },
+    }
+    acted = joined.where(F.coalesce(changes.PUBLISHER_ACTION, changes.SUBSCRIBER_ACTION).isNotNull())
+    values = {**final, **outcome}
+    return acted.select(*(values.get(name, F.col(name)).alias(name) for name in RESOLVED_COLUMNS))
+
+
+def _joined(rows: PartitionRows, image: StructType) -> DataFrame:
+    """Return one row for each rowguid in any frame, with a struct of each (NULL: not in it)."""
+    version = _struct_type(rows.versions)
+    contender = StructType([version[name] for name in (*CONTENDER_COLUMNS, ROW)])
+    ids = ArrayType(IntegerType())
+    membership = (
+        StructType().add("was", ids).add("is", ids).add("written", BooleanType()).add("before", image)
+    )
+    outcome = StructType([version[name] for name in (*STATE_COLUMNS, ROW)])
+    outcome.add(VERDICT, StringType()).add(changes.PUBLISHER_GENERATION, LongType())
+    outcome.add(changes.CONFLICT_TYPE, IntegerType()).add(changes.CONFLICT_COLUMNS, ArrayType(StringType()))
+    outcome.add(changes.PUBLISHER_WINS, BooleanType())
+    outcome.add(changes.LOSER, contender).add(changes.WINNER, contender)
+    parts: list[tuple[str, DataFrame | None, str | DataType]] = [
+        (_MINE, rows.sent, StructType([version[name] for name in (DELETED, ROW)])),
+        (_OUTCOME, rows.outcome, outcome),
+        (_PASS, rows.memberships, membership),
+        (_WINDOW, rows.window, _WINDOW_TYPE),
+    ]
+    keys = [frame.select(ROWGUID) for _, frame, _ in parts if frame is not None]
+    joined = keys[0]
+    for more in keys[1:]:
+        joined = joined.unionByName(more)
+    joined = joined.distinct().join(_as_struct(rows.versions, _VERSION), on=ROWGUID, how="left")
+    for name, frame, type_ in parts:
+        if frame is None:
+            joined = joined.withColumn(name, F.lit(None).cast(type_))
+        else:
+            joined = joined.join(_as_struct(frame, name), on=ROWGUID, how="left")
+    return joined
+
+
+def _as_struct(rows: DataFrame, name: str) -> DataFrame:
+    return rows.select(ROWGUID, F.struct(*(each for each in rows.columns if each != ROWGUID)).alias(name))
+
+
+def _struct_type(rows: DataFrame) -> StructType:
+    return StructType([each for each in rows.schema if each.name != ROWGUID])
+
+
+def _state(name: str) -> Column:
+    return F.when(F.col(_OUTCOME).isNotNull(), F.col(f"{_OUTCOME}.{name}")).otherwise(
+        F.col(f"{_VERSION}.{name}")
+    )
+
+
+def _is_seen(members: str, partition_id: int) -> Column:
+    """Return whether a subscriber of the partition sees a row of these partitions."""
+    return F.arrays_overlap(F.col(members), F.array(F.lit(partition_id), F.lit(EVERYBODY)))
+
+
+def _had(partition_id: int) -> Column:
+    """Return whether the subscriber has the row: a row that it sends, if that is live."""
+    return (
+        F.when(F.col(_MINE).isNotNull(), ~F.col(f"{_MINE}.{DELETED}"))
+        .when(F.col(_WINDOW).isNotNull(), F.col(f"{_WINDOW}.{HAD}"))
+        .otherwise(_is_seen(f"{_PASS}.was", partition_id))
+    )
+
+
+def _has(partition_id: int) -> Column:
+    """Return whether the subscriber is to have the row: what the session moves counts before what was recorded."""
+    return F.when(F.col(_PASS).isNotNull(), _is_seen(f"{_PASS}.is", partition_id)).otherwise(
+        F.col(f"{_WINDOW}.{HAS}")
+    )
+
+
+def _is_sent() -> Column:
+    return F.col(_MINE).isNotNull()
+
+
+def _subscriber_action(joined: DataFrame, image: StructType, terms: PartitionTerms) -> Column:
+    gone, had, has = F.col("is_gone"), F.col(HAD), F.col(HAS)
+    verdict = F.col(f"{_OUTCOME}.{VERDICT}")
+    why = F.coalesce(f"{_WINDOW}.{WHY}", F.lit(0))
+    is_delete = gone & (why.isin(0, int(Reason.DELETED)) | _is_sent())
+    is_of_subscriber = verdict.isNull() | (verdict == Verdict.UPLOAD.value)
+    same = same_image(f"{_MINE}.{ROW}", f"final_{ROW}", image)
+    return (
+        F.when((gone | ~has) & had, F.when(is_delete, Action.DELETE.value).otherwise(Action.LEAVE.value))
+        # The delete that it made or shares: its lineage is that of the publisher now.
+        .when(gone & _is_sent() & ~is_of_subscriber, Action.METADATA.value)
+        .when(gone | ~has, None)
+        .when(_is_sent() & is_of_subscriber, None)
+        .when(_is_sent() & had & same, Action.METADATA.value)
+        .when(~had, Action.INSERT.value)
+        .when(_is_sent() | _is_news(terms), Action.UPDATE.value)
+    )
+
+
+def _is_news(terms: PartitionTerms) -> Column:
+    """Return whether the subscriber was never sent the publisher's version, as a generation or as a part of one."""
+    generation = F.col(f"{_VERSION}.{GENERATION}")
+    held = F.array(*(F.lit(number) for number in terms.held)).cast("array<bigint>")
+    return (generation > terms.start) & ~F.array_contains(held, generation)
+
+
+def _publisher_action(joined: DataFrame, image: StructType) -> Column:
+    is_there, gone = F.col(f"{_PASS}.before").isNotNull(), F.col("is_gone")
+    same = same_image(f"{_PASS}.before", f"final_{ROW}", image)
+    written = (
+        F.when(~is_there & gone, Action.METADATA.value)
+        .when(~is_there, Action.INSERT.value)
+        .when(gone, Action.DELETE.value)
+        .when(same, Action.METADATA.value)
+        .otherwise(Action.UPDATE.value)
+    )
+    return F.when(F.col("is_written"), written).when(F.col("has_moved"), Action.METADATA.value)
+
+
+def _publisher_generation(terms: PartitionTerms) -> Column:
+    is_uploaded = F.col(f"{_OUTCOME}.{VERDICT}") == Verdict.UPLOAD.value
+    return (
+        F.when(F.col("is_written") & is_uploaded, F.col(f"{_OUTCOME}.{changes.PUBLISHER_GENERATION}"))
+        .when(F.col("is_written"), F.lit(terms.own_at_publisher).cast("bigint"))
+        .otherwise(F.col(f"{_VERSION}.{GENERATION}"))
+    )
+
+
+def _subscriber_generation(terms: PartitionTerms) -> Column:
+    own = F.lit(terms.own_at_subscriber).cast("bigint")
+    version, event = (
+        _number(terms.received, F.col(name))
+        for name in (f"{_VERSION}.{GENERATION}", f"{_WINDOW}.{EVENT_GENERATION}")
+    )
+    return F.when(F.col("is_written"), own).otherwise(
+        F.coalesce(version, F.when(F.col("has_moved"), own), event, own)
+    )
+
+
+def _number(numbers: Mapping[int, int], generation: Column) -> Column:
+    if not numbers:
+        return F.lit(None).cast("bigint")
+    keys, values = (
+        F.array(*(F.lit(number).cast("bigint") for number in each)) for each in (numbers, numbers.values())
+    )
+    return F.try_element_at(F.map_from_arrays(keys, values), generation)

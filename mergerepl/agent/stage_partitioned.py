@@ -1,0 +1,314 @@
+"""Stage the filtered articles of a session: decide what the subscriber sends, find what that moves, and filter for it.
+
+All articles go through each step together: rows follow those of other articles. What was captured is committed before.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from conflict.resolvers.registry import require_resolver
+from enumeration.enum_partition_changes import enum_partition_changes
+from enumeration.partition_actions import (
+    PartitionRows,
+    PartitionTerms,
+    partition_actions,
+    without_strangers,
+)
+from enumeration.plan import Numbers, SessionPlan
+from mergerepl import changes
+from mergerepl.agent.sides import SideState
+from mergerepl.changes import (
+    CHANGE_COLUMNS,
+    DELETED,
+    GENERATION,
+    PUBLISHER,
+    ROW,
+    ROWGUID,
+    SUBSCRIBER,
+    TOMBSTONE_TYPE,
+    VERDICT,
+    Verdict,
+)
+from mergerepl.delta.plain_files import write_files
+from mergerepl.engine.in_memory import Kept
+from mergerepl.model.article import PublishedArticle
+from mergerepl.model.progress import Progress
+from mergerepl.model.session_terms import SessionTerms, terms_of
+from mergerepl.partitions.filtered import FilteredPublication, generations_for
+from mergerepl.partitions.membership import AFTER, BEFORE, WRITTEN, MembershipPass, base_rows, group_rows
+from mergerepl.partitions.runs import read_mappings
+from mergerepl.partitions.touched import with_metadata
+from mergerepl.partitions.versions import versions_of
+from mergerepl.staging.article import Enumerated, StagedArticle, side_changes
+from mergerepl.staging.decision import Changed, decided, resolved
+from mergerepl.store.changeset import events_folder
+from mergerepl.store.runs import current_rows, read_runs
+from mergerepl.systables.tombstone import TombstoneType
+from mergerepl.tracking.partitions import event_counts, touched_rows
+from triggers.partition_mappings import data_events, partition_events
+
+_NEVER_SENT = (int(TombstoneType.PARTIAL_DELETE), int(TombstoneType.SYSTEM_DELETE))
+_WRITTEN = (Verdict.UPLOAD.value, Verdict.MERGE.value, Verdict.CONFLICT.value)
+
+
+@dataclass(frozen=True)
+class _Sent:
+    """What the subscriber sends of an article, what the publisher knows of that (CHANGES), and the outcome (RESOLVED)."""
+
+    rows: int
+    sent: DataFrame
+    known: DataFrame
+    outcome: DataFrame
+
+
+@dataclass(frozen=True)
+class _Window:
+    """WINDOW of one article and the publisher's versions (CHANGES) of its rows."""
+
+    rows: DataFrame
+    versions: DataFrame
+
+
+@dataclass(frozen=True)
+class PartitionedSession:
+    """What all steps read.
+
+    Attributes:
+        spark: Session.
+        publisher: The publisher's side, with what was captured committed.
+        publication: Its filters.
+        plan: What travels.
+        terms: What classification and resolution need to know.
+        numbers: The generation numbers of both sides.
+        folder: Where the changesets are written.
+        sent: What the subscriber sends, by tablenick.
+        staged: Writes RESOLVED of one article (tablenick, its rows) and says what it amounts to.
+        progress: Is told of each article.
+        kept: Holds what is read more than once.
+    """
+
+    spark: SparkSession
+    publisher: SideState
+    publication: FilteredPublication
+    plan: SessionPlan
+    terms: SessionTerms
+    numbers: Mapping[str, Numbers]
+    folder: Path
+    sent: Mapping[int, Enumerated]
+    staged: Callable[[int, DataFrame], StagedArticle]
+    progress: Progress
+    kept: Kept = field(default_factory=Kept)
+
+    @property
+    def articles(self) -> dict[str, PublishedArticle]:
+        """The filtered articles, by name."""
+        filtered = self.publication.tablenicks
+        return {name: a for name, a in self.publication.articles.items() if a.nickname in filtered}
+
+    @property
+    def last_seq(self) -> int:
+        """The publisher's last run that counts."""
+        return self.publisher.info.last_seq
+
+
+def stage_partitioned(session: PartitionedSession) -> dict[int, StagedArticle]:
+    """Write the changesets of all filtered articles and return what they amount to, by tablenick.
+
+    Raises: ApplyError, StoreError if anything of it cannot be applied: rows of other articles may follow it.
+    """
+    try:
+        sent = _sent(session)
+        memberships = _memberships(session, sent)
+        counts = event_counts(memberships)
+        windows = _windows(session)
+        found = {}
+        for name, article in session.articles.items():
+            touched, events = counts.get(name, (0, 0))
+            rows = _acted(session, article, sent.get(name), memberships.get(name), windows.get(name), touched)
+            if rows is None:
+                continue
+            staged = session.staged(article.nickname, rows)
+            if events:
+                _write_events(session, article, memberships[name], sent.get(name))
+            found[article.nickname] = replace(
+                staged,
+                publisher=staged.publisher.model_copy(update={"events": events}),
+                subscriber=staged.subscriber.model_copy(update={"is_filtered": True}),
+                resolved=max(staged.resolved, events, int(name in sent)),
+            )
+            works = staged.publisher, staged.subscriber
+            session.progress.step("stage", article=name, rows=sum(work.live + work.deleted for work in works))
+        return found
+    finally:
+        session.kept.release()
+
+
+def _sent(session: PartitionedSession) -> dict[str, _Sent]:
+    """Decide what the subscriber sends of each article, by all that the publisher knows of those rows."""
+    changed: dict[str, tuple[Changed, int, DataFrame, DataFrame]] = {}
+    total = 0
+    for name, article in session.articles.items():
+        enumerated = session.sent[article.nickname]
+        rows = side_changes(session.spark, enumerated, session.kept)
+        if rows is None:
+            continue
+        require_resolver(article)
+        is_own = ~F.coalesce(F.col(TOMBSTONE_TYPE), F.lit(0)).isin(*_NEVER_SENT)
+        rows = session.kept.keep(rows.where(is_own).select(*CHANGE_COLUMNS))
+        count = enumerated.rows
+        known = versions_of(
+            session.spark,
+            session.publisher.replica,
+            article,
+            rows,
+            rows=count,
+            version=session.publisher.info.captured[article.nickname],
+            through_seq_inclusive=session.last_seq,
+            kept=session.kept,
+        )
+        terms = terms_of(
+            article,
+            resolved_at_publisher=session.numbers[PUBLISHER].resolved[article.nickname],
+            resolved_at_subscriber=session.numbers[SUBSCRIBER].resolved[article.nickname],
+        )
+        at_subscriber, at_publisher = without_strangers(rows, known)
+        changed[name] = Changed(article, terms, at_publisher, at_subscriber), count, rows, known
+        total += 2 * count
+    decision = decided([each[0] for each in changed.values()], session.terms, session.kept, rows=total)
+    return {
+        name: _Sent(
+            count, rows, known, session.kept.keep(resolved(each, decision, session.terms, rows=2 * count))
+        )
+        for name, (each, count, rows, known) in changed.items()
+    }
+
+
+def _memberships(session: PartitionedSession, sent: Mapping[str, _Sent]) -> dict[str, DataFrame]:
+    """Return MEMBERSHIPS of what the subscriber sends, written or not, and of what that moves."""
+    if not sent:
+        return {}
+    changed = {}
+    for name, each in sent.items():
+        before = each.known.select(ROWGUID, F.when(~F.col(DELETED), F.col(ROW)).alias(BEFORE))
+        final = each.outcome.where(F.col(VERDICT).isin(*_WRITTEN)).select(
+            ROWGUID, F.lit(True).alias(WRITTEN), F.when(~F.col(DELETED), F.col(ROW)).alias(AFTER)
+        )
+        joined = each.sent.select(ROWGUID).join(before, on=ROWGUID, how="left")
+        joined = joined.join(final, on=ROWGUID, how="left")
+        is_written = F.coalesce(WRITTEN, F.lit(False))
+        after = F.when(is_written, F.col(AFTER)).otherwise(F.col(BEFORE))
+        changed[name] = session.kept.keep(
+            joined.select(ROWGUID, BEFORE, after.alias(AFTER), is_written.alias(WRITTEN))
+        )
+    publisher = session.publisher
+    base = base_rows(session.spark, publisher.replica, session.publication.articles, publisher.info.captured)
+    groups = group_rows(session.spark, session.publication.groups)
+    return MembershipPass(session.publication, groups, base, session.kept).run(changed)
+
+
+def _windows(session: PartitionedSession) -> dict[str, _Window]:
+    """Enumerate what the subscriber's partition gained, kept and lost of each article."""
+    subscription = session.publisher.other
+    start = session.plan.down.from_generation_exclusive
+    named = generations_for(
+        session.publisher.replica, session.publication.number, subscription, from_generation_exclusive=start
+    )
+    found = {}
+    for name, article in session.articles.items():
+        sent = {row.generation for row in session.plan.down.of_articles([article.nickname]).generations}
+        if not sent:
+            continue
+        first_seq = min(row.first_seq for row in named if row.generation in sent)
+        folder = session.publisher.replica.folder
+        mappings = read_mappings(
+            session.spark,
+            folder,
+            article.nickname,
+            _partition_id(session),
+            from_seq_inclusive=first_seq,
+            through_seq_inclusive=session.last_seq,
+        )
+        window = session.kept.keep(enum_partition_changes(mappings, sent))
+        runs = read_runs(
+            session.spark,
+            folder,
+            article,
+            through_seq_inclusive=session.last_seq,
+            from_seq_exclusive=first_seq - 1,
+        )
+        theirs = runs.join(window.select(ROWGUID), on=ROWGUID, how="left_semi")
+        found[name] = _Window(window, session.kept.keep(current_rows(theirs)))
+    return found
+
+
+def _partition_id(session: PartitionedSession) -> int:
+    number = session.publisher.other.partition_id
+    # A subscription gets its partition before its first row.
+    assert number is not None
+    return number
+
+
+def _acted(
+    session: PartitionedSession,
+    article: PublishedArticle,
+    sent: _Sent | None,
+    memberships: DataFrame | None,
+    window: _Window | None,
+    touched: int,
+) -> DataFrame | None:
+    """Return RESOLVED of one article; None if nothing is to be done."""
+    versions = [each.known for each in (sent,) if each is not None]
+    versions += [each.versions for each in (window,) if each is not None]
+    if touched and memberships is not None:
+        rows = touched_rows(memberships)
+        versions.append(
+            with_metadata(
+                session.spark,
+                session.publisher.replica,
+                article,
+                rows,
+                count=touched,
+                through_seq_inclusive=session.last_seq,
+                kept=session.kept,
+            )
+        )
+    if not versions:
+        return None
+    known = reduce(DataFrame.unionByName, versions)
+    if len(versions) > 1:
+        known = known.dropDuplicates([ROWGUID])
+    down = session.plan.down.of_articles([article.nickname])
+    terms = PartitionTerms(
+        partition_id=_partition_id(session),
+        start=down.from_generation_exclusive,
+        held=tuple(row.generation for row in down.known),
+        received=session.numbers[SUBSCRIBER].received,
+        own_at_publisher=session.numbers[PUBLISHER].resolved.get(article.nickname, 0),
+        own_at_subscriber=session.numbers[SUBSCRIBER].resolved.get(article.nickname, 0),
+    )
+    frames = PartitionRows(
+        known,
+        sent.sent if sent is not None else None,
+        sent.outcome if sent is not None else None,
+        memberships,
+        window.rows if window is not None else None,
+    )
+    return session.kept.keep(partition_actions(frames, terms))
+
+
+def _write_events(
+    session: PartitionedSession, article: PublishedArticle, memberships: DataFrame, sent: _Sent | None
+) -> None:
+    """Write the EVENTS of one article into the changeset."""
+    own = session.numbers[PUBLISHER].resolved[article.nickname]
+    events = partition_events(memberships, generation=own)
+    if sent is not None:
+        uploaded = sent.outcome.where(F.col(VERDICT) == Verdict.UPLOAD.value)
+        generations = uploaded.select(ROWGUID, F.col(changes.PUBLISHER_GENERATION).alias(GENERATION))
+        events = events.unionByName(data_events(memberships, generations))
+    write_files(events, events_folder(session.folder, article.nickname))

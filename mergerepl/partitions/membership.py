@@ -1,0 +1,291 @@
+"""Which partitions rows belong to before and after a change: the one function for all occasions.
+
+A row is in a partition by its article's own filter or because a row is in it that it follows through a join filter. Only
+rows whose membership a change may move are looked at: the changed ones, and unchanged ones that match a row of which
+something changed that they follow. Parents come first; what is unchanged is read from one version of each table. All
+partitions are computed at once: nothing here loops over them.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from mergerepl.changes import ROW, ROWGUID
+from mergerepl.delta.versions import read_version
+from mergerepl.engine.in_memory import Kept
+from mergerepl.filters.clause import Column as ClauseColumn
+from mergerepl.filters.clause import SessionFunction
+from mergerepl.filters.columns import column_of, holds
+from mergerepl.filters.equalities import Part, parts_of
+from mergerepl.filters.publication_filters import JoinFilter
+from mergerepl.model.article import PublishedArticle
+from mergerepl.partitions.filtered import FilteredPublication, function_column
+from mergerepl.rows.images import image_type, row_image, rowguid_of_image
+from mergerepl.rows.sql import struct_type
+from mergerepl.store.replica import Replica
+from mergerepl.systables.partitions import EVERYBODY, PARTITION_ID, PartitionGroup
+
+BEFORE = "before"
+AFTER = "after"
+WAS = "was"
+IS = "is"
+WRITTEN = "written"
+"""Columns of CHANGED: rowguid, before and after (images, NULL: no row), written (false: it is only looked at).
+Of MEMBERSHIPS: CHANGED, was and is (arrays of partition ids in order)."""
+
+_SIDE = "side"
+_AT = "at"
+_OLD, _NEW = 0, 1
+_PARENT_ROW = "parent_row"
+_MEMBERS = "members"
+_MOVES = "moves"
+
+_GROUPS = "partition_id int, HOST_NAME_FN string, SUSER_SNAME_FN string"
+
+
+def group_rows(spark: SparkSession, groups: Iterable[PartitionGroup]) -> DataFrame:
+    """Return partitions with the values that make them: partition_id, HOST_NAME_FN, SUSER_SNAME_FN."""
+    rows = [(each.partition_id, each.HOST_NAME_FN, each.SUSER_SNAME_FN) for each in groups]
+    return spark.createDataFrame(rows, _GROUPS)
+
+
+Base = Callable[[str], DataFrame]
+"""Gives the rows of an article by its name, as one column `row`: all those that did not change."""
+
+
+def base_rows(
+    spark: SparkSession,
+    replica: Replica,
+    articles: Mapping[str, PublishedArticle],
+    versions: Mapping[int, int],
+) -> Base:
+    """Return what reads the tables of some articles at these versions (by tablenick)."""
+
+    def rows(name: str) -> DataFrame:
+        article = articles[name]
+        table = read_version(spark, replica.table(article), versions[article.nickname])
+        return table.select(row_image(article.columns).cast(struct_type(article.types)).alias(ROW))
+
+    return rows
+
+
+@dataclass
+class MembershipPass:
+    """Computes memberships of one publication, article by article, parents first.
+
+    Attributes:
+        publication: The filters, the partitions and the articles.
+        groups: The partitions (`group_rows`).
+        base: The rows that did not change.
+        kept: Holds the results until their reader is done.
+        found: Article name -> MEMBERSHIPS, of the articles in which there are any.
+        moved: Articles in which a row changed so that rows which follow it may move.
+    """
+
+    publication: FilteredPublication
+    groups: DataFrame
+    base: Base
+    kept: Kept
+    found: dict[str, DataFrame] = field(default_factory=dict)
+    moved: set[str] = field(default_factory=set)
+
+    def run(self, changed: Mapping[str, DataFrame]) -> dict[str, DataFrame]:
+        """Return MEMBERSHIPS by article name.
+
+        Reads: CHANGED by article name; an article without changes is left out.
+        """
+        for name in self.publication.articles:
+            affected = self._affected(name, changed.get(name))
+            if affected is not None:
+                self._evaluate(name, affected)
+        return self.found
+
+    def _evaluate(self, name: str, affected: DataFrame) -> None:
+        sides = [
+            affected.where(F.col(image).isNotNull()).select(
+                ROWGUID, F.lit(side).alias(_SIDE), F.lit(side).alias(_AT), F.col(image).alias(ROW)
+            )
+            for side, image in ((_OLD, BEFORE), (_NEW, AFTER))
+        ]
+        members = self.members(name, sides[0].unionByName(sides[1]), (ROWGUID, _SIDE))
+
+        def of(side: int) -> Column:
+            return F.sort_array(F.collect_set(F.when(F.col(_SIDE) == side, F.col(PARTITION_ID))))
+
+        by_row = members.groupBy(ROWGUID).agg(of(_OLD).alias(WAS), of(_NEW).alias(IS))
+        rows = affected.join(by_row, on=ROWGUID, how="left").withColumns(
+            {each: F.coalesce(each, F.expr("cast(array() as array<int>)")) for each in (WAS, IS)}
+        )
+        self.found[name] = self.kept.keep(rows.withColumn(_MOVES, self._moves(name)))
+        if self.publication.filters.joins_to(name) and not self.found[name].where(_MOVES).isEmpty():
+            self.moved.add(name)
+
+    def _moves(self, name: str) -> Column:
+        """Return whether rows that follow this one may move: its membership or a column of a join changed."""
+        columns = dict.fromkeys(
+            column for join in self.publication.filters.joins_to(name) for column in join.columns_of(name)
+        )
+        fields = [_field(self.publication.articles[name], column) for column in columns]
+
+        def contribution(image: str, members: str) -> Column:
+            values = [F.col(f"{image}.{each}").alias(each) for each in fields]
+            return F.when(F.col(image).isNotNull(), F.struct(*values, F.col(members).alias(_MEMBERS)))
+
+        return ~contribution(BEFORE, WAS).eqNullSafe(contribution(AFTER, IS))
+
+    def _affected(self, name: str, changed: DataFrame | None) -> DataFrame | None:
+        """Return CHANGED with the unchanged rows that follow a moved one; None if there are none of either."""
+        joins = [join for join in self.publication.filters.joins_of(name) if join.parent in self.moved]
+        if not joins:
+            return changed
+        article = self.publication.articles[name]
+        following = []
+        for join in joins:
+            moved = self.found[join.parent].where(_MOVES)
+            images = [
+                moved.where(F.col(image).isNotNull()).select(
+                    self._slim(join.parent, image, join).alias(_PARENT_ROW)
+                )
+                for image in (BEFORE, AFTER)
+            ]
+            parents = images[0].unionByName(images[1])
+            rows = self.base(name)
+            following.append(rows.join(F.broadcast(parents), on=self._on(join), how="left_semi"))
+        touched = with_rowguid(reduce(DataFrame.unionByName, following), article)
+        if len(joins) > 1:
+            touched = touched.dropDuplicates([ROWGUID])
+        if changed is not None:
+            touched = touched.join(F.broadcast(changed.select(ROWGUID)), on=ROWGUID, how="left_anti")
+        affected = touched.select(
+            ROWGUID, F.col(ROW).alias(BEFORE), F.col(ROW).alias(AFTER), F.lit(False).alias(WRITTEN)
+        )
+        return affected if changed is None else affected.unionByName(changed)
+
+    def members(self, name: str, rows: DataFrame, key: Sequence[str]) -> DataFrame:
+        """Return the partitions of rows: the columns of `key` and partition_id; some may come twice.
+
+        Reads: `key`, at (the side on which its parents are looked up), row.
+        """
+        filters = self.publication.filters
+        found = []
+        if name in filters.own:
+            found += [self._of_part(name, part, rows, key) for part in parts_of(filters.own[name])]
+        for join in filters.joins_of(name):
+            found += self._of_parents(name, join, rows, key)
+        if not found:
+            found = [rows.select(*key, F.lit(EVERYBODY).alias(PARTITION_ID))]
+        return reduce(DataFrame.unionByName, found)
+
+    def _of_part(self, name: str, part: Part, rows: DataFrame, key: Sequence[str]) -> DataFrame:
+        article = self.publication.articles[name]
+
+        def of_row(column: ClauseColumn) -> Column:
+            return F.col(f"{ROW}.{_field(article, column.name)}")
+
+        def value(function: SessionFunction) -> Column:
+            return F.col(function_column(function))
+
+        condition: Column = F.lit(True)
+        if part.residual is not None:
+            condition = holds(part.residual, column=of_row, function=value)
+        if part.is_static:
+            return rows.where(condition).select(*key, F.lit(EVERYBODY).alias(PARTITION_ID))
+        for equality in part.equalities:
+            one = column_of(equality.of_row, column=of_row, function=value)
+            condition = condition & (one == column_of(equality.of_other, column=of_row, function=value))
+        return rows.join(F.broadcast(self.groups), on=condition).select(*key, PARTITION_ID)
+
+    def _of_parents(
+        self, name: str, join: JoinFilter, rows: DataFrame, key: Sequence[str]
+    ) -> list[DataFrame]:
+        known = self.found.get(join.parent)
+        slim = rows.select(*key, _AT, self._slim(name, ROW, join).alias(ROW))
+        found = []
+        if known is not None:
+            sides = [
+                known.where(F.col(image).isNotNull()).select(
+                    F.lit(side).alias("parent_side"),
+                    self._slim(join.parent, image, join).alias(_PARENT_ROW),
+                    F.col(members).alias(_MEMBERS),
+                )
+                for side, image, members in ((_OLD, BEFORE, WAS), (_NEW, AFTER, IS))
+            ]
+            parents = sides[0].unionByName(sides[1])
+            matched = slim.join(parents, on=(F.col(_AT) == F.col("parent_side")) & self._on(join))
+            found.append(matched.select(*key, F.explode(_MEMBERS).alias(PARTITION_ID)))
+        # Parents of which nothing changed are the same on both sides.
+        parent = self.publication.articles[join.parent]
+        base = self.base(join.parent).select(F.col(ROW).alias(_PARENT_ROW))
+        matched = base.join(F.broadcast(slim), on=self._on(join))
+        looked_up = with_rowguid(
+            matched.select(*(F.col(each).alias(f"of_{each}") for each in key), F.col(_PARENT_ROW).alias(ROW)),
+            parent,
+        )
+        if known is not None:
+            looked_up = looked_up.join(F.broadcast(known.select(ROWGUID)), on=ROWGUID, how="left_anti")
+        looked_up = looked_up.select(
+            *(F.col(f"of_{each}").alias(each) for each in key), F.lit(_NEW).alias(_AT), ROW
+        )
+        found.append(self.members(join.parent, looked_up, key))
+        return found
+
+    def _slim(self, name: str, image: str, join: JoinFilter) -> Column:
+        """Return an image with only those of its columns that occur in `on`."""
+        article = self.publication.articles[name]
+        fields = [_field(article, column) for column in dict.fromkeys(join.columns_of(name))]
+        return F.struct(*(F.col(f"{image}.{each}").alias(each) for each in fields))
+
+    def _on(self, join: JoinFilter) -> Column:
+        """Return whether a child (`row`) matches a parent (`parent_row`)."""
+
+        def value(column: ClauseColumn) -> Column:
+            assert column.article is not None
+            image = ROW if column.article == join.article else _PARENT_ROW
+            return F.col(f"{image}.{_field(self.publication.articles[column.article], column.name)}")
+
+        return column_of(join.on, column=value)
+
+
+def with_rowguid(rows: DataFrame, article: PublishedArticle) -> DataFrame:
+    """Return rows (`row`) with their rowguids."""
+    guid = rowguid_of_image(
+        ROW, image_type(rows, ROW), article.identity_fields, existing=article.rowguid_column is not None
+    )
+    return rows.withColumn(ROWGUID, guid)
+
+
+def _field(article: PublishedArticle, column: str) -> str:
+    return article.fields[article.columns.index(column)]
+
+
+def partition_rows(
+    publication: FilteredPublication, groups: DataFrame, base: Base, kept: Kept, names: Iterable[str]
+) -> dict[str, DataFrame]:
+    """Return the rows (`row`) of some articles that are in one of the partitions or everybody's, whole tables evaluated.
+
+    From the top: a row that follows another is in a partition where that one is.
+    """
+    names = set(names)
+    filters = publication.filters
+    pass_ = MembershipPass(publication, groups, base, kept)
+    found: dict[str, DataFrame] = {}
+    for name in publication.articles:
+        rows = base(name)
+        if not filters.is_filtered(name):
+            found[name] = rows
+            continue
+        ways = []
+        if name in filters.own:
+            at = rows.withColumn(_AT, F.lit(_NEW))
+            ways += [
+                pass_._of_part(name, part, at, (ROW,)).select(ROW) for part in parts_of(filters.own[name])
+            ]
+        for join in filters.joins_of(name):
+            parents = found[join.parent].select(F.col(ROW).alias(_PARENT_ROW))
+            ways.append(rows.join(parents, on=pass_._on(join), how="left_semi"))
+        together = with_rowguid(reduce(DataFrame.unionByName, ways), publication.articles[name])
+        found[name] = kept.keep(together.dropDuplicates([ROWGUID]).select(ROW))
+    return {name: rows for name, rows in found.items() if name in names}

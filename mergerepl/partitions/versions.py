@@ -1,0 +1,68 @@
+"""What a publisher knows of rows of a filtered article: their metadata, or else the rows themselves as published."""
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from mergerepl.changes import CHANGE_COLUMNS, ROW, ROWGUID
+from mergerepl.delta.versions import read_version
+from mergerepl.engine.in_memory import Kept, broadcast_if_few
+from mergerepl.model.article import PublishedArticle
+from mergerepl.partitions.membership import with_rowguid
+from mergerepl.partitions.touched import published_state
+from mergerepl.rows.images import row_image
+from mergerepl.rows.key_bounds import same_key
+from mergerepl.rows.sql import struct_type
+from mergerepl.store.replica import Replica
+from mergerepl.store.runs import latest_of
+
+
+def versions_of(
+    spark: SparkSession,
+    replica: Replica,
+    article: PublishedArticle,
+    sent: DataFrame,
+    *,
+    rows: int,
+    version: int,
+    through_seq_inclusive: int,
+    kept: Kept,
+) -> DataFrame:
+    """Return CHANGES of those rows that a subscriber sends which the publisher knows, whether or not it enumerates them.
+
+    It is not enough to compare with what is enumerated: a newer version, or another row of the key, may lie outside of the
+    subscriber's partition.
+
+    Args:
+        spark: Session.
+        replica: The publisher.
+        article: The article.
+        sent: What the subscriber sends (CHANGES).
+        rows: How many these are.
+        version: The captured version of the publisher's table.
+        through_seq_inclusive: The last run that counts.
+        kept: Holds what is read.
+    """
+    wanted = kept.keep(broadcast_if_few(sent.select(ROWGUID, ROW), rows))
+    table = read_version(spark, replica.table(article), version).alias("t")
+    keys = wanted.select(*(F.col(f"{ROW}.{name}").alias(name) for name in article.identity_fields)).alias("s")
+    there = table.join(broadcast_if_few(keys, rows), on=same_key(article, {}), how="left_semi")
+    image = row_image(article.columns).cast(struct_type(article.types)).alias(ROW)
+    state = published_state(article)
+    published = with_rowguid(there.select(image), article).select(
+        ROWGUID, *(value.alias(name) for name, value in state.items()), ROW
+    )
+    if through_seq_inclusive == 0:
+        return kept.keep(published.select(*CHANGE_COLUMNS))
+    known = latest_of(
+        spark,
+        replica.folder,
+        article,
+        wanted.select(ROWGUID),
+        rows=rows,
+        through_seq_inclusive=through_seq_inclusive,
+        columns=CHANGE_COLUMNS,
+        kept=kept,
+    ).select(*CHANGE_COLUMNS)
+    known = kept.keep(known)
+    others = published.join(known.select(ROWGUID), on=ROWGUID, how="left_anti")
+    return kept.keep(known.unionByName(others.select(*CHANGE_COLUMNS)))

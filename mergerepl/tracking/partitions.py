@@ -1,0 +1,161 @@
+"""Capture where rows are filtered: what was captured, with the memberships that it moved.
+
+Only the publisher evaluates filters. A capture evaluates a whole publication: rows follow those of other articles.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import reduce
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from mergerepl.changes import ROW, ROWGUID
+from mergerepl.engine.in_memory import Kept
+from mergerepl.errors import CaptureError
+from mergerepl.partitions.filtered import FilteredPublication, filtered_publication
+from mergerepl.partitions.membership import AFTER, WRITTEN, MembershipPass, base_rows, group_rows
+from mergerepl.partitions.runs import Events
+from mergerepl.partitions.touched import with_metadata
+from mergerepl.store.replica import Replica
+from mergerepl.systables.genhistory import Generation
+from mergerepl.systables.replinfo import ReplicaInfo
+from mergerepl.tracking.capture import CapturedArticle, open_generation
+from triggers.partition_mappings import has_events, is_touched, partition_events
+
+
+def filtered_publications(replica: Replica, pubids: Collection[str]) -> list[FilteredPublication]:
+    """Return those of the publications that this replica publishes with row filters."""
+    found = [filtered_publication(replica, pubid) for pubid in pubids]
+    return [each for each in found if each is not None]
+
+
+def with_memberships(
+    spark: SparkSession,
+    replica: Replica,
+    publications: Collection[FilteredPublication],
+    captured: Sequence[CapturedArticle],
+    genhistory: Sequence[Generation],
+    info: ReplicaInfo,
+) -> tuple[CapturedArticle, ...]:
+    """Return what was captured with the unchanged rows that moved, and the mappings of all.
+
+    Raises: CaptureError if an article that the filters name was not captured.
+    """
+    for publication in publications:
+        captured = _of_publication(spark, replica, publication, captured, genhistory, info)
+    return tuple(captured)
+
+
+def _of_publication(
+    spark: SparkSession,
+    replica: Replica,
+    publication: FilteredPublication,
+    captured: Sequence[CapturedArticle],
+    genhistory: Sequence[Generation],
+    info: ReplicaInfo,
+) -> list[CapturedArticle]:
+    items = {item.article.name: item for item in captured if item.article.pubid == publication.pubid}
+    changed = {
+        name: items[name].images.withColumn(WRITTEN, F.lit(True))  # type: ignore[union-attr]
+        for name in publication.articles
+        if name in items and items[name].images is not None
+    }
+    if not changed:
+        return list(captured)
+    missing = [name for name in publication.articles if name not in items]
+    if missing:
+        raise CaptureError(
+            f"Article '{missing[0]}' of '{replica.root}' cannot be captured, and the row filters need it. Nothing was "
+            "captured. See to what is wrong with its table, then run again.",
+            replica=str(replica.root),
+            article=missing[0],
+        )
+    versions = {item.article.nickname: item.window.through_version_inclusive for item in items.values()}
+    base = base_rows(spark, replica, publication.articles, versions)
+    kept = Kept()
+    try:
+        found = MembershipPass(publication, group_rows(spark, publication.groups), base, kept).run(changed)
+        found = {name: rows for name, rows in found.items() if publication.filters.is_filtered(name)}
+        counts = event_counts(found)
+        return _joined(spark, replica, publication, captured, genhistory, info, found, counts, kept)
+    except BaseException:
+        kept.release()
+        raise
+
+
+def event_counts(found: Mapping[str, DataFrame]) -> dict[str, tuple[int, int]]:
+    """Return for each article how many of its MEMBERSHIPS are touched rows, and how many have mappings, in one job."""
+    if not found:
+        return {}
+    frames = [
+        rows.agg(F.count_if(is_touched()).alias("touched"), F.count_if(has_events()).alias("events")).select(
+            F.lit(name).alias("name"), "touched", "events"
+        )
+        for name, rows in found.items()
+    ]
+    return {row.name: (row.touched, row.events) for row in reduce(DataFrame.unionByName, frames).collect()}
+
+
+def touched_rows(memberships: DataFrame) -> DataFrame:
+    """Return the rows (rowguid, row) of which only the membership changed."""
+    return memberships.where(is_touched()).select(ROWGUID, F.col(AFTER).alias(ROW))
+
+
+def _joined(
+    spark: SparkSession,
+    replica: Replica,
+    publication: FilteredPublication,
+    captured: Sequence[CapturedArticle],
+    genhistory: Sequence[Generation],
+    info: ReplicaInfo,
+    found: Mapping[str, DataFrame],
+    counts: Mapping[str, tuple[int, int]],
+    kept: Kept,
+) -> list[CapturedArticle]:
+    last = max(
+        [
+            info.last_generation,
+            *(item.generation.generation for item in captured if item.generation is not None),
+        ]
+    )
+    joined = []
+    for item in captured:
+        name = item.article.name
+        touched, events = counts.get(name, (0, 0)) if item.article.pubid == publication.pubid else (0, 0)
+        if not events:
+            joined.append(item)
+            continue
+        generation = item.generation
+        if generation is None:
+            generation = open_generation(genhistory, item.article, info, last + 1)
+            last = max(last, generation.generation)
+        rows = item.rows
+        if touched:
+            moved = with_metadata(
+                spark,
+                replica,
+                item.article,
+                touched_rows(found[name]),
+                count=touched,
+                through_seq_inclusive=info.last_seq,
+                kept=kept,
+            )
+            rows = moved if rows is None else rows.unionByName(moved)
+        joined.append(
+            replace(
+                item,
+                rows=rows,
+                generation=replace(generation, changecount=generation.changecount + touched),
+                touched=touched,
+                events=Events(
+                    publication.number,
+                    item.article.nickname,
+                    partition_events(found[name], generation=generation.generation),
+                ),
+            )
+        )
+    # The last one that is released lets go of what all of them read.
+    if joined:
+        joined[-1] = replace(joined[-1], in_memory=(*joined[-1].in_memory, *kept.frames))
+    return joined

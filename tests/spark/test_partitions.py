@@ -1,0 +1,125 @@
+"""Row filters end to end through the command line: every subscriber gets exactly its partition."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import yaml
+from click.testing import CliRunner
+from deltalake import DeltaTable, write_deltalake
+from pyspark.sql import SparkSession
+
+from mergerepl.cli.main import main
+
+CUSTOMERS = pa.schema([("id", pa.int64()), ("region", pa.string()), ("name", pa.string())])
+
+
+def table(path: Path, rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> None:
+    rows_of = [dict(zip(schema.names, row, strict=True)) for row in rows]
+    write_deltalake(str(path), pa.Table.from_pylist(rows_of, schema=schema))
+
+
+def insert(path: Path, *values: Any) -> None:
+    schema = pa.schema(DeltaTable(str(path)).schema().to_arrow())
+    row = pa.Table.from_pylist([dict(zip(schema.names, values, strict=True))], schema=schema)
+    write_deltalake(str(path), row, mode="append")
+
+
+def update(path: Path, key: int, values: Mapping[str, Any]) -> None:
+    DeltaTable(str(path)).update(predicate=f"id = {key}", new_values=dict(values))
+
+
+def delete(path: Path, key: int) -> None:
+    DeltaTable(str(path)).delete(f"id = {key}")
+
+
+def rows(path: Path) -> set[tuple[Any, ...]]:
+    return {tuple(row.values()) for row in DeltaTable(str(path)).to_pyarrow_table().to_pylist()}
+
+
+def run(*arguments: str) -> dict[str, Any]:
+    result = CliRunner().invoke(main, [*arguments, "--json"], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    told: dict[str, Any] = json.loads(result.stdout)
+    return told
+
+
+def net_mappings(hq: Path) -> tuple[set[tuple[str, int]], set[tuple[str, int, int]]]:
+    """Return current (rowguid, partition) and past (rowguid, partition, reason) mappings as a reader nets them."""
+    found: dict[tuple[str, int], tuple[int, int | None]] = {}
+    for name in ("current", "past"):
+        stored = DeltaTable(str(hq / "_mergerepl" / f"MSmerge_{name}_partition_mappings")).to_pyarrow_table()
+        for row in stored.to_pylist():
+            key = row["rowguid"], row["partition_id"]
+            if row["seq"] > found.get(key, (0, None))[0]:
+                found[key] = row["seq"], row.get("reason")
+    current = {key for key, (_, reason) in found.items() if reason is None}
+    return current, {(*key, reason) for key, (_, reason) in found.items() if reason is not None}
+
+
+def test_a_parameterized_filter_end_to_end(spark: SparkSession, tmp_path: Path) -> None:
+    hq, north, south = (tmp_path / name / "customers" for name in ("hq", "north", "south"))
+    table(
+        hq,
+        [(1, "North", "Ada"), (2, "South", "Bo Canary"), (3, "North", "Cy"), (4, "North", "Di")],
+        CUSTOMERS,
+    )
+    file = tmp_path / "sales.yml"
+    article = {"name": "customers", "key": ["id"], "filter": "region = HOST_NAME()"}
+    subscriptions = [{"subscriber": f"./{name.lower()}", "host_name": name} for name in ("North", "South")]
+    stated = {"publication": "sales", "publisher": "./hq", "articles": [article]}
+    file.write_text(yaml.safe_dump({**stated, "subscriptions": subscriptions}))
+
+    run("apply", str(file))
+    assert rows(north) == {(1, "North", "Ada"), (3, "North", "Cy"), (4, "North", "Di")}
+    assert rows(south) == {(2, "South", "Bo Canary")}
+
+    # At the publisher: an insert for each, an update, a move from North to South, a delete. At North: a row that it
+    # moves out of its own partition, and one that it writes outside.
+    insert(hq, 5, "North", "Eve")
+    insert(hq, 6, "South", "Flo Canary")
+    update(hq, 3, {"name": "Cyd"})
+    update(hq, 1, {"region": "South"})
+    delete(hq, 2)
+    update(north, 4, {"region": "South", "name": "Dia"})
+    insert(north, 7, "South", "Gus")
+    session = run("sync", str(file), "--subscriber", str(tmp_path / "north"))["sessions"][0]
+    assert (session["upload"]["inserts"], session["upload"]["updates"], session["upload"]["conflicts"]) == (
+        1,
+        1,
+        0,
+    )
+    assert rows(north) == {(3, "North", "Cyd"), (5, "North", "Eve")}
+    assert rows(south) == {(2, "South", "Bo Canary")}
+    souths = {(1, "South", "Ada"), (4, "South", "Dia"), (6, "South", "Flo Canary"), (7, "South", "Gus")}
+    assert rows(hq) == {(3, "North", "Cyd"), (5, "North", "Eve"), *souths}
+
+    session = run("sync", str(file), "--subscriber", str(tmp_path / "south"))["sessions"][0]
+    assert (session["download"]["inserts"], session["download"]["deletes"]) == (4, 1)
+    assert rows(south) == souths
+    again = run("sync", str(file))["sessions"]
+    assert [each["status"] for each in again] == ["nothing_to_do", "nothing_to_do"]
+
+    current, past = net_mappings(hq.parent)
+    assert sorted(partition for _, partition in current) == [1, 1, 2, 2, 2, 2]
+    assert sorted((partition, reason) for _, partition, reason in past) == [(1, 2), (1, 2), (2, 1)]
+    assert files_with(tmp_path / "north", ("Flo Canary", "Bo Canary")) == []
+    assert files_with(tmp_path / "south", ("Flo Canary",)) != []
+
+
+def files_with(root: Path, values: Sequence[str]) -> list[str]:
+    """Return the files below a root that hold one of the values, in whatever column of whatever table, old files too."""
+    found = []
+    for path in root.rglob("*"):
+        if path.is_file():
+            is_table = path.suffix == ".parquet"
+            text = (
+                str(pq.read_table(path).to_pylist())
+                if is_table
+                else path.read_bytes().decode("utf-8", "replace")
+            )
+            found += [str(path)] if any(value in text for value in values) else []
+    return found

@@ -1,0 +1,134 @@
+"""What the triggers of a filtered article write of a row's partitions: an enter, a stay or a leave for each of them.
+
+Merge session step: capture, and staging of what a session writes at the publisher. Pure. Rules: filters section 3 (INSERT,
+UPDATE, DELETE; rows that follow a changed row); systables.partitions says how the rows are read.
+
+EVENTS: one row per (rowguid, partition_id) of one article.
+    rowguid, partition_id, kind (enter, stay, leave, data), reason (of a leave), generation
+*data* says that the row's own change, in a generation of another replica, is one for the partition: it is counted, and no
+mapping.
+"""
+
+from enum import StrEnum
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from mergerepl.changes import GENERATION, ROWGUID, TABLENICK
+from mergerepl.engine.passed import passed
+from mergerepl.systables.contents import SEQ
+from mergerepl.systables.partitions import (
+    CHANGECOUNT,
+    ENTERED,
+    FIRST_SEQ,
+    PARTITION_ID,
+    PUBLICATION_NUMBER,
+    REASON,
+    Reason,
+)
+
+KIND = "kind"
+
+
+class Kind(StrEnum):
+    """What a change does to a row in one partition."""
+
+    ENTER = "enter"
+    STAY = "stay"
+    LEAVE = "leave"
+    DATA = "data"
+
+
+EVENT_COLUMNS = (ROWGUID, PARTITION_ID, KIND, REASON, GENERATION)
+
+
+def has_events() -> Column:
+    """Return whether a row of MEMBERSHIPS has a mapping to be written."""
+    return F.col("written") | is_touched()
+
+
+def is_touched() -> Column:
+    """Return whether nothing of the row changed but its membership."""
+    return ~F.col("written") & (F.col("was") != F.col("is"))
+
+
+def partition_events(memberships: DataFrame, *, generation: int) -> DataFrame:
+    """Return the EVENTS of an article's MEMBERSHIPS, of one generation."""
+    rows = memberships.where(has_events()).select(
+        ROWGUID,
+        F.explode(F.array_union("was", "is")).alias(PARTITION_ID),
+        "was",
+        "is",
+        F.when(~F.col("written"), int(Reason.PARENT))
+        .when(F.col("after").isNull(), int(Reason.DELETED))
+        .otherwise(int(Reason.OWN_COLUMNS))
+        .alias("why"),
+    )
+    was, is_ = (F.array_contains(side, F.col(PARTITION_ID)) for side in ("was", "is"))
+    kind = F.when(was & is_, Kind.STAY.value).when(is_, Kind.ENTER.value).otherwise(Kind.LEAVE.value)
+    return rows.select(
+        ROWGUID,
+        PARTITION_ID,
+        kind.alias(KIND),
+        F.when(~is_, F.col("why")).alias(REASON),
+        passed(generation, "bigint").alias(GENERATION),
+    )
+
+
+def data_events(memberships: DataFrame, generations: DataFrame) -> DataFrame:
+    """Return EVENTS that count the data of rows for the partitions that they are in.
+
+    Args:
+        memberships: MEMBERSHIPS of an article.
+        generations: rowguid, generation of the rows whose data is in another generation than their mappings.
+    """
+    rows = memberships.select(ROWGUID, F.explode("is").alias(PARTITION_ID)).join(generations, on=ROWGUID)
+    return rows.select(
+        ROWGUID,
+        PARTITION_ID,
+        F.lit(Kind.DATA.value).alias(KIND),
+        F.lit(None).cast("int").alias(REASON),
+        GENERATION,
+    )
+
+
+def current_mappings(events: DataFrame, *, number: int, tablenick: int, seq: int) -> DataFrame:
+    """Return the rows of MSmerge_current_partition_mappings that an article's EVENTS are."""
+    is_in = F.col(KIND).isin(Kind.ENTER.value, Kind.STAY.value)
+    return events.where(is_in).select(
+        *_keys(number, tablenick),
+        GENERATION,
+        (F.col(KIND) == Kind.ENTER.value).alias(ENTERED),
+        passed(seq, "bigint").alias(SEQ),
+    )
+
+
+def past_mappings(events: DataFrame, *, number: int, tablenick: int, seq: int) -> DataFrame:
+    """Return the rows of MSmerge_past_partition_mappings that an article's EVENTS are."""
+    return events.where(F.col(KIND) == Kind.LEAVE.value).select(
+        *_keys(number, tablenick), GENERATION, REASON, passed(seq, "bigint").alias(SEQ)
+    )
+
+
+def _keys(number: int, tablenick: int) -> list[Column | str]:
+    return [
+        F.lit(number).alias(PUBLICATION_NUMBER),
+        F.lit(tablenick).alias(TABLENICK),
+        ROWGUID,
+        PARTITION_ID,
+    ]
+
+
+def generation_mappings(events: list[DataFrame], *, number: int, seq: int) -> DataFrame:
+    """Return the rows of MSmerge_generation_partition_mappings that EVENTS of articles come to."""
+    all_events = reduce(DataFrame.unionByName, (each.select(GENERATION, PARTITION_ID) for each in events))
+    counted = all_events.groupBy(GENERATION, PARTITION_ID).agg(F.count("*").alias(CHANGECOUNT))
+    return counted.select(
+        F.lit(number).alias(PUBLICATION_NUMBER),
+        GENERATION,
+        PARTITION_ID,
+        CHANGECOUNT,
+        F.lit(seq).cast("bigint").alias(FIRST_SEQ),
+        F.lit(seq).cast("bigint").alias(SEQ),
+    )
