@@ -152,7 +152,15 @@ def partition_actions(rows: PartitionRows, terms: PartitionTerms) -> DataFrame:
         ),
         **{
             name: F.col(f"{_OUTCOME}.{name}")
-            for name in (changes.CONFLICT_TYPE, changes.PUBLISHER_WINS, changes.LOSER, changes.WINNER)
+            for name in (
+                changes.CONFLICT_TYPE,
+                changes.PUBLISHER_WINS,
+                changes.RESOLVER,
+                changes.MADE_COLUMNS,
+                changes.NOTE,
+                changes.LOSER,
+                changes.WINNER,
+            )
         },
     }
     acted = joined.where(F.coalesce(changes.PUBLISHER_ACTION, changes.SUBSCRIBER_ACTION).isNotNull())
@@ -171,7 +179,8 @@ def _joined(rows: PartitionRows, image: StructType) -> DataFrame:
     outcome = StructType([version[name] for name in (*STATE_COLUMNS, ROW)])
     outcome.add(VERDICT, StringType()).add(changes.PUBLISHER_GENERATION, LongType())
     outcome.add(changes.CONFLICT_TYPE, IntegerType()).add(changes.CONFLICT_COLUMNS, ArrayType(StringType()))
-    outcome.add(changes.PUBLISHER_WINS, BooleanType())
+    outcome.add(changes.PUBLISHER_WINS, BooleanType()).add(changes.RESOLVER, StringType())
+    outcome.add(changes.MADE_COLUMNS, ArrayType(StringType())).add(changes.NOTE, StringType())
     outcome.add(changes.LOSER, contender).add(changes.WINNER, contender)
     parts: list[tuple[str, DataFrame | None, str | DataType]] = [
         (_MINE, rows.sent, StructType([version[name] for name in (DELETED, ROW)])),

@@ -35,7 +35,7 @@ from mergerepl.systables import contents, tombstone
 from mergerepl.systables.contents import LINEAGE_TYPE, SEQ, base_column, row_column
 from mergerepl.systables.tombstone import TombstoneType
 
-KNOWN_COLUMNS = (ROWGUID, LINEAGE, COLV1, BORN_GENERATION)
+KNOWN_COLUMNS = (ROWGUID, LINEAGE, COLV1, BORN_GENERATION, TOMBSTONE_TYPE)
 """What continuing a row's metadata needs to know of it."""
 
 
@@ -91,7 +91,8 @@ def tracked_rows(
     """Return one CAPTURED row per net change: what the trigger of its kind writes; with `base` if the article needs it.
 
     Lineage and colv1 continue what is known of the row, also of a deleted one (a re-insert). A row that existed and
-    of which nothing is known is the publication's: {0: 1}. An insert of an unknown key starts from {}.
+    of which nothing is known is the publication's: {0: 1}. An insert of an unknown key starts from {}. So does one of a key
+    whose row left the partition (type 5), above its versions: that row goes on elsewhere, and this is another one.
 
     Reads: net changes with their rowguid; `known` = KNOWN_COLUMNS of at least these rows as they are now, None if
     there is none at all.
@@ -99,7 +100,8 @@ def tracked_rows(
     with_known = _with_known(net.select(ROWGUID, EXISTED, BEFORE, EXISTS, AFTER), known)
     unknown = F.when(F.col(EXISTED), lineage.published_lineage()).otherwise(lineage.empty_lineage())
     base = F.coalesce(F.col("known_lineage"), unknown)
-    version = lineage.next_version(base, floor=article.maxversion_at_cleanup)
+    floor = F.coalesce(F.col("known_floor"), F.lit(article.maxversion_at_cleanup).cast("bigint"))
+    version = lineage.next_version(base, floor=floor)
     generation, nickname = passed(origin.generation, "bigint"), passed(origin.nickname, "int")
     inserted = insert_trigger(article, generation)
     updated = update_trigger(article, image_type(net, AFTER))
@@ -146,12 +148,15 @@ def _with_known(named: DataFrame, known: DataFrame | None) -> DataFrame:
             F.lit(None).cast("map<int,bigint>").alias("known_lineage"),
             lineage.no_colv().alias("known_colv1"),
             F.lit(None).cast("bigint").alias("known_born_generation"),
+            F.lit(None).cast("bigint").alias("known_floor"),
         )
+    has_left = F.coalesce(F.col(TOMBSTONE_TYPE) == int(TombstoneType.PARTIAL_DELETE), F.lit(False))
     earlier = known.select(
         ROWGUID,
-        F.col(LINEAGE).alias("known_lineage"),
-        F.col(COLV1).alias("known_colv1"),
-        F.col(BORN_GENERATION).alias("known_born_generation"),
+        F.when(~has_left, F.col(LINEAGE)).alias("known_lineage"),
+        F.when(~has_left, F.col(COLV1)).alias("known_colv1"),
+        F.when(~has_left, F.col(BORN_GENERATION)).alias("known_born_generation"),
+        F.when(has_left, F.array_max(F.map_values(LINEAGE))).alias("known_floor"),
     )
     return named.join(earlier, on=ROWGUID, how="left")
 

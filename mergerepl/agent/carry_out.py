@@ -179,6 +179,7 @@ def _carry_out_side(
             client_subscription=subscription.is_client,
             run_seq=seq + 1,
             last_generation=last_generation,
+            versions=captured,
         )
         late_changes += found
         for nickname, count in current.manifest.conflicts.items():

@@ -12,6 +12,7 @@ from mergerepl.errors import MergeReplError
 from mergerepl.feed.position import FeedPosition
 from mergerepl.feed.window import FeedWindow, feed_window
 from mergerepl.model.article import PublishedArticle
+from mergerepl.partitions.filtered import filtered_publication, sent_partition
 from mergerepl.store.positions import position_of
 from mergerepl.store.replica import Replica
 from mergerepl.systables.catalog import SubscriptionRow
@@ -89,7 +90,11 @@ def source_of(replica: Replica, other: SubscriptionRow, articles: Iterable[Publi
     def after(number: int) -> list[Generation]:
         return replica.genhistory(from_generation_exclusive=number)
 
-    return Source(str(replica.root), after, other, tuple(article.nickname for article in articles))
+    publication = filtered_publication(replica, other.pubid)
+    partition = None
+    if publication is not None:
+        partition = sent_partition(replica, publication.number, publication.tablenicks, other)
+    return Source(str(replica.root), after, other, tuple(article.nickname for article in articles), partition)
 
 
 def unsent_generations(

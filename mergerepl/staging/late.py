@@ -7,6 +7,7 @@ that only this side carries out.
 """
 
 import logging
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -29,10 +30,12 @@ from mergerepl.lineage.value import agent_nickname, late_nickname
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.resolvers import PRIORITY, RESOLVERS
 from mergerepl.model.session_terms import SessionTerms, terms_of
+from mergerepl.partitions.filtered import filtered_publication
 from mergerepl.rows.images import image_type, same_image
 from mergerepl.staging.article import stage_article
 from mergerepl.staging.constraints import broken_rules
 from mergerepl.staging.decision import Changed, decided, resolved
+from mergerepl.staging.late_partitioned import LateSession, stage_late_partitioned
 from mergerepl.store.changeset import (
     ArticleWork,
     Changeset,
@@ -88,11 +91,13 @@ def stage_late_round(
     client_subscription: bool,
     run_seq: int,
     last_generation: int,
+    versions: Mapping[int, int],
 ) -> tuple[Changeset, int]:
     """Stage what the late changes and our applied rows come to. Returns the round's changeset and its late
     changes.
 
-    A round that is staged already (by a run that then died) is taken as it is.
+    A round that is staged already (by a run that then died) is taken as it is. `versions` are those of the replica's tables
+    (by tablenick) of which everything is captured, or was written by the session.
     """
     number = changeset.manifest.round + 1
     folder = changeset.late_folder(side.name, number)
@@ -104,22 +109,31 @@ def stage_late_round(
     generations: list[Generation] = []
     works = []
     conflicts = {}
+    filtered = filtered_publication(side.replica, changeset.manifest.pubid)
+    if filtered is not None:
+        staged_late = stage_late_partitioned(
+            LateSession(
+                spark=spark,
+                changeset=changeset,
+                side=side,
+                publication=filtered,
+                folder=folder,
+                versions=versions,
+                last_generation=last_generation,
+            ),
+            windows=[window for window in windows if window.article.nickname in filtered.tablenicks],
+            capture=partial(_captured_late, spark, changeset, side, info, priority, number),
+            rows=partial(_late_rows, spark, changeset, side, client_subscription=client_subscription),
+        )
+        windows = [window for window in windows if window.article.nickname not in filtered.tablenicks]
+        works, generations, conflicts = staged_late.works, staged_late.generations, staged_late.conflicts
+        last_generation = staged_late.last_generation
     for window in windows:
         article = window.article
         generation = new_generation(
             article, number=last_generation + 1, nicknames=[side.work.nickname], status=GenStatus.CLOSED
         )
-        captured = read_changes(
-            spark,
-            side.replica,
-            window,
-            info,
-            priority=priority,
-            generation=generation,
-            through_seq_inclusive=side.work.base_seq,
-            writer=late_nickname(side.work.nickname, number),
-            known_meanwhile=_left_alone(spark, changeset, side, article),
-        )
+        captured = _captured_late(spark, changeset, side, info, priority, number, window, generation)
         if captured.rows is None:
             continue
         last_generation += 1
@@ -134,7 +148,9 @@ def stage_late_round(
         finally:
             kept.release()
             captured.release()
-        works.append(result.publisher if side.name == PUBLISHER else result.subscriber)
+        late_work = result.publisher if side.name == PUBLISHER else result.subscriber
+        is_filtered = _work_of(side, article).is_filtered
+        works.append(late_work.model_copy(update={"is_filtered": is_filtered}))
         conflicts[article.nickname] = result.conflicts
         generations.append(replace(generation, changecount=captured.changes))
     work = SideWork(
@@ -145,6 +161,7 @@ def stage_late_round(
         base_seq=side.work.seq,
         seq=run_seq,
         last_generation=last_generation,
+        publication_number=side.work.publication_number,
         generations=generations,
         articles=works,
     )
@@ -170,6 +187,33 @@ def stage_late_round(
     late.commit()
     failpoint("late.after_manifest")
     return late, sum(w.live + w.deleted for w in works)
+
+
+def _captured_late(
+    spark: SparkSession,
+    changeset: Changeset,
+    side: Side,
+    info: ReplicaInfo,
+    priority: float,
+    number: int,
+    window: CaptureWindow,
+    generation: Generation,
+    *,
+    with_images: bool = False,
+) -> CapturedArticle:
+    """Capture what users committed late, with the lineage that the rows had before the session."""
+    return read_changes(
+        spark,
+        side.replica,
+        window,
+        info,
+        priority=priority,
+        generation=generation,
+        through_seq_inclusive=side.work.base_seq,
+        writer=late_nickname(side.work.nickname, number),
+        known_meanwhile=_left_alone(spark, changeset, side, window.article),
+        with_images=with_images,
+    )
 
 
 def _work_of(side: Side, article: PublishedArticle) -> ArticleWork:
@@ -205,7 +249,9 @@ def _late_rows(
     assert captured.generation is not None
     generation = captured.generation.generation
     late_keys = captured.rows.select(changes.ROWGUID)
-    written = recorded_rows(spark, changeset, side, _work_of(side, article), actions=changes.DATA_ACTIONS)
+    # A row that left is no version to conflict with: the late write comes back, and goes up with the next session.
+    decided_here = tuple(action for action in changes.DATA_ACTIONS if action is not Action.LEAVE)
+    written = recorded_rows(spark, changeset, side, _work_of(side, article), actions=decided_here)
     applied = written.join(late_keys, on=changes.ROWGUID, how="left_semi")
     # The publisher's place wins ties. From the second round on the applied row is this replica's earlier late write, which
     # comes back: the later one takes that place.
@@ -302,7 +348,11 @@ def _in_table(
     """
     staged = read_staged(spark, changeset.rows(article.nickname))
     written = staged.where(F.col(side.action).isin([action.value for action in changes.DATA_ACTIONS])).select(
-        changes.ROWGUID, F.struct(changes.DELETED, changes.ROW).alias("written")
+        changes.ROWGUID,
+        F.struct(
+            (F.col(changes.DELETED) | (F.col(side.action) == Action.LEAVE.value)).alias(changes.DELETED),
+            changes.ROW,
+        ).alias("written"),
     )
     held = late.select(changes.ROWGUID, F.struct(changes.DELETED, changes.ROW).alias("left")).join(
         written, on=changes.ROWGUID, how="left"

@@ -17,7 +17,7 @@ from mergerepl.model.article import PublishedArticle
 from mergerepl.roots import is_absent
 from mergerepl.store.control import ControlPlane, edited_table, text_literal, text_literals
 from mergerepl.store.unedited import refuse_edited
-from mergerepl.systables import catalog, contents, genhistory, registry, replinfo, tombstone
+from mergerepl.systables import catalog, contents, genhistory, partitions, registry, replinfo, tombstone
 from mergerepl.systables.catalog import ArticleRow, PublicationRow, SubscriptionRow, relations
 from mergerepl.systables.conflicts_info import CONFLICT_TABLE_PREFIX
 from mergerepl.systables.genhistory import Generation, GenStatus
@@ -159,11 +159,13 @@ class Replica:
             )
 
     def require_unedited(self) -> None:
-        """Check that nobody but mergerepl changed rows of contents and tombstone last.
+        """Check that nobody but mergerepl changed rows of contents and tombstone last, or of the partition mappings.
 
         Raises: StoreError naming the commit.
         """
-        for table in (self.contents, self.tombstone):
+        is_filtered = any(row.filters for row in self.publications)
+        mappings = [self.folder / table.name for table in partitions.MAPPINGS] if is_filtered else []
+        for table in (self.contents, self.tombstone, *mappings):
             if is_delta_table(table):
                 refuse_edited(table)
 

@@ -46,15 +46,20 @@ def compare_tables(
     subscriber: PublishedArticle,
     publisher_table: Path,
     subscriber_table: Path,
+    publisher_rows: DataFrame | None = None,
 ) -> ArticleValidation:
     """Return whether two tables hold the same rows, and which ones do not.
+
+    `publisher_rows` are those of the publisher's table that the subscriber is to have; None: all of them.
 
     Raises: StoreError if one is no Delta table; SchemaMismatchError if one lacks a published column.
     """
     compared = Compared(
         publisher,
         subscriber,
-        read_version(spark, publisher_table, head_version(publisher_table)),
+        read_version(spark, publisher_table, head_version(publisher_table))
+        if publisher_rows is None
+        else publisher_rows,
         read_version(spark, subscriber_table, head_version(subscriber_table)),
     )
     for article, table, read in (

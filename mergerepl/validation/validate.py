@@ -4,17 +4,23 @@ Both tables are taken as they are at that moment; changes that were not synchron
 Nothing is written.
 """
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
+from mergerepl.delta.log import head_version
 from mergerepl.errors import ConfigurationError, MergeReplError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.results import ArticleValidation
+from mergerepl.partitions.filtered import filtered_publication
 from mergerepl.store.replica import Replica, require_ends
 from mergerepl.validation.row_count import row_count
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 ROWCOUNT = "rowcount"
 
@@ -41,11 +47,14 @@ def validate_subscription(
     """
     at_publisher, at_subscriber = require_ends(publisher, subscriber)
     pairs = _articles(at_publisher, at_subscriber, publication)
+    partition = _Partition(at_publisher, at_subscriber, pairs)
 
     def compare(pair: Pair) -> ArticleValidation:
         here, there = pair
         if here is None or there is None:
             return _only_at_one_side(at_publisher, at_subscriber, here, there, level)
+        if here.nickname in partition.tablenicks:
+            return partition.compare(here, there, level)
         if level == ROWCOUNT:
             return _compare_counts(here.name, at_publisher.table(here), at_subscriber.table(there))
         from mergerepl.engine import session as engine
@@ -58,6 +67,63 @@ def validate_subscription(
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         return tuple(replace(compared, publication=publication) for compared in pool.map(compare, pairs))
+
+
+class _Partition:
+    """The rows of filtered articles that a subscriber is to have, of the tables as they are now."""
+
+    def __init__(self, publisher: Replica, subscriber: Replica, pairs: Sequence[Pair]) -> None:
+        self.publisher, self.subscriber = publisher, subscriber
+        pubids = {here.pubid for here, _ in pairs if here is not None}
+        publications = [filtered_publication(publisher, pubid) for pubid in pubids]
+        self.publication = next((each for each in publications if each is not None), None)
+
+    @property
+    def tablenicks(self) -> frozenset[int]:
+        """The filtered articles."""
+        return self.publication.tablenicks if self.publication is not None else frozenset()
+
+    def compare(self, here: PublishedArticle, there: PublishedArticle, level: str) -> ArticleValidation:
+        """Compare one of them."""
+        from mergerepl.engine.errors import told_plainly
+        from mergerepl.validation.compare_tables import compare_tables
+
+        tables = self.publisher.table(here), self.subscriber.table(there)
+        with told_plainly(f"comparing '{tables[0]}' with '{tables[1]}'"):
+            rows = self._wanted(here)
+            if level == ROWCOUNT:
+                at_publisher, at_subscriber = rows.count(), row_count(tables[1])
+                differing = abs(at_publisher - at_subscriber)
+                return ArticleValidation(here.name, ROWCOUNT, at_publisher, at_subscriber, differing)
+            from mergerepl.engine import session as engine
+
+            return compare_tables(engine.session(), here, there, *tables, publisher_rows=rows)
+
+    def _wanted(self, article: PublishedArticle) -> "DataFrame":
+        from pyspark.sql import functions as F
+
+        from mergerepl.changes import ROW
+        from mergerepl.engine import session as engine
+        from mergerepl.engine.in_memory import Kept
+        from mergerepl.partitions.membership import base_rows, group_rows, partition_rows
+
+        assert self.publication is not None
+        replid = self.subscriber.info().replid
+        relations = self.publisher.relations(self.publication.pubid)
+        mine = next(row.partition_id for row in relations if row.replid == replid and row.is_active)
+        spark = engine.session()
+        articles = self.publication.articles
+        versions = {a.nickname: head_version(self.publisher.table(a)) for a in articles.values()}
+        groups = [group for group in self.publication.groups if group.partition_id == mine]
+        found = partition_rows(
+            self.publication,
+            group_rows(spark, groups),
+            base_rows(spark, self.publisher, articles, versions),
+            Kept(),
+            [article.name],
+        )
+        names = zip(article.fields, article.columns, strict=True)
+        return found[article.name].select(*(F.col(f"{ROW}.{f}").alias(name) for f, name in names))
 
 
 def not_compared(

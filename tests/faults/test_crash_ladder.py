@@ -69,6 +69,7 @@ NOT_A_STEP = {
     "side.append_side_run",
     # Nothing of it counts before the manifest.
     "article.stage_article",
+    "stage_partitioned._write_events",
     "stage_session.stage_articles",
     "stage_session.refused_alone",
     # Changes no row; the session is complete before.

@@ -1,0 +1,273 @@
+"""Histories of filtered articles, played on the reference model and on the engine side by side.
+
+Many worlds share one set of tables, each with keys of its own: what happens in one must not be seen in another. All of them
+share one schedule: who synchronises when, and in which sessions users write late.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import yaml
+from deltalake import DeltaTable, write_deltalake
+
+import mergerepl
+from mergerepl.agent import merge_session
+from tests.properties.partition_histories import KEYS, SOME, VARIANTS, draw_row
+from tests.properties.partition_model import Filters, Network, Row, visible
+
+APART = 1000
+"""Keys of one world, and between those of two."""
+REFERENCES = ("key", "customer", "order", "rate")
+TYPES = {
+    "region": pa.string(),
+    "rep": pa.string(),
+    "area": pa.string(),
+    "state": pa.string(),
+}
+REPLICAS = {"north": "A", "south": "B", "north2": "A"}
+
+Change = tuple[str, str, int, Row | None]
+"""Replica, article, key, and the row as it becomes (None: deleted)."""
+
+CLAUSES: dict[str, dict[str, Any]] = {
+    "or": {
+        "filters": {"customers": "region = HOST_NAME()", "lines": "region = HOST_NAME()"},
+        "joins": [
+            ("orders", "customers", "customers.key = orders.customer"),
+            ("lines", "orders", "orders.key = lines.`order`"),
+        ],
+    },
+    "many": {
+        "filters": {"routes": "rep = HOST_NAME()", "rates": "active = 1"},
+        "joins": [
+            ("customers", "routes", "routes.area = customers.region"),
+            ("orders", "customers", "customers.key = orders.customer"),
+            ("notes", "rates", "rates.key = notes.rate"),
+            ("notes", "customers", "customers.key = notes.customer"),
+        ],
+    },
+    "terms": {
+        "filters": {"customers": "region = HOST_NAME()"},
+        "joins": [
+            ("orders", "customers", "customers.key = orders.customer AND customers.state = 'on'"),
+            ("lines", "orders", "orders.key = lines.`order` AND orders.state = 'on' AND lines.qty = 1"),
+        ],
+    },
+}
+"""What the functions of a variant of the model are as clauses."""
+
+
+class Recorded(Network):
+    """A model that notes what users write, late writes too."""
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        self.written: list[Change] = []
+        super().__init__(*arguments, **settings)
+
+    def write(self, replica: str, a: str, op: str, k: Any, values: Row | None = None) -> bool:
+        done = super().write(replica, a, op, k, values)
+        if done:
+            table = (self.hub if replica == "hub" else self.subs[replica]).tables[a]
+            self.written.append((replica, a, k, table.get(k)))
+        return done
+
+    def taken(self) -> list[Change]:
+        """Return what was written since the last call."""
+        written, self.written = self.written, []
+        return written
+
+
+def schema_of(filters: Filters, article: str) -> pa.Schema:
+    names = ("key", *filters.articles[article].columns, "tok")
+    return pa.schema([(name, TYPES.get(name, pa.int64())) for name in names])
+
+
+def shifted(world: int, row: Row) -> Row:
+    """Return a row of a world as the shared tables have it; what joins two rows is the world's own."""
+    values = dict(row)
+    for name in REFERENCES:
+        if values.get(name) is not None:
+            values[name] += world * APART
+    # An area joins routes with customers: of one world only.
+    for name in ("area",):
+        if values.get(name) is not None:
+            values[name] = f"{values[name]} {world}"
+    return values
+
+
+class PartitionEngine:
+    """A publisher and its subscribers with the rows of all worlds."""
+
+    def __init__(
+        self, folder: Path, variant: str, worlds: int, filters: Filters, rows: Mapping[int, Any]
+    ) -> None:
+        self.folder, self.filters, self.variant = folder, filters, variant
+        self.schemas = {name: schema_of(filters, name) for name in filters.articles}
+        for name, schema in self.schemas.items():
+            there = [self._row(w, name, row) for w in range(worlds) for row in rows[w].get(name, {}).values()]
+            write_deltalake(str(folder / "hub" / name), pa.Table.from_pylist(there, schema=schema))
+        clauses = CLAUSES[variant]
+        articles = []
+        for name in filters.articles:
+            own = clauses["filters"].get(name)
+            articles.append({"name": name, "key": ["key"], **({"filter": own} if own else {})})
+        self.file = folder / "network.yml"
+        stated = {
+            "publication": "network",
+            "publisher": "./hub",
+            "articles": articles,
+            "joins": [dict(zip(("article", "parent", "on"), join, strict=True)) for join in clauses["joins"]],
+            "subscriptions": [
+                {"subscriber": f"./{name}", "host_name": value, "priority": 50}
+                for name, value in REPLICAS.items()
+            ],
+        }
+        self.file.write_text(yaml.safe_dump(stated))
+        mergerepl.load(self.file).apply()
+
+    def _row(self, world: int, article: str, row: Row) -> Row:
+        values = shifted(world, row)
+        if self.variant == "many" and article == "customers" and values.get("region") is not None:
+            values["region"] = f"{values['region']} {world}"
+        return {name: values.get(name) for name in self.schemas[article].names}
+
+    def write(self, changes: Iterable[tuple[int, Change]]) -> None:
+        """Commit what users wrote in all worlds: two commits for each table at most."""
+        last: dict[tuple[str, str], dict[int, Row | None]] = defaultdict(dict)
+        for world, (replica, article, key, row) in changes:
+            stored = None if row is None else self._row(world, article, row)
+            last[(replica, article)][world * APART + key] = stored
+        for (replica, article), rows in last.items():
+            table = DeltaTable(str(self.folder / replica / article))
+            live = [row for row in rows.values() if row is not None]
+            if live:
+                source = pa.Table.from_pylist(live, schema=self.schemas[article])
+                merge = table.merge(source, "t.key = s.key", source_alias="s", target_alias="t")
+                merge.when_matched_update_all().when_not_matched_insert_all().execute()
+            dead = [key for key, row in rows.items() if row is None]
+            if dead:
+                table.delete(f"key in ({', '.join(map(str, dead))})")
+
+    def sync(self, name: str, late: Iterable[tuple[int, Change]] = ()) -> Any:
+        with _between(lambda: self.write(late)):
+            return mergerepl.sync(self.folder / "hub", subscriber=str(self.folder / name)).sessions[0]
+
+    def rows(self, replica: str) -> dict[str, dict[int, Row]]:
+        return {
+            name: {
+                row["key"]: row
+                for row in DeltaTable(str(self.folder / replica / name)).to_pyarrow_table().to_pylist()
+            }
+            for name in self.filters.articles
+        }
+
+    def conflicts(self) -> int:
+        return (
+            DeltaTable(str(self.folder / "hub/_mergerepl/MSmerge_conflicts_info")).to_pyarrow_table().num_rows
+        )
+
+    def netted(self) -> tuple[set[tuple[int, str, int]], set[tuple[int, str, int, int]]]:
+        """Return current (tablenick, rowguid, partition) and past (…, reason) mappings as a reader nets them."""
+        found: dict[tuple[int, str, int], tuple[int, int | None]] = {}
+        for name in ("current", "past"):
+            path = self.folder / "hub/_mergerepl" / f"MSmerge_{name}_partition_mappings"
+            for row in DeltaTable(str(path)).to_pyarrow_table().to_pylist():
+                key = row["tablenick"], row["rowguid"], row["partition_id"]
+                assert row["seq"] != found.get(key, (0, None))[0], f"two mappings of {key} in one run"
+                if row["seq"] > found.get(key, (0, None))[0]:
+                    found[key] = row["seq"], row.get("reason")
+        current = {key for key, (_, reason) in found.items() if reason is None}
+        return current, {(*key, why) for key, (_, why) in found.items() if why is not None}
+
+
+@contextmanager
+def _between(write: Callable[[], None]) -> Iterator[None]:
+    """Let users write after the next session is staged, before it is carried out."""
+    carry_out = merge_session.carry_out
+
+    def later(*arguments: Any, **settings: Any) -> Any:
+        write()
+        return carry_out(*arguments, **settings)
+
+    merge_session.carry_out = later
+    try:
+        yield
+    finally:
+        merge_session.carry_out = carry_out
+
+
+def drawn_write(rng: random.Random, net: Network, replica: str) -> tuple[str, str, int, Row | None]:
+    """Return a write that some user may do at a replica: article, operation, key, values."""
+    side = net.hub if replica == "hub" else net.subs[replica]
+    article = rng.choice(net.names)
+    pick = SOME if replica == "hub" or rng.random() < 0.5 else [REPLICAS[replica]]
+    table = side.tables[article]
+    columns = net.filters.articles[article].columns
+    values = {n: v for n, v in draw_row(rng, article, 0, pick).items() if n in columns}
+    if table and rng.random() < 0.75:
+        key = rng.choice(sorted(table))
+        if rng.random() < 0.2:
+            return article, "delete", key, None
+        chosen = rng.sample(sorted(values), k=rng.randint(1, len(values)))
+        return article, "update", key, {name: values[name] for name in chosen}
+    key = rng.randrange(KEYS[article])
+    return article, "insert", key, {**values, "key": key}
+
+
+def worlds_of(seed: int, variant: str, count: int) -> list[Recorded]:
+    """Return new worlds with drawn rows and all subscribers."""
+    filters: Filters = VARIANTS[variant]["filters"]
+    found = []
+    for world in range(count):
+        rng = random.Random(f"{seed} {variant} {world}")
+        rows: dict[str, dict[int, Row]] = {}
+        for name, article in filters.articles.items():
+            keys = [key for key in range(KEYS[name]) if rng.random() < 0.7]
+            drawn = {key: draw_row(rng, name, 0, SOME) for key in keys}
+            blank = dict.fromkeys(article.columns)
+            rows[name] = {
+                key: {**blank, **{n: v for n, v in row.items() if n in article.columns}, "key": key, "tok": 0}
+                for key, row in drawn.items()
+            }
+        net = Recorded(filters, {}, rows)
+        for name, value in REPLICAS.items():
+            net.subscribe(name, value)
+        found.append(net)
+    return found
+
+
+def expected(engine: PartitionEngine, worlds: list[Recorded], replica: str) -> dict[str, dict[int, Row]]:
+    """Return the rows of a replica's tables as the models have them."""
+    found: dict[str, dict[int, Row]] = {name: {} for name in engine.filters.articles}
+    for world, net in enumerate(worlds):
+        side = net.hub if replica == "hub" else net.subs[replica]
+        for name, rows in side.tables.items():
+            for key, row in rows.items():
+                found[name][world * APART + key] = engine._row(world, name, row)
+    return found
+
+
+def difference(one: Mapping[str, Mapping[int, Row]], other: Mapping[str, Mapping[int, Row]]) -> list[Any]:
+    """Return article, key and both rows where they differ."""
+    return [
+        (name, key, one[name].get(key), other[name].get(key))
+        for name in one
+        for key in sorted({*one[name], *other[name]})
+        if one[name].get(key) != other[name].get(key)
+    ]
+
+
+def is_exact(engine: PartitionEngine, worlds: list[Recorded], replica: str) -> bool:
+    """Return whether a subscriber of the models has its partition of what the publisher captured."""
+    return all(
+        net.subs[replica].tables
+        == visible(net.filters, net.hub.parts, net.subs[replica].pid, net.hub.captured, net.hub.day)
+        for net in worlds
+    )
