@@ -17,6 +17,7 @@ from mergerepl.model.progress import NoProgress, Progress
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from mergerepl.logreader.consumer import Consumer
     from mergerepl.model.publication import Publication
     from mergerepl.model.results import (
         ApplyResult,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
         SessionResult,
         SyncResult,
     )
+    from mergerepl.model.transactional import TransactionalPublication
 
 Direction = Literal["both", "upload", "download"]
 Level = Literal["rowcount", "checksum"]
@@ -70,14 +72,91 @@ class Project:
         )
 
 
+@dataclass(frozen=True)
+class TransactionalProject(Project):
+    """A transactional publication as a file (or code) states it."""
+
+    publication: TransactionalPublication  # type: ignore[assignment]
+
+    def apply(self, *, dry_run: bool = False, progress: Progress | None = None) -> ApplyResult:
+        """Make publisher and subscribers match the publication; `dry_run` only says what would be done.
+
+        Raises: TransactionalError, TransactionalUsageError (nothing was changed); LeaseError (run again).
+        """
+        from mergerepl.transactional import apply_transactional
+
+        return apply_transactional(
+            self.publication,
+            dry_run=dry_run,
+            beside=consumers_beside(Path(self.publication.publisher)),
+            progress=progress,
+        )
+
+
 def load(path: str | Path) -> Project:
     """Read a publication file.
 
     Raises: ConfigurationError naming the file, the place in it and what to do.
     """
+    from mergerepl.config import load_any
+    from mergerepl.model.transactional import TransactionalPublication
+
+    stated = load_any(path)
+    return TransactionalProject(stated) if isinstance(stated, TransactionalPublication) else Project(stated)
+
+
+def _merge_project(path: str | Path) -> Project:
     from mergerepl.config import load as load_publication
 
     return Project(load_publication(path))
+
+
+def consumers_beside(root: Path) -> tuple[Consumer, ...]:
+    """Return the other consumers of a transactional publisher's log: Change Data Capture, where it is enabled."""
+    from mergerepl.cdc.consumer import Capture
+    from mergerepl.cdc.database import Database
+
+    database = Database(root)
+    return (Capture(database),) if database.is_enabled else ()
+
+
+def _transactional_target(item: object) -> tuple[Path, str | None] | None:
+    """Return the transactional publisher that a target means, and its publication (None: all); None for other targets."""
+    from mergerepl.config import transactional_target
+
+    if isinstance(item, TransactionalProject):
+        return Path(item.publication.publisher), item.publication.name
+    return transactional_target(os.fspath(item)) if isinstance(item, str | Path) else None
+
+
+def _distributed(
+    root: Path, publication: str | None, subscriber: str | Path | None
+) -> Iterator[SessionResult]:
+    """Read the log of a publisher, then run its distribution agents; each is reported as a session that downloads."""
+    from mergerepl.model.results import PhaseCounts, SessionResult
+    from mergerepl.transactional import log_reader, operations
+    from mergerepl.transactional.catalog import distributor_at
+
+    log_reader.logreader(root, beside=consumers_beside(root), lock_wait_s=60.0)
+    distributor = distributor_at(root)
+    found = operations.subscriptions_of(distributor, subscriber=subscriber, publication=publication)
+    for name, row in found:
+        started = time.monotonic()
+        try:
+            done = operations.run_agent(distributor, name, row, operations.spark_of(None))
+        except MergeReplError as error:
+            if len(found) == 1:
+                raise
+            took = round(time.monotonic() - started, 3)
+            yield SessionResult(name, row.subscriber, "failed", duration_s=took, error=error.details())
+            continue
+        yield SessionResult(
+            name,
+            row.subscriber,
+            "succeeded" if done.transactions else "nothing_to_do",
+            download=PhaseCounts(done.inserts, done.updates, done.deletes),
+            duration_s=round(time.monotonic() - started, 3),
+        )
 
 
 @dataclass(frozen=True)
@@ -140,9 +219,24 @@ def sync(
         if dry_run or validate is not None or subscriber is not None or direction != "both":
             raise ConfigurationError("A session is given up alone: leave out the other options.")
         return _given_up(target, give_up, lease_wait_s)
+    items = [target] if isinstance(target, Project | str | Path) else list(target)
+    transactional = [found for item in items if (found := _transactional_target(item)) is not None]
+    sessions: list[SessionResult] = []
+    if transactional:
+        if len(transactional) != len(items) or dry_run or direction != "both":
+            raise ConfigurationError(
+                "A transactional publication is synchronized alone, and goes one way: leave out merge publications, "
+                "`direction` and `dry_run`. `mergerepl transactional browse` shows the commands that wait."
+            )
+        for each in transactional:
+            sessions += _distributed(*each, subscriber)
+        if not sessions:
+            raise ConfigurationError(
+                "There is no subscription. Add `subscriptions:` to the file and run `mergerepl apply FILE`."
+            )
+        return SyncResult(sessions[0].publication, tuple(sessions))
     targets = _targets(target, subscriber)
     shown = progress or NoProgress()
-    sessions: list[SessionResult] = []
     for item in targets:
         started = time.monotonic()
         done: SessionResult | None = None
@@ -188,7 +282,7 @@ def _given_up(
 def _publishers_of(item: Project | str | Path) -> set[Path]:
     """Return the publisher of a file, a publisher's folder itself, or the publishers of a subscriber's."""
     if not isinstance(item, Project) and roots.names_file(os.fspath(item)):
-        item = load(item)
+        item = _merge_project(item)
     if isinstance(item, Project):
         return {Path(roots.parse(item.publication.publisher))}
     from mergerepl.store.replica import Replica
@@ -294,7 +388,7 @@ def _targets(
 
 def _targets_of(item: Project | str | Path) -> list[_Target]:
     if not isinstance(item, Project) and roots.names_file(os.fspath(item)):
-        item = load(item)
+        item = _merge_project(item)
     if isinstance(item, Project):
         publication = item.publication
         publisher = Path(roots.parse(publication.publisher))

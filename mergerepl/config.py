@@ -5,7 +5,7 @@ It reads the file and looks at the replicas' folders; it changes nothing. Every 
 """
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -30,16 +30,37 @@ from mergerepl.model.publication import (
     SyncType,
     Tracking,
 )
+from mergerepl.model.transactional import (
+    TransactionalArticle,
+    TransactionalPublication,
+    TransactionalSubscription,
+)
 from mergerepl.systables.conflicts_info import LONGEST_FOLDER_NAME, conflict_table_name
 
 LARGEST_FILE = 1_000_000
 
 
 def load(path: str | os.PathLike[str]) -> Publication:
-    """Return the publication that a configuration file states.
+    """Return the merge publication that a configuration file states.
 
     Raises:
-        ConfigurationError: The file cannot be read or is not valid, or a replica's folder cannot be used.
+        ConfigurationError: The file cannot be read or is not valid, states another type of publication, or a replica's
+            folder cannot be used.
+    """
+    found = load_any(path)
+    if isinstance(found, TransactionalPublication):
+        raise ConfigurationError(
+            f"{roots.masked(str(path))} states `type: transactional`, and this command takes merge publications only. See "
+            "`mergerepl transactional --help`.",
+            file=str(path),
+        )
+    return found
+
+
+def load_any(path: str | os.PathLike[str]) -> Publication | TransactionalPublication:
+    """Return the publication that a configuration file states, of either type.
+
+    Raises: ConfigurationError as `load`.
     """
     file = Path(path)
     name = roots.masked(str(path))
@@ -50,12 +71,110 @@ def load(path: str | os.PathLike[str]) -> Publication:
             f"{name} {what}: a configuration is a mapping that begins with `publication:` and `publisher:`.",
             file=name,
         )
+    if document.value.get("type") == "transactional":
+        return _transactional(document, name, folder=file.absolute().parent)
     try:
         stated = PublicationKeys.model_validate(document.value)
     except ValidationError as error:
         raise refusal(error, document, name) from None
     check = _Check(document, name)
     return _publication(stated, check, folder=file.absolute().parent)
+
+
+def transactional_target(text: str) -> tuple[Path, str | None] | None:
+    """Return the transactional publisher that a text means, and its publication.
+
+    A file with `type: transactional` means its publication; the folder of a publisher that is no merge replica means all of
+    them (None). Returns None for others.
+
+    Raises: ConfigurationError as `load`, or there is no such folder.
+    """
+    if roots.names_file(text):
+        found = load_any(text)
+        return (Path(found.publisher), found.name) if isinstance(found, TransactionalPublication) else None
+    root = Path(roots.existing(text))
+    is_publisher = os.path.isdir(root / "_transactional" / "MSpublications")
+    return (root, None) if is_publisher and not os.path.isdir(root / "_mergerepl") else None
+
+
+def _transactional(document: strict_yaml.Document, name: str, *, folder: Path) -> TransactionalPublication:
+    """Return a transactional publication, after the checks that need more than one value."""
+    from mergerepl.configuration.transactional import MODELS, TransactionalKeys
+
+    try:
+        stated = TransactionalKeys.model_validate(document.value)
+    except ValidationError as error:
+        raise refusal(error, document, name, MODELS) from None
+    check = _Check(document, name)
+    publisher = _publisher(stated.publisher, check, folder)
+    if (
+        stated.distributor is not None
+        and _root(stated.distributor, check, ("distributor",), folder) != publisher
+    ):
+        raise check.refuse(
+            ("distributor",), "is another folder than the publisher, which is not supported yet"
+        )
+    retention = stated.distribution_retention
+    if retention.min > retention.max:
+        raise check.refuse(("distribution_retention",), "has a `min` above its `max`")
+    names = [article.name for article in stated.articles]
+    check.unique(names, lambda index: ("articles", index, "name"), "an article")
+    articles = []
+    for index, each in enumerate(stated.articles):
+        lost = [key for key in each.key if each.columns and key not in each.columns]
+        articles.append(
+            TransactionalArticle(
+                each.name,
+                each.table or each.name,
+                tuple(each.key),
+                (*lost, *each.columns) if each.columns else None,
+                each.filter,
+                each.ins_cmd,
+                each.upd_cmd,
+                each.del_cmd,
+                tuple(each.text_columns or ()),
+                each.singleton_key_updates,
+            )
+        )
+        if (
+            twice := next((a for a in articles[:index] if a.table == articles[index].table), None)
+        ) is not None:
+            path: strict_yaml.KeyPath = ("articles", index)
+            raise check.refuse(
+                path, f"publishes the table of article {shown(twice.name)}: use another publication"
+            )
+    subscriptions = []
+    for index, subscription in enumerate(stated.subscriptions):
+        at = ("subscriptions", index)
+        if unknown := next((key for key in subscription.destination if key not in names), None):
+            raise check.refuse((*at, "destination"), f"names {shown(unknown)}, which is no article")
+        root = _root(subscription.subscriber, check, (*at, "subscriber"), folder)
+        subscriptions.append(
+            TransactionalSubscription(
+                root,
+                subscription.sync_type,
+                subscription.verify,
+                tuple(subscription.skip_errors),
+                subscription.subscription_streams,
+                dict(subscription.destination),
+            )
+        )
+    _check_roots(publisher, tuple(subscriptions), check)
+    return TransactionalPublication(
+        stated.publication, publisher, tuple(articles), tuple(subscriptions), retention.min, retention.max
+    )
+
+
+def _publisher(text: str, check: "_Check", folder: Path) -> str:
+    """Return the publisher's root, which must be there."""
+    publisher = _root(text, check, ("publisher",), folder)
+    if not os.path.isdir(publisher):
+        raise check.refuse(
+            ("publisher",),
+            f"is {shown(text)}, and there is no folder {publisher}: check the path, and whether it is mounted",
+            replica=str(publisher),
+        )
+    return publisher
 
 
 def _read(file: Path, name: str) -> str:
@@ -114,13 +233,7 @@ class _Check:
 
 def _publication(stated: PublicationKeys, check: _Check, *, folder: Path) -> Publication:
     """Return the publication, after the checks that need more than one value."""
-    publisher = _root(stated.publisher, check, ("publisher",), folder)
-    if not os.path.isdir(publisher):
-        raise check.refuse(
-            ("publisher",),
-            f"is {shown(stated.publisher)}, and there is no folder {publisher}: check the path, and whether it is mounted",
-            replica=str(publisher),
-        )
+    publisher = _publisher(stated.publisher, check, folder)
     articles = tuple(
         _article(article, check, ("articles", index), publisher)
         for index, article in enumerate(stated.articles)
@@ -243,7 +356,11 @@ def _subscription(
     )
 
 
-def _check_roots(publisher: str, subscriptions: tuple[Subscription, ...], check: _Check) -> None:
+def _check_roots(
+    publisher: str,
+    subscriptions: Sequence[Subscription | TransactionalSubscription],
+    check: _Check,
+) -> None:
     """Refuse replicas that are one folder, or lie one inside another."""
     replicas = [("the publisher", publisher)]
     for index, subscription in enumerate(subscriptions):

@@ -16,6 +16,7 @@ from mergerepl.systables import (
     replinfo,
     sessions,
     tombstone,
+    transactional,
 )
 from mergerepl.systables.registry import ALL
 from mergerepl.systables.table import FOLDER, Column, Plane, SystemTable
@@ -83,6 +84,17 @@ CDC = {
     cdc.CDC_JOBS.name: "The jobs and their parameters.",
 }
 
+TRANSACTIONAL = {
+    transactional.PUBLICATIONS.name: "The publications.",
+    transactional.ARTICLES.name: "The articles: a row for each shape that one has had.",
+    transactional.SUBSCRIPTIONS.name: "The subscriptions.",
+    transactional.TRANSACTIONS.name: "The transactions: the gate. What stands here an agent may apply.",
+    transactional.COMMANDS.name: "The commands of an article in one shape.",
+    transactional.HISTORY.name: "The batches that were applied, and those that stopped.",
+    transactional.ERRORS.name: "The commands that could not be applied.",
+    transactional.POSITIONS.name: "At the subscriber: how far it is.",
+}
+
 WRITER = {
     Plane.CONTROL: "Small; written whole by each commit, with deltalake.",
     Plane.HISTORY: "Small; appended to, with deltalake.",
@@ -93,7 +105,14 @@ WRITER = {
 def page() -> str:
     """Return the page."""
     return "\n".join(
-        [HEAD, *(_section(table) for table in ALL), _conflict_table(), *_tracking(), *_change_data_capture()]
+        [
+            HEAD,
+            *(_section(table) for table in ALL),
+            _conflict_table(),
+            *_tracking(),
+            *_change_data_capture(),
+            *_transactional(),
+        ]
     )
 
 
@@ -132,6 +151,18 @@ def _change_data_capture() -> list[str]:
     purpose = "One for each capture instance: its rows. The captured columns stand before the last one."
     change_table = f"### <instance>_CT\n\n{purpose} {WRITER[Plane.DATA]}\n\n"
     return [head, *parts, change_table + _columns((*cdc.LEADING, *cdc.TRAILING))]
+
+
+def _transactional() -> list[str]:
+    head = (
+        f"## Transactional replication\n\nThe tables of [transactional publications](transactional.md), in the folder "
+        f"`{transactional.FOLDER}` below the publisher's root; the last one lies below each subscriber's.\n"
+    )
+    parts = [
+        f"### {table.name}\n\n{TRANSACTIONAL[table.name]} {WRITER[table.plane]}\n\n{_columns(table.columns)}"
+        for table in transactional.ALL
+    ]
+    return [head, *parts]
 
 
 def _columns(columns: Iterable[Column]) -> str:

@@ -39,7 +39,7 @@ from mergerepl.errors import LeaseError, PublicationError
 from mergerepl.failpoints import failpoint
 from mergerepl.logreader.column_changes import column_id
 from mergerepl.logreader.consumer import COMPARE, STOP
-from mergerepl.logreader.log_reader import LogReader
+from mergerepl.logreader.log_reader import LogReader, make_log_reader
 from mergerepl.logreader.lsn import Lsn, epoch_of
 from mergerepl.logreader.plan import Plan
 from mergerepl.logreader.positions import LogState, has_log_reader, read_state, save_state
@@ -130,7 +130,7 @@ def enable_db(database: str | os.PathLike[str], *, log_retention: str = DEFAULT_
     with held(reader, "cdc enable-db"):
         if found.is_enabled:
             return False
-        _make_log_reader(reader, retention)
+        make_log_reader(reader, retention)
         failpoint("cdc.after_log_reader")
         for table in CREATED:
             if not found.control.exists(table):
@@ -144,29 +144,6 @@ def _retention(text: str) -> timedelta:
     if found is None or found < timedelta(hours=1):
         raise CdcUsageError.bad_parameter(22994, "log_retention", text, "write it as `7 days` or `36 hours`")
     return found
-
-
-def _make_log_reader(reader: LogReader, retention: timedelta) -> None:
-    """Make the log reader's tables, or begin a new epoch in those that a database of an earlier life left."""
-    now = datetime.now(UTC)
-    if has_log_reader(reader.control):
-        state = read_state(reader.control)
-        if not state.sources:
-            epoch = max(epoch_of(now), state.database.epoch + 1)
-            seconds = int(retention.total_seconds())
-            row = replace(state.database, epoch=epoch, root=str(reader.root), file_retention=seconds)
-            save_state(reader.control, replace(state, database=row))
-        return
-    row = LogReaderRow(
-        source_object_id=logreader.DATABASE,
-        database_id=str(uuid.uuid4()),
-        root=str(reader.root),
-        epoch=epoch_of(now),
-        file_retention=int(retention.total_seconds()),
-    )
-    reader.control.replace(logreader.SCAN_SESSIONS, ())
-    reader.control.replace(logreader.ERRORS, ())
-    save_state(reader.control, LogState(row))
 
 
 def disable_db(database: str | os.PathLike[str]) -> bool:

@@ -29,7 +29,12 @@ def history(replica: str, subscriber: str | None, limit: int, output: Output) ->
     Example:
       mergerepl history ./hq --limit 5
     """
-    from mergerepl import api
+    from mergerepl import api, config
 
+    if config.transactional_target(replica) is not None:
+        from mergerepl.cli.transactional import history_of
+
+        history_of(replica, limit, output)
+        return
     root, only = replica_root(replica), subscriber_root(subscriber)
     output.history(root, api.history(root, limit=limit, subscriber=only), subscriber=only)

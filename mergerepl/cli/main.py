@@ -20,7 +20,7 @@ from mergerepl.settings import Settings
 
 COMMANDS = {
     "Set up": ("apply", "doctor", "demo"),
-    "Synchronize": ("sync", "capture", "validate"),
+    "Synchronize": ("sync", "capture", "validate", "transactional"),
     "Track": ("tracking", "cdc", "agent"),
     "Look": ("status", "pending", "history", "conflicts", "row"),
 }

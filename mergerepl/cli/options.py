@@ -76,7 +76,7 @@ def replica_root(text: str) -> str:
     if roots.names_file(text):
         from mergerepl import config
 
-        return config.load(text).publisher
+        return config.load_any(text).publisher
     return roots.existing(text)
 
 

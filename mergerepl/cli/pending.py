@@ -18,7 +18,12 @@ def pending(replica: str, output: Output) -> None:
     Example:
       mergerepl pending ./north
     """
-    from mergerepl import api
+    from mergerepl import api, config
 
+    if config.transactional_target(replica) is not None:
+        from mergerepl.cli.transactional import pending_of
+
+        pending_of(replica, output)
+        return
     root = replica_root(replica)
     output.pending(root, api.pending(root))

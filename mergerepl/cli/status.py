@@ -18,6 +18,13 @@ def status(replica: str, output: Output) -> None:
     Example:
       mergerepl status ./hq
     """
-    from mergerepl import api
+    from mergerepl import api, config
 
+    if (target := config.transactional_target(replica)) is not None:
+        from mergerepl import transactional
+        from mergerepl.report.transactional import status_parts
+
+        found = transactional.status(target[0])
+        output.reported(found, status_parts(found))
+        return
     output.status(api.status(replica_root(replica)))

@@ -34,8 +34,12 @@ def validate(
     Example:
       mergerepl validate sales.yml --level checksum
     """
-    from mergerepl import api
+    from mergerepl import api, config
 
+    if len(targets) == 1 and config.transactional_target(targets[0]) is not None:
+        from mergerepl.cli.transactional import validated
+
+        return validated(targets[0], subscriber_root(subscriber), output)
     validations = dict(
         api.validate(sync_target(targets), subscriber=subscriber_root(subscriber), level=level)
     )

@@ -1,6 +1,7 @@
 """What pydantic found wrong with the configuration, in the words of the file's reader."""
 
 import re
+from collections.abc import Mapping
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -19,12 +20,19 @@ from mergerepl.errors import ConfigurationError
 MOST_PROBLEMS_SHOWN = 10
 
 
-def refusal(error: ValidationError, document: Document, name: str) -> ConfigurationError:
-    """Return one error for everything that pydantic found."""
+def refusal(
+    error: ValidationError,
+    document: Document,
+    name: str,
+    models: Mapping[str, type[BaseModel]] | None = None,
+) -> ConfigurationError:
+    """Return one error for everything that pydantic found; `models` are those of each place, by default a merge file's."""
     problems = []
     for found in error.errors(include_url=False):
         path = found["loc"]
-        problems.append((document.line(path) or 0, f"{dotted(path)} {_problem(found)}", dotted(path)))
+        problems.append(
+            (document.line(path) or 0, f"{dotted(path)} {_problem(found, models or MODELS)}", dotted(path))
+        )
     problems.sort()
     if len(problems) == 1:
         line, problem, key = problems[0]
@@ -38,12 +46,12 @@ def refusal(error: ValidationError, document: Document, name: str) -> Configurat
     )
 
 
-def _problem(found: ErrorDetails) -> str:
+def _problem(found: ErrorDetails, models: Mapping[str, type[BaseModel]]) -> str:
     """Return what is wrong with one value, in the words of this file's reader."""
     value, context = found["input"], found.get("ctx", {})
     match found["type"]:
         case "extra_forbidden":
-            keys = _keys_at(found["loc"][:-1])
+            keys = _keys_at(found["loc"][:-1], models)
             return f"is not a known key; {known(str(found['loc'][-1]), keys, 'the keys here are')}"
         case "missing":
             return "is missing"
@@ -80,15 +88,18 @@ _WANTED = {
 }
 
 
-def _keys_at(location: tuple[int | str, ...]) -> tuple[str, ...]:
+MODELS: dict[str, type[BaseModel]] = {
+    "": PublicationKeys,
+    "articles": ArticleKeys,
+    "joins": JoinKeys,
+    "subscriptions": SubscriptionKeys,
+    "resolver": ResolverKeys,
+}
+
+
+def _keys_at(location: tuple[int | str, ...], models: Mapping[str, type[BaseModel]]) -> tuple[str, ...]:
     """Return the keys that the file may have at a place."""
-    models: dict[str, type[BaseModel]] = {
-        "articles": ArticleKeys,
-        "joins": JoinKeys,
-        "subscriptions": SubscriptionKeys,
-        "resolver": ResolverKeys,
-    }
-    model: type[BaseModel] = PublicationKeys
+    model = models[""]
     for step in location:
         model = models.get(str(step), model)
     return tuple(model.model_fields)

@@ -100,6 +100,7 @@ def _resolver(name: str) -> str:
 
 Name = Annotated[str, AfterValidator(_name)]
 Columns = Annotated[list[str], AfterValidator(_columns)]
+Table = Annotated[str, AfterValidator(_table)]
 
 
 class Keys(BaseModel):
@@ -126,7 +127,7 @@ class ArticleKeys(Keys):
     """One item of `articles`."""
 
     name: Name
-    table: Annotated[str, AfterValidator(_table)] | None = None
+    table: Table | None = None
     key: Columns | None = None
     rowguid: str | None = Field(default=None, min_length=1)
     tracking: Literal["row", "column"] = "row"
@@ -160,6 +161,7 @@ class PublicationKeys(Keys):
     """The whole file."""
 
     publication: Name
+    type: Literal["merge"] = "merge"
     publisher: str
     articles: list[ArticleKeys] = Field(min_length=1)
     subscriptions: list[SubscriptionKeys] = []

@@ -60,10 +60,10 @@ def json_of(ddl: str) -> Json:
 
 
 def _split(text: str) -> list[str]:
-    """Split at the commas outside of angle brackets."""
+    """Split at the commas outside of brackets."""
     parts, depth, begin = [], 0, 0
     for i, character in enumerate(text):
-        depth += (character == "<") - (character == ">")
+        depth += (character in "<(") - (character in ">)")
         if character == "," and depth == 0:
             parts.append(text[begin:i])
             begin = i + 1

@@ -1,17 +1,22 @@
 """The log reader of one database: its tables, its lock, its consumers and its engine."""
 
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
 from mergerepl.logreader.consumer import Consumer
-from mergerepl.logreader.positions import control_of
+from mergerepl.logreader.lsn import epoch_of
+from mergerepl.logreader.positions import LogState, control_of, has_log_reader, read_state, save_state
 from mergerepl.store.control import ControlPlane
 from mergerepl.store.lease import LOG_READER_LOCK, lease, record_jvm
+from mergerepl.systables import logreader
+from mergerepl.systables.logreader import LogReaderRow
 
 
 @dataclass
@@ -62,3 +67,29 @@ class LogReader:
         """
         with lease(self.root, purpose=purpose, wait_s=self.lock_wait_s, file=LOG_READER_LOCK):
             yield
+
+
+def make_log_reader(reader: LogReader, retention: timedelta) -> None:
+    """Make the log reader's tables, or begin a new epoch in those that a database of an earlier life left.
+
+    `retention` is how long removed files of sources are kept at least. The caller holds the log.
+    """
+    now = datetime.now(UTC)
+    if has_log_reader(reader.control):
+        state = read_state(reader.control)
+        if not state.sources:
+            epoch = max(epoch_of(now), state.database.epoch + 1)
+            seconds = int(retention.total_seconds())
+            row = replace(state.database, epoch=epoch, root=str(reader.root), file_retention=seconds)
+            save_state(reader.control, replace(state, database=row))
+        return
+    row = LogReaderRow(
+        source_object_id=logreader.DATABASE,
+        database_id=str(uuid.uuid4()),
+        root=str(reader.root),
+        epoch=epoch_of(now),
+        file_retention=int(retention.total_seconds()),
+    )
+    reader.control.replace(logreader.SCAN_SESSIONS, ())
+    reader.control.replace(logreader.ERRORS, ())
+    save_state(reader.control, LogState(row))

@@ -258,6 +258,20 @@ def count_rows(path: Path, *, where: str | None = None) -> int:
         return int(python_values(found.column("n"))[0])
 
 
+def counts_by(path: Path, column: str, *, where: str) -> dict[Any, int]:
+    """Return how many rows of a Delta table fulfil a condition, by the values of a column.
+
+    Raises: StoreError if the table is missing or unreadable.
+    """
+    from deltalake import DeltaTable, QueryBuilder
+
+    with _told_plainly(path):
+        name = quoted(column)
+        query = f"select {name} as value, count(*) as n from t where {where} group by {name}"
+        found = QueryBuilder().register("t", DeltaTable(str(path))).execute(query).read_all()
+        return dict(zip(python_values(found.column("value")), python_values(found.column("n")), strict=True))
+
+
 @contextmanager
 def _told_plainly(path: Path) -> Iterator[None]:
     """Tell what delta-rs raises while it reads a table as an error of ours.

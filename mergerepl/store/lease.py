@@ -21,6 +21,7 @@ from mergerepl.systables.cdc import FOLDER as CDC_FOLDER
 from mergerepl.systables.compact import FOLDER as TRACKING_FOLDER
 from mergerepl.systables.logreader import FOLDER as LOG_READER_FOLDER
 from mergerepl.systables.table import FOLDER
+from mergerepl.systables.transactional import FOLDER as TRANSACTIONAL_FOLDER
 
 LOCK_FILE = ".mergerepl.lock"
 """The root's lock: of whoever writes users' tables or `_mergerepl`."""
@@ -30,6 +31,9 @@ LOG_READER_LOCK = ".mergerepl.logreader.lock"
 
 AGENT_LOCK = ".mergerepl.agent.lock"
 """The lock of the agent that runs the jobs of a root. Taken before all others, held as long as it runs."""
+
+DISTRIBUTION_LOCK = ".mergerepl.distribution.lock"
+"""The lock of one write to `_transactional` at a distributor. Taken last."""
 
 JVM_END_WAIT_S = 30.0
 
@@ -50,7 +54,7 @@ def replica_root(path: Path) -> Path:
 
 def _is_root(folder: Path) -> bool:
     """Return whether system tables of ours lie in a folder: of a replica, or of a database of another product."""
-    folders = (FOLDER, TRACKING_FOLDER, LOG_READER_FOLDER, CDC_FOLDER)
+    folders = (FOLDER, TRACKING_FOLDER, LOG_READER_FOLDER, CDC_FOLDER, TRANSACTIONAL_FOLDER)
     return any((folder / name).is_dir() for name in folders)
 
 

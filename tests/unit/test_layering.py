@@ -93,7 +93,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     # Clauses know no table: text in, trees and columns out.
     "mergerepl.filters": {"mergerepl.model", "mergerepl.rows.sql"},
     "mergerepl.store": BASE,
+    # How a change is sent is said in the file: that module of `transactional` alone, which is pure.
     "mergerepl.configuration": {
+        "mergerepl.transactional.call_syntax",
         "mergerepl.errors",
         "mergerepl.filters",
         "mergerepl.model",
@@ -140,7 +142,17 @@ MAY_IMPORT: dict[str, set[str]] = {
     "mergerepl.cdc": BASE | {"mergerepl.logreader"},
     # The agent of the products that have jobs.
     "mergerepl.jobs": BASE | {"mergerepl.cdc", "mergerepl.logreader"},
-    "mergerepl.api": BASE | FEATURES | {"mergerepl.agent", "mergerepl.config"},
+    "mergerepl.transactional": BASE | {"mergerepl.logreader", "mergerepl.snapshot"},
+    # The log is read once for both products that read it.
+    "mergerepl.api": BASE
+    | FEATURES
+    | {
+        "mergerepl.agent",
+        "mergerepl.cdc",
+        "mergerepl.config",
+        "mergerepl.logreader",
+        "mergerepl.transactional",
+    },
     "mergerepl.doctor": BASE | {"mergerepl.engine"},
     "mergerepl.demo": BASE | {"mergerepl", "mergerepl.api", "mergerepl.config"},
     "mergerepl.report": {"mergerepl.doctor", "mergerepl.errors", "mergerepl.model"},
@@ -157,6 +169,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "mergerepl.report",
         "mergerepl.roots",
         "mergerepl.settings",
+        "mergerepl.transactional",
     },
 }
 
@@ -187,6 +200,7 @@ MUST_NOT_IMPORT: dict[str, set[str]] = {
             "mergerepl.logreader",
             "mergerepl.rows",
             "mergerepl.store",
+            "mergerepl.transactional",
         },
         FOR_PEOPLE,
     ),

@@ -1,0 +1,307 @@
+"""`mergerepl transactional`: the agents of transactional replication, one by one, and what they leave."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from mergerepl.cli.help import Group
+from mergerepl.cli.main import FAILED
+from mergerepl.cli.options import limit_option, replica_root, reporting, subscriber_option, subscriber_root
+from mergerepl.report.output import Output
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+root_argument = click.argument("root", metavar="ROOT|FILE")
+
+
+def _target(text: str) -> tuple[Path, str | None]:
+    """Return the publisher that an argument means, and its publication if it is a file."""
+    from pathlib import Path
+
+    from mergerepl import config
+
+    return config.transactional_target(text) or (Path(replica_root(text)), None)
+
+
+@click.group(cls=Group)
+def transactional() -> None:
+    """Run the agents of transactional replication one by one, and look at what they leave.
+
+    ROOT is the publisher's folder; FILE stands for it. `mergerepl apply` and `mergerepl sync` take files with
+    `type: transactional`.
+
+    Example:
+      mergerepl transactional logreader ./hq
+      mergerepl transactional distribute ./hq
+    """
+
+
+@transactional.command()
+@root_argument
+@reporting
+def logreader(root: str, output: Output) -> None:
+    """Read the publisher's log: the distributor gets the commands.
+
+    Example:
+      mergerepl transactional logreader ./hq
+    """
+    from mergerepl import api
+    from mergerepl import transactional as agents
+    from mergerepl.report.transactional import read_parts
+
+    publisher, _ = _target(root)
+    done = agents.logreader(publisher, beside=api.consumers_beside(publisher))
+    output.reported(done, read_parts(done))
+
+
+@transactional.command()
+@root_argument
+@subscriber_option
+@click.option("--skip-errors", metavar="NUMBERS", help="Skip these errors, such as 20598:2627.")
+@reporting
+def distribute(root: str, subscriber: str | None, skip_errors: str | None, output: Output) -> None:
+    """Apply the commands that the distributor has at the subscribers.
+
+    A command that cannot be applied stops its agent before the transaction: exit code 1. --skip-errors goes on; each
+    command that is skipped is recorded (`errors`).
+
+    Example:
+      mergerepl transactional distribute ./hq --subscriber ./north
+      mergerepl transactional distribute ./hq --skip-errors 20598
+    """
+    from mergerepl import transactional as agents
+    from mergerepl.report.transactional import distributed
+
+    publisher, publication = _target(root)
+    skip = None if skip_errors is None else _numbers(skip_errors)
+    done = agents.distribute(
+        publisher, subscriber=subscriber_root(subscriber), publication=publication, skip_errors=skip
+    )
+    output.reported([asdict(each) for each in done], [distributed(done)])
+
+
+def _numbers(text: str) -> list[int]:
+    parts = text.replace(",", ":").split(":")
+    if not all(part.strip().isdigit() for part in parts):
+        raise click.UsageError(f"{text!r} is no list of numbers: write it as 20598:2627.")
+    return [int(part) for part in parts]
+
+
+@transactional.command()
+@root_argument
+@click.option("--article", metavar="NAME", help="Only this article.")
+@click.option("--operation", type=click.Choice(["insert", "update", "delete"]), help="Only this procedure.")
+@click.option("--batch", is_flag=True, help="The one MERGE that stands for all three.")
+@subscriber_option
+@reporting
+def script(
+    root: str,
+    article: str | None,
+    operation: Literal["insert", "update", "delete"] | None,
+    batch: bool,
+    subscriber: str | None,
+    output: Output,
+) -> None:
+    """Print the generated procedures as Spark SQL: the text that the agent executes.
+
+    Example:
+      mergerepl transactional script ./hq --article orders --operation update
+      mergerepl transactional script ./hq --batch
+    """
+    from mergerepl import transactional as agents
+
+    publisher, _ = _target(root)
+    text = agents.script(
+        publisher, article=article, operation=operation, batch=batch, subscriber=subscriber_root(subscriber)
+    )
+    output.reported({"script": text}, [text])
+
+
+@transactional.command()
+@root_argument
+@click.option("--article", metavar="NAME", help="Only this article.")
+@click.option("--from", "from_seqno", metavar="LSN", help="From this transaction on.")
+@click.option("--to", "through_seqno", metavar="LSN", help="Up to this transaction, with it.")
+@limit_option("At most so many commands.")
+@reporting
+def browse(
+    root: str,
+    article: str | None,
+    from_seqno: str | None,
+    through_seqno: str | None,
+    limit: int,
+    output: Output,
+) -> None:
+    """Show commands as the original does: {CALL [sp_MSupd_dboorders] (,,12.50,,7,0x04)}.
+
+    Example:
+      mergerepl transactional browse ./hq --article orders --limit 5
+    """
+    from mergerepl import transactional as agents
+    from mergerepl.report.transactional import listed
+
+    publisher, _ = _target(root)
+    try:
+        found = agents.browse(
+            publisher, article=article, from_seqno=from_seqno, through_seqno=through_seqno, limit=limit
+        )
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    rows = [asdict(each) for each in found]
+    output.reported(rows, [listed(rows) if rows else "No commands."])
+
+
+def pending_of(root: str, output: Output) -> None:
+    """Report the commands that wait."""
+    from mergerepl import transactional as agents
+    from mergerepl.report.transactional import listed
+
+    rows = [asdict(each) for each in agents.pending(_target(root)[0])]
+    output.reported(rows, [listed(rows) if rows else "No subscriptions."])
+
+
+@transactional.command()
+@root_argument
+@reporting
+def pending(root: str, output: Output) -> None:
+    """Count undistributed commands, and commits that the log reader has not read.
+
+    Example:
+      mergerepl transactional pending ./hq
+    """
+    pending_of(root, output)
+
+
+def history_of(root: str, limit: int, output: Output) -> None:
+    """Report the last batches."""
+    from mergerepl import transactional as agents
+    from mergerepl.report.transactional import listed
+
+    rows = agents.history(_target(root)[0], limit=limit)
+    output.reported(rows, [listed(rows) if rows else "No batches."])
+
+
+@transactional.command()
+@root_argument
+@limit_option("At most so many batches.")
+@reporting
+def history(root: str, limit: int, output: Output) -> None:
+    """List the batches of the distribution agents, newest first.
+
+    Example:
+      mergerepl transactional history ./hq
+    """
+    history_of(root, limit, output)
+
+
+@transactional.command()
+@root_argument
+@limit_option("At most so many commands.")
+@reporting
+def errors(root: str, limit: int, output: Output) -> None:
+    """List commands that could not be applied, newest first.
+
+    Example:
+      mergerepl transactional errors ./hq
+    """
+    from mergerepl import transactional as agents
+    from mergerepl.report.transactional import listed
+
+    rows = agents.errors(_target(root)[0], limit=limit)
+    output.reported(rows, [listed(rows) if rows else "No errors."])
+
+
+@transactional.command()
+@root_argument
+@subscriber_option
+@reporting
+def reinit(root: str, subscriber: str | None, output: Output) -> None:
+    """Begin subscriptions again from a new snapshot.
+
+    Example:
+      mergerepl transactional reinit ./hq --subscriber ./north
+    """
+    from mergerepl import api
+    from mergerepl import transactional as agents
+
+    publisher, publication = _target(root)
+    done = agents.reinit(
+        publisher,
+        subscriber=subscriber_root(subscriber),
+        publication=publication,
+        beside=api.consumers_beside(publisher),
+    )
+    output.reported({"subscribers": done}, [f"{each} begins again." for each in done])
+
+
+@transactional.command()
+@root_argument
+@reporting
+def cleanup(root: str, output: Output) -> None:
+    """Remove commands that all subscriptions have, and those above the longest retention.
+
+    A subscription that lacks such commands becomes inactive: it must be reinitialized.
+
+    Example:
+      mergerepl transactional cleanup ./hq
+    """
+    from mergerepl import transactional as agents
+
+    done = agents.cleanup(_target(root)[0])
+    output.reported(
+        done,
+        [
+            f"{done['commands']} commands and {done['transactions']} transactions were removed; {done['inactive']} "
+            "subscriptions became inactive."
+        ],
+    )
+
+
+def validated(root: str, subscriber: str | None, output: Output) -> int:
+    """Report whether subscribers equal the publisher; return the exit code."""
+    from mergerepl import transactional as agents
+    from mergerepl.report.transactional import listed
+
+    publisher, publication = _target(root)
+    rows = [
+        asdict(each) for each in agents.validate(publisher, subscriber=subscriber, publication=publication)
+    ]
+    output.reported(rows, [listed(rows) if rows else "No subscriptions."])
+    return FAILED if any(row["differing"] for row in rows) else 0
+
+
+@transactional.command()
+@root_argument
+@subscriber_option
+@reporting
+def validate(root: str, subscriber: str | None, output: Output) -> int:
+    """Compare subscribers with the publisher at their last batch; differing keys are named.
+
+    Writers need not stop. Exit code 1 if rows differ.
+
+    Example:
+      mergerepl transactional validate ./hq
+    """
+    return validated(root, subscriber_root(subscriber), output)
+
+
+@transactional.command()
+@click.argument("root", metavar="SUBSCRIBER")
+@click.argument("article", metavar="ARTICLE")
+@limit_option("At most so many rows.")
+@reporting
+def read(root: str, article: str, limit: int, output: Output) -> None:
+    """Show an article at a subscriber as of its last complete batch.
+
+    Example:
+      mergerepl transactional read ./north orders --limit 5
+    """
+    from mergerepl import transactional as agents
+    from mergerepl.report.transactional import listed
+
+    rows = agents.shown(root, article, limit=limit)
+    output.reported(rows, [listed(rows) if rows else "No rows."])

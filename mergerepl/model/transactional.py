@@ -1,0 +1,77 @@
+"""A transactional publication as a file states it, and what its agents report."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+DEFAULT_MIN_RETENTION = timedelta(0)
+DEFAULT_MAX_RETENTION = timedelta(hours=72)
+
+
+@dataclass(frozen=True)
+class TransactionalArticle:
+    """A table that is published one way. `columns` None: all of them; command types are texts such as `XCALL audit`."""
+
+    name: str
+    table: str
+    key: tuple[str, ...]
+    columns: tuple[str, ...] | None = None
+    filter: str | None = None
+    ins_cmd: str = "CALL"
+    upd_cmd: str = "SCALL"
+    del_cmd: str = "CALL"
+    text_columns: tuple[str, ...] = ()
+    singleton_key_updates: bool = True
+
+
+@dataclass(frozen=True)
+class TransactionalSubscription:
+    """Who receives the publication, and where its articles go there (by default to the same folder)."""
+
+    subscriber: str
+    sync_type: str = "automatic"
+    verify: bool = True
+    skip_errors: tuple[int, ...] = ()
+    subscription_streams: int = 1
+    destination: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class TransactionalPublication:
+    """The whole file."""
+
+    name: str
+    publisher: str
+    articles: tuple[TransactionalArticle, ...]
+    subscriptions: tuple[TransactionalSubscription, ...] = ()
+    min_retention: timedelta = DEFAULT_MIN_RETENTION
+    max_retention: timedelta = DEFAULT_MAX_RETENTION
+
+
+@dataclass(frozen=True)
+class LogReaderResult:
+    """What the log reader did: transactions and commands that the distributor has now, its last LSN (`0x…`)."""
+
+    cycles: int = 0
+    transactions: int = 0
+    commands: int = 0
+    last_lsn: str | None = None
+    paused: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class DistributionResult:
+    """What the distribution agent did for one subscription. `latency_s`: from the last commit to its arrival."""
+
+    publication: str
+    subscriber: str
+    transactions: int = 0
+    commands: int = 0
+    inserts: int = 0
+    updates: int = 0
+    deletes: int = 0
+    skipped: int = 0
+    batches: int = 0
+    retried_on_one_stream: int = 0
+    latency_s: float | None = None
+    xact_seqno: str | None = None

@@ -1,0 +1,90 @@
+"""Transactional replication: one-way publication of Delta tables, by commands, with the original's propagation methods.
+
+Public names are loaded on first use: what needs no Spark starts none. No module of the package has the name of one of them.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mergerepl.model.transactional import (
+        DistributionResult,
+        LogReaderResult,
+        TransactionalArticle,
+        TransactionalPublication,
+        TransactionalSubscription,
+    )
+    from mergerepl.transactional.log_reader import logreader
+    from mergerepl.transactional.operations import (
+        browse,
+        cleanup,
+        distribute,
+        errors,
+        history,
+        pending,
+        read,
+        reinit,
+        script,
+        shown,
+        status,
+        validate,
+    )
+    from mergerepl.transactional.publish import apply_transactional
+    from mergerepl.transactional.refusals import (
+        LogReaderBusyError,
+        TransactionalError,
+        TransactionalUsageError,
+    )
+
+_MODEL = (
+    "DistributionResult",
+    "LogReaderResult",
+    "TransactionalArticle",
+    "TransactionalPublication",
+    "TransactionalSubscription",
+)
+_ERRORS = ("LogReaderBusyError", "TransactionalError", "TransactionalUsageError")
+
+__all__ = [
+    "DistributionResult",
+    "LogReaderBusyError",
+    "LogReaderResult",
+    "TransactionalArticle",
+    "TransactionalError",
+    "TransactionalPublication",
+    "TransactionalSubscription",
+    "TransactionalUsageError",
+    "apply_transactional",
+    "browse",
+    "cleanup",
+    "distribute",
+    "errors",
+    "history",
+    "logreader",
+    "pending",
+    "read",
+    "reinit",
+    "script",
+    "shown",
+    "status",
+    "validate",
+]
+
+_HOMES = {
+    **dict.fromkeys(_MODEL, "mergerepl.model.transactional"),
+    **dict.fromkeys(_ERRORS, "mergerepl.transactional.refusals"),
+    "logreader": "mergerepl.transactional.log_reader",
+    "apply_transactional": "mergerepl.transactional.publish",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name from its module."""
+    if name not in __all__:
+        raise AttributeError(f"module 'mergerepl.transactional' has no attribute '{name}'")
+    return getattr(import_module(_HOMES.get(name, "mergerepl.transactional.operations")), name)
+
+
+def __dir__() -> list[str]:
+    """List the public names."""
+    return __all__

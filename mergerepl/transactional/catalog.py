@@ -1,0 +1,204 @@
+"""The distribution store of a publisher, and the position of a subscriber, as values. Without Spark."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from mergerepl import roots
+from mergerepl.delta.transactions import transaction_version
+from mergerepl.logreader.lsn import Lsn
+from mergerepl.logreader.positions import control_of
+from mergerepl.store.control import ControlPlane
+from mergerepl.store.lease import DISTRIBUTION_LOCK, lease
+from mergerepl.systables.transactional import (
+    APP_ID,
+    ARTICLES,
+    AT_DISTRIBUTOR,
+    FOLDER,
+    POSITIONS,
+    PUBLICATIONS,
+    SCHEMA_VERSION,
+    SUBSCRIPTIONS,
+    TRANSACTIONS,
+    ArticleRow,
+    PositionRow,
+    PublicationRow,
+    SubscriptionRow,
+    TransactionRow,
+    commands_table,
+)
+from mergerepl.transactional.refusals import TransactionalUsageError
+from mergerepl.transactional.scripts import Shape
+
+WRITE_WAIT_S = 60.0
+
+
+@dataclass(frozen=True)
+class Distributor:
+    """The distribution store in a folder of Delta tables that publishes, or shall publish, transactionally."""
+
+    root: Path
+
+    @cached_property
+    def control(self) -> ControlPlane:
+        """The tables of the distribution store."""
+        return ControlPlane(self.root / FOLDER)
+
+    @cached_property
+    def log(self) -> ControlPlane:
+        """The tables of the log reader."""
+        return control_of(self.root)
+
+    @property
+    def is_there(self) -> bool:
+        """Whether there is a distribution store."""
+        return self.control.exists(PUBLICATIONS)
+
+    def require(self) -> None:
+        """Check that there is a distribution store, and that this version of mergerepl wrote it.
+
+        Raises: TransactionalUsageError.
+        """
+        if not self.is_there:
+            raise TransactionalUsageError.not_published(self.root)
+        for row in self.control.rows(PUBLICATIONS):
+            if row.schema_version != SCHEMA_VERSION:
+                raise TransactionalUsageError.later(
+                    f"The distribution store of '{self.root}' with the schema version {row.schema_version}",
+                    "Use the mergerepl that wrote it, or remove '_transactional' and run `mergerepl apply` again.",
+                )
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Hold the distribution store for one write.
+
+        Raises: LeaseError if somebody else holds it for a minute.
+        """
+        with lease(self.root, purpose="write to _transactional", wait_s=WRITE_WAIT_S, file=DISTRIBUTION_LOCK):
+            yield
+
+    def create(self) -> None:
+        """Make the tables that are missing."""
+        for table in AT_DISTRIBUTOR:
+            if not self.control.exists(table):
+                self.control.replace(table, ())
+
+    def publications(self) -> list[PublicationRow]:
+        """Return the publications; none where there is no distribution store."""
+        return self.control.rows(PUBLICATIONS) if self.is_there else []
+
+    def publication(self, name: str) -> PublicationRow | None:
+        """Return a publication by its name."""
+        return next((row for row in self.publications() if row.publication == name), None)
+
+    def articles(self, publication_id: int | None = None) -> list[ArticleRow]:
+        """Return the articles in their newest shape, by number."""
+        newest: dict[int, ArticleRow] = {}
+        for row in sorted(self.shapes(), key=lambda row: (row.article_id, row.schema_version)):
+            if publication_id in (None, row.publication_id):
+                newest[row.article_id] = row
+        return list(newest.values())
+
+    def shapes(self) -> list[ArticleRow]:
+        """Return the articles in all shapes that they have had."""
+        return self.control.rows(ARTICLES) if self.is_there else []
+
+    def shape_at(self, article_id: int, seqno: bytes) -> ArticleRow:
+        """Return an article as it was at an LSN."""
+        rows = (row for row in self.shapes() if row.article_id == article_id and row.first_seqno <= seqno)
+        return max(rows, key=lambda row: row.schema_version)
+
+    def subscriptions(self, publication_id: int | None = None) -> list[SubscriptionRow]:
+        """Return the subscriptions, by agent_id."""
+        rows = self.control.rows(SUBSCRIPTIONS) if self.is_there else []
+        wanted = (row for row in rows if publication_id in (None, row.publication_id))
+        return sorted(wanted, key=lambda row: row.agent_id)
+
+    def save_subscription(self, row: SubscriptionRow) -> None:
+        """Replace the row of a subscription, or add it."""
+        with self.writing():
+            others = [
+                each
+                for each in self.control.rows(SUBSCRIPTIONS)
+                if each.subscription_guid != row.subscription_guid
+            ]
+            self.control.replace(SUBSCRIPTIONS, [*others, row])
+
+    def commands_table(self, row: ArticleRow) -> Path:
+        """Return the table of an article's commands in this shape."""
+        return self.control.path(commands_table(row.article_id, row.schema_version))
+
+    @property
+    def gate_cycle(self) -> int:
+        """The scan cycle that readers may see; -1 before the first one."""
+        return transaction_version(self.control.path(TRANSACTIONS.name), APP_ID)
+
+    def transactions_after(self, seqno: bytes) -> list[TransactionRow]:
+        """Return the transactions after a position, by LSN."""
+        cycle = Lsn(seqno).scan_cycle
+        rows = self.control.rows(TRANSACTIONS, where=f"scan_cycle >= {cycle}")
+        return sorted((row for row in rows if row.xact_seqno > seqno), key=lambda row: row.xact_seqno)
+
+
+@dataclass(frozen=True)
+class Subscriber:
+    """The position of a subscriber."""
+
+    root: Path
+
+    @cached_property
+    def control(self) -> ControlPlane:
+        """The tables of the subscriber."""
+        return ControlPlane(self.root / FOLDER)
+
+    def positions(self) -> list[PositionRow]:
+        """Return the positions of all subscriptions; none where there is no table."""
+        return self.control.rows(POSITIONS) if self.control.exists(POSITIONS) else []
+
+    def position(self, guid: str) -> PositionRow | None:
+        """Return the position of a subscription, None before its snapshot is done."""
+        return next((row for row in self.positions() if row.subscription_guid == guid), None)
+
+    def save(self, row: PositionRow) -> None:
+        """Replace the position of a subscription, or add it."""
+        others = [each for each in self.positions() if each.subscription_guid != row.subscription_guid]
+        self.control.replace(POSITIONS, [*others, row])
+
+    def remove(self, guid: str) -> None:
+        """Remove the position of a subscription."""
+        if self.position(guid) is not None:
+            self.control.replace(
+                POSITIONS, [each for each in self.positions() if each.subscription_guid != guid]
+            )
+
+    def table(self, subscription: SubscriptionRow, article: ArticleRow) -> Path:
+        """Return the table of an article here."""
+        return self.root / subscription.destination.get(article.article, article.destination_object)
+
+
+def distributor_at(root: str | os.PathLike[str]) -> Distributor:
+    """Return the distribution store in a folder.
+
+    Raises: ConfigurationError if there is no such folder.
+    """
+    return Distributor(Path(roots.existing(os.fspath(root))))
+
+
+def shape_of(row: ArticleRow, destination: str | None = None) -> Shape:
+    """Return an article as its scripts and commands have it."""
+    return Shape(
+        row.article_id,
+        row.schema_version,
+        row.article,
+        destination or row.destination_object,
+        row.columns,
+        row.types,
+        row.key_columns,
+        row.ins_cmd,
+        row.upd_cmd,
+        row.del_cmd,
+        row.singleton_key_updates,
+    )

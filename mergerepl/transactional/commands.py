@@ -1,0 +1,171 @@
+"""From the changes of commits to commands (transactional.md 3 and 4). Pure."""
+
+from collections.abc import Mapping
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import DataType, StructType
+from pyspark.sql.window import Window
+
+from mergerepl.feed.commit_changes import VERSION
+from mergerepl.feed.net_changes import AFTER, BEFORE
+from mergerepl.filters.columns import holds
+from mergerepl.filters.parse import parse_stored
+from mergerepl.logreader.consumer import ReadRows
+from mergerepl.logreader.lsn import Lsn
+from mergerepl.rows.images import all_true, image_type, key_hash, same_value
+from mergerepl.systables.transactional import ArticleRow
+from mergerepl.transactional.bitmask import mask_text
+from mergerepl.transactional.call_syntax import PHASES, Method, Operation
+from mergerepl.transactional.catalog import shape_of
+from mergerepl.transactional.scripts import Shape
+
+PHASE_BITS = 60
+_HASH_DIGITS = PHASE_BITS // 4
+
+
+def row_type(shape: Shape) -> str:
+    """Return the type of `old` and `new`, as Spark DDL."""
+    return "struct<" + ",".join(f"c{k}:{type_}" for k, type_ in enumerate(shape.types, 1)) + ">"
+
+
+def key_type(shape: Shape) -> str:
+    """Return the type of `pk`, as Spark DDL."""
+    return "struct<" + ",".join(f"pkc{i}:{type_}" for i, type_ in enumerate(shape.key_types, 1)) + ">"
+
+
+def commands_of(
+    spark: SparkSession, read: ReadRows, lsns: Mapping[int, Lsn], article: ArticleRow
+) -> DataFrame:
+    """Return the commands that follow from what was read of an article's source.
+
+    Reads: version, row_hash, before, after. Returns: the columns of MSrepl_commands.
+    """
+    shape = shape_of(article)
+    image = image_type(read.rows, AFTER)
+    at = {name: f"c{i}" for i, name in enumerate(read.columns)}
+    changes = read.rows.select(
+        VERSION,
+        _side(BEFORE, at, shape, image, article).alias("old"),
+        _side(AFTER, at, shape, image, article).alias("new"),
+    )
+    types: list[DataType] = [image[at[name]].dataType for name in shape.columns]
+    old, new = ([F.col(f"{side}.c{k}") for k in range(1, len(types) + 1)] for side in ("old", "new"))
+    same = [same_value(one, other, type_) for one, other, type_ in zip(old, new, types, strict=True)]
+    is_update = F.col("old").isNotNull() & F.col("new").isNotNull()
+    is_there = F.col("old").isNotNull() | F.col("new").isNotNull()
+    changes = changes.where(is_there & ~(is_update & all_true(same)))
+    if article.singleton_key_updates:
+        changes = _with_singletons(changes)
+    else:
+        changes = changes.withColumn("key_change", F.lit(False))
+    changes = _with_lsn(spark, changes, lsns)
+    operation = (
+        F.when(F.col("old").isNull(), Operation.INSERT.value)
+        .when(F.col("new").isNull(), Operation.DELETE.value)
+        .otherwise(Operation.UPDATE.value)
+    )
+    places = shape.key_places
+    key = F.coalesce("old", "new")
+    digest = key_hash([(key.getField(f"c{k}"), types[k - 1]) for k in places])
+    changes = changes.select("*", operation.alias("operation"), digest.alias("digest"))
+    return _filled(changes, shape, same, article.text_columns).select(
+        "xact_seqno",
+        _command_id().alias("command_id"),
+        F.lit(article.article_id).alias("article_id"),
+        F.conv(F.substring("digest", 1, 8), 16, 10)
+        .cast("bigint")
+        .bitwiseAND(0x7FFFFFFF)
+        .cast("int")
+        .alias("hashkey"),
+        *("operation", "key_change", "old", "new", "pk", "bitmap"),
+        F.lit(next(iter(lsns.values())).scan_cycle).cast("bigint").alias("scan_cycle"),
+    )
+
+
+def _side(side: str, at: Mapping[str, str], shape: Shape, image: StructType, article: ArticleRow) -> Column:
+    """Return a row as the article has it; NULL where there is none, or none that fulfils the filter."""
+    fields = [F.col(f"{side}.{at[name]}").alias(f"c{k}") for k, name in enumerate(shape.columns, 1)]
+    is_in = F.col(side).isNotNull()
+    if article.filter_clause is not None:
+        clause = parse_stored(article.filter_clause)
+        is_in = is_in & holds(clause, column=lambda column: F.col(f"{side}.{at[column.name]}"))
+    return F.when(is_in, F.struct(*fields))
+
+
+def _with_singletons(changes: DataFrame) -> DataFrame:
+    """Make one update of the only delete and the only insert of a commit that changed nothing else (trace flag 8207)."""
+    commit = Window.partitionBy(VERSION)
+    ordered = commit.orderBy(F.col("old").isNull())
+    is_delete, is_insert = F.col("new").isNull(), F.col("old").isNull()
+    counted = changes.select(
+        "*",
+        F.count(F.lit(1)).over(commit).alias("rows"),
+        F.count_if(is_delete).over(commit).alias("deletes"),
+        F.count_if(is_insert).over(commit).alias("inserts"),
+        F.lead("new").over(ordered).alias("moved"),
+    )
+    is_single = (F.col("rows") == 2) & (F.col("deletes") == 1) & (F.col("inserts") == 1)
+    return counted.where(~(is_single & F.col("old").isNull())).select(
+        VERSION,
+        "old",
+        F.when(is_single, F.col("moved")).otherwise(F.col("new")).alias("new"),
+        is_single.alias("key_change"),
+    )
+
+
+def _with_lsn(spark: SparkSession, rows: DataFrame, lsns: Mapping[int, Lsn]) -> DataFrame:
+    import pyarrow as pa
+
+    known = pa.table(
+        {VERSION: pa.array(lsns, pa.int64()), "xact_seqno": pa.array(map(bytes, lsns.values()), pa.binary())}
+    )
+    return rows.join(F.broadcast(spark.createDataFrame(known)), on=VERSION, how="inner")
+
+
+def _command_id() -> Column:
+    phase = F.coalesce(*(F.when(F.col("operation") == each.value, rank) for each, rank in PHASES.items()))
+    hashed = F.conv(F.substring("digest", 1, _HASH_DIGITS), 16, 10).cast("bigint")
+    return phase.cast("bigint") * (1 << PHASE_BITS) + hashed
+
+
+def _filled(changes: DataFrame, shape: Shape, same: list[Column], text_columns: tuple[str, ...]) -> DataFrame:
+    """Return commands with what their methods send, and nothing else; without those that are not sent."""
+    commands = {each: shape.command(each) for each in Operation}
+    sent = [each.value for each, command in commands.items() if command.method is not Method.NONE]
+
+    def of(flag: str) -> Column:
+        wanted = [each.value for each, command in commands.items() if getattr(command, flag)]
+        return F.col("operation").isin(wanted) if wanted else F.lit(False)
+
+    count = len(shape.columns)
+    changed = [~each for each in same]
+    flags = {f"__changed{k}": each for k, each in enumerate(changed, 1)}
+    marked = changes.where(F.col("operation").isin(sent) if sent else F.lit(False)).select(
+        "*", *(each.alias(name) for name, each in flags.items())
+    )
+    has_gaps = (F.col("operation") == Operation.UPDATE.value) & F.lit(
+        commands[Operation.UPDATE].method is Method.SCALL
+    )
+    new = F.struct(
+        *(
+            F.when(~has_gaps | F.col(f"__changed{k}"), F.col(f"new.c{k}")).alias(f"c{k}")
+            for k in range(1, count + 1)
+        )
+    )
+    old = F.struct(
+        *(
+            (F.when(F.lit(False), F.col(f"old.c{k}")) if name in text_columns else F.col(f"old.c{k}")).alias(
+                f"c{k}"
+            )
+            for k, name in enumerate(shape.columns, 1)
+        )
+    )
+    pk = F.struct(*(F.col(f"old.c{k}").alias(f"pkc{i}") for i, k in enumerate(shape.key_places, 1)))
+    return marked.select(
+        *("xact_seqno", "digest", "operation", "key_change"),
+        F.when(of("passes_old"), old).alias("old"),
+        F.when(of("passes_new") & F.col("new").isNotNull(), new).alias("new"),
+        F.when(of("passes_key"), pk).alias("pk"),
+        F.when(of("passes_bitmap"), F.expr(mask_text(list(flags)))).alias("bitmap"),
+    )

@@ -1,0 +1,316 @@
+"""Transactional replication as a consumer of the log reader: commands of each article, and the gate MSrepl_transactions."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from functools import reduce
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from mergerepl.delta import appended
+from mergerepl.delta.create import NewTable, create_table
+from mergerepl.delta.log import is_delta_table
+from mergerepl.delta.marks import CommitMark
+from mergerepl.delta.metadata import STATS_PROPERTY
+from mergerepl.delta.transactions import Transaction, transaction_version
+from mergerepl.delta.types import field, json_of
+from mergerepl.failpoints import failpoint
+from mergerepl.filters.clause import columns_of
+from mergerepl.filters.parse import parse_stored
+from mergerepl.logreader.column_changes import ADD, DROP, NULLABILITY, RENAME, REPLACE, TYPE
+from mergerepl.logreader.consumer import Cycle, PauseSource, ReadRows, Wanted
+from mergerepl.logreader.plan import ColumnChange, Entry, Plan, SourcePlan
+from mergerepl.store.control import CHECKPOINT_INTERVAL, counts_by
+from mergerepl.store.log_reader_files import remove_folder
+from mergerepl.systables.transactional import (
+    APP_ID,
+    ARTICLES,
+    TRANSACTIONS,
+    ArticleRow,
+    TransactionRow,
+)
+from mergerepl.transactional.catalog import Distributor, shape_of
+from mergerepl.transactional.commands import commands_of, key_type, row_type
+from mergerepl.transactional.refusals import SCHEMA_CHANGED
+from mergerepl.transactional.scripts import Shape
+
+NAME = "transactional"
+
+
+class Commands:
+    """The consumer `transactional`."""
+
+    name = NAME
+
+    def __init__(self, distributor: Distributor) -> None:
+        """Write the commands of a distributor."""
+        self.distributor = distributor
+
+    def wanted(self) -> Mapping[int, Wanted]:
+        """Return the sources of all articles; a gap is bridged by comparing versions."""
+        return {row.source_object_id: Wanted(row.key_columns) for row in self.distributor.articles()}
+
+    def gate_cycle(self) -> int | None:
+        """Return the scan cycle that agents may see."""
+        cycle = self.distributor.gate_cycle if self.distributor.is_there else -1
+        return None if cycle < 0 else cycle
+
+    def highest_cycle(self) -> int:
+        """Return the highest scan cycle of the gate and of all commands."""
+        if not self.distributor.is_there:
+            return -1
+        tables = [self.distributor.commands_table(each) for each in self.distributor.shapes()]
+        found = (transaction_version(each, APP_ID) for each in tables if is_delta_table(each))
+        return max([self.distributor.gate_cycle, *found])
+
+    def remove_above(self, scan_cycle: int) -> None:
+        """Remove commands of higher scan cycles."""
+        self._remove(f"scan_cycle > {scan_cycle}", scan_cycle + 1, None)
+
+    def remove_of(self, scan_cycle: int, object_ids: frozenset[int]) -> None:
+        """Remove the commands of one scan cycle of some sources."""
+        self._remove(f"scan_cycle = {scan_cycle}", scan_cycle, object_ids)
+
+    def _remove(self, where: str, from_cycle: int, object_ids: frozenset[int] | None) -> None:
+        for row in self.distributor.shapes():
+            table = self.distributor.commands_table(row)
+            is_meant = object_ids is None or row.source_object_id in object_ids
+            if is_meant and is_delta_table(table) and transaction_version(table, APP_ID) >= from_cycle:
+                appended.remove_rows(table, where)
+
+    def check(self, source: SourcePlan, rows: Sequence[ReadRows], spark: Callable[[], SparkSession]) -> None:
+        """Check that the key and the columns of the filter are still there.
+
+        Raises: PauseSource.
+        """
+        del rows, spark
+        for article in self._of_source(source.object_id):
+            used = {*article.key_columns}
+            if article.filter_clause is not None:
+                used |= {column.name for column in columns_of(parse_stored(article.filter_clause))}
+            for change in source.columns:
+                if change.kind in (DROP, RENAME) and change.column in used:
+                    raise PauseSource(
+                        SCHEMA_CHANGED,
+                        f"Column '{change.column}' of '{source.path}' is part of the key or the filter of article "
+                        f"'{article.article}' and was dropped or renamed. Its log is not read on; other tables go on. "
+                        "Take the article out of the file, run `mergerepl apply FILE`, then publish it again.",
+                    )
+
+    def _of_source(self, object_id: int) -> list[ArticleRow]:
+        return [row for row in self.distributor.articles() if row.source_object_id == object_id]
+
+    def decide(self, plan: Plan) -> Any:
+        """Return the shapes that articles get in this cycle, and which one each reading is in."""
+        steps: dict[str, Any] = {"shapes": [], "readings": {}}
+        for source in plan.sources:
+            lsns = plan.lsns_of(source.object_id)
+            for article in self._of_source(source.object_id):
+                known = article
+                places = []
+                shapes = [article]
+                for change_version in sorted({change.version for change in source.columns}):
+                    changes = [each for each in source.columns if each.version == change_version]
+                    following = _after(known, changes)
+                    if following is None:
+                        continue
+                    # A gap has one LSN: changes of columns inside of it have that one.
+                    version = min(v for v in lsns if v >= change_version)
+                    known = replace(following, first_seqno=bytes(lsns[version]))
+                    shapes.append(known)
+                    steps["shapes"].append(_json(known))
+                for reading in source.readings:
+                    last = lsns[reading.through_version_inclusive]
+                    in_force = max(
+                        (each for each in shapes if each.first_seqno <= last),
+                        key=lambda each: each.schema_version,
+                    )
+                    places.append(in_force.schema_version)
+                steps["readings"][str(article.article_id)] = places
+        return steps
+
+    # -- what is decided -----------------------------------------------------------------------------------------------
+
+    def write(self, cycle: Cycle) -> int:
+        """State the shapes of articles that begin or changed, make their tables, append the commands."""
+        steps = cycle.plan.steps.get(NAME) or {}
+        new = [article_of(each) for each in (*steps.get("begin", ()), *steps.get("shapes", ()))]
+        if new:
+            self._state(new)
+        written = 0
+        for source in cycle.plan.sources:
+            for article in self._of_source(source.object_id):
+                written += self._append(cycle, source, article, steps.get("readings", {}))
+                failpoint("transactional.after_commands")
+        return written
+
+    def _state(self, new: Sequence[ArticleRow]) -> None:
+        known = {(row.article_id, row.schema_version) for row in self.distributor.shapes()}
+        missing = [row for row in new if (row.article_id, row.schema_version) not in known]
+        for row in missing:
+            table = self.distributor.commands_table(row)
+            remove_folder(table)
+            _create(table, shape_of(row))
+        failpoint("transactional.after_create")
+        if missing:
+            with self.distributor.writing():
+                self.distributor.control.replace(ARTICLES, [*self.distributor.shapes(), *missing])
+
+    def _append(
+        self, cycle: Cycle, source: SourcePlan, article: ArticleRow, readings: Mapping[str, Sequence[int]]
+    ) -> int:
+        lsns = cycle.plan.lsns_of(source.object_id)
+        places = readings.get(str(article.article_id), ())
+        shapes = {
+            row.schema_version: row
+            for row in self.distributor.shapes()
+            if row.article_id == article.article_id
+        }
+        frames: dict[int, list[DataFrame]] = {}
+        for version in sorted(set(places)):
+            table = self.distributor.commands_table(shapes[version])
+            if transaction_version(table, APP_ID) >= cycle.plan.scan_cycle:
+                continue
+            for read, place in zip(cycle.changes(source.object_id), places, strict=True):
+                if place == version:
+                    of_reading = {each: lsns[each] for each in read.reading.versions}
+                    made = commands_of(cycle.spark(), read, of_reading, shapes[version])
+                    frames.setdefault(version, []).append(made)
+        written = 0
+        for version, made_of in frames.items():
+            mark = CommitMark(cycle.plan.after.database.database_id, f"commands:{cycle.plan.scan_cycle}")
+            transaction = Transaction(APP_ID, cycle.plan.scan_cycle, mark)
+            table = self.distributor.commands_table(shapes[version])
+            rows = reduce(DataFrame.unionByName, made_of)
+            written += appended.append(rows, table, transaction, even_if_empty=False) or 0
+        return written
+
+    def show(self, cycle: Cycle) -> None:
+        """Append the gate: all transactions of the cycle in one commit; a dummy if none has anything for an agent."""
+        plan = cycle.plan
+        counts = self._counts(plan)
+        shapes: dict[bytes, list[ArticleRow]] = {}
+        for row in self.distributor.shapes():
+            if row.schema_version > 1:
+                shapes.setdefault(row.first_seqno, []).append(row)
+        now = datetime.now(UTC)
+        rows = []
+        for entry in plan.entries:
+            seqno = bytes(plan.lsn(entry))
+            changed = shapes.get(seqno, [])
+            if counts.get(seqno) or changed:
+                text = "; ".join(str(row.schema_text) for row in changed)
+                kind = "schema" if changed else "transaction"
+                rows.append(_transaction(plan, entry, kind, now, counts.get(seqno, {}), text or None))
+        if not rows and plan.entries:
+            rows = [_transaction(plan, plan.entries[-1], "dummy", now, {}, None)]
+        failpoint("transactional.before_gate")
+        with self.distributor.writing():
+            self.distributor.control.append(TRANSACTIONS, rows, once=(APP_ID, plan.scan_cycle))
+
+    def _counts(self, plan: Plan) -> dict[bytes, dict[int, int]]:
+        """Return how many commands each transaction has of each article, by the tables themselves."""
+        found: dict[bytes, dict[int, int]] = {}
+        for row in self.distributor.shapes():
+            table = self.distributor.commands_table(row)
+            if not is_delta_table(table) or transaction_version(table, APP_ID) < plan.scan_cycle:
+                continue
+            counted = counts_by(table, "xact_seqno", where=f"scan_cycle = {plan.scan_cycle}")
+            for seqno, n in counted.items():
+                found.setdefault(bytes(seqno), {})[row.article_id] = n
+        return found
+
+
+def _transaction(
+    plan: Plan, entry: Entry, kind: str, now: datetime, counts: Mapping[int, int], schema_text: str | None
+) -> TransactionRow:
+    commit = {
+        "source_object_id": entry.object_id,
+        "from_version": entry.from_version,
+        "version": entry.version,
+        "operation": entry.operation,
+        "origin": entry.origin,
+    }
+    version = max(entry.version, 0)
+    return TransactionRow(
+        xact_id=entry.object_id.to_bytes(4, "big") + version.to_bytes(6, "big"),
+        xact_seqno=bytes(plan.lsn(entry)),
+        entry_time=now,
+        scan_cycle=plan.scan_cycle,
+        commit_time=entry.end_time,
+        kind=kind,
+        commands=counts,
+        commits=(commit,) if entry.object_id else (),
+        schema_text=schema_text,
+    )
+
+
+def _after(article: ArticleRow, changes: Sequence[ColumnChange]) -> ArticleRow | None:
+    """Return the article after one commit's changes of columns; None if they do not concern it."""
+    columns = dict(zip(article.columns, article.types, strict=True))
+    told, is_additive = [], True
+    for change in changes:
+        if change.kind == ADD and article.has_all_columns and not change.new_name.lower().startswith("__sys"):
+            columns[change.new_name] = change.new_type
+            told.append(f"ADD COLUMN {change.new_name} {change.new_type.upper()}")
+        elif change.kind == DROP and change.column in columns:
+            del columns[change.column]
+            told.append(f"DROP COLUMN {change.column}")
+            is_additive = False
+        elif change.kind == RENAME and change.column in columns:
+            columns = {
+                (change.new_name if name == change.column else name): type_ for name, type_ in columns.items()
+            }
+            told.append(f"RENAME COLUMN {change.column} TO {change.new_name}")
+            is_additive = False
+        elif change.kind == TYPE and change.new_name in columns:
+            columns[change.new_name] = change.new_type
+            told.append(f"ALTER COLUMN {change.new_name} TYPE {change.new_type.upper()}")
+            is_additive = False
+        else:
+            assert change.kind in (ADD, DROP, RENAME, TYPE, NULLABILITY, REPLACE), change.kind
+    if not told:
+        return None
+    return replace(
+        article,
+        columns=tuple(columns),
+        types=tuple(columns.values()),
+        schema_version=article.schema_version + 1,
+        schema_text=", ".join(told),
+        is_additive=is_additive,
+    )
+
+
+def _json(row: ArticleRow) -> dict[str, Any]:
+    return {**asdict(row), "first_seqno": row.first_seqno.hex()}
+
+
+def article_of(stated: Mapping[str, Any]) -> ArticleRow:
+    """Return an article as a plan states it."""
+    given: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in stated.items()
+    }
+    given["first_seqno"] = bytes.fromhex(stated["first_seqno"])
+    return ArticleRow(**given)
+
+
+def _create(table: Any, shape: Shape) -> None:
+    """Create an empty table of commands."""
+    row, key = row_type(shape), key_type(shape)
+    types = {
+        "xact_seqno": "binary",
+        "command_id": "bigint",
+        "article_id": "int",
+        "hashkey": "int",
+        "operation": "string",
+        "key_change": "boolean",
+        "old": row,
+        "new": row,
+        "pk": key,
+        "bitmap": "binary",
+        "scan_cycle": "bigint",
+    }
+    properties = {"delta.checkpointInterval": CHECKPOINT_INTERVAL, STATS_PROPERTY: "scan_cycle"}
+    fields = [field(name, json_of(type_)) for name, type_ in types.items()]
+    create_table(table, NewTable(fields, (), properties), CommitMark(NAME, "commands:create"))

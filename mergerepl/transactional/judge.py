@@ -1,0 +1,347 @@
+"""A batch of commands as a set, equal to row by row (transactional.md 7).
+
+Step by step: look-up of the keys in the subscriber's table, a window over each key's commands, threads of rows whose keys
+change, the failing commands, one row of effect for each row of the table.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+from pyspark.sql.window import Window
+
+from mergerepl.engine.in_memory import Kept, broadcast_if_few, in_one_task
+from mergerepl.rows.images import key_hash, readable
+from mergerepl.rows.sql import literal, quote
+from mergerepl.transactional.bitmask import bit_text, mask_text
+from mergerepl.transactional.call_syntax import Method, Operation
+from mergerepl.transactional.refusals import DUPLICATE, NOT_FOUND, TransactionalError
+from mergerepl.transactional.scripts import Shape, error_text
+from mergerepl.transactional.threads import Step, walk_moves
+
+LOGGED = 10_000
+"""Failing commands of a batch that are recorded one by one."""
+
+_BOUNDED = ("tinyint", "smallint", "int", "bigint", "date")
+"""Types of keys whose bounds are written into a MERGE."""
+
+_INSERT, _UPDATE, _DELETE = (each.value for each in Operation)
+_LAST = b"\xff" * 19
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A command that cannot be applied; `text` names the row by its key."""
+
+    number: int
+    xact_seqno: bytes
+    command_id: int
+    text: str
+
+    @property
+    def order(self) -> tuple[bytes, int]:
+        """Its place among the commands."""
+        return self.xact_seqno, self.command_id
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What a batch does to one table. `rows` is the view `commands` of `scripts.batch_text`; `counts` are by operation.
+
+    `failures` are at most LOGGED, by their order; `failed` counts all of them. `bounds` are conditions on the table's key.
+    """
+
+    rows: DataFrame
+    counts: Mapping[str, int]
+    failures: tuple[Failure, ...]
+    failed: int
+    commands: int
+    bounds: str
+
+
+def judge(
+    spark: SparkSession,
+    commands: DataFrame,
+    shape: Shape,
+    table_keys: Callable[[Sequence[str]], DataFrame],
+    kept: Kept,
+    *,
+    table: str,
+    expected: int | None = None,
+) -> Effect:
+    """Return what commands of one article do to the subscriber's table.
+
+    Reads: commands (MSrepl_commands); `table_keys` gives the key columns of the table.
+
+    Raises: TransactionalError if the table has two rows of one key that a command names.
+    """
+    named = kept.keep(in_one_task(_named(commands, shape), expected))
+    measured = (
+        named.agg(
+            F.count(F.lit(1)).alias("commands"),
+            F.count_if("key_change").alias("moves"),
+            *(
+                measure.cast("string").alias(f"{name}{i}")
+                for i in _bounded(shape)
+                for name, measure in _extremes(i)
+            ),
+        )
+        .collect()[0]
+        .asDict()
+    )
+    bounds = _bounds_text(shape, measured)
+    there = _there(named, shape, table_keys, measured, bounds, kept, table)
+    judged = _judged(named, there)
+    if measured["moves"]:
+        judged = _with_moves(spark, judged, there, kept)
+    else:
+        judged = judged.select(
+            "*", F.col("kh").alias("row_key"), F.lit(None).cast("binary").alias("born"), "is_there"
+        )
+    judged = kept.keep(judged)
+    failures, failed = _failures(judged, shape)
+    rows = kept.keep(_effects(judged, shape))
+    counts = {row["operation"]: row["count"] for row in rows.groupBy("operation").count().collect()}
+    return Effect(rows, counts, failures, failed, measured["commands"], bounds)
+
+
+def _named(commands: DataFrame, shape: Shape) -> DataFrame:
+    """Return the commands with `ord` (their order as bytes), keys before and after (k1…, n1…) and hashes of both."""
+    places = shape.key_places
+    key = [
+        F.coalesce(
+            F.col(f"pk.pkc{i}"),
+            F.when(F.col("operation") == _INSERT, F.col(f"new.c{k}")).otherwise(F.col(f"old.c{k}")),
+        )
+        for i, k in enumerate(places, 1)
+    ]
+    with_keys = commands.select(
+        *("xact_seqno", "command_id", "hashkey", "operation", "key_change", "new", "bitmap"),
+        F.concat("xact_seqno", F.unhex(F.lpad(F.hex("command_id"), 16, "0"))).alias("ord"),
+        *(each.alias(f"k{i}") for i, each in enumerate(key, 1)),
+    )
+    changed = [
+        F.when(
+            F.col("key_change") & (F.col("bitmap").isNull() | F.expr(bit_text("bitmap", k))),
+            F.col(f"new.c{k}"),
+        ).otherwise(F.col(f"k{i}"))
+        for i, k in enumerate(places, 1)
+    ]
+    with_new = with_keys.select("*", *(each.alias(f"n{i}") for i, each in enumerate(changed, 1)))
+    return with_new.select(
+        "*", _hash(with_new, "k", shape).alias("kh"), _hash(with_new, "n", shape).alias("new_kh")
+    )
+
+
+def _hash(frame: DataFrame, prefix: str, shape: Shape) -> Column:
+    names = [f"{prefix}{i}" for i in range(1, len(shape.key) + 1)]
+    return key_hash([(F.col(name), frame.schema[name].dataType) for name in names])
+
+
+def _bounded(shape: Shape) -> list[int]:
+    return [i for i, type_ in enumerate(shape.key_types, 1) if type_ in _BOUNDED]
+
+
+def _extremes(i: int) -> list[tuple[str, Column]]:
+    return [("lowest", F.min(F.least(f"k{i}", f"n{i}"))), ("highest", F.max(F.greatest(f"k{i}", f"n{i}")))]
+
+
+def _bounds_text(shape: Shape, measured: Mapping[str, object]) -> str:
+    """Return conditions on the table's key (`t.`), by which files are left out; each ends in AND."""
+    found = ""
+    for i in _bounded(shape):
+        low, high = measured[f"lowest{i}"], measured[f"highest{i}"]
+        if low is not None and high is not None:
+            column, type_ = f"t.{quote(shape.key[i - 1])}", shape.key_types[i - 1].upper()
+            found += f"{column} BETWEEN CAST({literal(str(low))} AS {type_}) AND CAST({literal(str(high))} AS {type_}) AND "
+    return found
+
+
+def _there(
+    named: DataFrame,
+    shape: Shape,
+    table_keys: Callable[[Sequence[str]], DataFrame],
+    measured: Mapping[str, int],
+    bounds: str,
+    kept: Kept,
+    table: str,
+) -> DataFrame:
+    """Return the hashes of those keys of the batch that the table has (`kh`), each once.
+
+    Raises: TransactionalError if the table has a key twice.
+    """
+    names = [f"k{i}" for i in range(1, len(shape.key) + 1)]
+    keys = named.select("kh", *names)
+    if measured["moves"]:
+        moved = named.where("key_change").select(
+            F.col("new_kh").alias("kh"), *(F.col(f"n{i}").alias(f"k{i}") for i in range(1, len(names) + 1))
+        )
+        keys = keys.unionByName(moved)
+    keys = keys.dropDuplicates(["kh"])
+    rows = table_keys(shape.key).alias("t")
+    if bounds:
+        rows = rows.where(F.expr(bounds.removesuffix(" AND ")))
+    rows = rows.select(*(F.col(f"t.{quote(column)}").alias(f"t{i}") for i, column in enumerate(shape.key, 1)))
+    on = reduce(Column.__and__, (F.col(f"t{i}") == F.col(f"k{i}") for i in range(1, len(names) + 1)))
+    found = rows.join(broadcast_if_few(keys, measured["commands"]), on=on, how="inner")
+    counted = kept.keep(found.groupBy("kh").agg(F.count(F.lit(1)).alias("rows")))
+    twice = counted.agg(F.count_if(F.col("rows") > 1).alias("twice")).collect()[0]["twice"]
+    if twice:
+        raise TransactionalError.duplicate_rows(table, twice)
+    return counted.select("kh", F.lit(True).alias("in_table"))
+
+
+def _judged(named: DataFrame, there: DataFrame) -> DataFrame:
+    """Return the commands with `is_there` (the table had the row) and `number` (of the error; NULL)."""
+    joined = named.join(there, on="kh", how="left").withColumn(
+        "is_there", F.coalesce("in_table", F.lit(False))
+    )
+    before = Window.partitionBy("kh").orderBy("ord").rowsBetween(Window.unboundedPreceding, -1)
+    changes = F.when(F.col("operation") == _INSERT, True).when(F.col("operation") == _DELETE, False)
+    present = F.coalesce(F.last(changes, ignorenulls=True).over(before), F.col("is_there"))
+    is_insert = F.col("operation") == _INSERT
+    number = F.when(is_insert & present, DUPLICATE).when(~is_insert & ~present, NOT_FOUND)
+    return joined.drop("in_table").withColumn("number", number)
+
+
+def _with_moves(spark: SparkSession, judged: DataFrame, there: DataFrame, kept: Kept) -> DataFrame:
+    """Follow the rows of the keys that key changes name; other keys stay as they are judged."""
+    import pyarrow as pa
+
+    judged = kept.keep(judged)
+    moves = judged.where("key_change").select("kh", "new_kh").collect()
+    keys = sorted({key for row in moves for key in (row["kh"], row["new_kh"])})
+    named = spark.createDataFrame(pa.table({"kh": pa.array(keys, pa.string())}))
+    of_keys = judged.join(F.broadcast(named), on="kh", how="left_semi")
+    walked = of_keys.where((F.col("operation") != _UPDATE) | F.col("key_change"))
+    collected = sorted(
+        walked.select("ord", "operation", "key_change", "kh", "new_kh").collect(),
+        key=lambda row: bytes(row["ord"]),
+    )
+    found = {row["kh"] for row in there.join(F.broadcast(named), on="kh", how="left_semi").collect()}
+    steps = [
+        Step(
+            bytes(row["ord"]),
+            Operation(row["operation"]),
+            row["kh"],
+            row["new_kh"] if row["key_change"] else None,
+        )
+        for row in collected
+    ]
+    turns, failed = walk_moves(steps, {key: key in found for key in keys})
+    following: dict[str, bytes] = {}
+    rows = []
+    for turn in reversed(turns):
+        thread = turn.thread
+        rows.append(
+            {
+                "of": turn.key,
+                "from_ord": turn.order,
+                "to_ord": following.get(turn.key, _LAST),
+                "thread": thread.key if thread else None,
+                "thread_born": thread.born if thread else None,
+            }
+        )
+        following[turn.key] = turn.order
+    schema = pa.schema(
+        [
+            ("of", pa.string()),
+            ("from_ord", pa.binary()),
+            ("to_ord", pa.binary()),
+            ("thread", pa.string()),
+            ("thread_born", pa.binary()),
+        ]
+    )
+    turned = spark.createDataFrame(pa.Table.from_pylist(rows, schema=schema))
+    bad = spark.createDataFrame(
+        pa.table(
+            {
+                "bad_ord": pa.array(list(failed), pa.binary()),
+                "bad": pa.array(list(failed.values()), pa.int32()),
+            }
+        )
+    )
+    is_insert = F.col("operation") == _INSERT
+    after = F.when(is_insert, F.col("ord") >= F.col("from_ord")).otherwise(F.col("ord") > F.col("from_ord"))
+    until = F.when(is_insert, F.col("ord") < F.col("to_ord")).otherwise(F.col("ord") <= F.col("to_ord"))
+    joined = judged.join(F.broadcast(turned), on=(F.col("kh") == F.col("of")) & after & until, how="left")
+    joined = joined.join(F.broadcast(bad), on=F.col("ord") == F.col("bad_ord"), how="left")
+    is_walked = F.col("of").isNotNull()
+    number = F.when(
+        is_walked, F.coalesce(F.col("bad"), F.when(F.col("thread").isNull(), NOT_FOUND))
+    ).otherwise(F.col("number"))
+    return joined.select(
+        *(name for name in judged.columns if name not in ("number", "is_there")),
+        number.alias("number"),
+        F.when(is_walked, F.col("thread")).otherwise(F.col("kh")).alias("row_key"),
+        F.when(is_walked, F.col("thread_born")).alias("born"),
+        F.when(is_walked, F.col("thread").isNotNull() & F.col("thread_born").isNull())
+        .otherwise(F.col("is_there"))
+        .alias("is_there"),
+    )
+
+
+def _failures(judged: DataFrame, shape: Shape) -> tuple[tuple[Failure, ...], int]:
+    silent = [each.value for each in Operation if shape.command(each).method is Method.SQL]
+    failing = judged.where(
+        F.col("number").isNotNull() & ~((F.col("number") == NOT_FOUND) & F.col("operation").isin(silent))
+    )
+    names = [f"k{i}" for i in range(1, len(shape.key) + 1)]
+    shown = failing.select(
+        *("number", "xact_seqno", "command_id", "operation", "ord"),
+        *(readable(F.col(name), judged.schema[name].dataType).alias(name) for name in names),
+    )
+    found = shown.orderBy("ord").limit(LOGGED).collect()
+    count = len(found) if len(found) < LOGGED else failing.count()
+    titles = {_INSERT: "INSERT", _UPDATE: "UPDATE", _DELETE: "DELETE"}
+    failures = []
+    for row in found:
+        said = error_text(shape.article, row["number"], titles[row["operation"]])
+        key = ", ".join(f"{column} = {row[name]}" for column, name in zip(shape.key, names, strict=True))
+        failures.append(Failure(row["number"], bytes(row["xact_seqno"]), row["command_id"], f"{said}{key}."))
+    return tuple(failures), count
+
+
+def _effects(judged: DataFrame, shape: Shape) -> DataFrame:
+    """Return one row for each row of the table that changes: operation, pkc1…, c1…, bitmap."""
+    count = len(shape.columns)
+    new = judged.schema["new"].dataType
+    assert isinstance(new, StructType)
+    is_update = F.col("operation") == _UPDATE
+
+    def sets(k: int) -> Column:
+        return (F.col("operation") == _INSERT) | (
+            is_update & (F.col("bitmap").isNull() | F.expr(bit_text("bitmap", k)))
+        )
+
+    flagged = judged.where(F.col("number").isNull()).select(
+        *("row_key", "born", "ord", "is_there", "operation", "new"),
+        *(f"k{i}" for i in range(1, len(shape.key) + 1)),
+        *(sets(k).alias(f"set{k}") for k in range(1, count + 1)),
+    )
+    grouped = flagged.groupBy("row_key", "born").agg(
+        F.max_by("operation", F.when(F.col("operation") != _UPDATE, F.col("ord"))).alias("last"),
+        F.min_by("is_there", "ord").alias("is_there"),
+        *(F.min_by(f"k{i}", "ord").alias(f"k{i}") for i in range(1, len(shape.key) + 1)),
+        *(
+            F.max_by(f"new.c{k}", F.when(F.col(f"set{k}"), F.col("ord"))).alias(f"c{k}")
+            for k in range(1, count + 1)
+        ),
+        *(F.max(f"set{k}").alias(f"set{k}") for k in range(1, count + 1)),
+    )
+    is_gone = F.coalesce(F.col("last") == _DELETE, F.lit(False))
+    was_there = F.col("is_there") & F.col("born").isNull()
+    operation = (
+        F.when(is_gone & was_there, _DELETE)
+        .when(~is_gone & was_there, _UPDATE)
+        .when(~is_gone & ~was_there, _INSERT)
+    )
+    return grouped.select(
+        operation.alias("operation"),
+        *(F.when(was_there, F.col(f"k{i}")).alias(f"pkc{i}") for i in range(1, len(shape.key) + 1)),
+        *(f"c{k}" for k in range(1, count + 1)),
+        F.expr(mask_text([f"set{k}" for k in range(1, count + 1)])).alias("bitmap"),
+    ).where(F.col("operation").isNotNull())

@@ -1,0 +1,612 @@
+"""`mergerepl apply` of a transactional file: articles begin, subscribers get their snapshot (transactional.md 10)."""
+
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from mergerepl.delta.append import append
+from mergerepl.delta.create import create_table
+from mergerepl.delta.log import head_version, is_delta_table, read_commit
+from mergerepl.delta.marks import CommitMark
+from mergerepl.delta.metadata import CDF_PROPERTY
+from mergerepl.delta.plain_files import read_columns
+from mergerepl.delta.properties import retention_properties, set_properties
+from mergerepl.delta.table import TableState, open_table
+from mergerepl.delta.transactions import Transaction
+from mergerepl.delta.types import ddl_of
+from mergerepl.delta.versions import read_version
+from mergerepl.engine.errors import told_plainly
+from mergerepl.failpoints import failpoint
+from mergerepl.filters.clause import Clause, ClauseError, functions_of, text
+from mergerepl.filters.columns import holds
+from mergerepl.filters.parse import parse_filter, parse_stored
+from mergerepl.filters.prepare import prepared
+from mergerepl.logreader.consumer import Consumer
+from mergerepl.logreader.log_reader import LogReader, make_log_reader
+from mergerepl.logreader.positions import has_log_reader, read_state, save_state
+from mergerepl.logreader.scan import Begin, begin
+from mergerepl.model.progress import NoProgress, Progress
+from mergerepl.model.results import ApplyResult, PlanStep
+from mergerepl.model.transactional import (
+    TransactionalArticle,
+    TransactionalPublication,
+    TransactionalSubscription,
+)
+from mergerepl.rows.images import with_readable
+from mergerepl.rows.sql import quote
+from mergerepl.snapshot.replica_table import replica_table
+from mergerepl.store.lease import lease
+from mergerepl.store.log_reader_files import remove_folder
+from mergerepl.store.subscriber_files import has_folder, make_folder
+from mergerepl.systables.transactional import (
+    ACTIVE,
+    ARTICLES,
+    PUBLICATIONS,
+    SUBSCRIBED,
+    SUBSCRIPTIONS,
+    ArticleRow,
+    PositionRow,
+    PublicationRow,
+    SubscriptionRow,
+)
+from mergerepl.transactional.call_syntax import KEYS, CommandType, Operation, default_procedure
+from mergerepl.transactional.catalog import Distributor, Subscriber
+from mergerepl.transactional.consumer import NAME
+from mergerepl.transactional.distribution import DISTRIBUTE, app_id, skipped_numbers
+from mergerepl.transactional.log_reader import held, log_reader, read_log
+from mergerepl.transactional.refusals import TransactionalError, TransactionalUsageError
+
+FILES_KEPT = timedelta(days=7)
+_KEY_TYPES = (
+    "tinyint",
+    "smallint",
+    "int",
+    "bigint",
+    "string",
+    "date",
+    "timestamp",
+    "timestamp_ntz",
+    "boolean",
+    "binary",
+)
+_AUTOMATIC, _NONE = 1, 2
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """An article of the file, checked against its table."""
+
+    stated: TransactionalArticle
+    state: TableState
+    columns: tuple[str, ...]
+    types: tuple[str, ...]
+    filter_clause: str | None
+
+    def row(self, publication_id: int, article_id: int, source_object_id: int, seqno: bytes) -> ArticleRow:
+        """Return the article's row."""
+        return ArticleRow(
+            publication_id=publication_id,
+            article_id=article_id,
+            article=self.stated.name,
+            source_object=self.stated.table,
+            destination_object=self.stated.table,
+            ins_cmd=self.stated.ins_cmd,
+            upd_cmd=self.stated.upd_cmd,
+            del_cmd=self.stated.del_cmd,
+            filter_clause=self.filter_clause,
+            key_columns=self.stated.key,
+            columns=self.columns,
+            types=self.types,
+            text_columns=self.stated.text_columns,
+            source_object_id=source_object_id,
+            first_seqno=seqno,
+            has_all_columns=self.stated.columns is None,
+            singleton_key_updates=self.stated.singleton_key_updates,
+        )
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step of `apply`: what is shown, and what does it."""
+
+    action: str
+    object: str
+    detail: str
+    run: Callable[[], Any]
+
+    @property
+    def plan(self) -> PlanStep:
+        """What is shown."""
+        return PlanStep(self.action, self.object, self.detail)
+
+
+def apply_transactional(
+    publication: TransactionalPublication,
+    *,
+    dry_run: bool = False,
+    beside: Sequence[Consumer] = (),
+    spark: SparkSession | None = None,
+    progress: Progress | None = None,
+) -> ApplyResult:
+    """Make publisher and subscribers match a transactional publication; done again, it does nothing.
+
+    Raises: TransactionalError 14088 for a table that cannot be published, TransactionalUsageError for a change under active
+        subscriptions or a table that is there; LogReaderBusyError, LeaseError (run again).
+    """
+    began = time.monotonic()
+    root = Path(publication.publisher)
+    shown = progress or NoProgress()
+    distributor = Distributor(root)
+    work = Publishing(
+        publication, distributor, log_reader(distributor, beside=beside, spark=spark, wait_s=60.0)
+    )
+    with told_plainly("a publication was applied"), ExitStack() as stack:
+        if not dry_run:
+            stack.enter_context(lease(root, purpose="apply"))
+        steps = work.steps()
+        if not dry_run:
+            for step in steps:
+                shown.step(f"{step.action} {step.object}")
+                step.run()
+    return ApplyResult(
+        publication.name, tuple(step.plan for step in steps), dry_run, round(time.monotonic() - began, 3)
+    )
+
+
+@dataclass
+class Publishing:
+    """The work of one `apply`."""
+
+    publication: TransactionalPublication
+    distributor: Distributor
+    reader: LogReader
+
+    def steps(self) -> list[Step]:
+        """Return what is to be done, after all checks that need no rows."""
+        known = self.distributor.publication(self.publication.name)
+        rows = self.distributor.articles(known.publication_id) if known else []
+        subscribed = self.distributor.subscriptions(known.publication_id) if known else []
+        stated = {each.subscriber for each in self.publication.subscriptions}
+        staying = {row.subscriber: row for row in subscribed if row.subscriber in stated}
+        wanted = [self._checked(each) for each in self.publication.articles]
+        steps = [
+            Step("unsubscribe", row.subscriber, "its tables stay", partial(self._unsubscribe, row))
+            for row in subscribed
+            if row.subscriber not in stated
+        ]
+        steps += self._article_steps(wanted, {row.article: row for row in rows}, is_subscribed=bool(staying))
+        for each in self.publication.subscriptions:
+            at = staying.get(each.subscriber)
+            skipped_numbers(each.skip_errors)
+            if each.subscription_streams > 1:
+                raise TransactionalUsageError.later("subscription_streams above 1", "Leave the key out.")
+            if at is None or at.status == SUBSCRIBED:
+                self._check_destinations(each, at, wanted)
+                what = "initialise" if each.sync_type == "automatic" else "subscribe"
+                steps.append(Step(what, each.subscriber, each.sync_type, partial(self._subscribe, each)))
+            elif _options(each) != (at.skip_errors, at.subscription_streams):
+                change = partial(self._change, each, at)
+                steps.append(Step("change", each.subscriber, "skip_errors, subscription_streams", change))
+        return steps
+
+    def _article_steps(
+        self, wanted: Sequence[Wanted], known: Mapping[str, ArticleRow], *, is_subscribed: bool
+    ) -> list[Step]:
+        """Return what is to be done about articles.
+
+        Raises: TransactionalUsageError for a change under active subscriptions.
+        """
+        named = {each.stated.name: each for each in wanted}
+        leaving = {name: "place: it is not" for name in known if name not in named}
+        for name, row in known.items():
+            if name in named and (what := self._changes(named[name], row)):
+                leaving[name] = what
+        new = [each for name, each in named.items() if name not in known or name in leaving]
+        if is_subscribed and leaving:
+            name, what = next(iter(leaving.items()))
+            raise TransactionalUsageError.changed_article(name, what)
+        if is_subscribed and new:
+            raise TransactionalUsageError.later(
+                f"An article that is added ({new[0].stated.name}) while subscriptions are active",
+                "Take the subscriptions out of the file and apply; put them back with the article and apply.",
+            )
+        steps = [
+            Step("drop", name, "its commands go, its table stays", partial(self._drop, known[name]))
+            for name in leaving
+        ]
+        if new:
+            told = "; ".join(
+                f"{e.stated.name}: {e.stated.ins_cmd}, {e.stated.upd_cmd}, {e.stated.del_cmd}" for e in new
+            )
+            steps.append(Step("publish", self.publication.name, told, partial(self._publish, new)))
+        return steps
+
+    # -- checks --------------------------------------------------------------------------------------------------------
+
+    def _checked(self, stated: TransactionalArticle) -> Wanted:
+        """Check an article against its table.
+
+        Raises: TransactionalError 14088.
+        """
+        folder = self.distributor.root / stated.table
+        if not is_delta_table(folder):
+            raise TransactionalError.bad_table(stated.name, f"'{folder}' is no Delta table", "Check `table`.")
+        for operation in Operation:
+            command = CommandType.parse(getattr(stated, KEYS[operation]), operation)
+            default = default_procedure(operation, stated.table)
+            if command.procedure not in (None, default):
+                raise TransactionalUsageError.later(
+                    f"A procedure of your own ('{command.procedure}' of article '{stated.name}')",
+                    f"Leave its name out, or write {default}.",
+                )
+        state = open_table(folder)
+        types = {each["name"]: ddl_of(each["type"]) for each in state.fields}
+        for name in (*stated.key, *(stated.columns or ()), *stated.text_columns):
+            if name not in types:
+                raise TransactionalError.bad_table(
+                    stated.name, f"'{folder}' has no column '{name}'", "Check its name."
+                )
+        columns = stated.columns or tuple(
+            name
+            for name in types
+            if name not in state.generated_columns and not name.lower().startswith("__sys")
+        )
+        for name in stated.key:
+            if name not in columns:
+                raise TransactionalError.bad_table(
+                    stated.name, f"key column '{name}' is generated", "Name it in `columns`."
+                )
+            if types[name].partition("(")[0] not in (*_KEY_TYPES, "decimal"):
+                raise TransactionalError.no_key(
+                    stated.name, f"column '{name}' is {types[name].upper()}, which identifies no row"
+                )
+        for name in columns:
+            if name.lower().startswith("__sys"):
+                raise TransactionalError.bad_table(
+                    stated.name, f"column '{name}' belongs to change tracking", "Leave it out."
+                )
+            if "`" in types[name] or "collate" in types[name].lower() or "variant" in types[name]:
+                raise TransactionalUsageError.later(
+                    f"Column '{name}' of type {types[name]} in article '{stated.name}'",
+                    "Leave it out: state `columns:`.",
+                )
+        return Wanted(
+            stated, state, tuple(columns), tuple(types[name] for name in columns), _clause(stated, types)
+        )
+
+    def _changes(self, wanted: Wanted, row: ArticleRow) -> str | None:
+        """Return what the file says otherwise than the article was published."""
+        new = wanted.row(row.publication_id, row.article_id, row.source_object_id, row.first_seqno)
+        told = {
+            "source_object": "table",
+            "key_columns": "key",
+            "filter_clause": "filter",
+            "ins_cmd": "ins_cmd",
+            "upd_cmd": "upd_cmd",
+            "del_cmd": "del_cmd",
+            "text_columns": "text_columns",
+            "singleton_key_updates": "singleton_key_updates",
+            "has_all_columns": "columns",
+        }
+        for name, key in told.items():
+            if getattr(new, name) != getattr(row, name):
+                return key
+        if not row.has_all_columns and new.columns != row.columns:
+            return "columns"
+        return None
+
+    def _check_destinations(
+        self, stated: TransactionalSubscription, row: SubscriptionRow | None, wanted: Sequence[Wanted]
+    ) -> None:
+        root = Path(stated.subscriber)
+        for each in wanted:
+            table = root / stated.destination.get(each.stated.name, each.stated.table)
+            is_there = is_delta_table(table)
+            if (
+                stated.sync_type == "automatic"
+                and is_there
+                and not (row and _is_ours(table, row.subscription_guid))
+            ):
+                raise TransactionalUsageError(
+                    f"'{table}' is there already, and subscriber '{root}' would get its rows from the publisher. Nothing "
+                    "was changed. Move the table away, or state `sync_type: none` if it has the publisher's rows.",
+                    subscriber=str(root),
+                    article=each.stated.name,
+                )
+            if stated.sync_type == "none":
+                self._check_columns(table, each)
+
+    def _check_columns(self, table: Path, wanted: Wanted) -> None:
+        if not is_delta_table(table):
+            raise TransactionalUsageError(
+                f"'{table}' is no Delta table, and `sync_type: none` says that the rows are there. Nothing was changed. "
+                "Leave sync_type out: the table is copied then.",
+                article=wanted.stated.name,
+            )
+        state = open_table(table)
+        types = {each["name"]: ddl_of(each["type"]) for each in state.fields}
+        for name, type_ in zip(wanted.columns, wanted.types, strict=True):
+            if types.get(name) != type_ or name in state.generated_columns:
+                raise TransactionalUsageError(
+                    f"'{table}' has no plain column '{name}' of type {type_.upper()}. Nothing was changed. Add it, or name "
+                    "the article's columns (`columns:`).",
+                    article=wanted.stated.name,
+                )
+
+    # -- steps ---------------------------------------------------------------------------------------------------------
+
+    def _publish(self, new: Sequence[Wanted]) -> None:
+        """Let the articles begin: a cycle of its own gives each source an LSN; MSpublications is written last."""
+        spark = self.reader.spark()
+        for each in new:
+            _check_key(spark, each)
+        with held(self.reader, "apply"):
+            make_log_reader(self.reader, FILES_KEPT)
+            state = read_state(self.reader.control)
+            for each in new:
+                self._set_properties(each, state.database.database_id)
+            with self.distributor.writing():
+                self.distributor.create()
+                row = self._publication_row()
+                others = [
+                    each
+                    for each in self.distributor.publications()
+                    if each.publication_id != row.publication_id
+                ]
+                self.distributor.control.replace(PUBLICATIONS, [*others, row])
+            failpoint("transactional.after_publication")
+            first = max((each.article_id for each in self.distributor.shapes()), default=0) + 1
+
+            def rows(plan: Any, sources: Sequence[Any], numbers: range) -> dict[str, Any]:
+                del numbers
+                stated = [
+                    each.row(row.publication_id, first + i, source.source_object_id, bytes(plan.lsn(entry)))
+                    for i, (each, source, entry) in enumerate(zip(new, sources, plan.entries, strict=True))
+                ]
+                return {"begin": [{**asdict(one), "first_seqno": one.first_seqno.hex()} for one in stated]}
+
+            begin(self.reader, NAME, [_begin(each.stated.table) for each in new], rows)
+
+    def _publication_row(self) -> PublicationRow:
+        known = self.distributor.publication(self.publication.name)
+        number = max((row.publication_id for row in self.distributor.publications()), default=0) + 1
+        return PublicationRow(
+            publication_id=known.publication_id if known else number,
+            publication=self.publication.name,
+            publisher_root=str(self.distributor.root),
+            min_distretention=int(self.publication.min_retention.total_seconds() // 3600),
+            max_distretention=int(self.publication.max_retention.total_seconds() // 3600),
+        )
+
+    def _set_properties(self, wanted: Wanted, database_id: str) -> None:
+        table = open_table(wanted.state.path)
+        missing = {} if table.metadata.change_data_feed else {CDF_PROPERTY: "true"}
+        missing |= retention_properties(table.properties, FILES_KEPT)
+        set_properties(self.reader.spark(), table, missing, CommitMark(database_id, "setup:publish"))
+
+    def _drop(self, row: ArticleRow) -> None:
+        """Take an article out: its source is no longer read for it; its commands go."""
+        with held(self.reader, "apply"):
+            rows = [each for each in self.distributor.shapes() if each.article_id != row.article_id]
+            is_last = all(each.source_object_id != row.source_object_id for each in rows)
+            with self.distributor.writing():
+                self.distributor.control.replace(ARTICLES, rows)
+            if is_last and has_log_reader(self.reader.control):
+                state = read_state(self.reader.control)
+                save_state(
+                    self.reader.control, state.without_consumer(NAME, frozenset({row.source_object_id}))
+                )
+            for version in range(1, row.schema_version + 1):
+                remove_folder(self.distributor.commands_table(replace(row, schema_version=version)))
+
+    def _unsubscribe(self, row: SubscriptionRow) -> None:
+        if has_folder(Path(row.subscriber)):
+            with lease(Path(row.subscriber), purpose="apply"):
+                Subscriber(Path(row.subscriber)).remove(row.subscription_guid)
+        with self.distributor.writing():
+            rows = self.distributor.subscriptions()
+            left = [each for each in rows if each.subscription_guid != row.subscription_guid]
+            self.distributor.control.replace(SUBSCRIPTIONS, left)
+
+    def _change(self, stated: TransactionalSubscription, row: SubscriptionRow) -> None:
+        skip, streams = _options(stated)
+        self.distributor.save_subscription(replace(row, skip_errors=skip, subscription_streams=streams))
+
+    def _subscribe(self, stated: TransactionalSubscription) -> None:
+        known = self.distributor.publication(self.publication.name)
+        assert known is not None
+        rows = self.distributor.subscriptions()
+        row = next(
+            (
+                r
+                for r in rows
+                if r.subscriber == stated.subscriber and r.publication_id == known.publication_id
+            ),
+            None,
+        )
+        skip, streams = _options(stated)
+        if row is None:
+            row = SubscriptionRow(
+                publication_id=known.publication_id,
+                agent_id=max((each.agent_id for each in rows), default=0) + 1,
+                subscriber=stated.subscriber,
+                sync_type=_AUTOMATIC if stated.sync_type == "automatic" else _NONE,
+                skip_errors=skip,
+                subscription_streams=streams,
+                destination=dict(stated.destination),
+                subscription_guid=str(uuid.uuid4()),
+            )
+            self.distributor.save_subscription(row)
+        failpoint("transactional.after_subscription")
+        make_folder(Path(stated.subscriber))
+        with lease(Path(stated.subscriber), purpose="apply"):
+            initialise(self.distributor, self.reader, row, self.publication.name, verify=stated.verify)
+
+
+def _options(stated: TransactionalSubscription) -> tuple[tuple[str, ...], int]:
+    return tuple(map(str, stated.skip_errors)), stated.subscription_streams
+
+
+def _begin(path: str) -> Begin:
+    schema, _, name = path.rpartition("/")
+    return Begin(path, schema or "dbo", name)
+
+
+def _clause(stated: TransactionalArticle, types: dict[str, str]) -> str | None:
+    """Return the filter with the columns' exact names and explicit casts.
+
+    Raises: TransactionalError.
+    """
+    if stated.filter is None:
+        return None
+    try:
+        clause: Clause = prepared(parse_filter(stated.filter), {None: types})
+    except ClauseError as error:
+        raise TransactionalError.bad_table(stated.name, f"its filter {error}", "Correct `filter`.") from error
+    if functions_of(clause):
+        raise TransactionalError.bad_table(
+            stated.name,
+            "its filter calls HOST_NAME() or SUSER_SNAME()",
+            "Transactional filters are the same for all.",
+        )
+    return text(clause)
+
+
+def _check_key(spark: SparkSession, wanted: Wanted) -> None:
+    """Check that the key has neither NULLs nor duplicates.
+
+    Raises: TransactionalError 14088.
+    """
+    key = wanted.stated.key
+    rows = read_columns(spark, wanted.state.path, head_version(wanted.state.path), list(key))
+    names = [f"k{i}" for i in range(len(key))]
+    keys = rows.select(*(F.col(quote(name)).alias(alias) for name, alias in zip(key, names, strict=True)))
+    is_null = F.lit(False)
+    for name in names:
+        is_null = is_null | F.col(name).isNull()
+    bad = keys.groupBy(*names).agg(F.count(F.lit(1)).alias("rows")).where(is_null | (F.col("rows") > 1))
+    found = with_readable(bad, names).limit(3).collect()
+    if found:
+        shown = "; ".join(", ".join(str(row[name]) for name in names) for row in found)
+        raise TransactionalError.no_key(
+            wanted.stated.name,
+            f"rows of '{wanted.state.path}' share ({', '.join(key)}) or have NULL there: {shown}",
+        )
+
+
+def _is_ours(table: Path, guid: str) -> bool:
+    """Return whether a snapshot of this subscription that died left the table."""
+    try:
+        mark = read_commit(table, 0).mark
+    except Exception:
+        return False
+    return mark is not None and mark.session == guid
+
+
+def initialise(
+    distributor: Distributor,
+    reader: LogReader,
+    row: SubscriptionRow,
+    publication: str,
+    *,
+    verify: bool = True,
+) -> PositionRow:
+    """Give a subscriber its rows as of an LSN, then its position. The caller holds the subscriber.
+
+    The log is read first: then each source's position is its version at the last LSN. No lock, no gap, no overlap.
+    """
+    read_log(reader)
+    with held(reader, "snapshot"):
+        state = read_state(reader.control)
+        seqno = bytes(state.database.last_lsn or bytes(10))
+        versions = {number: source.position for number, source in state.sources.items()}
+    articles = distributor.articles(row.publication_id)
+    subscriber = Subscriber(Path(row.subscriber))
+    spark = reader.spark()
+    mark = CommitMark(row.subscription_guid, f"{DISTRIBUTE}:snapshot")
+    for article in articles:
+        source, table = distributor.root / article.source_object, subscriber.table(row, article)
+        version = versions[article.source_object_id]
+        if row.sync_type == _NONE:
+            if verify:
+                _verify(spark, source, version, table, article)
+            continue
+        if is_delta_table(table):
+            remove_folder(table)
+        _copy(spark, source, version, table, article, mark)
+        failpoint("transactional.after_copy")
+    known = subscriber.position(row.subscription_guid)
+    position = PositionRow(
+        publisher=str(distributor.root),
+        publication=publication,
+        subscription_guid=row.subscription_guid,
+        time=datetime.now(UTC),
+        transaction_timestamp=seqno,
+        batch=known.batch + 1 if known else 0,
+        table_versions={each.article: head_version(subscriber.table(row, each)) for each in articles},
+    )
+    subscriber.save(position)
+    failpoint("transactional.after_snapshot")
+    distributor.save_subscription(
+        replace(row, status=ACTIVE, snapshot_seqno=seqno, last_xact_seqno=seqno, is_equal=True)
+    )
+    return position
+
+
+def rows_at(spark: SparkSession, source: Path, version: int, article: ArticleRow) -> Any:
+    """Return the rows of an article in a version of its source: its columns, those that fulfil the filter."""
+    rows = read_version(spark, source, version)
+    if article.filter_clause is not None:
+        rows = rows.where(
+            holds(parse_stored(article.filter_clause), column=lambda column: F.col(quote(column.name)))
+        )
+    return rows.select(*(F.col(quote(name)) for name in article.columns))
+
+
+def _copy(
+    spark: SparkSession, source: Path, version: int, table: Path, article: ArticleRow, mark: CommitMark
+) -> None:
+    state = open_table(source, version)
+    new = replica_table(
+        state,
+        article.columns,
+        {},
+        clustering=(),
+        is_computable=lambda expression: len(article.columns) == len(state.fields),
+    )
+    fields = [
+        {**each, "metadata": {k: v for k, v in each["metadata"].items() if k != "delta.generationExpression"}}
+        for each in new.fields
+    ]
+    create_table(table, replace(new, fields=fields), mark)
+    rows = rows_at(spark, source, version, article)
+    if new.partition_columns:
+        rows = rows.hint("rebalance", *(F.col(quote(name)) for name in new.partition_columns))
+    append(rows, table, Transaction(app_id(mark.session), 0, mark))
+
+
+def _verify(spark: SparkSession, source: Path, version: int, table: Path, article: ArticleRow) -> None:
+    """Check that a subscriber's table has the publisher's rows.
+
+    Raises: TransactionalUsageError naming how many differ.
+    """
+    from mergerepl.transactional.comparison import differing
+
+    found = differing(
+        rows_at(spark, source, version, article), read_version(spark, table, head_version(table)), article
+    )
+    if found.count:
+        raise TransactionalUsageError(
+            f"'{table}' has not the rows of '{source}': {found.count} keys differ, such as {found.shown}. Its subscription "
+            "has not begun. Correct the table, or state `verify: false` if the difference is wanted.",
+            article=article.article,
+        )

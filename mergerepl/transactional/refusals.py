@@ -1,0 +1,160 @@
+"""What transactional replication refuses, each with its text and the number of the original.
+
+| error | what it says | exit |
+|---|---|---|
+| TransactionalError | a command (20598, 2627), subscription (21074) or table (14088) cannot be used | 1 |
+| TransactionalUsageError | a name or a parameter is wrong, or a capability is not built | 2 |
+| LogReaderBusyError | 18752: another log reader or command holds the log; run again | 3 |
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from mergerepl.errors import ConfigurationError, LeaseError, MergeReplError
+
+NOT_FOUND = 20598
+DUPLICATE = 2627
+EXPIRED = 21074
+NO_KEY = 14088
+BUSY = 18752
+SCHEMA_CHANGED = 21076
+
+SKIPPABLE = (NOT_FOUND, DUPLICATE, 2601)
+"""The numbers that `skip_errors` takes. 2601 is a unique index in the original; here it means the same as 2627."""
+
+_NOTHING = "Nothing was changed."
+
+
+class TransactionalError(MergeReplError):
+    """A command cannot be applied, or a table cannot be published. `number` is the error's number in the original."""
+
+    def __init__(self, number: int, message: str, **facts: Any) -> None:
+        """Keep the number among the facts, too."""
+        super().__init__(message, number=number, **facts)
+        self.number = number
+
+    @classmethod
+    def stopped(cls, number: int, subscriber: Path, text: str, xact_seqno: str, command: str) -> Self:
+        """20598, 2627: the agent stopped before a transaction."""
+        return cls(
+            number,
+            f"{text} Transaction {xact_seqno}, command {command}. Subscriber '{subscriber}' has everything before this "
+            f"transaction and nothing of it. Mend the row, or skip it: `--skip-errors {number}`.",
+            subscriber=str(subscriber),
+            xact_seqno=xact_seqno,
+        )
+
+    @classmethod
+    def no_key(cls, article: str, why: str) -> Self:
+        """14088: a published table needs a primary key."""
+        return cls(
+            NO_KEY,
+            f"Article '{article}' cannot be published: a transactional article must have a primary key, and {why}. "
+            f"{_NOTHING} Name the columns that identify a row: `key: [order_id]`.",
+            article=article,
+        )
+
+    @classmethod
+    def bad_table(cls, article: str, why: str, remedy: str) -> Self:
+        """14088: a table cannot be published."""
+        return cls(
+            NO_KEY, f"Article '{article}' cannot be published: {why}. {_NOTHING} {remedy}", article=article
+        )
+
+    @classmethod
+    def expired(cls, subscriber: Path, why: str) -> Self:
+        """21074: the subscription is inactive, or the commands it needs are gone."""
+        return cls(
+            EXPIRED,
+            f"The subscription of '{subscriber}' cannot go on: {why}. Nothing was applied. Begin again from a snapshot: "
+            f"`mergerepl transactional reinit PUBLISHER --subscriber {subscriber}`.",
+            subscriber=str(subscriber),
+        )
+
+    @classmethod
+    def columns_changed(cls, subscriber: Path, article: str, what: str) -> Self:
+        """21076: the columns of an article changed in a way that the subscriber's table cannot follow."""
+        return cls(
+            SCHEMA_CHANGED,
+            f"Article '{article}' at '{subscriber}': the publisher's columns changed ({what}), and only added columns are "
+            "carried over. Everything before that change is applied. Begin again with the new columns: "
+            f"`mergerepl transactional reinit PUBLISHER --subscriber {subscriber}`.",
+            subscriber=str(subscriber),
+            article=article,
+        )
+
+    @classmethod
+    def duplicate_rows(cls, table: str, keys: int) -> Self:
+        """2627: the subscriber's table has several rows of one key, so that a command would mean all of them."""
+        return cls(
+            DUPLICATE,
+            f"Table '{table}' at the subscriber has {keys} keys of this batch more than once: somebody else wrote to it. "
+            "Nothing was applied. Remove the rows that are too many, or begin again with `mergerepl transactional reinit`.",
+            table=table,
+        )
+
+    @classmethod
+    def foreign_commit(cls, subscriber: Path, text: str) -> Self:
+        """20598: somebody wrote to the subscriber's table while the batch was applied."""
+        return cls(
+            NOT_FOUND,
+            f"{text} Somebody else wrote to the tables of '{subscriber}' while a batch was applied. The batch is finished, "
+            "and it is not known whether the tables are equal: run `mergerepl transactional validate`.",
+            subscriber=str(subscriber),
+        )
+
+    @classmethod
+    def restored(cls, root: Path, what: str) -> Self:
+        """21074: positions do not fit together."""
+        return cls(
+            EXPIRED,
+            f"'{root}': {what}: a part was restored from an older copy. Nothing was applied. Begin again from a "
+            "snapshot: `mergerepl transactional reinit PUBLISHER`.",
+            root=str(root),
+        )
+
+    @classmethod
+    def stale_procedure(cls, name: str, stated: Sequence[str], columns: Sequence[str]) -> Self:
+        """21076: a custom procedure was written for other columns."""
+        return cls(
+            SCHEMA_CHANGED,
+            f"Procedure '{name}' was written for the columns {', '.join(stated)}; its article has "
+            f"{', '.join(columns)} now. Nothing of the new shape was applied. Regenerate it (`mergerepl transactional "
+            "script PUBLISHER --custom update` prints a skeleton) and state the new columns.",
+            procedure=name,
+        )
+
+
+class TransactionalUsageError(ConfigurationError):
+    """A name or a parameter is wrong, or a capability is not built; nothing was changed."""
+
+    @classmethod
+    def not_published(cls, root: Path | str) -> Self:
+        """There is no distributor here."""
+        return cls(
+            f"'{root}' publishes nothing transactionally: there is no table '_transactional/MSpublications'. Name the "
+            "publisher, or run `mergerepl apply FILE` with `type: transactional`.",
+            root=str(root),
+        )
+
+    @classmethod
+    def later(cls, what: str, remedy: str) -> Self:
+        """A capability that this version lacks."""
+        return cls(f"{what} is not supported by this version. {_NOTHING} {remedy}")
+
+    @classmethod
+    def changed_article(cls, article: str, what: str) -> Self:
+        """An article was changed in the file while subscriptions are active."""
+        return cls(
+            f"Article '{article}' has another {what} in the file than published, and subscriptions are active. {_NOTHING} "
+            "Take the subscriptions out of the file and run `mergerepl apply FILE`; change the article and apply; put "
+            "them back and apply.",
+            article=article,
+        )
+
+
+class LogReaderBusyError(LeaseError):
+    """18752: only one log reader agent may read a database's log. Run again."""
+
+    number = BUSY

@@ -1,0 +1,39 @@
+"""Bring added columns to a subscriber's table (transactional.md 11)."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from mergerepl.delta.marks import CommitMark
+from mergerepl.delta.table import open_table
+from mergerepl.delta.transactions import USER_METADATA
+from mergerepl.delta.types import ddl_of
+from mergerepl.engine.session import new_session
+from mergerepl.rows.sql import quote
+from mergerepl.systables.transactional import ArticleRow
+from mergerepl.transactional.refusals import TransactionalError
+
+
+def add_columns(
+    spark: Callable[[], SparkSession], table: Path, article: ArticleRow, mark: CommitMark
+) -> None:
+    """Add the columns of an article that its table lacks, as NULL in rows that are there; done again, it does nothing.
+
+    Raises: TransactionalError 21076 if the table has such a column with another type.
+    """
+    known = {each["name"].lower(): ddl_of(each["type"]) for each in open_table(table).fields}
+    missing = []
+    for name, type_ in zip(article.columns, article.types, strict=True):
+        if name.lower() not in known:
+            missing.append(f"{quote(name)} {type_.upper()}")
+        elif known[name.lower()] != type_:
+            raise TransactionalError.columns_changed(
+                table,
+                article.article,
+                f"column {name} is {known[name.lower()].upper()} there and {type_.upper()} here",
+            )
+    if missing:
+        session = new_session(spark())
+        session.conf.set(USER_METADATA, mark.to_user_metadata())
+        session.sql(f"ALTER TABLE delta.{quote(str(table))} ADD COLUMNS ({', '.join(missing)})")

@@ -1,0 +1,165 @@
+"""The generated procedures as Spark SQL over a view `commands` (transactional.md 5). Pure.
+
+The agent executes these very texts; they are made of the article each time, and never read back from a replica's files.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mergerepl.rows.sql import literal, quote
+from mergerepl.transactional.bitmask import bit_text, mask_length
+from mergerepl.transactional.call_syntax import CommandType, Operation, default_procedure
+from mergerepl.transactional.refusals import DUPLICATE, NOT_FOUND
+
+_PLAIN = ("tinyint", "smallint", "int", "bigint", "string", "date", "timestamp", "timestamp_ntz", "boolean")
+"""Types whose null-safe equality is equality of the stored values."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """An article as its commands have it: columns are c1 to cn in this order; `key` names the columns pkc1 to pkcm."""
+
+    article_id: int
+    schema_version: int
+    article: str
+    destination: str
+    columns: tuple[str, ...]
+    types: tuple[str, ...]
+    key: tuple[str, ...]
+    ins_cmd: str = "CALL"
+    upd_cmd: str = "SCALL"
+    del_cmd: str = "CALL"
+    sends_key_changes: bool = True
+
+    def command(self, operation: Operation) -> CommandType:
+        """Return how an operation is sent."""
+        text = {"ins": self.ins_cmd, "upd": self.upd_cmd, "del": self.del_cmd}[operation]
+        return CommandType.parse(text, operation)
+
+    @property
+    def key_places(self) -> tuple[int, ...]:
+        """The ordinals of the key columns, from 1."""
+        return tuple(self.columns.index(name) + 1 for name in self.key)
+
+    @property
+    def key_types(self) -> tuple[str, ...]:
+        """The types of the key columns."""
+        return tuple(self.types[k - 1] for k in self.key_places)
+
+    def procedure(self, operation: Operation) -> str:
+        """Return the name of the generated procedure of an operation."""
+        return default_procedure(operation, self.destination)
+
+
+def table_text(path: str) -> str:
+    """Return a table as SQL names it."""
+    return f"delta.{quote(path)}"
+
+
+def procedure_text(shape: Shape, operation: Operation, path: str) -> str:
+    """Return the text of a generated procedure: a comment, the check of rows, the statement."""
+    command = shape.command(operation)
+    title = {"ins": "INSERT", "upd": "UPDATE", "del": "DELETE"}[operation]
+    types = [f"c{k} {type_.upper()}" for k, type_ in enumerate(shape.types, 1)]
+    old = [f"old_{each}" for each in types] if command.passes_old else []
+    new = types if command.passes_new else []
+    keys = [f"pkc{i} {type_.upper()}" for i, type_ in enumerate(shape.key_types, 1)]
+    keys = keys if operation is not Operation.INSERT else []
+    mask = [f"bitmap BINARY({mask_length(len(shape.columns))})"] if command.passes_bitmap else []
+    return "\n".join(
+        [
+            f"-- {shape.procedure(operation)}: {title}, {command.method}. Generated for schema version "
+            f"{shape.schema_version}; regenerated after a schema change.",
+            f"-- A row of `commands` per command: {', '.join([*old, *new, *keys, *mask])}",
+            *(f"{statement};" for statement in statements(shape, operation, path)),
+        ]
+    )
+
+
+def statements(shape: Shape, operation: Operation, path: str) -> list[str]:
+    """Return the statements of a generated procedure, to be executed one after the other."""
+    table = table_text(path)
+    if operation is Operation.INSERT:
+        names = ", ".join(quote(name) for name in shape.columns)
+        values = ", ".join(f"s.c{k}" for k in range(1, len(shape.columns) + 1))
+        on = " AND ".join(
+            f"t.{quote(name)} = s.c{k}" for name, k in zip(shape.key, shape.key_places, strict=True)
+        )
+        return [
+            _raise(shape, DUPLICATE, "INSERT", [f"s.c{k}" for k in shape.key_places])
+            + f"\nFROM commands AS s INNER JOIN {table} AS t ON {on}",
+            f"INSERT INTO {table} ({names})\nSELECT {values} FROM commands AS s",
+        ]
+    key = [f"s.pkc{i}" for i in range(1, len(shape.key) + 1)]
+    on = " AND ".join(f"t.{quote(name)} = {value}" for name, value in zip(shape.key, key, strict=True))
+    title = "UPDATE" if operation is Operation.UPDATE else "DELETE"
+    check = [
+        _raise(shape, NOT_FOUND, title, key) + f"\nFROM commands AS s LEFT ANTI JOIN {table} AS t ON {on}"
+    ]
+    if shape.command(operation).method == "SQL":
+        check = []
+    merge = f"MERGE INTO {table} AS t USING commands AS s ON {on}\nWHEN MATCHED THEN "
+    if operation is Operation.DELETE:
+        return [*check, merge + "DELETE"]
+    has_mask = shape.command(operation).passes_bitmap
+    return [*check, merge + f"UPDATE SET\n{_set(shape, has_mask=has_mask)}"]
+
+
+def _set(shape: Shape, *, has_mask: bool) -> str:
+    lines = []
+    for k, name in enumerate(shape.columns, 1):
+        if name in shape.key and not shape.sends_key_changes:
+            continue
+        column = f"t.{quote(name)}"
+        value = (
+            f"CASE WHEN {bit_text('s.bitmap', k)} THEN s.c{k} ELSE {column} END" if has_mask else f"s.c{k}"
+        )
+        lines.append(f"  {column} = {value}")
+    return ",\n".join(lines)
+
+
+def _raise(shape: Shape, number: int, title: str, key: Sequence[str]) -> str:
+    said = error_text(shape.article, number, title)
+    parts = [literal(said)]
+    for i, (name, value) in enumerate(zip(shape.key, key, strict=True)):
+        parts += [literal(f"{', ' if i else ''}{name} = "), value]
+    return f"SELECT raise_error(concat({', '.join(parts)}))"
+
+
+def error_text(article: str, number: int, title: str) -> str:
+    """Return the text of 20598 or 2627, up to the key."""
+    if number == NOT_FOUND:
+        return (
+            f"20598: The row was not found at the Subscriber when applying the replicated {title} command for Table "
+            f"'{article}' with Primary Key(s): "
+        )
+    return f"2627: Violation of PRIMARY KEY. Cannot insert duplicate key in Table '{article}' with Primary Key(s): "
+
+
+def batch_text(shape: Shape, path: str, *, bounds: str = "") -> str:
+    """Return the one MERGE that stands for all three procedures: one row of `commands` per row of the table.
+
+    `commands`: operation (ins, upd, del), pkc1 to pkcm (the key in the table; NULL of a row to insert), c1 to cn, bitmap
+    (which columns were set). `bounds` are conditions on the table's key, as text.
+    """
+    names = ", ".join(quote(name) for name in shape.columns)
+    values = ", ".join(f"s.c{k}" for k in range(1, len(shape.columns) + 1))
+    on = " AND ".join(f"t.{quote(name)} = s.pkc{i}" for i, name in enumerate(shape.key, 1))
+    differs = " OR ".join(
+        f"({bit_text('s.bitmap', k)}{_and_differs(name, k, type_)})"
+        for k, (name, type_) in enumerate(zip(shape.columns, shape.types, strict=True), 1)
+    )
+    return (
+        f"MERGE INTO {table_text(path)} AS t USING commands AS s ON {bounds}{on}\n"
+        "WHEN MATCHED AND s.operation = 'del' THEN DELETE\n"
+        f"WHEN MATCHED AND s.operation = 'upd' AND ({differs}) THEN UPDATE SET\n"
+        f"{_set(shape, has_mask=True)}\n"
+        f"WHEN NOT MATCHED AND s.operation = 'ins' THEN INSERT ({names}) VALUES ({values})"
+    )
+
+
+def _and_differs(name: str, k: int, type_: str) -> str:
+    """Return the part of a condition that leaves out values which are the same already, where equality says so."""
+    if type_ in _PLAIN or type_.startswith("decimal"):
+        return f" AND NOT (s.c{k} <=> t.{quote(name)})"
+    return ""

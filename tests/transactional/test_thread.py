@@ -1,0 +1,83 @@
+"""One publication from its file to rows at a subscriber, by the command line."""
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.cdc.databases import add, delete, merge, update
+from tests.transactional.publications import new_table, publication_file, rows, run
+
+pytestmark = pytest.mark.spark
+
+
+def test_from_a_file_to_rows_at_the_subscriber(spark: SparkSession, replica_dir: Path) -> None:
+    hq, north = replica_dir / "hq", replica_dir / "north"
+    orders = new_table(hq, "orders", {1: ("a", 1), 2: ("b", 2), 3: ("c", 3)})
+    file = publication_file(replica_dir, [{"name": "orders", "key": ["id"]}])
+    planned = run("apply", file, "--dry-run")
+    assert [step["action"] for step in planned["steps"]] == ["publish", "initialise"]
+    assert not north.exists()
+    run("apply", file)
+    assert run("apply", file)["steps"] == []
+    assert rows(north / "orders") == rows(orders)
+    add(orders, {4: ("d", 4)})
+    update(orders, "id = 2", qty="20")
+    delete(orders, "id = 1")
+    merge(orders, {2: ("B", 20), 3: (None, 3), 5: ("e", 5)})
+    spark.sql(f"update delta.`{orders}` set id = 50 where id = 5")
+    waiting = run("transactional", "pending", hq)
+    assert [(each["commands"], each["unread_commits"]) for each in waiting] == [(0, 5)]
+    done = run("sync", file)
+    assert rows(north / "orders") == rows(orders)
+    (session,) = done["sessions"]
+    assert session["status"] == "succeeded"
+    assert session["download"] == {"inserts": 2, "updates": 1, "deletes": 2, "conflicts": 0}
+    texts = [each["command"] for each in run("transactional", "browse", hq)]
+    assert texts == [
+        "{CALL [sp_MSins_dboorders] (4,'d',4)}",
+        "{CALL [sp_MSupd_dboorders] (,,20,2,0x04)}",
+        "{CALL [sp_MSdel_dboorders] (1)}",
+        "{CALL [sp_MSdel_dboorders] (3)}",
+        "{CALL [sp_MSupd_dboorders] (,'B',,2,0x02)}",
+        "{CALL [sp_MSins_dboorders] (5,'e',5)}",
+        "{CALL [sp_MSupd_dboorders] (50,,,5,0x01)}",
+    ]
+    assert run("sync", file)["sessions"][0]["status"] == "nothing_to_do"
+    assert [each["differing"] for each in run("validate", file)] == [0]
+    state = run("status", hq)
+    assert [each["commands_waiting"] for each in state["publications"][0]["subscriptions"]] == [0]
+
+
+@pytest.mark.slow
+def test_a_subscriber_that_somebody_tampered_with(spark: SparkSession, replica_dir: Path) -> None:
+    hq, north = replica_dir / "hq", replica_dir / "north"
+    orders = new_table(hq, "orders", {2: ("b", 2), 4: ("d", 4), 50: ("e", 5)})
+    file = publication_file(replica_dir, [{"name": "orders", "key": ["id"]}])
+    run("apply", file)
+    # Somebody tampers with the subscriber: the agent stops before the transaction.
+    delete(north / "orders", "id = 2")
+    add(orders, {6: ("f", 6)})
+    update(orders, "id = 2", qty="21")
+    update(orders, "id = 4", qty="41")
+    stopped = run("sync", file, code=1)
+    assert stopped["error"]["number"] == "20598"
+    assert "{CALL [sp_MSupd_dboorders] (,,21,2,0x04)}" in stopped["error"]["message"]
+    assert [row[0] for row in rows(north / "orders")] == [4, 6, 50]
+    assert rows(north / "orders")[0] == (4, "d", 4)
+    assert [each["number"] for each in run("transactional", "errors", hq)] == [20598]
+    skipped = run("transactional", "distribute", hq, "--skip-errors", "20598")
+    assert [(each["commands"], each["skipped"], each["updates"]) for each in skipped] == [(2, 1, 1)]
+    assert rows(north / "orders")[0] == (4, "d", 41)
+    assert run("validate", file, code=1)[0]["keys"] == ["id = 2"]
+    run("transactional", "reinit", hq)
+    assert rows(north / "orders") == rows(orders)
+    add(orders, {7: ("g", 7)})
+    run("sync", hq)
+    assert rows(north / "orders") == rows(orders)
+    assert len(run("transactional", "history", hq)) == 3
+    assert run("transactional", "cleanup", hq)["commands"] >= 4
+    shown = run("transactional", "read", north, "orders")
+    assert len(shown) == len(rows(orders))
+    script = run("transactional", "script", hq)["script"]
+    assert all(f"-- sp_MS{each}_dboorders" in script for each in ("ins", "upd", "del"))

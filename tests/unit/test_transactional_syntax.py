@@ -1,0 +1,238 @@
+"""Command types, their parameters, the texts of commands and of generated procedures."""
+
+import pytest
+
+from mergerepl import config
+from mergerepl.errors import ConfigurationError
+from mergerepl.transactional.bitmask import bitmask
+from mergerepl.transactional.call_syntax import (
+    Arguments,
+    CommandType,
+    Operation,
+    call_text,
+    default_procedure,
+    statement_text,
+)
+from mergerepl.transactional.scripts import Shape, batch_text, procedure_text
+
+INSERT, UPDATE, DELETE = Operation.INSERT, Operation.UPDATE, Operation.DELETE
+
+PARAMETERS = [
+    (INSERT, "CALL", "c1 c2 c3"),
+    (INSERT, "SQL", "c1 c2 c3"),
+    (INSERT, "NONE", ""),
+    (UPDATE, "CALL", "c1 c2 c3 pkc1 pkc2"),
+    (UPDATE, "SCALL", "c1 c2 c3 pkc1 pkc2 bitmap"),
+    (UPDATE, "MCALL", "c1 c2 c3 pkc1 pkc2 bitmap"),
+    (UPDATE, "XCALL", "old_c1 old_c2 old_c3 c1 c2 c3"),
+    (UPDATE, "NONE", ""),
+    (DELETE, "CALL", "pkc1 pkc2"),
+    (DELETE, "XCALL", "old_c1 old_c2 old_c3"),
+    (DELETE, "SQL", "pkc1 pkc2"),
+    (DELETE, "NONE", ""),
+]
+
+
+@pytest.mark.parametrize(("operation", "text", "expected"), PARAMETERS)
+def test_the_parameters_of_each_method(operation: Operation, text: str, expected: str) -> None:
+    assert CommandType.parse(text, operation).parameters(3, 2) == expected.split()
+
+
+@pytest.mark.parametrize(
+    ("operation", "text", "stored", "procedure"),
+    [
+        (UPDATE, "xcall audit_update", "XCALL audit_update", "audit_update"),
+        (UPDATE, "SCALL [sp_MSupd_dboorders]", "SCALL sp_MSupd_dboorders", "sp_MSupd_dboorders"),
+        (INSERT, " CALL ", "CALL", None),
+        (DELETE, "none", "NONE", None),
+    ],
+)
+def test_a_command_type_is_read(operation: Operation, text: str, stored: str, procedure: str | None) -> None:
+    command = CommandType.parse(text, operation)
+    assert (command.text, command.procedure) == (stored, procedure)
+
+
+@pytest.mark.parametrize(
+    ("operation", "text", "said"),
+    [
+        (INSERT, "SCALL", "ins_cmd may be CALL, SQL, NONE"),
+        (INSERT, "XCALL", "ins_cmd may be CALL, SQL, NONE"),
+        (DELETE, "MCALL", "del_cmd may be CALL, XCALL, SQL, NONE"),
+        (UPDATE, "VCALL", "for internal use"),
+        (UPDATE, "SQL my_procedure", "SQL calls no procedure"),
+        (UPDATE, "XCALL os:system", "letters, digits and _ only"),
+        (UPDATE, "", "upd_cmd may be CALL, SCALL"),
+    ],
+)
+def test_a_method_that_does_not_fit_is_refused(operation: Operation, text: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        CommandType.parse(text, operation)
+
+
+@pytest.mark.parametrize(
+    ("changed", "columns", "expected"),
+    [
+        ({3, 8}, 8, "8400"),
+        ({3, 10}, 10, "0402"),
+        ({5, 8, 9, 13, 14}, 14, "9031"),
+        ({9}, 9, "0001"),
+        ({7}, 7, "40"),
+    ],
+)
+def test_the_bitmask(changed: set[int], columns: int, expected: str) -> None:
+    assert bitmask(changed, columns).hex() == expected
+
+
+ORDER = Arguments(
+    old=["7", "'N'", "10.00", "'x'"], new=["7", "'N'", "12.50", "'x'"], pk=["7"], bitmap=b"\x04"
+)
+
+
+@pytest.mark.parametrize(
+    ("operation", "method", "expected"),
+    [
+        (UPDATE, "CALL", "(7,'N',12.50,'x',7)"),
+        (UPDATE, "SCALL", "(,,12.50,,7,0x04)"),
+        (UPDATE, "MCALL", "(7,'N',12.50,'x',7,0x04)"),
+        (UPDATE, "XCALL", "(7,'N',10.00,'x',7,'N',12.50,'x')"),
+        (DELETE, "CALL", "(7)"),
+        (DELETE, "XCALL", "(7,'N',10.00,'x')"),
+        (INSERT, "CALL", "(7,'N',12.50,'x')"),
+    ],
+)
+def test_the_text_of_a_command(operation: Operation, method: str, expected: str) -> None:
+    command = CommandType.parse(method, operation)
+    name = default_procedure(operation, "orders")
+    assert call_text(command, name, ORDER) == f"{{CALL [sp_MS{operation}_dboorders] {expected}}}"
+
+
+def test_a_key_change_by_scall_sends_the_new_key_and_its_bit() -> None:
+    given = Arguments(new=["8", "NULL", "NULL", "NULL"], pk=["7"], bitmap=b"\x01")
+    command = CommandType.parse("SCALL", UPDATE)
+    assert call_text(command, "p", given) == "{CALL [p] (8,,,,7,0x01)}"
+
+
+def test_the_statements_of_sql() -> None:
+    columns, key = ["`order_id`", "`amount`"], ["`order_id`"]
+    given = Arguments(new=["7", "12.50"], pk=["7"])
+    assert statement_text(UPDATE, "t", columns, key, given) == (
+        "UPDATE t SET `order_id` = 7, `amount` = 12.50 WHERE `order_id` = 7"
+    )
+    assert statement_text(INSERT, "t", columns, key, given) == (
+        "INSERT INTO t (`order_id`, `amount`) VALUES (7, 12.50)"
+    )
+    assert statement_text(DELETE, "t", columns, key, given) == "DELETE FROM t WHERE `order_id` = 7"
+
+
+VENDOR = Shape(
+    1,
+    1,
+    "Vendor",
+    "Purchasing/Vendor",
+    (
+        *("VendorID", "AccountNumber", "Name", "CreditRating", "PreferredVendorStatus", "ActiveFlag"),
+        *("PurchasingWebServiceURL", "ModifiedDate"),
+    ),
+    ("int", "string", "string", "tinyint", "boolean", "boolean", "string", "timestamp"),
+    ("VendorID",),
+    sends_key_changes=False,
+)
+
+
+def test_the_seeds_three_procedures_of_the_vendor_table() -> None:
+    inserted, updated, deleted = (procedure_text(VENDOR, each, "/s/Vendor") for each in Operation)
+    assert inserted.startswith("-- sp_MSins_PurchasingVendor: INSERT, CALL.")
+    assert "INSERT INTO delta.`/s/Vendor` (`VendorID`, `AccountNumber`, `Name`, `CreditRating`" in inserted
+    assert "SELECT s.c1, s.c2, s.c3, s.c4, s.c5, s.c6, s.c7, s.c8 FROM commands AS s" in inserted
+    assert "2627" in inserted
+    assert updated.startswith("-- sp_MSupd_PurchasingVendor: UPDATE, SCALL.")
+    assert "pkc1 INT, bitmap BINARY(2)" in updated
+    # case substring(@bitmap,1,1) & 2 when 2 then @c2 else [AccountNumber] end
+    for k, name in enumerate(VENDOR.columns[1:], 2):
+        condition = (
+            f"cast(conv(hex(substring(s.bitmap, 1, 1)), 16, 10) AS int) & {1 << (k - 1)} = {1 << (k - 1)}"
+        )
+        assert f"  t.`{name}` = CASE WHEN {condition} THEN s.c{k} ELSE t.`{name}` END" in updated
+    # The seed's sample never sets the key.
+    assert "  t.`VendorID` =" not in updated
+    assert "t.`VendorID` = s.pkc1" in updated
+    assert (
+        "20598: The row was not found at the Subscriber when applying the replicated UPDATE command"
+        in updated
+    )
+    assert deleted.startswith("-- sp_MSdel_PurchasingVendor: DELETE, CALL.")
+    assert "WHEN MATCHED THEN DELETE" in deleted
+    assert "replicated DELETE command" in deleted
+
+
+def test_the_ninth_column_has_the_first_bit_of_the_second_byte() -> None:
+    names = tuple(f"n{k}" for k in range(1, 10))
+    shape = Shape(1, 1, "t", "t", names, ("int",) * 9, ("n1",))
+    assert "substring(s.bitmap, 2, 1)), 16, 10) AS int) & 1 = 1 THEN s.c9" in batch_text(shape, "/s/t")
+
+
+def test_names_are_quoted() -> None:
+    shape = Shape(1, 1, "odd", "a`b/c.d", ("k`1", "v 2"), ("int", "string"), ("k`1",))
+    text = procedure_text(shape, UPDATE, "/s/a`b/c.d")
+    assert "MERGE INTO delta.`/s/a``b/c.d` AS t" in text
+    assert "t.`k``1` = s.pkc1" in text
+
+
+FILE = """
+publication: feed
+type: transactional
+publisher: ./hq
+distribution_retention: {min: 1 hour, max: 3 days}
+articles:
+  - {name: orders, key: [id], columns: [amount], filter: "region <> 'X'", upd_cmd: "xcall audit", del_cmd: NONE}
+  - {name: lines, table: bronze/lines, key: [id, line]}
+subscriptions:
+  - {subscriber: ./north, skip_errors: [20598], subscription_streams: 4, destination: {orders: sales/orders}}
+"""
+
+
+def test_a_file_is_read(tmp_path) -> None:
+    (tmp_path / "hq").mkdir()
+    (tmp_path / "feed.yml").write_text(FILE)
+    stated = config.load_any(tmp_path / "feed.yml")
+    orders, lines = stated.articles
+    assert (orders.columns, orders.ins_cmd, orders.upd_cmd, orders.del_cmd) == (
+        ("id", "amount"),
+        "CALL",
+        "XCALL audit",
+        "NONE",
+    )
+    assert (lines.table, lines.key, lines.upd_cmd) == ("bronze/lines", ("id", "line"), "SCALL")
+    (subscription,) = stated.subscriptions
+    assert (subscription.subscriber, subscription.skip_errors) == (str(tmp_path / "north"), (20598,))
+    assert stated.max_retention.total_seconds() == 3 * 24 * 3600
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ("key: [id], columns", "tracking: row, key: [id], columns", "tracking"),
+        ('upd_cmd: "xcall audit"', "upd_cmd: VCALL", "for internal use"),
+        ("skip_errors: [20598]", "skip_errors: [547]", "holds 547"),
+        ("subscription_streams: 4", "subscription_streams: 65", "subscription_streams"),
+        ("sales/orders}", "_transactional/orders}", "not folders of users' tables"),
+        ("destination: {orders:", "destination: {order:", "which is no article"),
+        ("publisher: ./hq", "publisher: ./hq\ndistributor: ./other", "not supported yet"),
+        ("max: 3 days", "max: 3 weeks", "write it as"),
+        ("table: bronze/lines", "table: orders", "publishes the table of article"),
+        ("subscriber: ./north", "subscriber: ./hq", "same folder as the publisher"),
+    ],
+)
+def test_a_wrong_file_is_refused(tmp_path, before: str, after: str, said: str) -> None:
+    (tmp_path / "hq").mkdir()
+    assert before in FILE
+    (tmp_path / "feed.yml").write_text(FILE.replace(before, after))
+    with pytest.raises(ConfigurationError, match=said):
+        config.load_any(tmp_path / "feed.yml")
+
+
+def test_a_command_for_merge_publications_says_so(tmp_path) -> None:
+    (tmp_path / "hq").mkdir()
+    (tmp_path / "feed.yml").write_text(FILE)
+    with pytest.raises(ConfigurationError, match="type: transactional"):
+        config.load(tmp_path / "feed.yml")
