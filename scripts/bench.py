@@ -7,7 +7,8 @@
 Parts: mr1 (60,000 updates a side in 1 M rows, 6,000 of them on both), hundred (100,000 changes in 1 M rows),
 small (1,000 changes in 1 M rows), scale (the same 100,000 changes in 1 M and 10 M rows), idle (nothing to
 do), cold (MR-1 as a new process), counts (Spark jobs and Delta commits of a sync), tracking (Compact change
-tracking: an implicit transaction of one row beside a MERGE of it; 1,000 changes enumerated in 1 M and 10 M rows).
+tracking: an implicit transaction of one row beside a MERGE of it; 1,000 changes enumerated in 1 M and 10 M rows),
+partitions (row filters: the same changes with 10, 100 and 1,000 partitions, and in 1 M and 10 M rows).
 
 The yardstick is what people write by hand: read each table's change feed, MERGE it into the other one, the
 publisher's rows win. It keeps no losing row, no lineage and nothing to recover with. Both run in one session,
@@ -339,6 +340,58 @@ class Tracked:
         assert counts == {"orders": {"deletes": 0, "inserts": 0, "updates": 1000}}, counts
 
 
+class Filtered:
+    """A publisher whose 1,000 regions are partitions, and the subscriber of one of them."""
+
+    def __init__(self, spark: SparkSession, folder: Path, rows: int, partitions: int) -> None:
+        """Publish the table, initialise the subscriber and add the other partitions."""
+        self.spark = spark
+        self.publisher, self.subscriber = folder / "hq", folder / "north"
+        spark.range(0, rows, 1, rows // 500_000).selectExpr(
+            "id", "concat('region-', id % 1000) as region", "cast(id % 100 as int) as qty"
+        ).write.format("delta").save(str(self.publisher / "orders"))
+        article = {"name": "orders", "key": ["id"], "filter": "region = HOST_NAME()"}
+        subscription = {"subscriber": str(self.subscriber), "host_name": "region-0"}
+        stated = {"publication": "bench", "publisher": str(self.publisher), "articles": [article]}
+        file = folder / "bench.yml"
+        file.write_text(yaml.safe_dump({**stated, "subscriptions": [subscription]}))
+        mergerepl.load(file).apply()
+        for number in range(1, partitions):
+            mergerepl.add_partition(self.publisher, host_name=f"region-{number}")
+
+    def edit(self) -> None:
+        """Update 20,000 rows: 20 of each region."""
+        edit(self.spark, self.publisher / "orders", (0, 20_000), 1)
+
+    def run(self) -> None:
+        """Download the 20 of the subscriber's region."""
+        done = mergerepl.sync(self.publisher, long_running=True).sessions[0]
+        assert done.download.updates == 20, done
+
+    def seconds(self, rounds: int, warm_up: int) -> tuple[float, float]:
+        """Return the medians of the whole time, and of that outside of Delta's MERGE."""
+        totals, rests = [], []
+        for number in range(warm_up + rounds):
+            self.edit()
+            took = timed(self.run)
+            sys.stderr.write(f"  {took:.1f} s\n")
+            if number >= warm_up:
+                totals.append(took)
+                rests.append(took - merge_seconds(self.subscriber / "orders"))
+        return statistics.median(totals), statistics.median(rests)
+
+
+def partitions(spark: SparkSession, rounds: int, warm_up: int) -> None:
+    """Time one download of the same changes beside more partitions, and in more rows."""
+    found = []
+    for rows, count in ((1_000_000, 10), (1_000_000, 100), (1_000_000, 1_000), (10_000_000, 10)):
+        with tempfile.TemporaryDirectory() as name:
+            found.append(Filtered(spark, Path(name), rows, count).seconds(rounds, warm_up))
+            total, rest = found[-1]
+            ratio = rest / found[0][1]
+            print(f"| {rows:,} | {count:,} | {total:.1f} s | {rest:.1f} s | {ratio:.2f} | 1.3 |", flush=True)
+
+
 def next_job(spark: SparkSession) -> int:
     """Return the number of the next Spark job (one is run to learn it)."""
     tag = f"bench-{time.time_ns()}"
@@ -357,7 +410,7 @@ def commits_below(folder: Path) -> dict[str, int]:
 
 def main() -> None:
     """Run the chosen parts."""
-    every = ("mr1", "hundred", "small", "scale", "idle", "cold", "counts", "tracking")
+    every = ("mr1", "hundred", "small", "scale", "idle", "cold", "counts", "tracking", "partitions")
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -390,6 +443,9 @@ def main() -> None:
     if "tracking" in parts:
         print("\n| | mergerepl, or 1 M rows | MERGE, or 10 M rows | ratio | limit |\n|---|---|---|---|---|")
         tracking(spark, options.rounds, options.warm_up)
+    if "partitions" in parts:
+        print("\n| rows | partitions | total | outside of MERGE | ratio | limit |\n|---|---|---|---|---|---|")
+        partitions(spark, options.rounds, options.warm_up)
 
 
 if __name__ == "__main__":

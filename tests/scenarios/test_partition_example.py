@@ -1,0 +1,44 @@
+"""The worked example of docs/filters.md is what the engine does, with the file of the README, and what the model does."""
+
+import re
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from mergerepl import config
+from tests.properties import partition_histories
+from tests.scenarios.partition_example import Example, file_of_the_readme, page
+
+PAGE = (Path(__file__).parents[2] / "docs" / "filters.md").read_text(encoding="utf-8")
+TABLE = re.search(r"^\| after \|.*?(?=\n\n)", PAGE, re.MULTILINE | re.DOTALL)
+
+
+def without_partchangegen(table: str) -> str:
+    """Return the model's page in the form of ours: the model also shows when a row's partitions changed last."""
+    lines = [line.split(" | ") for line in table.split("\n")]
+    return "\n".join(
+        " | ".join([line[0], re.sub(r"(\d)/-?\d+", r"\1", line[1]), *line[2:]]) if len(line) > 3 else line[0]
+        for line in lines
+    )
+
+
+def test_the_page_is_what_the_model_does() -> None:
+    assert TABLE is not None
+    assert TABLE[0] == without_partchangegen(partition_histories.example())
+
+
+def test_the_file_of_the_readme_is_valid(tmp_path: Path) -> None:
+    (tmp_path / "hq").mkdir()
+    (tmp_path / "sales.yml").write_text(file_of_the_readme())
+    publication = config.load(tmp_path / "sales.yml")
+    assert [join.article for join in publication.joins] == ["orders", "lines"]
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_the_page_is_what_the_engine_does(spark: SparkSession, tmp_path: Path) -> None:
+    assert TABLE is not None
+    for row, line in zip(Example(tmp_path).steps(), TABLE[0].split("\n")[2:], strict=True):
+        assert page([row]).split("\n")[2] == line
