@@ -226,7 +226,8 @@ class SubscriptionStatus:
     `sentgen` and `recgen` are the last generations sent to the other end (numbers of the asked replica) and
     received from it (numbers of the other end); `unsent_generations` counts those with changes that have not been
     sent. `subscriber_type` is server or client, `status` inactive, active or deleted, `last_sync_status` how the
-    last session ended. Dates are in UTC; `priority` is 0.00 to 99.99.
+    last session ended. Dates are in UTC; `priority` is 0.00 to 99.99. `partition_id` is the partition of the subscriber
+    in a publication with row filters, at the publisher.
     """
 
     publication: str
@@ -240,6 +241,7 @@ class SubscriptionStatus:
     last_sync_date: datetime | None
     last_sync_status: str
     last_sync_summary: str
+    partition_id: int | None = None
 
 
 @dataclass(frozen=True)
@@ -359,8 +361,27 @@ class RowReplicaInfo:
 
 
 @dataclass(frozen=True)
+class RowPartition:
+    """A partition that a row of a filtered article is in, or was in, as the publisher's mappings say.
+
+    `partition_id` -1 is everybody. `generation` is the publisher's, of the last change of the row there; `reason` why it
+    left: deleted, own_columns or parent, None while it is in.
+    """
+
+    partition_id: int
+    host_name: str | None
+    suser_sname: str | None
+    generation: int
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
 class RowInfo:
-    """`row`: lineage and colv of one row at every replica of the publication; `out_of_reach` are roots."""
+    """`row`: lineage and colv of one row at every replica of the publication; `out_of_reach` are roots.
+
+    `partitions` has the mappings of a row of a filtered article, if the publisher is in reach; a row that neither changed
+    nor moved since it was published has none.
+    """
 
     publication: str
     article: str
@@ -368,6 +389,7 @@ class RowInfo:
     rowguid: str
     replicas: tuple[RowReplicaInfo, ...] = ()
     out_of_reach: tuple[str, ...] = ()
+    partitions: tuple[RowPartition, ...] = ()
 
     @property
     def is_known(self) -> bool:

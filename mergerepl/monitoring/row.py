@@ -16,6 +16,7 @@ from mergerepl.model.article import PublishedArticle
 from mergerepl.model.results import ColumnVersion, RowInfo, RowReplicaInfo
 from mergerepl.model.value_text import text_of
 from mergerepl.monitoring.parties import article_named, members
+from mergerepl.monitoring.row_partitions import row_partitions
 from mergerepl.monitoring.waiting import head_or_problem
 from mergerepl.rows.arrow_values import python_values
 from mergerepl.rows.rowguid import KeyValue, base_type, key_value, rowguid_of
@@ -78,7 +79,11 @@ def row_info(root: Path, *, article: str, key: Mapping[str, str], publication: s
     told = [*(replace(each, current=covers(each.lineage, newest, floor)) for each in found), *damaged]
     order = [str(replica.root) for replica in reached]
     replicas = tuple(sorted(told, key=lambda each: order.index(each.replica)))
-    return RowInfo(chosen.publication, chosen.name, dict(key), rowguid, replicas, tuple(out_of_reach))
+    publisher = next((each for each in alike if each[0].publishes(chosen.pubid)), None)
+    partitions = row_partitions(*publisher, rowguid) if publisher is not None else ()
+    return RowInfo(
+        chosen.publication, chosen.name, dict(key), rowguid, replicas, tuple(out_of_reach), partitions
+    )
 
 
 def _key_values(article: PublishedArticle, key: Mapping[str, str]) -> list[KeyValue]:

@@ -100,6 +100,7 @@ def _subscription(
         row.last_sync_date,
         _word(SyncStatus, row.last_sync_status),
         row.last_sync_summary,
+        row.partition_id,
     )
 
 

@@ -123,6 +123,23 @@ def alone(losing: Mapping[str, object] | None) -> Table:
     return table
 
 
+def row_partitions(row: RowInfo) -> Table:
+    """Return the partitions that a row is in, and those that it left."""
+    table = Table((">partition", "HOST_NAME()", "SUSER_SNAME()", "the row", ">generation"))
+    for each in row.partitions:
+        what = "is in it" if each.reason is None else f"left it: {_LEFT.get(each.reason, each.reason)}"
+        name = "everybody" if each.partition_id == -1 else each.partition_id
+        table.add(name, each.host_name, each.suser_sname, what, each.generation)
+    return table
+
+
+_LEFT = {
+    "deleted": "it was deleted",
+    "own_columns": "its own columns changed",
+    "parent": "a row that it follows changed",
+}
+
+
 def row_metadata(row: RowInfo) -> Table:
     """Return what each replica knows of the row."""
     table = Table(("replica", ">nickname", "source", ">generation", "lineage", "up to date"))

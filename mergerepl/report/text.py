@@ -222,6 +222,8 @@ class TextOutput(Output):
             )
         if any(each.row is not None for each in row.replicas):
             self._table(tables.values_by_replica(row))
+        if row.partitions:
+            self._table(tables.row_partitions(row))
         for root in row.out_of_reach:
             self._say(f"Replica {root} is out of reach: nobody knows the row there.")
         for each in row.replicas:
