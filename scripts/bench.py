@@ -32,6 +32,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import mergerepl
+from mergerepl import api
 from mergerepl.engine import session as engine
 
 
@@ -357,7 +358,7 @@ class Filtered:
         file.write_text(yaml.safe_dump({**stated, "subscriptions": [subscription]}))
         mergerepl.load(file).apply()
         for number in range(1, partitions):
-            mergerepl.add_partition(self.publisher, host_name=f"region-{number}")
+            api.add_partition(self.publisher, host_name=f"region-{number}")
 
     def edit(self) -> None:
         """Update 20,000 rows: 20 of each region."""
