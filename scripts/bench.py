@@ -7,8 +7,10 @@
 Parts: mr1 (60,000 updates a side in 1 M rows, 6,000 of them on both), hundred (100,000 changes in 1 M rows),
 small (1,000 changes in 1 M rows), scale (the same 100,000 changes in 1 M and 10 M rows), idle (nothing to
 do), cold (MR-1 as a new process), counts (Spark jobs and Delta commits of a sync), tracking (Compact change
-tracking: an implicit transaction of one row beside a MERGE of it; 1,000 changes enumerated in 1 M and 10 M rows),
-partitions (row filters: the same changes with 10, 100 and 1,000 partitions, and in 1 M and 10 M rows).
+tracking: an implicit transaction of one row beside a MERGE of it; 1,000 changes enumerated in 1 M and 10 M rows), cdc
+(Change Data Capture: an idle scan, 1,000 commits in one cycle, 1,000 changes captured in 1 M and 10 M rows), partitions
+(row filters: the same changes with 10, 100 and 1,000 partitions, and in 1 M and 10 M rows).
+
 
 The yardstick is what people write by hand: read each table's change feed, MERGE it into the other one, the
 publisher's rows win. It keeps no losing row, no lineage and nothing to recover with. Both run in one session,
@@ -26,13 +28,15 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import pyarrow as pa
 import yaml
 from delta.tables import DeltaTable
+from deltalake import write_deltalake
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import mergerepl
-from mergerepl import api
+from mergerepl import api, cdc
 from mergerepl.engine import session as engine
 
 
@@ -301,6 +305,54 @@ def tracking(spark: SparkSession, rounds: int, warm_up: int) -> None:
             print(f"| 1,000 changes, {kind} | {small:.2f} s | {large:.2f} s | {large / small:.2f} | 1.3 |")
 
 
+def captures(spark: SparkSession, rounds: int, warm_up: int) -> None:
+    """Time idle scans, scans of 1,000 changes in tables of two sizes, and one scan of 1,000 commits."""
+    with tempfile.TemporaryDirectory() as name:
+        root, tables = Path(name), 50
+        cdc.enable_db(root)
+        for number in range(tables):
+            append_row(root / f"t{number}", 0)
+            cdc.enable_table(root, f"t{number}")
+        idle_ms = [1000 * timed(partial(cdc.scan, root)) / tables for _ in range(3 + rounds)][3:]
+        print(f"| idle scan, a source of {tables} | {statistics.median(idle_ms):.1f} ms | | | 10 ms |")
+        for number in range(1000):
+            append_row(root / "t0", number)
+        before = next_job(spark)
+        seconds = timed(partial(cdc.scan, root))
+        jobs = next_job(spark) - before - 1
+        print(f"| 1,000 commits in one cycle | {seconds:.1f} s | {jobs} Spark jobs | | |")
+    with tempfile.TemporaryDirectory() as name:
+        found: tuple[list[float], list[float]] = ([], [])
+        sizes = (1_000_000, 10_000_000)
+        for rows in sizes:
+            root = Path(name) / str(rows)
+            # Files of one size: a table that grows gets more of them.
+            write_table(spark, root / "orders", rows, rows // 250_000)
+            cdc.enable_db(root)
+            cdc.enable_table(root, "orders", index="id")
+        for number in range(warm_up + rounds):
+            for at, rows in enumerate(sizes):
+                root = Path(name) / str(rows)
+                spark.sql(f"UPDATE delta.`{root / 'orders'}` SET qty = qty + 1 WHERE id < 1000")
+                took = timed(partial(capture_thousand, root))
+                sys.stderr.write(f"  {rows:,} rows: {took:.2f} s\n")
+                if number >= warm_up:
+                    found[at].append(took)
+        small, large = (statistics.median(each) for each in found)
+        print(f"| 1,000 changes captured | {small:.2f} s | {large:.2f} s | {large / small:.2f} | 1.3 |")
+
+
+def append_row(table: Path, number: int) -> None:
+    """Append a row by deltalake; the table's feed is on."""
+    rows = pa.table({"id": pa.array([number], pa.int64())})
+    write_deltalake(str(table), rows, mode="append", configuration={"delta.enableChangeDataFeed": "true"})
+
+
+def capture_thousand(root: Path) -> None:
+    """Scan once, for 1,000 updated rows."""
+    assert (done := cdc.scan(root)).rows == 2000, done
+
+
 def merge_one(spark: SparkSession, table: Path, number: int) -> None:
     """MERGE one row by its key."""
     source = spark.createDataFrame([(number, number)], "id long, qty int")
@@ -411,7 +463,7 @@ def commits_below(folder: Path) -> dict[str, int]:
 
 def main() -> None:
     """Run the chosen parts."""
-    every = ("mr1", "hundred", "small", "scale", "idle", "cold", "counts", "tracking", "partitions")
+    every = ("mr1", "hundred", "small", "scale", "idle", "cold", "counts", "tracking", "cdc", "partitions")
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -444,6 +496,9 @@ def main() -> None:
     if "tracking" in parts:
         print("\n| | mergerepl, or 1 M rows | MERGE, or 10 M rows | ratio | limit |\n|---|---|---|---|---|")
         tracking(spark, options.rounds, options.warm_up)
+    if "cdc" in parts:
+        print("\n| | mergerepl, or 1 M rows | 10 M rows | ratio | limit |\n|---|---|---|---|---|")
+        captures(spark, options.rounds, options.warm_up)
     if "partitions" in parts:
         print("\n| rows | partitions | total | outside of MERGE | ratio | limit |\n|---|---|---|---|---|---|")
         partitions(spark, options.rounds, options.warm_up)
