@@ -16,9 +16,9 @@ from pyspark.sql import functions as F
 from mergerepl.compact import adopted, staged_files
 from mergerepl.compact.changes import rows_of_feed
 from mergerepl.compact.counters import take_bsns
-from mergerepl.compact.database import Database, facts_of, key_types, tracked_table
+from mergerepl.compact.database import Database, key_types, tracked_table
 from mergerepl.compact.errors import ForeignCommitError
-from mergerepl.compact.foreign import foreign_commits
+from mergerepl.compact.foreign import foreign_commits, writable_facts
 from mergerepl.compact.intent import Intent, Planned, Write, write_intent
 from mergerepl.compact.numbers import packed
 from mergerepl.compact.overlay import PROBLEM, key_columns, key_names, snapshot_rows
@@ -110,7 +110,7 @@ def stage(
 
     Raises: ForeignCommitError if the change feed does not have them, or their rows have no key or share one.
     """
-    facts = facts_of(session.database, table)
+    facts = writable_facts(session.database, table)
     bounds = from_version_exclusive, through_version_inclusive
     keys = key_names(table)
     try:

@@ -17,14 +17,13 @@ from mergerepl.compact.adoption import adopt_between
 from mergerepl.compact.counters import drop, raise_last_csn
 from mergerepl.compact.database import (
     Database,
-    commit_sequence,
     facts_of,
     key_types,
     read_commits,
     tracked_table,
 )
 from mergerepl.compact.intent import Intent, Write, read_intent
-from mergerepl.compact.numbers import packed, unpacked_column
+from mergerepl.compact.numbers import packed, unpacked, unpacked_column
 from mergerepl.compact.overlay import (
     CHANGE_CONTEXT,
     DELETE_CONTEXT,
@@ -52,9 +51,10 @@ from mergerepl.errors import CommitConflictError
 from mergerepl.failpoints import failpoint
 from mergerepl.model.tracking import CommittedTransaction, TrackedTable, TrackingOptions
 from mergerepl.rows.sql import quote
-from mergerepl.store.control import join_small_files
+from mergerepl.store.control import join_small_files, quoted, timestamp_literal
 from mergerepl.systables.compact import (
     COMMIT_SEQUENCE,
+    COMMIT_TIME,
     COMMITS,
     CONTEXT,
     DELETE_BSN,
@@ -65,6 +65,8 @@ from mergerepl.systables.compact import (
     ROW_COLUMNS,
     ROW_KEY,
     TABLE_NAME,
+    TX_BSN,
+    TX_CSN,
     OutOfSequence,
 )
 
@@ -132,7 +134,8 @@ def publish(database: Database, intent: Intent, versions: dict[str, int]) -> Non
 
 
 def _append_sequence(database: Database, intent: Intent) -> None:
-    stored = commit_sequence(database)
+    written = f"{quoted(COMMIT_TIME)} = {timestamp_literal(intent.time)}"
+    stored = {unpacked(row.bsn) for row in database.control.rows(COMMIT_SEQUENCE, where=written)}
     rows = [
         OutOfSequence(packed(each.bsn), packed(each.csn), intent.time)
         for each in intent.transactions
@@ -234,7 +237,7 @@ def _append_tombstones(session: Session, folder: Path, intent: Intent) -> None:
     if not frames:
         return
     rows = appended.union_all(frames)
-    rows = rows.withColumn(INSERT_CSN, _insert_csn(session, intent))
+    rows = _with_insert_csn(session, intent, rows)
     appended.append(rows, session.database.deleted_rows, session.database.transaction(intent.last_csn, ()))
 
 
@@ -281,10 +284,16 @@ def _adopted_tombstones(session: Session, folder: Path, write: Write, table: Tra
     )
 
 
-def _insert_csn(session: Session, intent: Intent) -> Column:
-    """Return the CSN of a tombstone's insert BSN."""
-    sequence = commit_sequence(session.database)
-    sequence |= {each.bsn: each.csn for each in intent.transactions}
+def _with_insert_csn(session: Session, intent: Intent, tombstones: DataFrame) -> DataFrame:
+    """Add the CSN of a tombstone's insert BSN: of the intent, of the commit sequence, or else the BSN itself."""
     bsn = unpacked_column(F.col(INSERT_BSN))
-    known = F.create_map(*(F.lit(number) for pair in sequence.items() for number in pair))
-    return F.coalesce(known[bsn], bsn).cast("bigint")
+    pairs = [pair for each in intent.transactions if (pair := (each.bsn, each.csn))[0] != pair[1]]
+    known = [F.create_map(*(F.lit(number) for pair in pairs for number in pair))[bsn]] if pairs else []
+    path = session.database.control.path(COMMIT_SEQUENCE.name)
+    if appended.file_count(path):
+        sequence = appended.read(session.spark, path).select(TX_BSN, TX_CSN)
+        is_its = F.col(INSERT_BSN) == F.col(TX_BSN)
+        tombstones = tombstones.join(F.broadcast(sequence), on=is_its, how="left")
+        known.append(unpacked_column(F.col(TX_CSN)))
+    csn = F.coalesce(*known, bsn).cast("bigint")
+    return tombstones.withColumn(INSERT_CSN, csn).drop(TX_BSN, TX_CSN)

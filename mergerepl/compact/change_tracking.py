@@ -47,6 +47,7 @@ from mergerepl.model.tracking import (
 )
 from mergerepl.rows.rowguid import key_value
 from mergerepl.rows.sql import literal
+from mergerepl.systables.compact import COMMIT_SEQUENCE
 
 
 class ChangeTracking:
@@ -243,12 +244,16 @@ class ChangeTracking:
 
         Tables read with one `csn` fit together: none has half of a transaction.
 
-        Raises: TrackingError if the table is not tracked, or the snapshot is older than its tracking.
+        Raises: TrackingError if the table is not tracked, or the snapshot was purged or is older than its tracking.
         """
         self._require()
         database = self.session.database
         tracked = tracked_table(database, table)
         published = last_commit(database) if csn is None else commit_before(database, csn + 1)
+        if csn is not None:
+            purged = counters.read_counters(database.root).purged_through.get(COMMIT_SEQUENCE.name, 0)
+            if (published is None and purged) or csn < (tracked.enabled_csn or 0):
+                raise TrackingError.no_snapshot(table, csn)
         versions = published.versions if published else {}
         facts = facts_of(database, tracked)
         with told_plainly(f"reading table '{table}'"):

@@ -2,7 +2,7 @@
 
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -122,11 +122,17 @@ def _refuse_older_copy(database: Database, table: str) -> None:
 def _refuse_conflict(session: Session, bsn: int, change: Change) -> None:
     """Check that no key of ours was changed since our version: the first committer wins."""
     touched, database = change.touched, session.database
+    known = tracked_tables(database).get(change.table)
+    if known is None or replace(known, foreign=touched.table.foreign) != touched.table:
+        # Its rows were staged by other options: what they leave would not be what is tracked now.
+        raise TransactionConflictError.tracking_changed(bsn, change.table)
     head = head_version(touched.facts.path)
     if head == touched.version:
         return
     facts = facts_of(database, touched.table)
-    if facts.metadata.schema_json != touched.facts.metadata.schema_json:
+    # Of the properties, some are rules for rows (CHECK constraints).
+    is_altered = facts.metadata.schema_json != touched.facts.metadata.schema_json
+    if is_altered or facts.properties != touched.facts.properties:
         raise TransactionConflictError.schema_changed(bsn, touched.table.name)
     window = feed_window(touched.facts.path, FeedPosition(touched.table.table_id, touched.version))
     changes = window.changes(lambda _: False)

@@ -14,6 +14,7 @@ from mergerepl.compact.database import (
     Database,
     commit_before,
     commits_from,
+    context_guid,
     last_commit,
     tracked_table,
     tracked_tables,
@@ -23,6 +24,7 @@ from mergerepl.compact.foreign import unadopted
 from mergerepl.compact.session import Session
 from mergerepl.compact.sweep import has_work, sweep
 from mergerepl.compact.windows import Window, WindowState, require_fresh
+from mergerepl.delta.log import head_version
 from mergerepl.failpoints import failpoint
 from mergerepl.model.tracking import Anchors, CommittedTransaction, ConsumerState
 from mergerepl.systables.compact import COMMIT_SEQUENCE, CONSUMERS
@@ -87,6 +89,7 @@ class Consumer:
         """
         if enumeration not in ("exact", "documented"):
             raise TrackingError.reserved("enumeration (exact or documented)", enumeration)
+        context = context_guid(exclude_context)
         session, database = self._session, self._session.database
         if has_work(database.root) or unadopted(database):
             with session.held("tracking enumerate"):
@@ -102,7 +105,6 @@ class Consumer:
             log.warning("documented queries lose changes in some orders of commits: see docs/compact.md")
             anchors = Anchors(anchors.lbsn, anchors.lcsn, last.bsn if last else 0, last.csn if last else 0)
             last = commit_before(database, anchors.ecsn)
-        self._require_served(anchors.lcsn, chosen)
         initial = tuple(
             name
             for name, each in chosen.items()
@@ -110,8 +112,10 @@ class Consumer:
         )
         inside = commits_from(database, from_csn_inclusive=anchors.lcsn, through_csn_exclusive=anchors.ecsn)
         state = WindowState(self.name, anchors, last.nonce if last else None, initial, enumeration)
-        context = exclude_context.lower() if exclude_context else None
-        return Window(state, session, chosen, before, last, inside, context)
+        deleted_version = head_version(database.deleted_rows)
+        # After all of it was read: a purge notes what it removes before it does.
+        self._require_served(anchors.lcsn, chosen)
+        return Window(state, session, chosen, before, last, inside, context, deleted_version)
 
     def acknowledge(self, window: Window | Mapping[str, Any], *, fresh: Collection[str] = ()) -> None:
         """Note that the consumer has a window, independently of any download; once noted, it is without effect.
@@ -174,14 +178,18 @@ def register(session: Session, name: str, *, start: Start, again: bool) -> Consu
     if not name or ":" in name:
         raise TrackingError.reserved("name of a consumer (some letters, no colon)", name)
     consumer = Consumer(name, session)
-    if not again and any(each.name == name for each in consumer_states(session.database)):
+    database = session.database
+    if not again and any(each.name == name for each in consumer_states(database)):
         return consumer
     with session.held("tracking consumer"):
+        # Another process may have registered it while this one waited.
+        if not again and any(each.name == name for each in consumer_states(database)):
+            return consumer
         state = ConsumerState(name)
         if start == "now":
             anchors, last = present_anchors(session, lbsn=0, lcsn=0)
             state = replace(state, lbsn=anchors.ebsn, lcsn=anchors.ecsn, nonce=last.nonce if last else None)
-        _store(session.database, state)
+        _store(database, state)
     return consumer
 
 

@@ -3,6 +3,7 @@
 Reads: `__sysOCSTrackedObjects`, `tracking_commits`, `__sysTxCommitSequence`. Everything here works without Spark.
 """
 
+import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -202,6 +203,17 @@ def key_types(facts: TableState, table: TrackedTable) -> list[str]:
         return [GUID]
     types = {each["name"]: ddl_of(each["type"]) for each in facts.fields}
     return [types[name] for name in table.key]
+
+
+def context_guid(context: str | None) -> str | None:
+    """Return a tracking context as it is stored.
+
+    Raises: TrackingError if it is a text that is no GUID.
+    """
+    try:
+        return None if context is None else str(uuid.UUID(context))
+    except ValueError as error:
+        raise TrackingError.reserved("tracking context (a GUID)", context) from error
 
 
 def last_commit(database: Database) -> CommittedTransaction | None:

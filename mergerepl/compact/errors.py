@@ -35,6 +35,31 @@ class TrackingError(MergeReplError):
         return cls(f"Table '{table}' cannot be tracked: {why}. Nothing was changed. {remedy}", table=table)
 
     @classmethod
+    def cannot_write(cls, table: str, why: str, remedy: str) -> Self:
+        """A tracked table was altered so that no transaction can write it."""
+        return cls(f"Table '{table}' cannot be written: {why}. Nothing was changed. {remedy}", table=table)
+
+    @classmethod
+    def decided(cls, bsn: int, error: Exception) -> Self:
+        """A commit failed after its decision."""
+        return cls(
+            f"Transaction {bsn} was decided and could not be finished: {error} Do not repeat the transaction: its changes "
+            "would be made twice. The next command that takes the folder's lock finishes it, as `mergerepl tracking "
+            "recover PATH` does.",
+            bsn=bsn,
+        )
+
+    @classmethod
+    def no_snapshot(cls, table: str, csn: int) -> Self:
+        """A snapshot is asked for that was purged, or is older than the table's tracking."""
+        return cls(
+            f"Table '{table}' has no snapshot of CSN {csn}: it was purged, or is older than the tracking of the table. "
+            "Read a later one: `mergerepl tracking transactions PATH` lists them.",
+            table=table,
+            csn=csn,
+        )
+
+    @classmethod
     def other_key(cls, table: str, key: Sequence[str]) -> Self:
         """A tracked table is enabled again, with another key."""
         return cls(
@@ -158,9 +183,19 @@ class TransactionConflictError(TrackingError, Transient):
 
     @classmethod
     def schema_changed(cls, bsn: int, table: str) -> Self:
-        """The table's columns are others than when the transaction read it."""
+        """The table's columns or properties are others than when the transaction read it."""
         return cls(
-            f"Transaction {bsn} was aborted: the columns of '{table}' were changed while it was open. Nothing of it was "
+            f"Transaction {bsn} was aborted: columns or properties of '{table}' were changed while it was open. "
+            "Nothing of it was written. Run it again.",
+            bsn=bsn,
+            table=table,
+        )
+
+    @classmethod
+    def tracking_changed(cls, bsn: int, table: str) -> Self:
+        """The table was enabled again, with other options or another key, while the transaction was open."""
+        return cls(
+            f"Transaction {bsn} was aborted: the tracking of '{table}' was changed while it was open. Nothing of it was "
             "written. Run it again.",
             bsn=bsn,
             table=table,

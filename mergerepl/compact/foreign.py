@@ -4,8 +4,10 @@ A commit that changes no data (OPTIMIZE, properties, a fence) only moves the ver
 """
 
 from mergerepl.compact.database import Database, facts_of, last_commit, snapshot_version, tracked_tables
-from mergerepl.compact.errors import ForeignCommitError
+from mergerepl.compact.errors import ForeignCommitError, TrackingError
+from mergerepl.compact.table_rules import unwritable
 from mergerepl.delta.log import Commit, TruncatedLogError, commits, head_version
+from mergerepl.delta.table import TableState
 from mergerepl.model.tracking import ForeignCommit, TrackedTable
 
 
@@ -60,6 +62,18 @@ def unadopted(database: Database) -> list[ForeignCommit]:
         ):
             found.append(ForeignCommit(table.name, commit.version, commit.operation, writer_of(commit)))
     return found
+
+
+def writable_facts(database: Database, table: TrackedTable) -> TableState:
+    """Return what a tracked table is at its head, if a transaction can write it.
+
+    Raises: TrackingError if it was altered so that none can; as `facts_of`.
+    """
+    facts = facts_of(database, table)
+    problem = unwritable(facts)
+    if problem is not None:
+        raise TrackingError.cannot_write(table.name, *problem)
+    return facts
 
 
 def writer_of(commit: Commit) -> str:

@@ -60,7 +60,9 @@ def _end_aborted(root: Path) -> None:
         folders = counters.transaction_folders(root)
         gone.extend(each for each in folders if counters.is_aborted(each) or counters.is_dead(each))
         # What has ended has a CSN; numbers whose process died before it made the folder have ended, too.
-        return replace(before, last_csn=before.last_bsn - (len(folders) - len(gone)))
+        taken = before.last_bsn - (len(folders) - len(gone))
+        # Never lower: a folder that could not be removed has taken its CSN.
+        return replace(before, last_csn=max(taken, before.last_csn))
 
     counters.change_counters(root, ended)
     failpoint("tracking.after_aborts")

@@ -42,6 +42,8 @@ def broken_rules(facts: TableState, is_there: Column) -> dict[str, Column]:
 
 def unwritable(facts: TableState) -> tuple[str, str] | None:
     """Return why transactions cannot write a table and what to do about it, None if they can."""
+    if facts.properties.get("delta.appendOnly", "").lower() == "true":
+        return "it takes no updates and deletes (delta.appendOnly)", "Unset the property first."
     for field in facts.fields:
         name, metadata = field["name"], field["metadata"]
         if name in facts.generated_columns or any(key.startswith("delta.identity.") for key in metadata):

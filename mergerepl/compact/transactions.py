@@ -21,14 +21,14 @@ from mergerepl.compact import counters, staged_files
 from mergerepl.compact.commit import Change, commit
 from mergerepl.compact.database import (
     Database,
-    facts_of,
+    context_guid,
     key_types,
     last_commit,
     snapshot_version,
     tracked_table,
 )
 from mergerepl.compact.errors import TrackingError, TransactionConflictError
-from mergerepl.compact.foreign import quiet_through
+from mergerepl.compact.foreign import quiet_through, writable_facts
 from mergerepl.compact.numbers import packed_literal
 from mergerepl.compact.overlay import (
     DELETE_CONTEXT,
@@ -102,10 +102,7 @@ class Transaction:
 
     @tracking_context.setter
     def tracking_context(self, context: str | None) -> None:
-        try:
-            self._context = None if context is None else str(uuid.UUID(context))
-        except ValueError as error:
-            raise TrackingError.reserved("tracking context (a GUID)", context) from error
+        self._context = context_guid(context)
 
     def insert(self, table: str, rows: Rows) -> None:
         """Insert rows; columns that they lack get their default, and columns whose names begin with `__sys` are left out.
@@ -173,19 +170,22 @@ class Transaction:
         """Publish the changes.
 
         Raises: TransactionConflictError (run it again) if a row of ours was changed by a transaction that committed first;
-            ForeignCommitError where the table refuses those; LeaseError if the folder stays in use.
+            ForeignCommitError where the table refuses those; LeaseError if the folder stays in use; TrackingError if it was
+            decided and could not be finished now.
         """
         self._require_open()
         try:
             with told_plainly(f"committing transaction {self.current_transaction_bsn}"):
                 changes = [self._changed(touched) for touched in self._touched.values() if touched.operations]
                 self.result = commit(self.tracking.session, self._begun, changes)
-        except BaseException:
-            if counters.has_intent(self._begun.folder):
-                # Decided: whoever holds the folder next carries it out.
-                self._end("decided")
-            else:
+        except BaseException as error:
+            if not counters.has_intent(self._begun.folder):
                 self.abort()
+                raise
+            # Whoever holds the folder next carries it out: repeated, its changes would be made twice.
+            self._end("decided")
+            if isinstance(error, Exception):
+                raise TrackingError.decided(self.current_transaction_bsn, error) from error
             raise
         self._end("committed")
         return self.result
@@ -193,7 +193,9 @@ class Transaction:
     def abort(self) -> None:
         """Leave everything as it was. Without effect after the end."""
         if self._ended is None:
-            counters.mark_aborted(self._begun.folder)
+            # Another process may have ended it and removed its folder.
+            if counters.is_begun(self._begun.folder):
+                counters.mark_aborted(self._begun.folder)
             self._end("aborted")
 
     rollback = abort
@@ -248,7 +250,7 @@ class Transaction:
     def _touch(self, name: str) -> Touched:
         if name not in self._touched:
             table = tracked_table(self._database, name)
-            facts = facts_of(self._database, table)
+            facts = writable_facts(self._database, table)
             published = last_commit(self._database)
             version = snapshot_version(table, published.versions if published else {})
             version = quiet_through(self._database, table, from_version_exclusive=version)

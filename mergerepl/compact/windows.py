@@ -84,6 +84,8 @@ class Window:
     _last: CommittedTransaction | None = field(repr=False)
     _transactions: Sequence[CommittedTransaction] = field(repr=False)
     _exclude: str | None = field(repr=False)
+    _deleted_version: int = field(repr=False)
+    """Version of the tombstones: a purge after it takes none from this window."""
 
     @property
     def id(self) -> str:
@@ -218,7 +220,8 @@ class Window:
         """Return the tombstones of the window's transactions."""
         anchors = self.anchors
         bounds = {DELETE_CSN: (anchors.lcsn - 1, anchors.ecsn - 1)}
-        rows = appended.read(self._session.spark, self._session.database.deleted_rows, bounds)
+        path, version = self._session.database.deleted_rows, self._deleted_version
+        rows = appended.read(self._session.spark, path, bounds, version=version)
         inside = F.col(DELETE_CSN).between(anchors.lcsn, anchors.ecsn - 1)
         found = rows.where((F.col(TABLE_NAME) == table) & inside)
         return found.limit(0) if table in self.initial else found

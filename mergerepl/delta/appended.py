@@ -28,6 +28,7 @@ from mergerepl.delta.metadata import STATS_PROPERTY
 from mergerepl.delta.plain_files import plain_files, read_files, write_files
 from mergerepl.delta.table import open_table, reason_of
 from mergerepl.delta.transactions import USER_METADATA, Transaction, read_back
+from mergerepl.delta.versions import read_version
 from mergerepl.engine.session import new_session
 from mergerepl.errors import CommitConflictError, StoreError
 from mergerepl.rows.sql import quote
@@ -159,20 +160,24 @@ def _stats(file: Path, bounded: Sequence[str]) -> dict[str, Any]:
     return stats
 
 
-def read(spark: SparkSession, table: Path, bounds: Bounds | None = None) -> DataFrame:
-    """Return a table's rows as it is now, without files that hold none within the bounds. Some other rows may come along.
+def read(
+    spark: SparkSession, table: Path, bounds: Bounds | None = None, *, version: int | None = None
+) -> DataFrame:
+    """Return a table's rows as it is now, or was at a version, without files that hold none within the bounds.
+
+    Some other rows may come along.
 
     Raises: StoreError if its last commit is damaged.
     """
     bounds = bounds or {}
-    state = open_table(table)
+    state = open_table(table, version)
     files = plain_files(state, bounded=bounds)
     if files:
         chosen = [file for file in files if may_hold(file, bounds)]
         rows = read_files(spark, table, chosen or files[:1], state.schema)
         return rows if chosen else rows.limit(0)
     # Delta leaves files out by literals only.
-    return within(spark.read.format("delta").load(str(table)), bounds, F.lit)
+    return within(read_version(spark, table, state.version), bounds, F.lit)
 
 
 def within(rows: DataFrame, bounds: Bounds, constant: Callable[[int], Column]) -> DataFrame:

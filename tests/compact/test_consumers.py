@@ -8,7 +8,8 @@ from pyspark.sql import SparkSession
 
 import mergerepl
 from mergerepl.compact.database import commit_sequence
-from mergerepl.compact.errors import ConsumerBehindError, TrackingError
+from mergerepl.compact.errors import ConsumerBehindError, TrackingError, TransactionConflictError
+from mergerepl.delta import appended
 from mergerepl.model.tracking import PurgeType, TrackingOptions
 from tests.compact.databases import held, new_table, notes_of, rows, tracked
 
@@ -126,3 +127,56 @@ def test_a_table_that_is_enabled_later_is_copied_whole(spark: SparkSession, repl
     assert reader.enumerate().initial == ("orders",)
     with pytest.raises(TrackingError, match="cannot change while it is"):
         tracking.enable_tracking("orders", key=["id"])
+
+
+def test_no_purge_and_no_other_options_take_a_delete_from_a_window(
+    spark: SparkSession, replica_dir: Path
+) -> None:
+    tracking = tracked(replica_dir, dict.fromkeys(range(6), "old"), options=TrackingOptions.INSERT)
+    stale = tracking.begin()
+    stale.delete("orders", where="id = 5")
+    tracking.enable_tracking("orders", key="id")
+    # It was staged without a tombstone: consumers that copied the table since would keep the row.
+    with pytest.raises(TransactionConflictError, match="tracking of 'orders' was changed"):
+        stale.commit()
+    copied = tracking.consumer("hq").enumerate()
+    beginning = copied.token(fresh=["orders"])
+    one, two = tracking.begin(), tracking.begin()
+    two.insert("orders", rows((7, "new")))
+    assert two.commit().csn < two.current_transaction_bsn
+    one.abort()
+    tracking.delete("orders", where="id in (1, 7)")
+    # The tombstone of a row that was inserted out of sequence has the CSN, not the BSN.
+    stored = appended.read(spark, tracking.session.database.deleted_rows)
+    csns = {row["mr_insert_csn"] for row in stored.collect()}
+    assert csns == {None, two.result.csn if two.result else 0}
+    window = tracking.consumer(token=beginning).enumerate()
+    reader = tracking.consumer("hq", start="now", again=True)
+    assert tracking.purge_tombstone_table_data("orders", PurgeType.CSN_BASED, 99).removed == 2
+    # A window that was enumerated before the purge holds what it held; later ones are refused.
+    assert held(window)["deletes"] == [1]
+    with pytest.raises(ConsumerBehindError):
+        tracking.consumer(token=beginning).enumerate()
+    with pytest.raises(TrackingError, match="no usable tracking context"):
+        reader.enumerate(exclude_context="x")
+    with pytest.raises(TrackingError, match="has no snapshot of CSN 0"):
+        tracking.read("orders", csn=0)
+
+
+def test_an_altered_table_is_refused_before_a_transaction_is_decided(
+    spark: SparkSession, replica_dir: Path
+) -> None:
+    tracking = tracked(replica_dir, {1: "old"})
+    path, held_open = replica_dir / "orders", tracking.begin()
+    held_open.insert("orders", rows((2, "new")))
+    spark.sql(f"ALTER TABLE delta.`{path}` ADD CONSTRAINT short CHECK (length(note) < 3)")
+    with pytest.raises(TransactionConflictError, match="columns or properties of 'orders' were changed"):
+        held_open.commit()
+    spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.appendOnly' = 'true')")
+    with pytest.raises(TrackingError, match="cannot be written: it takes no updates"):
+        tracking.delete("orders", where="id = 1")
+    aborted = tracking.begin()
+    tracking.abort(aborted.current_transaction_bsn)
+    tracking.recover()
+    aborted.abort()
+    assert tracking.status().open_transactions == ()
