@@ -12,11 +12,16 @@ if TYPE_CHECKING:
         capture,
         conflict_count,
         conflict_records,
+        conflict_report,
+        conflict_summary,
         conflicts,
+        export_conflicts,
         history,
         load,
         lock,
         pending,
+        purge_conflicts,
+        resolve_conflicts,
         row,
         status,
         sync,
@@ -24,6 +29,7 @@ if TYPE_CHECKING:
     )
     from mergerepl.compact.change_tracking import ChangeTracking
     from mergerepl.errors import MergeReplError
+    from mergerepl.model.conflicts import ConflictFilter
     from mergerepl.model.publication import Article, Join, Publication, Subscription
     from mergerepl.model.results import ApplyResult, SessionResult, SyncResult
 
@@ -31,6 +37,7 @@ __all__ = [
     "ApplyResult",
     "Article",
     "ChangeTracking",
+    "ConflictFilter",
     "Join",
     "MergeReplError",
     "Project",
@@ -41,11 +48,16 @@ __all__ = [
     "capture",
     "conflict_count",
     "conflict_records",
+    "conflict_report",
+    "conflict_summary",
     "conflicts",
+    "export_conflicts",
     "history",
     "load",
     "lock",
     "pending",
+    "purge_conflicts",
+    "resolve_conflicts",
     "row",
     "status",
     "sync",
@@ -54,6 +66,7 @@ __all__ = [
 
 _HOMES = {
     "ChangeTracking": "mergerepl.compact.change_tracking",
+    "ConflictFilter": "mergerepl.model.conflicts",
     "MergeReplError": "mergerepl.errors",
     **dict.fromkeys(("Article", "Join", "Publication", "Subscription"), "mergerepl.model.publication"),
     **dict.fromkeys(("ApplyResult", "SessionResult", "SyncResult"), "mergerepl.model.results"),

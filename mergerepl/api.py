@@ -7,11 +7,13 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from mergerepl import roots
 from mergerepl.errors import ConfigurationError, EngineError, MergeReplError
+from mergerepl.model.conflicts import Choice, ConflictCount, ConflictFilter, PurgeResult, ResolveResult
 from mergerepl.model.progress import NoProgress, Progress
 
 if TYPE_CHECKING:
@@ -472,6 +474,7 @@ def conflict_records(
     conflict_id: str | None = None,
     limit: int | None = None,
     with_rows: bool = False,
+    chosen: ConflictFilter | None = None,
 ) -> tuple[ConflictRecord, ...]:
     """Return logged conflicts, newest first. Starts no JVM.
 
@@ -482,6 +485,7 @@ def conflict_records(
         conflict_id: Only this one, by its id or the beginning of it; with its rows.
         limit: At most so many; None is all of them, which takes as much memory as there are.
         with_rows: Also `losing_row` and `winning_row`: column to value, None for a delete.
+        chosen: Instead of publication, article and id: which conflicts, by all that a `ConflictFilter` has.
 
     Raises: As `status`; ConfigurationError if a name is unknown, several ids begin so, or the limit is out of range.
     """
@@ -496,6 +500,7 @@ def conflict_records(
         conflict_id=conflict_id,
         limit=limit,
         with_rows=with_rows or conflict_id is not None,
+        chosen=chosen,
     )
 
 
@@ -506,7 +511,109 @@ def conflict_count(replica: str | Path, *, publication: str | None = None, artic
     """
     from mergerepl.monitoring.conflicts import count_conflicts
 
-    return count_conflicts(_root(replica), publication=publication, article=article)
+    return count_conflicts(_root(replica), ConflictFilter(publication, article))
+
+
+def conflict_summary(replica: str | Path, chosen: ConflictFilter | None = None) -> tuple[ConflictCount, ...]:
+    """Return how many conflicts there are by article, type, resolver and day, the newest day first. Starts no JVM.
+
+    Raises: As `conflict_records`.
+    """
+    from mergerepl.conflict_tools import summary
+
+    return summary.conflict_summary(_root(replica), chosen or ConflictFilter())
+
+
+def resolve_conflicts(
+    replica: str | Path,
+    chosen: ConflictFilter,
+    *,
+    accept: str | None = None,
+    values: Mapping[str, str | None] | None = None,
+    whole_rows: bool = False,
+    force: bool = False,
+    dry_run: bool = False,
+    message: str = "",
+) -> ResolveResult:
+    """Decide conflicts again: what is written is an ordinary change of this replica, which goes everywhere.
+
+    Args:
+        replica: The replica that logs them; the change is made there.
+        chosen: Which conflicts.
+        accept: `winner` (nothing is written, the conflict is settled) or `loser`.
+        values: Instead: column to value as text (None: NULL), to be set in each row.
+        whole_rows: Of a loser by columns write the whole row, not just the columns in conflict.
+        force: Write rows, too, that were changed since the conflict.
+        dry_run: Say what would be done and change nothing.
+        message: Why, for the record.
+
+    Raises: ConfigurationError if no conflict is meant, or a column or value cannot be set; ConflictError if there are too
+        many, a session is interrupted, or the article is not published any more; LeaseError, StoreError,
+        CommitConflictError, EngineError.
+    """
+    from mergerepl.conflict_tools import resolve
+    from mergerepl.engine import session as engine
+
+    if (accept is None) == (not values):
+        raise ConfigurationError("Say either what to accept (winner, loser) or which values to set.")
+    _require_choice("accept", accept or "loser", ("winner", "loser"))
+    choice = Choice.EDITED if accept is None else Choice(accept)
+    wish = resolve.Wish(choice, dict(values or {}), whole_rows=whole_rows, force=force, message=message)
+    return resolve.resolve_conflicts(engine.session, _root(replica), chosen, wish, dry_run=dry_run)
+
+
+def purge_conflicts(
+    replica: str | Path,
+    chosen: ConflictFilter | None = None,
+    *,
+    older_than: timedelta | None = None,
+    dry_run: bool = False,
+) -> PurgeResult:
+    """Remove conflicts with their losing rows; without `older_than` those that are older than 14 days. Starts no JVM.
+
+    Raises: ConfigurationError if the folder is no replica or a name is unknown; LeaseError, StoreError.
+    """
+    from mergerepl.conflict_tools import purge
+
+    return purge.purge_conflicts(
+        _root(replica), chosen or ConflictFilter(), older_than=older_than, dry_run=dry_run
+    )
+
+
+def export_conflicts(
+    replica: str | Path, folder: str | Path, chosen: ConflictFilter | None = None, *, form: str = "csv"
+) -> dict[str, int]:
+    """Write conflicts to a file for each article, as `csv` or `json`; return file to number of conflicts. Starts no JVM.
+
+    Raises: As `conflict_records`; ConfigurationError if the folder cannot be written.
+    """
+    from mergerepl.conflict_tools import export
+
+    _require_choice("form", form, ("csv", "json"))
+    return export.export_conflicts(_root(replica), Path(folder), chosen or ConflictFilter(), form=form)
+
+
+def conflict_report(
+    replica: str | Path, file: str | Path, chosen: ConflictFilter | None = None, *, rows: int = 2000
+) -> int:
+    """Write the newest conflicts as one page of HTML that needs nothing else; return how many it shows. Starts no JVM.
+
+    Raises: As `conflict_records`; ConfigurationError if the file cannot be written.
+    """
+    from mergerepl.monitoring.conflicts import count_conflicts, read_conflicts
+    from mergerepl.report.conflict_html import conflict_page
+
+    _require_limit(rows)
+    root, chosen = _root(replica), chosen or ConflictFilter()
+    records = read_conflicts(root, chosen=chosen, limit=rows, with_rows=True)
+    page = conflict_page(str(root), records, total=count_conflicts(root, chosen))
+    try:
+        Path(file).write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(
+            f"The report cannot be written to '{file}': {error.strerror}. Name another file.", path=str(file)
+        ) from error
+    return len(records)
 
 
 def conflicts(replica: str | Path, *, publication: str | None = None, article: str) -> DataFrame:

@@ -1,9 +1,10 @@
-"""`mergerepl conflicts list` and `mergerepl conflicts show`."""
+"""`mergerepl conflicts`: `list` and `show`; what is done about conflicts is in `conflict_tools`."""
 
 from __future__ import annotations
 
 import click
 
+from mergerepl.cli.conflict_tools import COMMANDS
 from mergerepl.cli.help import Group
 from mergerepl.cli.options import (
     limit_option,
@@ -21,7 +22,7 @@ newest_option = limit_option("At most so many, newest first.")
 
 @click.group(cls=Group)
 def conflicts() -> None:
-    """List conflicts, and show the losing row beside the winning row.
+    """List conflicts, show the losing row beside the winning row, decide again, report.
 
     Example:
       mergerepl conflicts list ./hq
@@ -92,6 +93,10 @@ def show_conflicts(
     is_whole = conflict_id is not None
     total = len(found) if is_whole else _total(root, publication, article, len(found), limit)
     output.conflict_rows(root, found, total=total)
+
+
+for _command in COMMANDS:
+    conflicts.add_command(_command)
 
 
 def _not_found(

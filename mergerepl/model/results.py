@@ -308,8 +308,8 @@ class ConflictRecord:
     `origin_datasource` and `winner` are the two ends of the session: the replica that held the losing change, and the
     one that held the winning change, whoever made it. `conflict_columns`: what both sides held different values of and,
     tracked by column, both had changed; empty if one side had deleted the row. `resolver` decided; it made the values of
-    `made_columns` in the winning row, and `note` is what it says of that. Of an article that is not published any more
-    (`is_published`) the winning row is not told, only the losing one.
+    `made_columns` in the winning row, and `note` is what it says of that. `status`: `open`, or `settled` by somebody. Of an
+    article that is not published any more (`is_published`) the winning row is not told, only the losing one.
     """
 
     conflict_id: str
@@ -330,6 +330,7 @@ class ConflictRecord:
     resolver: str | None = None
     made_columns: tuple[str, ...] = ()
     note: str | None = None
+    status: str = "open"
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,20 @@ from typing import TYPE_CHECKING
 from mergerepl.errors import ConfigurationError
 from mergerepl.lineage.value import covers
 from mergerepl.model.article import PublishedArticle
+from mergerepl.model.conflicts import ConflictFilter, ConflictStatus
 from mergerepl.model.results import ConflictRecord
 from mergerepl.monitoring.parties import article_named, publication_name
-from mergerepl.store.control import Row, column_names, count_rows, read_rows, text_literals
+from mergerepl.store.control import (
+    Row,
+    column_names,
+    count_rows,
+    read_rows,
+    text_literal,
+    text_literals,
+    timestamp_literal,
+)
 from mergerepl.store.replica import Replica
-from mergerepl.systables import conflicts_info, contents
+from mergerepl.systables import conflict_resolutions, conflicts_info, contents
 from mergerepl.systables.conflicts_info import (
     CONFLICT_COLUMNS,
     CONFLICT_ID,
@@ -40,8 +49,11 @@ def read_conflicts(
     conflict_id: str | None = None,
     limit: int | None = None,
     with_rows: bool = False,
+    chosen: ConflictFilter | None = None,
 ) -> tuple[ConflictRecord, ...]:
     """Return the conflicts logged at a replica, newest first; with (the beginning of) an id the one it names.
+
+    `chosen` stands for the publication, the article and whatever else is asked.
 
     The rows cost one read of each table they are in, however many conflicts are asked for.
 
@@ -49,7 +61,8 @@ def read_conflicts(
         StoreError.
     """
     replica = Replica(root).require()
-    conditions = _conditions(replica, publication, article, conflict_id)
+    chosen = chosen or ConflictFilter(publication, article, () if conflict_id is None else (conflict_id,))
+    conditions = conditions_of(replica, chosen)
     if conditions is None:
         return ()
     if conflict_id is not None:
@@ -67,35 +80,68 @@ def read_conflicts(
             f"{', '.join(ids[:_SHOWN_IDS])}{', …' * (len(ids) > _SHOWN_IDS)}. Give more of the id.",
             replica=str(replica.root),
         )
-    if with_rows:
-        return _with_rows(replica, rows)
-    return tuple(_record(replica, row) for row in rows)
+    records = _with_rows(replica, rows) if with_rows else tuple(_record(replica, row) for row in rows)
+    settled = settled_ids(replica)
+    return tuple(
+        replace(each, status=ConflictStatus.SETTLED.value) if each.conflict_id in settled else each
+        for each in records
+    )
 
 
-def count_conflicts(root: Path, *, publication: str | None = None, article: str | None = None) -> int:
+def settled_ids(replica: Replica) -> set[str]:
+    """Return the ids of the conflicts that somebody has resolved."""
+    if not replica.control.exists(conflict_resolutions.TABLE):
+        return set()
+    path = replica.control.path(conflict_resolutions.NAME)
+    return {row[CONFLICT_ID] for row in read_rows(path, (CONFLICT_ID,))}
+
+
+def count_conflicts(root: Path, chosen: ConflictFilter) -> int:
     """Return how many conflicts are logged at a replica.
 
     Raises: ConfigurationError if the folder is no replica or a name is unknown; StoreError.
     """
     replica = Replica(root).require()
-    conditions = _conditions(replica, publication, article, None) or ()
+    conditions = conditions_of(replica, chosen)
+    if conditions is None:
+        return 0
     return count_rows(replica.folder / conflicts_info.NAME, where=" and ".join(conditions) or None)
 
 
-def _conditions(
-    replica: Replica, publication: str | None, article: str | None, conflict_id: str | None
-) -> list[str] | None:
-    """Return the SQL conditions of what is asked for; None if no conflict can have such an id."""
+def conditions_of(replica: Replica, chosen: ConflictFilter) -> list[str] | None:
+    """Return the SQL conditions of what is asked for; None if no conflict can have such an id.
+
+    Raises: ConfigurationError if a name is unknown.
+    """
     conditions = []
-    if publication is not None:
-        conditions.append(f"pubid = '{replica.publication(publication).pubid}'")
-    if article is not None:
-        conditions.append(f"tablenick = {article_named(replica, article, publication).nickname}")
-    if conflict_id is not None:
-        wanted = conflict_id.strip().lower()
-        if not _ID.match(wanted):
+    if chosen.publication is not None:
+        conditions.append(f"pubid = '{replica.publication(chosen.publication).pubid}'")
+    if chosen.article is not None:
+        conditions.append(
+            f"tablenick = {article_named(replica, chosen.article, chosen.publication).nickname}"
+        )
+    if chosen.ids:
+        wanted = [each.strip().lower() for each in chosen.ids if _ID.match(each.strip().lower())]
+        if not wanted:
             return None
-        conditions.append(f"conflict_id like '{wanted}%'")
+        beginnings = " or ".join(f"conflict_id like '{each}%'" for each in wanted)
+        conditions.append(f"({beginnings})")
+    if chosen.types:
+        conditions.append(f"conflict_type in ({', '.join(str(int(each)) for each in chosen.types)})")
+    for moment, sign in ((chosen.since, ">="), (chosen.until, "<")):
+        if moment is not None:
+            conditions.append(f'"MSrepl_create_time" {sign} {timestamp_literal(moment)}')
+    if chosen.column is not None:
+        conditions.append(f"array_has(columns, {text_literal(chosen.column)})")
+    if chosen.resolver is not None:
+        conditions.append(f"resolver = {text_literal(chosen.resolver)}")
+    if chosen.status is not None:
+        settled = settled_ids(replica)
+        is_open = chosen.status is ConflictStatus.OPEN
+        if settled:
+            conditions.append(f"conflict_id {'not ' * is_open}in ({text_literals(sorted(settled))})")
+        elif not is_open:
+            return None
     return conditions
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TextIO
 
@@ -15,6 +15,8 @@ class Table:
     headings: Sequence[str]
     rows: list[tuple[str, ...]] = field(default_factory=list)
     title: str = ""
+    styles: Mapping[str, str] = field(default_factory=dict)
+    """On a terminal: how rows look, by their first cell."""
 
     def add(self, *cells: object) -> None:
         """Add a row; None is an empty cell."""
@@ -62,7 +64,7 @@ class Table:
                 overflow="fold",
             )
         for row in self.rows:
-            drawn.add_row(*(Text(cell) for cell in row))
+            drawn.add_row(*(Text(cell) for cell in row), style=self.styles.get(row[0]))
         Console(file=out).print(drawn)
 
 

@@ -17,6 +17,7 @@ from mergerepl.report.table import Table
 from mergerepl.report.words import changes, moment_text, short, value_text
 
 CLASHES, DIFFERS, MADE = "*", "~", "+"
+_STYLES = {CLASHES: "red", DIFFERS: "yellow", MADE: "green"}
 COUNTS = (">inserts", ">updates", ">deletes", ">conflicts")
 
 
@@ -102,7 +103,7 @@ def side_by_side(
     made: Collection[str] = (),
 ) -> Table:
     """Return two rows column by column; a missing row was a delete. Where none is known to clash, all that differ do."""
-    table = Table(("", "column", "losing row", "winning row"))
+    table = Table(("", "column", "losing row", "winning row"), styles=_STYLES)
     for column in [*(winning or {}), *(name for name in losing or {} if name not in (winning or {}))]:
         differs = _differs((losing, winning), column)
         is_clash = column in clashing if clashing else differs

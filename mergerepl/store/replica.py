@@ -17,7 +17,16 @@ from mergerepl.model.article import PublishedArticle
 from mergerepl.roots import is_absent
 from mergerepl.store.control import ControlPlane, edited_table, text_literal, text_literals
 from mergerepl.store.unedited import refuse_edited
-from mergerepl.systables import catalog, contents, genhistory, partitions, registry, replinfo, tombstone
+from mergerepl.systables import (
+    catalog,
+    conflict_resolutions,
+    contents,
+    genhistory,
+    partitions,
+    registry,
+    replinfo,
+    tombstone,
+)
 from mergerepl.systables.catalog import ArticleRow, PublicationRow, SubscriptionRow, relations
 from mergerepl.systables.conflicts_info import CONFLICT_TABLE_PREFIX
 from mergerepl.systables.genhistory import Generation, GenStatus
@@ -97,7 +106,8 @@ class Replica:
 
     def conflict_tables(self) -> list[Path]:
         """Return the folders of all conflict tables, also of articles that are not published any more, by name."""
-        return sorted(self.folder.glob(f"{CONFLICT_TABLE_PREFIX}*"))
+        tables = self.folder.glob(f"{CONFLICT_TABLE_PREFIX}*")
+        return sorted(path for path in tables if path.name != conflict_resolutions.NAME)
 
     def require(self) -> "Replica":
         """Return the replica itself.
@@ -142,6 +152,10 @@ class Replica:
         planes = {table.name: table.plane for table in registry.ALL if table.plane is not Plane.CONTROL}
         planes.update({article.conflict_table: Plane.DATA for article in self.articles})
         return {self.folder / name: plane for name, plane in planes.items()}
+
+    def has_staged(self) -> bool:
+        """Return whether something of a session is staged here, or points to what is staged elsewhere."""
+        return self.staging.is_dir() and any(self.staging.iterdir())
 
     def require_tables(self) -> None:
         """Check that no system table is gone: what is written next would begin it anew, without its past.

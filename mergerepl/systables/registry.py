@@ -4,6 +4,7 @@ from typing import Any, Final
 
 from mergerepl.systables import (
     catalog,
+    conflict_resolutions,
     conflicts_info,
     contents,
     genhistory,
@@ -26,6 +27,7 @@ ALL: Final[tuple[SystemTable, ...]] = (
     partitions.PARTITION_GROUPS,
     *partitions.MAPPINGS,
     conflicts_info.TABLE,
+    conflict_resolutions.TABLE,
     replinfo.TABLE,
     sessions.SESSIONS,
     sessions.ARTICLEHISTORY,

@@ -5,14 +5,14 @@ import __future__
 import inspect
 import re
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import mergerepl
-from mergerepl.model import publication, results, tracking
+from mergerepl.model import conflicts, publication, results, tracking
 
 PAGE = (Path(__file__).parents[2] / "docs" / "python.md").read_text(encoding="utf-8")
 SECTIONS = dict(re.findall(r"^### (\w+)\n(.*?)(?=^##|\Z)", PAGE, re.MULTILINE | re.DOTALL))
@@ -29,8 +29,14 @@ def stated(name: str) -> Any:
     code = inspect.getmodule(getattr(mergerepl, name))
     is_text = getattr(code, "annotations", None) is __future__.annotations
     flags = __future__.annotations.compiler_flag if is_text else 0
-    known = {**vars(publication), **vars(results), **vars(tracking), "dataclass": dataclass, "field": field}
-    known |= {"timedelta": timedelta, "Any": Any}
+    known = {**vars(publication), **vars(results), **vars(tracking), **vars(conflicts)}
+    known |= {
+        "dataclass": dataclass,
+        "field": field,
+        "datetime": datetime,
+        "timedelta": timedelta,
+        "Any": Any,
+    }
     exec(compile(blocks(name)[0], name, "exec", flags=flags, dont_inherit=True), known)
     return known[name]
 

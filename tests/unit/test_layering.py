@@ -57,6 +57,7 @@ PURE = {
 }
 FEATURES = {
     "mergerepl.apply",
+    "mergerepl.conflict_tools",
     "mergerepl.monitoring",
     "mergerepl.partitions",
     "mergerepl.publish",
@@ -113,6 +114,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     # Which rows belong to whom: the tables of partitions and what computes them.
     "mergerepl.partitions": BASE | PHASES,
     "mergerepl.apply": BASE | PHASES | {"mergerepl.partitions"},
+    "mergerepl.conflict_tools": BASE | PHASES | {"mergerepl.monitoring"},
     "mergerepl.monitoring": BASE | PHASES | {"mergerepl.partitions"},
     "mergerepl.validation": BASE | PHASES | {"mergerepl.partitions"},
     # Publishing initialises new subscribers, rows and metadata, and tells what a leaving one never sent; a
@@ -151,6 +153,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "mergerepl.cdc",
         "mergerepl.config",
         "mergerepl.logreader",
+        "mergerepl.report.conflict_html",
         "mergerepl.transactional",
     },
     "mergerepl.doctor": BASE | {"mergerepl.engine"},
@@ -369,7 +372,7 @@ FILE_CALLS = {
 FILE_ROOMS = {"mergerepl.compact.counters", "mergerepl.delta", "mergerepl.store"}
 NO_REPLICA_FILES = {
     *("mergerepl.cli", "mergerepl.config", "mergerepl.demo", "mergerepl.doctor", "mergerepl.engine"),
-    *("mergerepl.failpoints", "mergerepl.roots", "mergerepl.api"),
+    *("mergerepl.failpoints", "mergerepl.roots", "mergerepl.api", "mergerepl.conflict_tools.export"),
 }
 """What looks at files of this machine: the file of a publication, scratch folders, JARs, where a root leads."""
 

@@ -1,0 +1,283 @@
+"""What `mergerepl conflicts` does about conflicts besides showing them, and the resolvers that there are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from functools import wraps
+from typing import Any
+
+import click
+
+from mergerepl.cli.help import Command
+from mergerepl.cli.options import key_part, publication_option, replica_argument, replica_root, reporting
+from mergerepl.model.conflicts import ConflictFilter, ConflictStatus
+from mergerepl.model.resolvers import RESOLVERS
+from mergerepl.report.conflict_names import CONFLICT_NAMES, conflict_name
+from mergerepl.report.output import Output
+from mergerepl.report.table import Table
+from mergerepl.report.words import counted, key_text, typed
+
+_AGE = re.compile(r"(\d{1,6})\s*(d|h|days?|hours?)")
+
+
+def _age(_: click.Context, __: click.Parameter, text: str | None) -> timedelta | None:
+    if text is None:
+        return None
+    found = _AGE.fullmatch(text.strip())
+    if found is None:
+        raise click.BadParameter(f"{text!r} is no age: write it as 14d or 36h.")
+    return timedelta(**{"days" if found[2].startswith("d") else "hours": int(found[1])})
+
+
+def _in_utc(moment: datetime | None) -> datetime | None:
+    return None if moment is None else moment.replace(tzinfo=UTC)
+
+
+def choosing(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the arguments and options that say which conflicts; the command gets `chosen`, a ConflictFilter."""
+
+    @replica_argument
+    @click.argument("ids", metavar="[ID]...", nargs=-1)
+    @publication_option
+    @click.option("--article", metavar="NAME", help="Only this article.")
+    @click.option(
+        "--type",
+        "types",
+        type=click.IntRange(min(CONFLICT_NAMES), max(CONFLICT_NAMES)),
+        metavar="N",
+        multiple=True,
+        help="Only conflicts of this type (1 to 4).",
+    )
+    @click.option("--since", type=click.DateTime(), metavar="TIME", help="Only from this time on (UTC).")
+    @click.option("--until", type=click.DateTime(), metavar="TIME", help="Only before this time (UTC).")
+    @click.option("--column", metavar="NAME", help="Only with this column in conflict.")
+    @click.option("--resolver", metavar="NAME", help="Only those that this resolver decided.")
+    @click.option(
+        "--status",
+        type=click.Choice([each.value for each in ConflictStatus]),
+        help="Only open or settled ones.",
+    )
+    @wraps(command)
+    def chosen(
+        *args: Any,
+        ids: tuple[str, ...],
+        publication: str | None,
+        article: str | None,
+        types: tuple[int, ...],
+        since: datetime | None,
+        until: datetime | None,
+        column: str | None,
+        resolver: str | None,
+        status: str | None,
+        **options: Any,
+    ) -> Any:
+        found = ConflictFilter(
+            publication,
+            article,
+            ids,
+            types,
+            _in_utc(since),
+            _in_utc(until),
+            column,
+            resolver,
+            None if status is None else ConflictStatus(status),
+        )
+        return command(*args, chosen=found, **options)
+
+    return chosen
+
+
+@click.command(cls=Command)
+@choosing
+@click.option("--winner", is_flag=True, help="The outcome stands: settle the conflict and write nothing.")
+@click.option(
+    "--loser", is_flag=True, help="Write what lost: the row, the columns in conflict, or the delete."
+)
+@click.option(
+    "--set", "values", type=key_part, metavar="COLUMN=VALUE", multiple=True, help="Write this value instead."
+)
+@click.option("--set-null", "nulls", metavar="COLUMN", multiple=True, help="Write NULL instead.")
+@click.option("--all", "is_all", is_flag=True, help="All that the options mean; without it name IDs.")
+@click.option("--whole-row", is_flag=True, help="Of a loser by columns write the whole row.")
+@click.option("--force", is_flag=True, help="Write rows that were changed since, too.")
+@click.option("--dry-run", is_flag=True, help="Say what would be done; change nothing.")
+@click.option("--message", metavar="TEXT", default="", help="Why, for the record.")
+@reporting
+@click.pass_context
+def resolve(
+    context: click.Context,
+    replica: str,
+    chosen: ConflictFilter,
+    winner: bool,
+    loser: bool,
+    values: tuple[tuple[str, str], ...],
+    nulls: tuple[str, ...],
+    is_all: bool,
+    whole_row: bool,
+    force: bool,
+    dry_run: bool,
+    message: str,
+    output: Output,
+) -> None:
+    """Decide conflicts again: an ordinary change of this replica, which the next syncs bring everywhere.
+
+    A row that was changed since its conflict is left alone, and named; the exit code is 1 then.
+
+    Example:
+      mergerepl conflicts resolve ./hq 3f2a --loser
+      mergerepl conflicts resolve ./hq 3f2a --set quantity=12
+    """
+    edits: dict[str, str | None] = {**dict(values), **dict.fromkeys(nulls)}
+    if winner + loser + bool(edits) != 1:
+        raise click.UsageError("Say one of --winner, --loser and --set (or --set-null).")
+    if bool(chosen.ids) == is_all:
+        raise click.UsageError("Name the conflicts by ID, or say --all.")
+    if len(edits) < len(values) + len(nulls):
+        raise click.UsageError("A column is set twice.")
+    from mergerepl import api
+
+    root = replica_root(replica)
+    result = api.resolve_conflicts(
+        root,
+        chosen,
+        accept="winner" if winner else "loser" if loser else None,
+        values=edits,
+        whole_rows=whole_row,
+        force=force,
+        dry_run=dry_run,
+        message=message,
+    )
+    parts: list[Table | str] = []
+    if result.changed_since:
+        table = Table(("id", "article", "key", "changed since"))
+        for each in result.changed_since:
+            table.add(
+                each.conflict_id, each.article, key_text(each.key), ", ".join(each.columns) or "the row"
+            )
+        parts += [
+            table,
+            "These were left alone: their rows were changed since. Look at them; --force writes over.",
+        ]
+    done = f"{counted(result.settled, 'conflict')} settled, {counted(result.written, 'row')} written"
+    if dry_run:
+        parts.append(f"{done}; nothing was changed (--dry-run).")
+    else:
+        parts.append(f"{done}." + (" The next syncs bring them everywhere." if result.written else ""))
+    output.reported(asdict(result), parts)
+    if result.changed_since:
+        context.exit(1)
+
+
+@click.command(cls=Command)
+@choosing
+@click.option(
+    "--older-than",
+    metavar="AGE",
+    callback=_age,
+    help="Older than 14d or 36h; by default the publication's 14 days.",
+)
+@click.option("--dry-run", is_flag=True, help="Say what would be removed; remove nothing.")
+@reporting
+def purge(
+    replica: str, chosen: ConflictFilter, older_than: timedelta | None, dry_run: bool, output: Output
+) -> None:
+    """Remove old conflicts, with their losing rows.
+
+    Example:
+      mergerepl conflicts purge ./hq --older-than 30d
+    """
+    from mergerepl import api
+
+    result = api.purge_conflicts(replica_root(replica), chosen, older_than=older_than, dry_run=dry_run)
+    told = f"{counted(result.conflicts, 'conflict')}, {counted(result.rows, 'losing row')}"
+    end = "would be removed (--dry-run)" if dry_run else "removed"
+    output.reported(asdict(result), [f"{told} {end}."])
+
+
+@click.command(cls=Command)
+@choosing
+@click.option(
+    "--to", "folder", metavar="FOLDER", required=True, help="Where the files go, one for each article."
+)
+@click.option("--format", "form", type=click.Choice(["csv", "json"]), default="csv", show_default=True)
+@reporting
+def export(replica: str, chosen: ConflictFilter, folder: str, form: str, output: Output) -> None:
+    """Write conflicts with their rows to files, as CSV or as JSON lines.
+
+    Example:
+      mergerepl conflicts export ./hq --to lost --format csv
+    """
+    from mergerepl import api
+
+    files = api.export_conflicts(replica_root(replica), folder, chosen, form=form)
+    lines = [f"{file}: {counted(count, 'conflict')}" for file, count in files.items()]
+    output.reported({"files": files}, lines or ["No conflicts to export."])
+
+
+@click.command(cls=Command)
+@choosing
+@click.option("--to", "file", metavar="FILE.html", required=True, help="The page to write.")
+@click.option(
+    "--rows", type=click.IntRange(min=1), default=2000, show_default=True, help="At most so many, the newest."
+)
+@reporting
+def report(replica: str, chosen: ConflictFilter, file: str, rows: int, output: Output) -> None:
+    """Write conflicts as one page of HTML to look through, with what differs highlighted.
+
+    Example:
+      mergerepl conflicts report ./hq --to conflicts.html
+    """
+    from mergerepl import api
+
+    count = api.conflict_report(replica_root(replica), file, chosen, rows=rows)
+    output.reported({"file": file, "conflicts": count}, [f"{file}: {counted(count, 'conflict')}."])
+
+
+@click.command(cls=Command)
+@choosing
+@reporting
+def summary(replica: str, chosen: ConflictFilter, output: Output) -> None:
+    """Count conflicts by day, article, type and resolver.
+
+    Example:
+      mergerepl conflicts summary ./hq --article orders
+    """
+    from mergerepl import api
+
+    root = replica_root(replica)
+    found = api.conflict_summary(root, chosen)
+    table = Table(("day", "article", "meaning", "resolver", ">conflicts", "columns"))
+    for each in found:
+        columns = ", ".join(f"{name} {count}" for name, count in each.columns.items())
+        table.add(
+            each.day, each.article, conflict_name(each.conflict_type), each.resolver, each.conflicts, columns
+        )
+    parts: Sequence[Table | str] = [table] if found else [f"{typed(root)}: no conflicts."]
+    output.reported({"replica": root, "counts": [asdict(each) for each in found]}, parts)
+
+
+@click.command(cls=Command)
+@reporting
+def resolvers(output: Output) -> None:
+    """List the resolvers that a file may name, and what each needs.
+
+    Example:
+      mergerepl conflicts resolvers
+    """
+    table = Table(("name", "column", "tracking", "decides", "in SQL Server"))
+    for each in RESOLVERS.values():
+        table.add(
+            each.name,
+            each.reads.value if each.reads else "",
+            "row, column" if each.by_row else "column",
+            "updates and deletes" if each.decides_deletes else "updates",
+            each.original,
+        )
+    facts = [asdict(each) for each in RESOLVERS.values()]
+    output.reported({"resolvers": facts}, [table])
+
+
+COMMANDS = (summary, resolve, purge, export, report, resolvers)

@@ -1,0 +1,447 @@
+"""Decide a conflict again: the loser, or other values, become an ordinary change of one replica, which goes everywhere.
+
+The row is written only if it still is what the conflict came to, bit by bit. The commit is a user's change to everybody
+(its mark's kind is `resolve`), so the next capture takes it with knowledge of the outcome, and it conflicts with nothing
+that knew that. A run that died after its commit finds the rows as it wants them, and only notes what was settled.
+"""
+
+import getpass
+import socket
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import reduce
+from pathlib import Path
+from uuid import uuid4
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from mergerepl.changes import DELETED, LINEAGE, ROW, ROWGUID, Action
+from mergerepl.delta import appended
+from mergerepl.delta.log import head_version
+from mergerepl.delta.marks import CommitMark
+from mergerepl.delta.merge import merge_rows
+from mergerepl.delta.plain_files import write_files
+from mergerepl.delta.transactions import Transaction
+from mergerepl.delta.versions import read_version
+from mergerepl.engine.errors import told_plainly
+from mergerepl.engine.in_memory import Kept
+from mergerepl.errors import ConfigurationError, ConflictError
+from mergerepl.failpoints import failpoint
+from mergerepl.model.article import PublishedArticle
+from mergerepl.model.conflicts import Choice, ConflictFilter, NotResolved, ResolveResult
+from mergerepl.monitoring.conflicts import conditions_of
+from mergerepl.rows.images import (
+    all_true,
+    differing_columns,
+    image_type,
+    row_image,
+    rowguid_of_image,
+    same_value,
+)
+from mergerepl.rows.key_bounds import bound_measures, bounds_found, within_bounds
+from mergerepl.rows.sql import struct_type
+from mergerepl.store.changeset import drop
+from mergerepl.store.lease import lease
+from mergerepl.store.replica import Replica
+from mergerepl.store.staged_rows import read_staged
+from mergerepl.systables import conflict_resolutions, conflicts_info, contents, tombstone
+from mergerepl.systables.conflict_resolutions import ResolutionRow
+from mergerepl.systables.conflicts_info import ConflictRow, ConflictType
+from mergerepl.systables.contents import row_column
+
+MOST_AT_ONCE = 100_000
+"""Conflicts that one run settles: their ids and keys are in memory."""
+
+_SHOWN_IDS = 5
+_FOLDER = "resolving"
+_LOSER, _HELD, _KNOWN, _NEW, _ACTION = "loser_row", "held_row", "known", "new_row", "action"
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What is to become of the chosen conflicts: `values` are texts by column (None: NULL), for Choice.EDITED."""
+
+    choice: Choice
+    values: Mapping[str, str | None]
+    whole_rows: bool = False
+    force: bool = False
+    message: str = ""
+
+
+def resolve_conflicts(
+    spark_of: Callable[[], SparkSession], root: Path, chosen: ConflictFilter, wish: Wish, *, dry_run: bool
+) -> ResolveResult:
+    """Settle conflicts of one replica. Without rows to write no engine is started.
+
+    Raises: ConfigurationError if the folder is no replica, no conflict is meant, or a column or value cannot be;
+        ConflictError if there are too many, a session is interrupted, or an article is not published any more; LeaseError;
+        StoreError, CommitConflictError.
+    """
+    with lease(root, purpose="mergerepl conflicts resolve"):
+        replica = Replica(root).require()
+        _refuse_staged(replica)
+        rows = _chosen_rows(replica, chosen)
+        resolution = str(uuid4())
+        if wish.choice is Choice.WINNER:
+            if not dry_run:
+                _note(replica, rows, resolution, wish, {})
+            return ResolveResult(resolution, wish.choice.value, len(rows), 0, dry_run=dry_run)
+        articles = {article.nickname: article for article in replica.articles}
+        _check_values(replica, rows, articles, wish)
+        settled: list[ConflictRow] = []
+        changed_since: list[NotResolved] = []
+        versions: dict[int, int | None] = {}
+        written = 0
+        for nickname in dict.fromkeys(row.tablenick for row in rows):
+            article = articles[nickname]
+            own = [row for row in rows if row.tablenick == nickname]
+            with told_plainly(f"resolving conflicts of article '{article.name}'"):
+                done = _of_article(spark_of(), replica, article, own, wish, resolution, dry_run=dry_run)
+            settled += [row for row in own if row.conflict_id in done.settled]
+            changed_since += done.changed_since
+            written += done.written
+            versions[nickname] = done.version
+            if not dry_run:
+                failpoint("resolve.before_note")
+                settled_here = [row for row in own if row.conflict_id in done.settled]
+                _note(replica, settled_here, resolution, wish, versions)
+        return ResolveResult(
+            resolution, wish.choice.value, len(settled), written, tuple(changed_since), dry_run=dry_run
+        )
+
+
+def _refuse_staged(replica: Replica) -> None:
+    if replica.has_staged():
+        raise ConflictError(
+            f"A session of '{replica.root}' was interrupted and has rows to write. Nothing was changed. Run "
+            "`mergerepl sync` first, which finishes it.",
+            replica=str(replica.root),
+        )
+
+
+def _chosen_rows(replica: Replica, chosen: ConflictFilter) -> list[ConflictRow]:
+    """Return the conflicts that are meant: of one row the newest, which is what became of it."""
+    conditions = conditions_of(replica, chosen)
+    rows: list[ConflictRow] = []
+    if conditions is not None:
+        rows = replica.control.rows(
+            conflicts_info.TABLE,
+            where=" and ".join(conditions) or None,
+            order_limit=f'order by "MSrepl_create_time" desc, conflict_id limit {MOST_AT_ONCE + 1}',
+        )
+    if not rows:
+        raise ConfigurationError(
+            f"No conflict that is logged at '{replica.root}' is meant. See `mergerepl conflicts list`.",
+            replica=str(replica.root),
+        )
+    if len(rows) > MOST_AT_ONCE:
+        raise ConflictError(
+            f"More than {MOST_AT_ONCE:,} conflicts at '{replica.root}' are meant. Choose fewer, by --article, --since or "
+            "--type, and run again for the others.",
+            replica=str(replica.root),
+        )
+    for beginning in chosen.ids:
+        named = [row.conflict_id for row in rows if row.conflict_id.startswith(beginning.strip().lower())]
+        if len(named) != 1:
+            found = f"Several begin so: {', '.join(named[:_SHOWN_IDS])}" if named else "None does"
+            raise ConfigurationError(
+                f"'{beginning}' names no one conflict at '{replica.root}'. {found}. Nothing was changed. See `mergerepl "
+                "conflicts list` for their ids.",
+                replica=str(replica.root),
+            )
+    newest: dict[tuple[int, str], ConflictRow] = {}
+    for row in rows:
+        newest.setdefault((row.tablenick, row.rowguid), row)
+    return list(newest.values())
+
+
+def _check_values(
+    replica: Replica, rows: Sequence[ConflictRow], articles: Mapping[int, PublishedArticle], wish: Wish
+) -> None:
+    gone = next((row for row in rows if row.tablenick not in articles), None)
+    if gone is not None:
+        raise ConflictError(
+            f"Conflict {gone.conflict_id} at '{replica.root}' is of an article that is not published any more: nothing "
+            "can be written for it. Choose others, or settle it with --winner.",
+            conflict_id=gone.conflict_id,
+        )
+    for nickname in {row.tablenick for row in rows}:
+        article = articles[nickname]
+        for name in wish.values:
+            if name not in article.value_columns:
+                raise ConfigurationError(
+                    f"Article '{article.name}' has no column '{name}' that can be set: those of the key and generated ones "
+                    f"cannot. There are {', '.join(article.value_columns)}.",
+                    article=article.name,
+                )
+
+
+@dataclass(frozen=True)
+class _Done:
+    settled: Collection[str]
+    changed_since: Sequence[NotResolved]
+    written: int
+    version: int | None
+
+
+def _of_article(
+    spark: SparkSession,
+    replica: Replica,
+    article: PublishedArticle,
+    rows: Sequence[ConflictRow],
+    wish: Wish,
+    resolution: str,
+    *,
+    dry_run: bool,
+) -> _Done:
+    kept = Kept()
+    table = replica.table(article)
+    head = head_version(table)
+    try:
+        decided = kept.keep(_decided(spark, replica, article, rows, wish, head, kept))
+        found = decided.select("conflict_id", "is_unchanged", _ACTION, "differs").collect()
+        by_id = {row.conflict_id: row for row in rows}
+        left = [each for each in found if not each["is_unchanged"] and not wish.force and each[_ACTION]]
+        changed_since = tuple(
+            NotResolved(
+                each["conflict_id"],
+                article.name,
+                dict(by_id[each["conflict_id"]].rowkey),
+                tuple(each["differs"] or ()),
+            )
+            for each in left
+        )
+        settled = set(by_id) - {each.conflict_id for each in changed_since}
+        actions = [each[_ACTION] for each in found if each[_ACTION] and each["conflict_id"] in settled]
+        if dry_run or not actions:
+            return _Done(settled, changed_since, len(actions), None)
+        folder = replica.folder / _FOLDER / resolution / str(article.nickname)
+        try:
+            may_write = F.lit(True) if wish.force else F.col("is_unchanged")
+            wanted = decided.where(F.col(_ACTION).isNotNull() & may_write)
+            write_files(wanted.select(ROWGUID, _ACTION, F.col(_NEW).alias(ROW)), folder)
+            failpoint("resolve.before_merge")
+            commit = merge_rows(
+                spark,
+                lambda session: read_staged(session, folder),
+                table,
+                article,
+                action=_ACTION,
+                actions={each: actions.count(each) for each in set(actions)},
+                bounds=_bounds(wanted, article),
+                transaction=Transaction(
+                    f"mergerepl-resolve-{resolution}",
+                    1,
+                    CommitMark(resolution, f"resolve:{resolution}", replica.info().replid),
+                ),
+                from_version_exclusive=head,
+                generated_columns=dict(article.generated),
+            )
+        finally:
+            drop(replica.folder / _FOLDER)
+        return _Done(settled, changed_since, len(actions), commit.version)
+    finally:
+        kept.release()
+
+
+def _bounds(rows: DataFrame, article: PublishedArticle) -> dict[str, tuple[str, str]]:
+    measures = bound_measures(article, lambda field: F.col(f"{_NEW}.{field}"))
+    if not measures:
+        return {}
+    found = rows.agg(*(measure.alias(name) for name, measure in measures.items())).collect()[0].asDict()
+    return bounds_found(article, found)
+
+
+def _decided(
+    spark: SparkSession,
+    replica: Replica,
+    article: PublishedArticle,
+    rows: Sequence[ConflictRow],
+    wish: Wish,
+    head: int,
+    kept: Kept,
+) -> DataFrame:
+    """Return what becomes of each row: conflict_id, rowguid, is_unchanged, differs, action (None: none), new_row."""
+    types = (
+        "conflict_id string, rowguid string, conflict_type int, columns array<string>, session_id string, "
+        f"winning {contents.LINEAGE_TYPE}"
+    )
+    told = [
+        (
+            row.conflict_id,
+            row.rowguid,
+            row.conflict_type,
+            list(row.columns),
+            row.session_id,
+            dict(row.winning_lineage),
+        )
+        for row in rows
+    ]
+    conflicts = F.broadcast(spark.createDataFrame(told, types))
+    lost = appended.read(spark, replica.folder / article.conflict_table)
+    losers = lost.join(conflicts.select("conflict_id"), on="conflict_id", how="left_semi").select(
+        "conflict_id", row_image(article.columns).cast(struct_type(article.types)).alias(_LOSER)
+    )
+    known = kept.keep(_latest(spark, replica, article, conflicts))
+    held = _held(spark, replica, article, known, head)
+    joined = (
+        conflicts.join(losers, on="conflict_id", how="left")
+        .join(known, on=ROWGUID, how="left")
+        .join(held, on=ROWGUID, how="left")
+    )
+    image = image_type(joined, _HELD)
+    known_row, is_held = F.col(f"{_KNOWN}.{ROW}"), F.col(_HELD).isNotNull()
+    written = article.written_fields
+    is_outcome = (F.col(f"{_KNOWN}.marker") == F.col("session_id")) | (
+        _entries(F.col(f"{_KNOWN}.{LINEAGE}")) == _entries(F.col("winning"))
+    )
+
+    def same(one: str, other: str) -> Column:
+        terms = (same_value(F.col(f"{one}.{f}"), F.col(f"{other}.{f}"), image[f].dataType) for f in written)
+        return all_true(list(terms))
+
+    is_as_recorded = F.when(F.col(f"{_KNOWN}.{DELETED}"), ~is_held).otherwise(
+        is_held & same(_HELD, f"{_KNOWN}.{ROW}")
+    )
+    with_new = joined.withColumn(_NEW, _new_row(spark, article, wish, known_row))
+    is_gone = F.col("is_deleted")
+    action = (
+        F.when(is_gone & is_held, Action.DELETE.value)
+        .when(is_gone, F.lit(None))
+        .when(~is_held, Action.INSERT.value)
+        .when(~same(_HELD, _NEW), Action.UPDATE.value)
+    )
+    is_delete = F.lit(wish.choice is Choice.LOSER) & (
+        F.col("conflict_type") == int(ConflictType.UPDATE_WINS_DELETE)
+    )
+    names = list(zip(article.columns, article.fields, strict=True))
+    return (
+        with_new.withColumn("is_deleted", is_delete)
+        .withColumn(_ACTION, action)
+        .withColumn("is_unchanged", F.coalesce(is_outcome & is_as_recorded, F.lit(False)))
+        .withColumn("differs", F.when(is_held, differing_columns(_HELD, f"{_KNOWN}.{ROW}", image, names)))
+        .select("conflict_id", ROWGUID, "is_unchanged", "differs", _ACTION, _NEW)
+    )
+
+
+def _entries(lineage: Column) -> Column:
+    """Return a lineage as something that Spark compares."""
+    return F.array_sort(F.map_entries(lineage))
+
+
+def _new_row(spark: SparkSession, article: PublishedArticle, wish: Wish, known_row: Column) -> Column:
+    """Return the row to write: the losing one, of a conflict by columns the outcome with the losing columns; or edited."""
+    field_of = dict(zip(article.columns, article.fields, strict=True))
+    now = F.coalesce(F.col(_HELD), F.col(_LOSER), known_row)
+    if wish.choice is Choice.EDITED:
+        types = dict(zip(article.columns, article.types, strict=True))
+        edited = {
+            field_of[name]: _value(spark, article, name, text, types[name])
+            for name, text in wish.values.items()
+        }
+        return F.struct(*(edited.get(f, now[f]).alias(f) for f in article.fields))
+    loser = F.coalesce(F.col(_LOSER), known_row)
+    if wish.whole_rows:
+        return loser
+    by_column = (F.col("conflict_type") == int(ConflictType.COLUMN_UPDATE)) & F.col(_HELD).isNotNull()
+    parts = (
+        F.when(by_column & ~F.array_contains("columns", name), now[field])
+        .otherwise(loser[field])
+        .alias(field)
+        for name, field in field_of.items()
+    )
+    return F.struct(*parts)
+
+
+def _value(spark: SparkSession, article: PublishedArticle, name: str, text: str | None, type_: str) -> Column:
+    """Return a value as the column's type.
+
+    Raises: ConfigurationError if the text is none of that type.
+    """
+    value = F.lit(text).try_cast(type_)
+    try:
+        is_value = text is None or spark.range(1).select(value.isNotNull().alias("is_value")).collect()[0][0]
+    except AnalysisException:
+        is_value = False
+    if not is_value:
+        raise ConfigurationError(
+            f"Article '{article.name}': column '{name}' is {type_}, and {text!r} is no such value. Nothing was changed.",
+            article=article.name,
+        )
+    return value
+
+
+def _latest(
+    spark: SparkSession, replica: Replica, article: PublishedArticle, conflicts: DataFrame
+) -> DataFrame:
+    """Return the newest version that is recorded here of each row: rowguid, known (marker, deleted, lineage, row)."""
+    image = row_column(article.nickname)
+    through = replica.info().last_seq
+    frames = []
+    for table in (contents.NAME, tombstone.NAME):
+        rows = appended.read(spark, replica.folder / table).where(
+            (F.col(contents.TABLENICK) == article.nickname) & (F.col(contents.SEQ) <= through)
+        )
+        frames.append(
+            rows.join(conflicts.select(ROWGUID).distinct(), on=ROWGUID, how="left_semi").select(
+                ROWGUID,
+                contents.SEQ,
+                F.struct(
+                    contents.MARKER,
+                    F.lit(table == tombstone.NAME).alias(DELETED),
+                    LINEAGE,
+                    F.col(image).alias(ROW),
+                ).alias(_KNOWN),
+            )
+        )
+    runs = reduce(DataFrame.unionByName, frames)
+    return runs.groupBy(ROWGUID).agg(F.max_by(_KNOWN, contents.SEQ).alias(_KNOWN))
+
+
+def _held(
+    spark: SparkSession, replica: Replica, article: PublishedArticle, known: DataFrame, head: int
+) -> DataFrame:
+    """Return the rows as the table has them: rowguid, held_row. Files whose keys lie outside are not read."""
+    measures = bound_measures(article, lambda field: F.col(f"{_KNOWN}.{ROW}.{field}"))
+    bounds = {}
+    if measures:
+        found = known.agg(*(measure.alias(name) for name, measure in measures.items())).collect()[0].asDict()
+        bounds = bounds_found(article, found)
+    rows = read_version(spark, replica.table(article), head).where(within_bounds(article, bounds))
+    images = rows.select(row_image(article.columns).cast(struct_type(article.types)).alias(_HELD))
+    rowguid = rowguid_of_image(
+        _HELD,
+        image_type(images, _HELD),
+        article.identity_fields,
+        existing=article.rowguid_column is not None,
+    )
+    return images.select(rowguid.alias(ROWGUID), _HELD).join(F.broadcast(known.select(ROWGUID)), on=ROWGUID)
+
+
+def _note(
+    replica: Replica,
+    rows: Sequence[ConflictRow],
+    resolution: str,
+    wish: Wish,
+    versions: Mapping[int, int | None],
+) -> None:
+    by, now = f"{getpass.getuser()}@{socket.gethostname()}", datetime.now(UTC)
+    replica.control.append(
+        conflict_resolutions.TABLE,
+        [
+            ResolutionRow(
+                resolution_id=resolution,
+                conflict_id=row.conflict_id,
+                choice=wish.choice.value,
+                root=str(replica.root),
+                by=by,
+                message=wish.message or None,
+                table_version=versions.get(row.tablenick),
+                resolved_at=now,
+            )
+            for row in rows
+        ],
+    )

@@ -1,0 +1,87 @@
+"""Which conflicts are meant, and what was done about them. Values only, no storage, no Spark."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+
+class ConflictStatus(StrEnum):
+    """What people have said of a conflict."""
+
+    OPEN = "open"
+    """Nothing yet: its outcome is the resolver's."""
+    SETTLED = "settled"
+    """Somebody resolved it."""
+
+
+class Choice(StrEnum):
+    """MSmerge_conflict_resolutions.choice."""
+
+    WINNER = "winner"
+    """The outcome stands."""
+    LOSER = "loser"
+    """What lost was written."""
+    EDITED = "edited"
+    """Other values were written."""
+
+
+@dataclass(frozen=True)
+class ConflictFilter:
+    """Which of a replica's conflicts are meant: those that meet all that is given.
+
+    `ids` are ids or beginnings of them. `since` is inclusive, `until` exclusive. `column` is among the columns in conflict.
+    """
+
+    publication: str | None = None
+    article: str | None = None
+    ids: tuple[str, ...] = ()
+    types: tuple[int, ...] = ()
+    since: datetime | None = None
+    until: datetime | None = None
+    column: str | None = None
+    resolver: str | None = None
+    status: ConflictStatus | None = None
+
+
+@dataclass(frozen=True)
+class NotResolved:
+    """A conflict that was left alone, as its row was changed since: in `columns`, or deleted or inserted (none)."""
+
+    conflict_id: str
+    article: str
+    key: dict[str, str | None]
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ResolveResult:
+    """What `resolve_conflicts` did: conflicts it settled, rows it wrote, and those it left alone."""
+
+    resolution_id: str
+    choice: str
+    settled: int
+    written: int
+    changed_since: tuple[NotResolved, ...] = ()
+    dry_run: bool = False
+
+
+@dataclass(frozen=True)
+class PurgeResult:
+    """How many conflicts `purge_conflicts` removed from the log, with how many losing rows and resolutions."""
+
+    conflicts: int
+    rows: int
+    resolutions: int
+    dry_run: bool = False
+
+
+@dataclass(frozen=True)
+class ConflictCount:
+    """Conflicts of one article, type, resolver and day (UTC), and the columns in conflict with their numbers."""
+
+    article: str
+    conflict_type: int
+    resolver: str | None
+    day: str
+    conflicts: int
+    columns: dict[str, int]

@@ -1,0 +1,173 @@
+"""Conflicts decided again: what is written, what is left alone, that it goes everywhere; and what tells of conflicts."""
+
+import csv
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from pyspark.sql import SparkSession
+
+import mergerepl
+from mergerepl.cli.main import main
+from mergerepl.model.results import ConflictRecord
+from mergerepl.store.replica import Replica
+from mergerepl.systables import conflict_resolutions
+from tests.networks import Pair
+
+pytestmark = pytest.mark.spark
+
+NAMES = {1: "<script>alert(1)</script>", 2: "=1+1", 3: "c", 4: "d", 5: "e", 6: "f"}
+ROWS = " union all ".join(f"select {key} id, '{name}' name, {key} n" for key, name in NAMES.items())
+ARTICLES = {
+    "orders": (ROWS, {"key": ["id"]}),
+    "items": (ROWS, {"key": ["id"], "tracking": "column"}),
+}
+EDITS = (
+    "update hq.orders set n = n + 10 where id < 4",
+    "update north.orders set n = n + 20 where id < 4",
+    "delete from hq.orders where id = 4",
+    "update north.orders set n = 24 where id = 4",
+    "update hq.orders set n = 15 where id = 5",
+    "delete from north.orders where id = 5",
+    "update hq.items set n = 11, name = 'hq' where id = 1",
+    "update north.items set n = 21 where id = 1",
+)
+
+
+def run(*arguments: str, exit_code: int = 0) -> str:
+    result = CliRunner().invoke(main, ["conflicts", *arguments])
+    assert result.exit_code == exit_code, result.output
+    return result.output
+
+
+def of(records: tuple[ConflictRecord, ...], article: str, key: int) -> str:
+    return next(
+        each.conflict_id for each in records if each.article == article and each.key == {"id": str(key)}
+    )
+
+
+class Page(HTMLParser):
+    """The elements of a page, and the data in its script."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[str] = []
+        self.policy, self.scripts = "", [""]
+        self._is_script = False
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attributes: Any) -> None:
+        self.elements.append(tag)
+        self._is_script = tag == "script"
+        self.policy = (
+            dict(attributes).get("content", self.policy) if tag == "meta" and not self.policy else self.policy
+        )
+        if self._is_script:
+            self.scripts.append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._is_script = False
+
+    def handle_data(self, data: str) -> None:
+        if self._is_script:
+            self.scripts[-1] += data
+
+
+def test_conflicts_are_told_and_decided_again(spark: SparkSession, replica_dir: Path) -> None:
+    pair = Pair(spark, replica_dir, ARTICLES)
+    for statement in EDITS:
+        pair.sql(statement)
+    pair.sync()
+    hq = pair.folder / "hq"
+    records = mergerepl.conflict_records(hq)
+    ids = {(each.article, int(str(each.key["id"]))): each.conflict_id for each in records}
+    types = {(each.article, int(str(each.key["id"]))): each.conflict_type for each in records}
+    assert types == {
+        ("orders", 1): 1,
+        ("orders", 2): 1,
+        ("orders", 3): 1,
+        ("orders", 4): 3,
+        ("orders", 5): 4,
+        ("items", 1): 2,
+    }
+
+    # What tells of them.
+    counts = mergerepl.conflict_summary(hq)
+    assert {(each.article, each.conflict_type): (each.conflicts, each.columns) for each in counts} == {
+        ("orders", 1): (3, {"n": 3}),
+        ("orders", 3): (1, {}),
+        ("orders", 4): (1, {}),
+        ("items", 2): (1, {"n": 1}),
+    }
+    assert "orders" in run("summary", str(hq))
+    run("export", str(hq), "--to", str(pair.folder / "lost"), "--article", "orders")
+    with (pair.folder / "lost" / "orders.csv").open(encoding="utf-8", newline="") as stream:
+        lost = {row["conflict_id"]: row for row in csv.DictReader(stream)}
+    assert (lost[ids["orders", 2]]["loser_name"], lost[ids["orders", 2]]["loser_n"]) == ("'=1+1", "22")
+    assert lost[ids["orders", 5]]["loser_n"] == "", "a delete lost"
+    run("export", str(hq), "--to", str(pair.folder / "lost"), "--format", "json", "--type", "2")
+    (item,) = map(json.loads, (pair.folder / "lost" / "items.jsonl").read_text().splitlines())
+    assert (item["losing_row"]["n"], item["winning_row"]["n"]) == ("21", "11")
+    run("report", str(hq), "--to", str(pair.folder / "report.html"))
+    text = (pair.folder / "report.html").read_text(encoding="utf-8")
+    page = Page(text)
+    assert page.elements.count("script") == 2, "what a row holds is no element"
+    assert not re.search(r"https?://|\bsrc=|<link", text)
+    assert page.policy.startswith("default-src 'none'; style-src 'sha256-")
+    shown = {each["id"]: each for each in json.loads(page.scripts[1])}
+    assert shown[ids["orders", 1]]["losing"]["name"] == NAMES[1]
+    marks = {column["name"]: column["mark"] for column in shown[ids["items", 1]]["columns"]}
+    assert marks == {"id": "", "name": "differs", "n": "conflict"}
+
+    # Decided again: nothing is written of a row that was changed since.
+    pair.sql("update hq.orders set name = 'later' where id = 3")
+    chosen = [ids["orders", key] for key in (1, 3, 4, 5)] + [ids["items", 1]]
+    assert "4 conflicts settled, 4 rows written; nothing was changed" in run(
+        "resolve", str(hq), *chosen, "--loser", "--dry-run", exit_code=1
+    )
+    told = run("resolve", str(hq), *chosen, "--loser", "--message", "as north says", exit_code=1)
+    assert "4 conflicts settled, 4 rows written." in told
+    assert re.search(rf"{ids['orders', 3]} +orders +id=3 +name\n", told)
+    run("resolve", str(hq), ids["orders", 2], "--set", "n=100", "--set-null", "name")
+    run("resolve", str(hq), ids["orders", 3], "--winner")
+    assert pair.rows("hq", "orders") == [
+        (1, NAMES[1], 21),
+        (2, None, 100),
+        (3, "later", 13),
+        (4, "d", 24),
+        (6, "f", 6),
+    ]
+    assert pair.rows("hq", "items")[0] == (1, "hq", 21), "of a loser by columns the columns in conflict"
+    assert {each.status for each in mergerepl.conflict_records(hq)} == {"settled"}
+    noted = Replica(hq).control.rows(conflict_resolutions.TABLE)
+    assert {(row.choice, row.message) for row in noted} == {
+        ("loser", "as north says"),
+        ("edited", None),
+        ("winner", None),
+    }
+    # Repeated, it finds the rows as it wants them.
+    assert "1 conflict settled, 0 rows written" in run("resolve", str(hq), ids["orders", 1], "--loser")
+
+    # It goes everywhere, and conflicts with nothing.
+    session = pair.sync()
+    assert session.upload.conflicts + session.download.conflicts == 0
+    assert pair.same_rows("orders")[1:3] == [(2, None, 100), (3, "later", 13)]
+    assert pair.same_rows("items")[0] == (1, "hq", 21)
+
+    # Removed.
+    assert "0 conflicts" in run("purge", str(hq)), "they are kept for 14 days"
+    assert "6 conflicts, 5 losing rows would be removed" in run(
+        "purge", str(hq), "--older-than", "0h", "--dry-run"
+    )
+    run("purge", str(hq), ids["items", 1], "--older-than", "0h")
+    assert len(mergerepl.conflict_records(hq)) == 5
+    run("purge", str(hq), "--older-than", "0h")
+    assert mergerepl.conflict_records(hq) == ()
+    assert Replica(hq).control.rows(conflict_resolutions.TABLE) == []
+    assert (
+        spark.read.format("delta").load(str(hq / "_mergerepl" / "MSmerge_conflict_pair_orders")).count() == 0
+    )
