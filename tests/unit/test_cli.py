@@ -109,7 +109,7 @@ def test_the_example_parses(words, command, hq):
     for line in command.help.split("Example:\n")[1].strip().splitlines():
         arguments = line.split()[1 + len(words) :]
         if not isinstance(command, click.Group):
-            command.make_context(" ".join(words), arguments)
+            command.make_context(" ".join(words), arguments, help_option_names=["-h", "--help"])
 
 
 def test_help_lists_every_command_by_task():
