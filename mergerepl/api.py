@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         ArticleValidation,
         CaptureResult,
         ConflictRecord,
+        PartitionInfo,
         PendingSubscription,
         ReplicaStatus,
         RowInfo,
@@ -423,6 +424,45 @@ def capture(replica: str | Path, *, progress: Progress | None = None) -> Capture
     from mergerepl.agent.capture_replica import capture_replica
 
     return capture_replica(_root(replica), progress=progress or NoProgress())
+
+
+def partitions(replica: str | Path, *, publication: str | None = None) -> tuple[PartitionInfo, ...]:
+    """Return the partitions of a publisher's publications with row filters, or of one of them. Starts no JVM.
+
+    Raises: ConfigurationError if the folder is no replica, or publishes nothing of that name with row filters.
+    """
+    from mergerepl.publish.partition_commands import list_partitions
+
+    return list_partitions(_root(replica), publication=publication)
+
+
+def add_partition(
+    replica: str | Path,
+    *,
+    host_name: str | None = None,
+    suser_sname: str | None = None,
+    publication: str | None = None,
+) -> PartitionInfo:
+    """Add a partition at a publisher before its first subscription, and return it; one that is there is returned as it is.
+
+    Raises: ConfigurationError; PublicationError if the filters need another value, or cannot use this one; LeaseError (run
+        again).
+    """
+    from mergerepl.filters.clause import SessionFunction
+    from mergerepl.publish.partition_commands import add
+
+    values = {SessionFunction.HOST_NAME: host_name, SessionFunction.SUSER_SNAME: suser_sname}
+    return add(_root(replica), values, publication=publication)
+
+
+def drop_partition(replica: str | Path, partition_id: int) -> PartitionInfo:
+    """Drop a partition that no active subscription has, and return it as it was.
+
+    Raises: ConfigurationError if there is none; PublicationError if it is in use; LeaseError (run again).
+    """
+    from mergerepl.publish.partition_commands import drop
+
+    return drop(_root(replica), partition_id)
 
 
 def status(replica: str | Path) -> ReplicaStatus:

@@ -22,7 +22,7 @@ COMMANDS = {
     "Set up": ("apply", "doctor", "demo"),
     "Synchronize": ("sync", "capture", "validate", "transactional"),
     "Track": ("tracking", "cdc", "agent"),
-    "Look": ("status", "pending", "history", "conflicts", "row"),
+    "Look": ("status", "pending", "history", "conflicts", "row", "partition"),
 }
 FAILED, USAGE, TRANSIENT, INTERRUPTED = 1, 2, 3, 130
 

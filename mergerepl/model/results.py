@@ -204,6 +204,24 @@ class CaptureResult:
 
 
 @dataclass(frozen=True)
+class PartitionInfo:
+    """A partition of a publication with row filters.
+
+    `host_name` and `suser_sname` are what HOST_NAME() and SUSER_SNAME() give in it; None where its filters do not use them.
+    `added_at_generation` is the publisher's last generation when it was added. `is_explicit`: by `partition add`, not by a
+    subscription.
+    """
+
+    publication: str
+    partition_id: int
+    host_name: str | None
+    suser_sname: str | None
+    subscribers: tuple[str, ...]
+    added_at_generation: int
+    is_explicit: bool
+
+
+@dataclass(frozen=True)
 class ArticleStatus:
     """One article at one replica. `uncaptured_commits` counts user commits the agent has not captured yet."""
 

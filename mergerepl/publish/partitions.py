@@ -8,7 +8,6 @@ from mergerepl.filters.clause import SessionFunction
 from mergerepl.filters.publication_filters import NO_FILTERS, PublicationFilters
 from mergerepl.filters.stated import value_of
 from mergerepl.model.publication import ConflictLogging, Publication, Subscription, SyncType
-from mergerepl.model.resolvers import RESOLVERS
 from mergerepl.model.results import PlanStep
 from mergerepl.partitions.filtered import function_column, partition_groups
 from mergerepl.publish.changes import update_rows
@@ -65,13 +64,6 @@ def _check_supported(publication: Publication, filters: PublicationFilters) -> N
             raise PublicationError(
                 f"Article '{article.name}' has partition_options {article.partition_options}, which this version does not "
                 "support. Take partition_options 0: a row that a subscriber writes outside of its partition moves.",
-                article=article.name,
-            )
-        resolver = RESOLVERS.get(article.resolver)
-        if filters.is_filtered(article.name) and resolver is not None and resolver.needs_base:
-            raise PublicationError(
-                f"Article '{article.name}' has row filters and the resolver '{article.resolver}', which reads rows as they "
-                "were before both changes: that is not supported together. Take another resolver (docs/conflicts.md).",
                 article=article.name,
             )
     if publication.conflict_logging is not ConflictLogging.PUBLISHER:

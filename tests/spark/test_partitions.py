@@ -103,6 +103,19 @@ def test_a_parameterized_filter_end_to_end(spark: SparkSession, tmp_path: Path) 
     again = run("sync", str(file))["sessions"]
     assert [each["status"] for each in again] == ["nothing_to_do", "nothing_to_do"]
 
+    listed = run("partition", "list", str(file))["partitions"]
+    assert [(each["partition_id"], each["host_name"], len(each["subscribers"])) for each in listed] == [
+        (1, "North", 1),
+        (2, "South", 1),
+    ]
+    assert run("partition", "add", str(file), "--host-name", "West")["partition_id"] == 3
+    assert run("partition", "add", str(file), "--host-name", "West")["partition_id"] == 3
+    in_use = CliRunner().invoke(main, ["partition", "drop", str(file), "2"])
+    assert in_use.exit_code == 1
+    assert "Partition 2 has the subscriber" in in_use.output
+    assert run("partition", "drop", str(file), "3")["is_explicit"] is True
+    assert len(run("partition", "list", str(file))["partitions"]) == 2
+
     current, past = net_mappings(hq.parent)
     assert sorted(partition for _, partition in current) == [1, 1, 2, 2, 2, 2]
     assert sorted((partition, reason) for _, partition, reason in past) == [(1, 2), (1, 2), (2, 1)]

@@ -1,0 +1,138 @@
+"""`mergerepl partition add|list|drop`: the partitions of a publication with row filters. No engine is needed."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from mergerepl.errors import ConfigurationError, PublicationError
+from mergerepl.filters.clause import SessionFunction
+from mergerepl.filters.publication_filters import PublicationFilters
+from mergerepl.model.results import PartitionInfo
+from mergerepl.partitions.filtered import partition_groups
+from mergerepl.publish.filters import check_values
+from mergerepl.publish.partitions import add_partition, stored_filters
+from mergerepl.store.lease import lease
+from mergerepl.store.replica import Replica
+from mergerepl.systables import partitions
+from mergerepl.systables.catalog import PublicationRow
+from mergerepl.systables.partitions import PartitionGroup, PartitionStatus
+
+
+def list_partitions(root: Path, *, publication: str | None = None) -> tuple[PartitionInfo, ...]:
+    """Return the active partitions of a publisher's publications with row filters.
+
+    Raises: ConfigurationError if the folder is no replica, or has no such publication.
+    """
+    publisher = Replica(root).require()
+    rows = [_named(publisher, publication)] if publication is not None else _filtered(publisher)
+    return tuple(
+        _info(publisher, row, group)
+        for row in rows
+        for group in partition_groups(publisher, row.publication_number or 0)
+        if group.is_active
+    )
+
+
+def add(
+    root: Path, values: Mapping[SessionFunction, str | None], *, publication: str | None
+) -> PartitionInfo:
+    """Add the partition of these values; one that is there is marked as added explicitly.
+
+    Raises: ConfigurationError; PublicationError if the publication's filters need another value, or cannot use this one;
+        LeaseError (run again).
+    """
+    publisher = Replica(root).require()
+    row = _named(publisher, publication)
+    filters = stored_filters(row)
+    chosen = _values(row, filters, values)
+    check_values(filters, chosen, of="The partition")
+    with lease(publisher.root, purpose="mergerepl partition add"):
+        group = add_partition(publisher, row.pubid, chosen, is_explicit=True)
+    return _info(publisher, row, group)
+
+
+def drop(root: Path, partition_id: int) -> PartitionInfo:
+    """Drop a partition that no active subscription has: memberships are not computed for it any more.
+
+    Raises: ConfigurationError if there is no such partition; PublicationError if it is in use; LeaseError (run again).
+    """
+    publisher = Replica(root).require()
+    with lease(publisher.root, purpose="mergerepl partition drop"):
+        groups = publisher.control.rows(partitions.PARTITION_GROUPS)
+        found = next((g for g in groups if g.partition_id == partition_id and g.is_active), None)
+        if found is None:
+            raise ConfigurationError(
+                f"Publisher '{publisher.root}' has no partition {partition_id}. `mergerepl partition list "
+                f"{publisher.root}` shows those it has.",
+                replica=str(publisher.root),
+            )
+        row = next(r for r in publisher.published if r.publication_number == found.publication_number)
+        info = _info(publisher, row, found)
+        if info.subscribers:
+            raise PublicationError(
+                f"Partition {partition_id} has the subscriber '{info.subscribers[0]}'. Nothing was changed. Take its "
+                "subscription out of the file and run `mergerepl apply`, then drop the partition.",
+                replica=str(publisher.root),
+            )
+        dropped = replace(found, status=PartitionStatus.DROPPED)
+        publisher.control.replace(
+            partitions.PARTITION_GROUPS, [dropped if group is found else group for group in groups]
+        )
+    return info
+
+
+def _filtered(publisher: Replica) -> list[PublicationRow]:
+    return [row for row in publisher.published if row.filters]
+
+
+def _named(publisher: Replica, publication: str | None) -> PublicationRow:
+    rows = [row for row in _filtered(publisher) if publication in (None, row.name)]
+    if len(rows) == 1:
+        return rows[0]
+    named = f" named '{publication}'" if publication is not None else ""
+    if not rows:
+        raise ConfigurationError(
+            f"'{publisher.root}' publishes nothing{named} with row filters: partitions belong to such a publication. Write "
+            "a `filter` in its file and run `mergerepl apply FILE`.",
+            replica=str(publisher.root),
+        )
+    raise ConfigurationError(
+        f"'{publisher.root}' has several publications with row filters ({', '.join(row.name for row in rows)}): name one "
+        "with --publication.",
+        replica=str(publisher.root),
+    )
+
+
+def _values(
+    row: PublicationRow, filters: PublicationFilters, values: Mapping[SessionFunction, str | None]
+) -> dict[SessionFunction, str | None]:
+    for function, value in values.items():
+        option = f"--{function.lower().replace('_', '-')}"
+        if function in filters.functions and value is None:
+            raise PublicationError(
+                f"The filters of publication '{row.name}' use {function}(): give its value with {option}.",
+                publication=row.name,
+            )
+        if function not in filters.functions and value is not None:
+            raise PublicationError(
+                f"The filters of publication '{row.name}' do not use {function}(): leave {option} out.",
+                publication=row.name,
+            )
+    return {function: values.get(function) for function in filters.functions}
+
+
+def _info(publisher: Replica, row: PublicationRow, group: PartitionGroup) -> PartitionInfo:
+    subscribers = [
+        each.subscriber_server
+        for each in publisher.relations(row.pubid)
+        if each.partition_id == group.partition_id and not each.is_ended
+    ]
+    return PartitionInfo(
+        publication=row.name,
+        partition_id=group.partition_id,
+        host_name=group.HOST_NAME_FN,
+        suser_sname=group.SUSER_SNAME_FN,
+        subscribers=tuple(subscribers),
+        added_at_generation=group.maxgen_whenadded,
+        is_explicit=bool(group.is_explicit),
+    )
