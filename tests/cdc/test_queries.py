@@ -229,6 +229,12 @@ def test_equal_rows_and_keys_that_come_twice(shop: Shop) -> None:
 
 def test_changes_are_applied_once(shop: Shop, replica_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root, orders, target = shop.root, shop.root / "orders", replica_dir / "lake" / "orders"
+    with monkeypatch.context() as dying:
+        dying.setattr(failpoints, "_passed", {})
+        dying.setenv("MERGEREPL_FAILPOINT", "cdc.after_target_created=stop")
+        with pytest.raises(FailpointError):
+            cdc.apply_changes(root, ORDERS, target, "lake")
+    assert rows_of(target) == {}
     first = cdc.apply_changes(root, ORDERS, target, "lake")
     assert first.is_snapshot
     assert (first.to_lsn, first.upserted) == (cdc.get_max_lsn(root), len(rows_of(orders)))
