@@ -54,7 +54,7 @@ def side_changes(spark: SparkSession, side: Enumerated, kept: Kept) -> DataFrame
         return None
     captured = side.captured.rows if side.captured is not None else None
     if captured is not None and side.article.needs_base:
-        captured = captured.drop(BASE)
+        captured = captured.select(*(name for name in captured.columns if name != BASE))
     if side.is_complete_in_memory:
         return captured
     runs = read_runs(

@@ -70,6 +70,7 @@ NOT_A_STEP = {
     # Nothing of it counts before the manifest.
     "article.stage_article",
     "stage_partitioned._write_events",
+    "late_partitioned._stage",
     "stage_session.stage_articles",
     "stage_session.refused_alone",
     # Changes no row; the session is complete before.
