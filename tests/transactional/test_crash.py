@@ -1,0 +1,84 @@
+"""A log reader or distribution agent that dies at any step is finished by the next run, and no command comes twice.
+
+A command that came twice would be error 2627 or 20598: the subscriber does not overwrite in silence.
+"""
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from mergerepl import failpoints
+from mergerepl.cli.main import main
+from tests.cdc.databases import add, delete, update
+from tests.transactional.publications import CliRunner, new_table, publication_file, rows, run
+
+pytestmark = pytest.mark.spark
+
+POINTS = (
+    "logreader.before_plan",
+    "logreader.after_plan",
+    "transactional.after_commands",
+    "transactional.before_gate",
+    "logreader.after_gate",
+    "logreader.after_positions",
+    "logreader.after_plan_removed",
+    "distribute.before_plan",
+    "distribute.after_plan",
+    "distribute.after_article",
+    "distribute.after_article:2",
+    "distribute.before_position",
+    "distribute.after_position",
+)
+ALWAYS = ("logreader.after_plan", "transactional.before_gate", "distribute.after_article")
+"""Where every run of the tests dies; `--long` dies everywhere."""
+NAMES = ("orders", "lines")
+
+
+class Feed:
+    """Two published tables that every round changes alike."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.next = folder, 100
+        for name in NAMES:
+            new_table(folder / "hq", name, {1: ("a", 1), 2: ("b", 2)})
+        articles = [{"name": "orders", "key": ["id"]}, {"name": "lines", "key": ["id"], "upd_cmd": "MCALL"}]
+        self.file = publication_file(folder, articles)
+        run("apply", self.file)
+
+    def change(self) -> None:
+        self.next += 1
+        for name in NAMES:
+            table = self.folder / "hq" / name
+            add(table, {self.next: ("new", 0)})
+            update(table, f"id = {self.next}", qty=str(self.next))
+            delete(table, f"id = {self.next - 1}")
+
+    def differs(self) -> list[str]:
+        """Return the tables that the subscriber has otherwise."""
+        return [
+            name for name in NAMES if rows(self.folder / "hq" / name) != rows(self.folder / "north" / name)
+        ]
+
+
+@pytest.fixture(scope="module")
+def feed(spark: SparkSession, worker_folder: Path) -> Feed:
+    folder = worker_folder / "feed-crash"
+    folder.mkdir()
+    return Feed(folder)
+
+
+@pytest.mark.parametrize(
+    "point", [pytest.param(each, marks=() if each in ALWAYS else pytest.mark.slow) for each in POINTS]
+)
+def test_a_death_at_any_step_is_made_up_for(feed: Feed, point: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    feed.change()
+    monkeypatch.setattr(failpoints, "_passed", {})
+    monkeypatch.setenv("MERGEREPL_FAILPOINT", f"{point}=raise")
+    died = CliRunner().invoke(main, ["sync", str(feed.file)])
+    assert failpoints._passed.get(point.partition(":")[0]), died.output
+    assert died.exit_code != 0, died.output
+    monkeypatch.delenv("MERGEREPL_FAILPOINT")
+    run("sync", feed.file)
+    assert feed.differs() == []
+    assert run("sync", feed.file)["sessions"][0]["status"] == "nothing_to_do"
