@@ -21,6 +21,19 @@ class Group(click.Group):
     def __init__(self, name: str | None = None, *, help: str | None = None, **options: Any) -> None:
         super().__init__(name, help=_keep_example(help), **options)
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command; a place given in its stead is named without its credentials."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            from mergerepl.roots import masked
+
+            if masked(error.message) == error.message:
+                raise
+            raise click.UsageError(masked(error.message), ctx=ctx) from None
+
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse what stands before the command; of an option that commands have, say that it goes after them."""
         words, names = list(args), self.list_commands(ctx)

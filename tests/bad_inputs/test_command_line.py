@@ -99,6 +99,12 @@ TARGETS = [
     pytest.param("file://[x", ("'file://[x' is no URI", "three slashes"), id="38 no host in a file URI"),
     pytest.param("file://host/x", ("'host'", "three slashes"), id="38 host in a file URI"),
 ]  # fmt: skip
+SUBCOMMANDS = {
+    "conflicts": ("list",),
+    "partition": ("list",),
+    **dict.fromkeys(("tracking", "cdc", "agent", "transactional"), ("status",)),
+}
+"""Of each group, a command that takes a place."""
 ON_ONE_REPLICA = ("sync", "capture", "validate", "status", "pending", "history")
 
 
@@ -121,8 +127,10 @@ def test_places_that_are_no_folder(
 @pytest.mark.parametrize("name", [name for names in COMMANDS.values() for name in names])
 def test_inv_46_no_command_tells_credentials(network: Network, name: str) -> None:
     """Case 40 of the bad inputs."""
-    subcommand = {"conflicts": ("list",), "tracking": ("status",)}.get(name, ())
+    subcommand = SUBCOMMANDS.get(name, ())
     options = ("--article", "orders", "--key", "id=1") if name == "row" else ()
+    if subcommand:
+        assert "hunter2" not in run(name, SECRET).output
     for extra in ((), ("--json",), ("--verbose",)):
         shown = run(name, *subcommand, SECRET, *options, *extra)
         assert shown.exit_code in (1, 2)
