@@ -7,12 +7,15 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 import yaml
 from click.testing import CliRunner
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
+from mergerepl import failpoints
 from mergerepl.cli.main import main
+from tests.spark.test_publish_crash import OF_PARTITIONS
 
 CUSTOMERS = pa.schema([("id", pa.int64()), ("region", pa.string()), ("name", pa.string())])
 
@@ -121,6 +124,34 @@ def test_a_parameterized_filter_end_to_end(spark: SparkSession, tmp_path: Path) 
     assert sorted((partition, reason) for _, partition, reason in past) == [(1, 2), (1, 2), (2, 1)]
     assert files_with(tmp_path / "north", ("Flo Canary", "Bo Canary")) == []
     assert files_with(tmp_path / "south", ("Flo Canary",)) != []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("point", OF_PARTITIONS)
+def test_an_apply_that_dies_as_it_adds_a_partition_is_made_up_for(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    table(tmp_path / "hq" / "customers", [(1, "North", "Ada"), (2, "South", "Bo")], CUSTOMERS)
+    file = tmp_path / "sales.yml"
+    article = {"name": "customers", "key": ["id"], "filter": "region = HOST_NAME()"}
+    subscriptions = [{"subscriber": "./north", "host_name": "North"}]
+    stated = {
+        "publication": "sales",
+        "publisher": "./hq",
+        "articles": [article],
+        "subscriptions": subscriptions,
+    }
+    file.write_text(yaml.safe_dump(stated))
+    monkeypatch.setattr(failpoints, "_passed", {})
+    monkeypatch.setenv("MERGEREPL_FAILPOINT", f"{point}=raise")
+    assert CliRunner().invoke(main, ["apply", str(file)]).exit_code != 0
+    assert failpoints._passed == {point: 1}
+    monkeypatch.delenv("MERGEREPL_FAILPOINT")
+    insert(tmp_path / "hq" / "customers", 3, "North", "Cy")
+    run("apply", str(file))
+    run("sync", str(file))
+    assert rows(tmp_path / "north" / "customers") == {(1, "North", "Ada"), (3, "North", "Cy")}
+    assert [each["partition_id"] for each in run("partition", "list", str(file))["partitions"]] == [1]
 
 
 def files_with(root: Path, values: Sequence[str]) -> list[str]:

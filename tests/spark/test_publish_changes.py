@@ -153,7 +153,7 @@ def test_a_new_article_reaches_every_subscriber(spark: SparkSession, hub: Hub) -
     for name in ("hq", "north"):
         for table in ("MSmerge_contents", "MSmerge_tombstone"):
             fields = [field["name"] for field in open_table(hub.root(name) / "_mergerepl" / table).fields]
-            assert fields[-2:] == ["row_1", "row_2"]
+            assert {"row_1", "row_2"} <= set(fields)
     assert hub.apply().steps == ()
 
 

@@ -80,6 +80,9 @@ RUNNING = [
     "initialise.after_active",
 ]
 
+OF_PARTITIONS = ["apply.before_partition", "partition.after_group", "apply.after_partition"]
+"""Played by test_partitions."""
+
 
 def cut_short(hub: Hub, point: str, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
     failpoints._passed.clear()
@@ -148,7 +151,7 @@ def named_points() -> set[str]:
 def test_an_apply_is_cut_short_at_every_point() -> None:
     tested = {
         point.partition(":")[0]
-        for points in (FIRST, RUNNING, ADDED, CHANGES, ENDS, FINISHED, DROPPED)
+        for points in (FIRST, RUNNING, ADDED, CHANGES, ENDS, FINISHED, DROPPED, OF_PARTITIONS)
         for point in points
     }
     assert tested == named_points()
