@@ -15,7 +15,6 @@ from pyspark.sql import SparkSession
 
 from mergerepl import failpoints
 from mergerepl.cli.main import main
-from tests.spark.test_publish_crash import OF_PARTITIONS
 
 CUSTOMERS = pa.schema([("id", pa.int64()), ("region", pa.string()), ("name", pa.string())])
 
@@ -127,7 +126,9 @@ def test_a_parameterized_filter_end_to_end(spark: SparkSession, tmp_path: Path) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("point", OF_PARTITIONS)
+@pytest.mark.parametrize(
+    "point", ["apply.before_partition", "partition.after_group", "apply.after_partition"]
+)
 def test_an_apply_that_dies_as_it_adds_a_partition_is_made_up_for(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
