@@ -168,11 +168,18 @@ def one_sided(pairs: DataFrame) -> DataFrame:
 
     Reads: PAIRS with `row`.
     """
-    nothing = F.lit(None)
     state = pairs.schema[SENT].dataType
     assert isinstance(state, StructType)
+    sent = pairs.where(F.coalesce(changes.PUBLISHER_ACTION, changes.SUBSCRIBER_ACTION).isNotNull())
+    flat = sent.select(*KEYS, VERDICT, f"{SENT}.*", *changes.ACTION_COLUMNS)
+    return flat.withColumns(no_conflict(state)).select(*changes.RESOLVED_COLUMNS)
+
+
+def no_conflict(state: StructType) -> dict[str, Column]:
+    """Return what RESOLVED has of a conflict for a row that is in none. `state` has the types of metadata and `row`."""
+    nothing = F.lit(None)
     contender = StructType([state[name] for name in (*changes.CONTENDER_COLUMNS, changes.ROW)])
-    values = {
+    return {
         changes.CONFLICT_TYPE: nothing.cast("int"),
         changes.CONFLICT_COLUMNS: F.expr("cast(array() as array<string>)"),
         changes.PUBLISHER_WINS: nothing.cast("boolean"),
@@ -182,9 +189,6 @@ def one_sided(pairs: DataFrame) -> DataFrame:
         changes.LOSER: nothing.cast(contender),
         changes.WINNER: nothing.cast(contender),
     }
-    sent = pairs.where(F.coalesce(changes.PUBLISHER_ACTION, changes.SUBSCRIBER_ACTION).isNotNull())
-    flat = sent.select(*KEYS, VERDICT, f"{SENT}.*", *changes.ACTION_COLUMNS)
-    return flat.withColumns(values).select(*changes.RESOLVED_COLUMNS)
 
 
 def _uploaded_priority(terms: SessionTerms) -> Column:

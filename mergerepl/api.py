@@ -222,7 +222,10 @@ def sync(
         if dry_run or validate is not None or subscriber is not None or direction != "both":
             raise ConfigurationError("A session is given up alone: leave out the other options.")
         return _given_up(target, give_up, lease_wait_s)
-    items = [target] if isinstance(target, Project | str | Path) else list(target)
+    items = [
+        load(item) if not isinstance(item, Project) and roots.names_file(os.fspath(item)) else item
+        for item in ([target] if isinstance(target, Project | str | Path) else target)
+    ]
     transactional = [found for item in items if (found := _transactional_target(item)) is not None]
     sessions: list[SessionResult] = []
     if transactional:
@@ -238,7 +241,7 @@ def sync(
                 "There is no subscription. Add `subscriptions:` to the file and run `mergerepl apply FILE`."
             )
         return SyncResult(sessions[0].publication, tuple(sessions))
-    targets = _targets(target, subscriber)
+    targets = _targets(items, subscriber)
     shown = progress or NoProgress()
     for item in targets:
         started = time.monotonic()

@@ -40,9 +40,6 @@ class Kind(StrEnum):
     DATA = "data"
 
 
-EVENT_COLUMNS = (ROWGUID, PARTITION_ID, KIND, REASON, GENERATION)
-
-
 def has_events() -> Column:
     """Return whether a row of MEMBERSHIPS has a mapping to be written."""
     return F.col("written") | is_touched()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -54,8 +56,42 @@ class TimeType(click.ParamType[Any]):
             self.fail(f"{value!r} is no time: write it as 2026-03-01T12:00:00Z.", param, ctx)
 
 
+@dataclass(frozen=True)
+class _Window:
+    """What the options say of a window."""
+
+    from_lsn: Lsn | None
+    to_lsn: Lsn | None
+    from_time: datetime | None
+    to_time: datetime | None
+
+    def ends(self, root: str, instance: str) -> tuple[Lsn | None, Lsn | None]:
+        """Return the LSNs of an instance's window, both included; None where there is none."""
+        from mergerepl import cdc as api
+
+        first, last = self.from_lsn, self.to_lsn
+        if first is None:
+            first = (
+                api.get_min_lsn(root, instance)
+                if self.from_time is None
+                else api.map_time_to_lsn(root, "smallest greater than or equal", self.from_time)
+            )
+        if last is None:
+            last = (
+                api.get_max_lsn(root)
+                if self.to_time is None
+                else api.map_time_to_lsn(root, "largest less than or equal", self.to_time)
+            )
+        return first, last
+
+
 def _window(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that say which window is read."""
+    """Add the options that say which window is read; the command gets a `window`."""
+
+    @wraps(command)
+    def with_window(*, from_lsn: Any, to_lsn: Any, from_time: Any, to_time: Any, **others: Any) -> Any:
+        return command(window=_Window(from_lsn, to_lsn, from_time, to_time), **others)
+
     for option in (
         click.option(
             "--to-time", metavar="TIME", type=TimeType(), help="In place of --to-lsn: up to this time."
@@ -70,35 +106,8 @@ def _window(command: Callable[..., Any]) -> Callable[..., Any]:
             "--from-lsn", metavar="LSN", type=LsnType(), help="Beginning of the window; else the lowest LSN."
         ),
     ):
-        command = option(command)
-    return command
-
-
-def _ends(
-    root: str,
-    instance: str,
-    from_lsn: Lsn | None,
-    to_lsn: Lsn | None,
-    from_time: datetime | None,
-    to_time: datetime | None,
-) -> tuple[Lsn | None, Lsn | None]:
-    from mergerepl import cdc as api
-
-    if from_lsn is None:
-        at = from_time
-        from_lsn = (
-            api.get_min_lsn(root, instance)
-            if at is None
-            else api.map_time_to_lsn(root, "smallest greater than or equal", at)
-        )
-    if to_lsn is None:
-        at = to_time
-        to_lsn = (
-            api.get_max_lsn(root)
-            if at is None
-            else api.map_time_to_lsn(root, "largest less than or equal", at)
-        )
-    return from_lsn, to_lsn
+        with_window = option(with_window)
+    return with_window
 
 
 @click.command(cls=Command)
@@ -118,10 +127,7 @@ def _ends(
 def changes(
     root: str,
     instance: str,
-    from_lsn: Lsn | None,
-    to_lsn: Lsn | None,
-    from_time: datetime | None,
-    to_time: datetime | None,
+    window: _Window,
     row_filter_option: str,
     limit: int,
     output: Output,
@@ -134,14 +140,7 @@ def changes(
     """
     from mergerepl import cdc as api
 
-    first, last = _ends(root, instance, from_lsn, to_lsn, from_time, to_time)
-    _show(
-        api.get_all_changes(root, instance, first, last, row_filter_option.replace("-", " ")),
-        first,
-        last,
-        limit,
-        output,
-    )
+    _show(api.get_all_changes, root, instance, window, row_filter_option, limit, output)
 
 
 @click.command(cls=Command)
@@ -161,10 +160,7 @@ def changes(
 def net(
     root: str,
     instance: str,
-    from_lsn: Lsn | None,
-    to_lsn: Lsn | None,
-    from_time: datetime | None,
-    to_time: datetime | None,
+    window: _Window,
     row_filter_option: str,
     limit: int,
     output: Output,
@@ -176,20 +172,23 @@ def net(
     """
     from mergerepl import cdc as api
 
-    first, last = _ends(root, instance, from_lsn, to_lsn, from_time, to_time)
-    _show(
-        api.get_net_changes(root, instance, first, last, row_filter_option.replace("-", " ")),
-        first,
-        last,
-        limit,
-        output,
-    )
+    _show(api.get_net_changes, root, instance, window, row_filter_option, limit, output)
 
 
-def _show(frame: Any, first: Lsn | None, last: Lsn | None, limit: int, output: Output) -> None:
+def _show(
+    query: Callable[..., Any],
+    root: str,
+    instance: str,
+    window: _Window,
+    row_filter_option: str,
+    limit: int,
+    output: Output,
+) -> None:
     from mergerepl.cdc.shown_rows import first_rows
     from mergerepl.report import cdc as shown
 
+    first, last = window.ends(root, instance)
+    frame = query(root, instance, first, last, row_filter_option.replace("-", " "))
     rows, has_more = first_rows(frame, limit)
     value = {"from_lsn": str(first), "to_lsn": str(last), "rows": rows, "has_more": has_more}
     output.reported(value, shown.changes(rows, frame.columns, has_more=has_more))

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from mergerepl.feed.position import FeedPosition
 from mergerepl.logreader.errors import LogReaderError
 from mergerepl.store.control import ControlPlane
 from mergerepl.systables.logreader import DATABASE, FOLDER, LOG_READER, SCHEMA_VERSION, LogReaderRow
@@ -34,11 +33,6 @@ class LogState:
             if consumers:
                 left[object_id] = replace(row, consumers=consumers)
         return replace(self, sources=left)
-
-
-def feed_position(row: LogReaderRow) -> FeedPosition:
-    """Return how far a source was read."""
-    return FeedPosition(row.table_id, row.position, row.position_commit)
 
 
 def control_of(root: Path) -> ControlPlane:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
 
+from enumeration.get_metadata import no_conflict
 from mergerepl import changes
 from mergerepl.apply.side import Side
 from mergerepl.changes import DELETED, GENERATION, PUBLISHER, ROW, ROWGUID, Action, Verdict
@@ -172,20 +172,12 @@ def _touched(
         kept=session.kept,
     )
     nothing = F.lit(None)
-    contender = StructType([known.schema[name] for name in (*changes.CONTENDER_COLUMNS, ROW)])
     values = {
         changes.VERDICT: F.lit(Verdict.KNOWN.value),
         changes.ACTION_OF[PUBLISHER]: F.lit(Action.METADATA.value),
         changes.GENERATION_OF[PUBLISHER]: F.col(GENERATION),
         changes.SUBSCRIBER_ACTION: nothing.cast("string"),
         changes.SUBSCRIBER_GENERATION: nothing.cast("bigint"),
-        changes.CONFLICT_TYPE: nothing.cast("int"),
-        changes.CONFLICT_COLUMNS: F.expr("cast(array() as array<string>)"),
-        changes.PUBLISHER_WINS: nothing.cast("boolean"),
-        changes.RESOLVER: nothing.cast("string"),
-        changes.MADE_COLUMNS: nothing.cast("array<string>"),
-        changes.NOTE: nothing.cast("string"),
-        changes.LOSER: nothing.cast(contender),
-        changes.WINNER: nothing.cast(contender),
+        **no_conflict(known.schema),
     }
     return known.withColumns(values).select(*changes.RESOLVED_COLUMNS)

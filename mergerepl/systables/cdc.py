@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from mergerepl.model.cdc import CapturedColumn, DdlEntry, Job
-from mergerepl.systables.table import Column, Plane, SystemTable, TypedTable, columns
+from mergerepl.systables.table import Plane, SystemTable, TypedTable, columns
 
 FOLDER: Final = "_cdc"
 """The folder below a root that holds these tables and the change tables."""
@@ -239,8 +239,3 @@ CREATED: Final[tuple[TypedTable[Any], ...]] = (
     CHANGE_TABLES,
 )
 """The tables in the order in which `enable_db` makes them: the last one says that the database is enabled."""
-
-
-def change_table_columns(captured: tuple[Column, ...]) -> tuple[Column, ...]:
-    """Return the columns of a change table that captures these."""
-    return (*LEADING, *captured, *TRAILING)

@@ -45,7 +45,6 @@ FITTING = {
 }
 """The methods that each operation may have."""
 
-DEFAULTS = {Operation.INSERT: "CALL", Operation.UPDATE: "SCALL", Operation.DELETE: "CALL"}
 KEYS = {Operation.INSERT: "ins_cmd", Operation.UPDATE: "upd_cmd", Operation.DELETE: "del_cmd"}
 """The keys of the file and columns of MSarticles."""
 

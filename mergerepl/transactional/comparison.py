@@ -1,13 +1,10 @@
 """Compare a subscriber with its publisher, each at the version of the last batch: writers need not stop."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from mergerepl.delta.log import head_version
-from mergerepl.delta.versions import read_version
 from mergerepl.rows.images import image_type, readable, row_image, same_image
 from mergerepl.rows.sql import quote
 from mergerepl.systables.transactional import ArticleRow
@@ -31,7 +28,7 @@ class Difference:
 
 
 def differing(publisher: DataFrame, subscriber: DataFrame, article: ArticleRow) -> Difference:
-    """Return the keys of which one side has no row, or another one, bit for bit."""
+    """Return the keys that one side lacks, or has with another row, bit for bit."""
     names = [f"k{i}" for i in range(len(article.key_columns))]
 
     def keyed(rows: DataFrame, side: str) -> DataFrame:
@@ -58,8 +55,3 @@ def differing(publisher: DataFrame, subscriber: DataFrame, article: ArticleRow) 
             for row in shown.limit(SHOWN).collect()
         )
     return Difference(counted["p"], counted["s"], counted["differ"], keys)
-
-
-def at_version(spark: SparkSession, table: Path, version: int | None) -> DataFrame:
-    """Return a table at a version, by default at its head."""
-    return read_version(spark, table, head_version(table) if version is None else version)

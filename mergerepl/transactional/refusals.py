@@ -7,7 +7,6 @@
 | LogReaderBusyError | 18752: another log reader or command holds the log; run again | 3 |
 """
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -112,17 +111,6 @@ class TransactionalError(MergeReplError):
             f"'{root}': {what}: a part was restored from an older copy. Nothing was applied. Begin again from a "
             "snapshot: `mergerepl transactional reinit PUBLISHER`.",
             root=str(root),
-        )
-
-    @classmethod
-    def stale_procedure(cls, name: str, stated: Sequence[str], columns: Sequence[str]) -> Self:
-        """21076: a custom procedure was written for other columns."""
-        return cls(
-            SCHEMA_CHANGED,
-            f"Procedure '{name}' was written for the columns {', '.join(stated)}; its article has "
-            f"{', '.join(columns)} now. Nothing of the new shape was applied. Regenerate it (`mergerepl transactional "
-            "script PUBLISHER --custom update` prints a skeleton) and state the new columns.",
-            procedure=name,
         )
 
 
