@@ -6,7 +6,7 @@ from mergerepl.errors import ConflictError
 
 
 class ResolverInfoError(ConflictError):
-    """What a replica's system tables say that an article's resolver is told cannot be read, or is not of that article."""
+    """What a replica's system tables state for an article's resolver cannot be read, or is not of that article."""
 
     def __init__(self, article: str, reason: str) -> None:
         """Name the article and what stands there."""

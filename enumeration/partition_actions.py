@@ -68,7 +68,7 @@ class PartitionRows:
     Attributes:
         versions: What the publisher knows of every row in the other frames, but those that are new to it (CHANGES).
         sent: What the subscriber sends (CHANGES).
-        outcome: What comes of that (RESOLVED); a row of which both sides hold the same version is left out.
+        outcome: What comes of that (RESOLVED); a row that both sides hold in the same version is left out.
         memberships: MEMBERSHIPS of all rows that are sent, and of those that they move.
         window: WINDOW of the subscriber's partition.
     """

@@ -120,7 +120,7 @@ def capture(
         changed = in_one_task(net.rows, net.changes)
         rows = tracked_rows(changed, known, window.article, origin)
         if known is not None and is_for_one_task(net.changes):
-            # Whoever reads them first computes them, in a job of its own.
+            # The first that reads them computes them, in a job of its own.
             rows = keep_in_memory(rows)
             in_memory.append(rows)
         elif known is not None:

@@ -21,7 +21,7 @@ RULES: Final[dict[str, Rule]] = {
 
 
 def require_resolver(article: PublishedArticle) -> None:
-    """Check that the resolver that an article names is there, and can be told what the article says.
+    """Check that the resolver that an article names is there, and can use what the article states.
 
     Raises: UnknownResolverError naming those there are; ResolverInfoError.
     """

@@ -88,7 +88,7 @@ class PartitionedSession:
         folder: Where the changesets are written.
         sent: What the subscriber sends, by tablenick.
         staged: Writes RESOLVED of one article (tablenick, its rows) and says what it amounts to.
-        progress: Is told of each article.
+        progress: Shows each article that is staged.
         kept: Holds what is read more than once.
     """
 

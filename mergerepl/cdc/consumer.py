@@ -154,8 +154,8 @@ class Capture:
                 types = retyped(captured, after)
                 shapes = []
                 for reading in source.readings:
-                    told = [c for c in source.columns if c.version <= reading.through_version_inclusive]
-                    at = columns_after(captured, told, is_mapped=mapped)
+                    changed = [c for c in source.columns if c.version <= reading.through_version_inclusive]
+                    at = columns_after(captured, changed, is_mapped=mapped)
                     shapes.append([column.source_name for column in at])
                 steps["instances"][str(instance.object_id)] = {
                     "shapes": shapes,
@@ -293,8 +293,8 @@ class Capture:
         for step in (plan.steps.get(NAME) or {}).get("ddl", ()):
             entry = entries.get((step["source_object_id"], step["version"]))
             if entry is not None:
-                told = {name: value for name, value in step.items() if name != "version"}
-                history.append(DdlEntry(**told, ddl_lsn=plan.lsn(entry), ddl_time=entry.end_time))
+                facts = {name: value for name, value in step.items() if name != "version"}
+                history.append(DdlEntry(**facts, ddl_lsn=plan.lsn(entry), ddl_time=entry.end_time))
         control.append(DDL_HISTORY, history, once=once)
         failpoint("cdc.before_gate")
         control.append(LSN_TIME_MAPPING, [_time(plan, each) for each in plan.entries], once=once)

@@ -192,9 +192,9 @@ def purge(
     from mergerepl import api
 
     result = api.purge_conflicts(replica_root(replica), chosen, older_than=older_than, dry_run=dry_run)
-    told = f"{counted(result.conflicts, 'conflict')}, {counted(result.rows, 'losing row')}"
+    removed = f"{counted(result.conflicts, 'conflict')}, {counted(result.rows, 'losing row')}"
     end = "would be removed (--dry-run)" if dry_run else "removed"
-    output.reported(asdict(result), [f"{told} {end}."])
+    output.reported(asdict(result), [f"{removed} {end}."])
 
 
 @click.command(cls=Command)

@@ -182,7 +182,7 @@ class Transaction:
             if not counters.has_intent(self._begun.folder):
                 self.abort()
                 raise
-            # Whoever holds the folder next carries it out: repeated, its changes would be made twice.
+            # The next holder of the folder carries it out: repeated, its changes would be made twice.
             self._end("decided")
             if isinstance(error, Exception):
                 raise TrackingError.decided(self.current_transaction_bsn, error) from error

@@ -1,4 +1,4 @@
-"""What an article tells its resolver: the rules that need more than one of the keys."""
+"""What an article states for its resolver: the rules that need more than one of the keys."""
 
 import re
 
@@ -22,7 +22,7 @@ class ResolverKeyError(Exception):
 
 
 def told_to_resolver(stated: ResolverKeys, tracking: str) -> ResolverInfo:
-    """Return what the resolver is told. `resolver_info` is the original's form of `column` and `delimiter`.
+    """Return what is stated for the resolver. `resolver_info` is the original's form of `column` and `delimiter`.
 
     Raises: ResolverKeyError.
     """

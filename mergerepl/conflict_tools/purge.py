@@ -1,4 +1,4 @@
-"""Remove old conflicts: first what tells of them, then their losing rows, then what people said of them.
+"""Remove old conflicts: first the rows that list them, then their losing rows, then what people said of them.
 
 A conflict without its losing row would read as a lost delete. What a death leaves in between the next purge removes.
 """

@@ -269,7 +269,7 @@ def _decided(
         "conflict_id string, rowguid string, conflict_type int, columns array<string>, session_id string, "
         f"winning {contents.LINEAGE_TYPE}"
     )
-    told = [
+    listed = [
         (
             row.conflict_id,
             row.rowguid,
@@ -280,7 +280,7 @@ def _decided(
         )
         for row in rows
     ]
-    conflicts = F.broadcast(spark.createDataFrame(told, types))
+    conflicts = F.broadcast(spark.createDataFrame(listed, types))
     lost = appended.read(spark, replica.folder / article.conflict_table)
     losers = lost.join(conflicts.select("conflict_id"), on="conflict_id", how="left_semi").select(
         "conflict_id", row_image(article.columns).cast(struct_type(article.types)).alias(_LOSER)

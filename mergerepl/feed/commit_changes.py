@@ -90,14 +90,14 @@ def _of_event(shape: RowShape) -> tuple[Column, ...]:
 
 
 def as_feed(before: DataFrame, after: DataFrame, version: int) -> DataFrame:
-    """Return two versions of a table as a feed would tell of one commit that replaced all rows.
+    """Return two versions of a table as a feed would show one commit that replaced all rows.
 
     Both have the same columns.
     """
-    told = ((before, "delete"), (after, "insert"))
+    images = ((before, "delete"), (after, "insert"))
     one, other = (
         rows.select("*", F.lit(kind).alias(CHANGE_TYPE), F.lit(version).cast("bigint").alias(COMMIT_VERSION))
-        for rows, kind in told
+        for rows, kind in images
     )
     return one.unionByName(other)
 

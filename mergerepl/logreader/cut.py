@@ -56,7 +56,7 @@ def in_order(sources: Iterable[Sequence[Placed]], *, most: int) -> list[Placed]:
 def end_times(times: Iterable[datetime], *, last: datetime | None) -> list[datetime]:
     """Return the tran_end_time of each commit of a cycle, in order: they never fall, and begin later than the last cycle's.
 
-    `last` is the highest time of the cycles before: whoever reads by time may have passed it.
+    `last` is the highest time of the cycles before: a consumer that reads by time may have passed it.
     """
     floor = _EPOCH if last is None else last + TICK
     found = []

@@ -101,7 +101,7 @@ def _changes(
 
 
 def _without(reader: LogReader, plan: Plan, paused: Paused) -> Plan:
-    """Let a source leave a cycle that was begun: its rows go first, then the plan is decided anew."""
+    """Let a source leave a cycle that was begun: its rows go first, then the plan is made again."""
     log.warning("%s", paused.reason)
     for consumer in reader.consumers:
         consumer.remove_of(plan.scan_cycle, frozenset({paused.object_id}))

@@ -11,7 +11,7 @@ class PublishedArticle:
 
     `columns` are the published columns in stored order: column i is field `c<i>` of a row image, so that any
     column name may be published. `identity` are the columns (among them) that identify a row, `generated` those that
-    Delta computes, each with its expression. `resolver_info` is what the resolver is told, as it is stored.
+    Delta computes, each with its expression. `resolver_info` is what is stated for the resolver, as it is stored.
     """
 
     publication: str

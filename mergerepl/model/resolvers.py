@@ -107,7 +107,7 @@ class OfDeletes(StrEnum):
 
 @dataclass(frozen=True)
 class ResolverInfo:
-    """What an article tells its resolver: the columns it reads or makes, in order, and what goes between two texts."""
+    """What an article states for its resolver: the columns it reads or makes, in order, and what goes between two texts."""
 
     columns: tuple[str, ...] = ()
     delimiter: str | None = None
@@ -115,7 +115,7 @@ class ResolverInfo:
 
     @property
     def stored(self) -> str | None:
-        """The text that sysmergearticles.resolver_info has: JSON, None if there is nothing to tell."""
+        """The text that sysmergearticles.resolver_info has: JSON, None if there is nothing."""
         if self == ResolverInfo():
             return None
         stated = {

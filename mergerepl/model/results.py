@@ -327,7 +327,7 @@ class ConflictRecord:
     one that held the winning change, whoever made it. `conflict_columns`: what both sides held different values of and,
     tracked by column, both had changed; empty if one side had deleted the row. `resolver` decided; it made the values of
     `made_columns` in the winning row, and `note` is what it says of that. `status`: `open`, or `settled` by somebody. Of an
-    article that is not published any more (`is_published`) the winning row is not told, only the losing one.
+    article that is not published any more (`is_published`) only the losing row is shown.
     """
 
     conflict_id: str

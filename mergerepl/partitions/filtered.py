@@ -33,7 +33,7 @@ class FilteredPublication:
 
     @property
     def tablenicks(self) -> frozenset[int]:
-        """The articles of which some subscriber does not get every row."""
+        """The articles that some subscriber does not get whole."""
         return frozenset(
             article.nickname for name, article in self.articles.items() if self.filters.is_filtered(name)
         )

@@ -216,7 +216,7 @@ class MembershipPass:
             parents = sides[0].unionByName(sides[1])
             matched = slim.join(parents, on=(F.col(_AT) == F.col("parent_side")) & self._on(join))
             found.append(matched.select(*key, F.explode(_MEMBERS).alias(PARTITION_ID)))
-        # Parents of which nothing changed are the same on both sides.
+        # Unchanged parents are the same on both sides.
         parent = self.publication.articles[join.parent]
         base = self.base(join.parent).select(F.col(ROW).alias(_PARENT_ROW))
         matched = base.join(F.broadcast(slim), on=self._on(join))

@@ -1,4 +1,4 @@
-"""Rows of which nothing changed but their membership: their metadata as it is known, for the run that moves them."""
+"""Rows that changed in nothing but their membership: their metadata as it is known, for the run that moves them."""
 
 from collections.abc import Mapping
 

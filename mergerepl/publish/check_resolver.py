@@ -19,7 +19,7 @@ _MOST_DIGITS = 35
 
 
 def check_resolver(article: Article, types: Mapping[str, str], generated: Collection[str]) -> None:
-    """Check the columns that an article's resolver is told of.
+    """Check the columns that an article states for its resolver.
 
     Args:
         article: As the file states it.

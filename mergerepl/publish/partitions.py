@@ -142,13 +142,13 @@ def _values(group: PartitionGroup, functions: Sequence[SessionFunction]) -> Valu
 
 
 def _partition_step(work: Work, pair: Pair, values: Values) -> Step:
-    told = ", ".join(f"{function}() = '{value}'" for function, value in values.items()) or "everybody's rows"
+    given = ", ".join(f"{function}() = '{value}'" for function, value in values.items()) or "everybody's rows"
 
     def run() -> None:
         add_partition(Replica(work.publisher), work.pubid, values)
         failpoint("partition.after_group")
 
-    return Step(PlanStep("partition", pair.subscription.subscriber, f"add the partition with {told}"), run)
+    return Step(PlanStep("partition", pair.subscription.subscriber, f"add the partition with {given}"), run)
 
 
 def add_partition(

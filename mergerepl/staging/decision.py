@@ -127,7 +127,7 @@ def _with_ancestors(rows: DataFrame, changed: Changed, most: int) -> DataFrame:
 
 
 def _read_fields(article: PublishedArticle) -> list[str]:
-    """Return the image fields of the columns that an article's resolver is told of."""
+    """Return the image fields of the columns that an article states for its resolver."""
     named = resolver_info(article.resolver_info).columns
     return [field for name, field in zip(article.columns, article.fields, strict=True) if name in named]
 

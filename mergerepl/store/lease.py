@@ -24,7 +24,7 @@ from mergerepl.systables.table import FOLDER
 from mergerepl.systables.transactional import FOLDER as TRANSACTIONAL_FOLDER
 
 LOCK_FILE = ".mergerepl.lock"
-"""The root's lock: of whoever writes users' tables or `_mergerepl`."""
+"""The root's lock: of every command that writes users' tables or `_mergerepl`."""
 
 LOG_READER_LOCK = ".mergerepl.logreader.lock"
 """The lock of one scan cycle or one `cdc` command: it guards `_logreader` and `_cdc`. Taken after the root's."""

@@ -197,7 +197,7 @@ ARTICLES: Final = TypedTable(
         status | int not null | 1 unsynced, 2 active
         conflict_table | string not null | name of the conflict table
         article_resolver | string not null | resolver name
-        resolver_info | string | what the resolver is told, as JSON: columns, delimiter, update_delete; NULL: nothing
+        resolver_info | string | what is stated for the resolver, as JSON: columns, delimiter, update_delete; NULL: nothing
         subset_filterclause | string | row filter
         vertical_partition | int not null | 1: only some columns are published
         gen_cur | bigint | reserved

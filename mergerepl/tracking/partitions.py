@@ -98,7 +98,7 @@ def event_counts(found: Mapping[str, DataFrame]) -> dict[str, tuple[int, int]]:
 
 
 def touched_rows(memberships: DataFrame) -> DataFrame:
-    """Return the rows (rowguid, row) of which only the membership changed."""
+    """Return the rows (rowguid, row) whose membership alone changed."""
     return memberships.where(is_touched()).select(ROWGUID, F.col(AFTER).alias(ROW))
 
 

@@ -249,35 +249,35 @@ def _transaction(
 def _after(article: ArticleRow, changes: Sequence[ColumnChange]) -> ArticleRow | None:
     """Return the article after one commit's changes of columns; None if they do not concern it."""
     columns = dict(zip(article.columns, article.types, strict=True))
-    told, is_additive = [], True
+    statements, is_additive = [], True
     for change in changes:
         if change.kind == ADD and article.has_all_columns and not change.new_name.lower().startswith("__sys"):
             columns[change.new_name] = change.new_type
-            told.append(f"ADD COLUMN {change.new_name} {change.new_type.upper()}")
+            statements.append(f"ADD COLUMN {change.new_name} {change.new_type.upper()}")
         elif change.kind == DROP and change.column in columns:
             del columns[change.column]
-            told.append(f"DROP COLUMN {change.column}")
+            statements.append(f"DROP COLUMN {change.column}")
             is_additive = False
         elif change.kind == RENAME and change.column in columns:
             columns = {
                 (change.new_name if name == change.column else name): type_ for name, type_ in columns.items()
             }
-            told.append(f"RENAME COLUMN {change.column} TO {change.new_name}")
+            statements.append(f"RENAME COLUMN {change.column} TO {change.new_name}")
             is_additive = False
         elif change.kind == TYPE and change.new_name in columns:
             columns[change.new_name] = change.new_type
-            told.append(f"ALTER COLUMN {change.new_name} TYPE {change.new_type.upper()}")
+            statements.append(f"ALTER COLUMN {change.new_name} TYPE {change.new_type.upper()}")
             is_additive = False
         else:
             assert change.kind in (ADD, DROP, RENAME, TYPE, NULLABILITY, REPLACE), change.kind
-    if not told:
+    if not statements:
         return None
     return replace(
         article,
         columns=tuple(columns),
         types=tuple(columns.values()),
         schema_version=article.schema_version + 1,
-        schema_text=", ".join(told),
+        schema_text=", ".join(statements),
         is_additive=is_additive,
     )
 

@@ -377,7 +377,7 @@ class Agent:
         late: Mapping[int, Sequence[Failure]],
         began: float,
     ) -> PositionRow:
-        """Record what was skipped, move the position, tell the distributor."""
+        """Record what was skipped, move the position, report to the distributor."""
         number = position.batch + (1 if judged else 0)
         failures = {each: effect.failures for each, effect in judged.items()}
         skipped = sum(effect.failed for effect in judged.values())
@@ -400,15 +400,15 @@ class Agent:
             for name in ("ins", "upd", "del")
         }
         commands = sum(effect.commands for effect in judged.values())
-        told = [row for row in chosen if row.kind != "dummy"]
+        counted = [row for row in chosen if row.kind != "dummy"]
         latency = max(0.0, (now - chosen[-1].commit_time).total_seconds())
         if judged:
             history = HistoryRow(
                 agent_id=self.subscription.agent_id,
                 time=now,
-                comments=f"{len(told)} transactions, {commands} commands",
+                comments=f"{len(counted)} transactions, {commands} commands",
                 xact_seqno=through,
-                delivered_transactions=len(told),
+                delivered_transactions=len(counted),
                 delivered_commands=commands,
                 delivery_latency=int(latency * 1000),
                 inserts=counts["ins"],
@@ -427,7 +427,7 @@ class Agent:
         done = self.result
         self.result = replace(
             done,
-            transactions=done.transactions + len(told),
+            transactions=done.transactions + len(counted),
             commands=done.commands + commands,
             inserts=done.inserts + counts["ins"],
             updates=done.updates + counts["upd"],

@@ -224,10 +224,10 @@ class Publishing:
             for name in leaving
         ]
         if new:
-            told = "; ".join(
+            shown = "; ".join(
                 f"{e.stated.name}: {e.stated.ins_cmd}, {e.stated.upd_cmd}, {e.stated.del_cmd}" for e in new
             )
-            steps.append(Step("publish", self.publication.name, told, partial(self._publish, new)))
+            steps.append(Step("publish", self.publication.name, shown, partial(self._publish, new)))
         return steps
 
     # -- checks --------------------------------------------------------------------------------------------------------
@@ -286,7 +286,7 @@ class Publishing:
     def _changes(self, wanted: Wanted, row: ArticleRow) -> str | None:
         """Return what the file says otherwise than the article was published."""
         new = wanted.row(row.publication_id, row.article_id, row.source_object_id, row.first_seqno)
-        told = {
+        keys = {
             "source_object": "table",
             "key_columns": "key",
             "filter_clause": "filter",
@@ -297,7 +297,7 @@ class Publishing:
             "singleton_key_updates": "singleton_key_updates",
             "has_all_columns": "columns",
         }
-        for name, key in told.items():
+        for name, key in keys.items():
             if getattr(new, name) != getattr(row, name):
                 return key
         if not row.has_all_columns and new.columns != row.columns:
