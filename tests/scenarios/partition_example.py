@@ -32,7 +32,7 @@ FIRST = {
 def file_of_the_readme() -> str:
     """Return the configuration that the README shows for row filters."""
     readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-    (file,) = (each for each in re.findall(r"```yaml\n(.*?)```", readme, re.DOTALL) if "filter:" in each)
+    (file,) = (each for each in re.findall(r"```yaml\n(.*?)```", readme, re.DOTALL) if "joins:" in each)
     return file
 
 
