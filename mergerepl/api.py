@@ -307,7 +307,7 @@ def _session(
     lease_wait_s: float,
     progress: Progress,
 ) -> SessionResult:
-    from mergerepl.agent.quiet import is_quiet, nothing_to_do, remember_quiet, remember_subscriptions
+    from mergerepl.monitoring.quiet import is_quiet, nothing_to_do, remember_quiet, remember_subscriptions
 
     if not dry_run and is_quiet(item.publisher, item.subscriber, item.publication, direction):
         return nothing_to_do(item.subscriber, item.publication)
@@ -402,7 +402,7 @@ def _targets_of(item: Project | str | Path) -> list[_Target]:
             _Target(publisher, Path(roots.parse(sub.subscriber)), publication.name)
             for sub in publication.subscriptions
         ]
-    from mergerepl.agent.quiet import noted_subscriptions
+    from mergerepl.monitoring.quiet import noted_subscriptions
 
     root = _root(item)
     noted = noted_subscriptions(root)

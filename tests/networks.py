@@ -23,7 +23,6 @@ from pyspark.sql import SparkSession
 
 import mergerepl
 from mergerepl import config
-from mergerepl.agent.compaction import LARGE_BYTES_OF_HISTORY
 from mergerepl.delta.create import NewTable, create_table
 from mergerepl.delta.log import commit_text, head_version
 from mergerepl.delta.marks import CommitMark
@@ -39,6 +38,7 @@ from mergerepl.model.results import ApplyResult
 from mergerepl.publish import rows
 from mergerepl.publish.apply import apply_publication
 from mergerepl.publish.system_tables import create_conflict_table, create_replica
+from mergerepl.store.compaction import LARGE_BYTES_OF_HISTORY
 from mergerepl.store.control import join_small_files
 from mergerepl.store.lease import LOCK_FILE
 from mergerepl.store.replica import Replica

@@ -17,15 +17,14 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from enumeration.plan import number_generations
-from mergerepl.agent import history
 from mergerepl.agent.carry_out import Outcome, carry_out
-from mergerepl.agent.compaction import compact_when_due
 from mergerepl.agent.recovery import named, recover, refuse_interrupted
 from mergerepl.agent.refused import Refused, refusal
 from mergerepl.agent.session_plan import has_work, session_plan
 from mergerepl.agent.session_result import session_result, summed
 from mergerepl.agent.sides import SideState, captured_sides, open_sides, planned, with_windows
 from mergerepl.agent.stage_session import stage_articles, staged_changeset
+from mergerepl.apply import session_history
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.compact.sweep import sweep_root
 from mergerepl.engine import session as engine
@@ -34,6 +33,7 @@ from mergerepl.errors import PublicationError
 from mergerepl.model.progress import Progress
 from mergerepl.model.results import ArticleCounts, PhaseCounts, SessionResult, SessionStatus
 from mergerepl.staging.article import StagedArticle
+from mergerepl.store.compaction import compact_when_due
 from mergerepl.store.identity import refuse_copies
 from mergerepl.store.lease import leases, record_jvm
 from mergerepl.store.replica import Replica
@@ -116,7 +116,7 @@ def merge_session(
             duration_s = time.monotonic() - started
             result = session_result(publication, subscriber, outcome, duration_s, recovered)
             results.append(told(result, refused))
-            history.record(publisher, subscriber, changeset.manifest, results[0], start_time)
+            session_history.record(publisher, subscriber, changeset.manifest, results[0], start_time)
 
         with named(changeset, publisher):
             carry_out(spark, changeset, {PUBLISHER: publisher, SUBSCRIBER: subscriber}, record=record)

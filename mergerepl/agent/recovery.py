@@ -8,10 +8,10 @@ from datetime import datetime
 
 from pyspark.sql import SparkSession
 
-from mergerepl.agent import history
 from mergerepl.agent.carry_out import Outcome, carry_out, log_given_up, pointer
 from mergerepl.agent.give_up import give_up, is_refused_by, settle
 from mergerepl.agent.session_result import session_result
+from mergerepl.apply import session_history
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.delta.log import TruncatedLogError, head_version, is_another_commit, is_delta_table
 from mergerepl.engine.errors import AGAIN, told_plainly
@@ -130,7 +130,9 @@ def roll_forward(
 
     def record(outcome: Outcome) -> None:
         result = session_result(manifest.publication, subscriber, outcome, 0.0, 1)
-        history.record(publisher, subscriber, manifest, result, datetime.fromisoformat(manifest.started))
+        session_history.record(
+            publisher, subscriber, manifest, result, datetime.fromisoformat(manifest.started)
+        )
 
     unlike = {
         name: told for name, replica in sides.items() if (told := _unlike_staged(changeset, name, replica))

@@ -73,8 +73,6 @@ NOT_A_STEP = {
     "late_partitioned._stage",
     "stage_session.stage_articles",
     "stage_session.refused_alone",
-    # Changes no row; the session is complete before.
-    "compaction.compact_when_due",
     # A folder for temporary files.
     "merge_session.preview_session",
 }

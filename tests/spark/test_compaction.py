@@ -6,8 +6,8 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from mergerepl.agent import compaction
 from mergerepl.delta.appended import file_count
+from mergerepl.store import compaction
 from mergerepl.store.replica import Replica
 from tests.properties.engine_network import EngineNetwork, Setting
 from tests.properties.reference import Subscriber

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from mergerepl import api
-from mergerepl.agent.quiet import remember_quiet
 from mergerepl.delta.log import head_version
+from mergerepl.monitoring.quiet import remember_quiet
 from mergerepl.store import replica as store
 from mergerepl.store.replica import Replica
 from mergerepl.systables import genhistory, replinfo

@@ -12,15 +12,15 @@ import pytest
 from deltalake import write_deltalake
 
 from mergerepl import api
-from mergerepl.agent.quiet import (
+from mergerepl.errors import ConfigurationError, PublicationError
+from mergerepl.model.results import SessionResult
+from mergerepl.monitoring.quiet import (
     is_quiet,
     noted_subscriptions,
     nothing_to_do,
     remember_quiet,
     remember_subscriptions,
 )
-from mergerepl.errors import ConfigurationError, PublicationError
-from mergerepl.model.results import SessionResult
 from mergerepl.store.replica import Replica
 from mergerepl.store.subscription import find_subscription, subscriptions_of_root
 from mergerepl.systables import catalog, genhistory, replinfo
@@ -274,7 +274,7 @@ def test_the_answer_loads_no_library(pair):
     assert noted(pair)
     script = (
         "import sys; from pathlib import Path;"
-        "from mergerepl.agent.quiet import is_quiet, noted_subscriptions, nothing_to_do;"
+        "from mergerepl.monitoring.quiet import is_quiet, noted_subscriptions, nothing_to_do;"
         f"hq, north = Path({str(pair[0].root)!r}), Path({str(pair[1].root)!r});"
         "assert noted_subscriptions(hq) == [(hq, north, 'sales')];"
         "assert is_quiet(hq, north, 'sales', 'both'); nothing_to_do(north, 'sales');"

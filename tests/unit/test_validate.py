@@ -8,9 +8,9 @@ import pytest
 from deltalake import write_deltalake
 
 from mergerepl import api
-from mergerepl.agent.quiet import nothing_to_do
 from mergerepl.errors import ConfigurationError
 from mergerepl.model.publication import Article, Publication, Subscription
+from mergerepl.monitoring.quiet import nothing_to_do
 from mergerepl.systables import catalog
 from tests.networks import article_row, make_replica, publication_row, subscription_row
 
