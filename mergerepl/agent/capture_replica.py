@@ -5,7 +5,6 @@ and the numbers of its runs are planned already. The generations stay open; the 
 them.
 """
 
-import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -19,9 +18,10 @@ from mergerepl.errors import CaptureError, LeaseError
 from mergerepl.model.progress import Progress
 from mergerepl.model.publication import PUBLISHER_PRIORITY
 from mergerepl.model.results import ArticleCapture, CaptureResult
-from mergerepl.store.changeset import MANIFEST
+from mergerepl.store.changeset import staged_folders
 from mergerepl.store.identity import refuse_copies
 from mergerepl.store.lease import lease, record_jvm
+from mergerepl.store.pointers import pointers
 from mergerepl.store.replica import Replica, refuse_older_bookkeeping
 from mergerepl.store.subscription import own_priority
 from mergerepl.systables.replinfo import ReplicaInfo
@@ -94,29 +94,24 @@ def _publishers_of_pending(replica: Replica) -> set[Path]:
     Raises: CaptureError if such a publisher is out of reach.
     """
     publishers = set()
-    for path in sorted(replica.staging.glob("*.json")):
-        try:
-            told = json.loads(path.read_text(encoding="utf-8"))
-            publisher, replid = Replica(Path(told["publisher"])), told["replid"]
-        except FileNotFoundError:
-            continue
-        except (ValueError, KeyError, TypeError) as error:
+    for pointer in pointers(replica):
+        publisher = pointer.publisher
+        if publisher is None:
             raise CaptureError(
-                f"'{path}' is damaged: it names the publisher of an unfinished session. Nothing was "
+                f"'{pointer.file}' is damaged: it names the publisher of an unfinished session. Nothing was "
                 "captured. Run `mergerepl sync` at that publisher, or remove the file if no session was "
                 "interrupted.",
                 replica=str(replica.root),
-            ) from error
-        # Another replica may lie where the publisher was.
-        if not publisher.folder.is_dir() or publisher.info().replid != replid:
+            )
+        if not pointer.is_publisher_there:
             raise CaptureError(
-                f"Session {path.stem} of '{replica.root}' was interrupted and its publisher '{publisher.root}' is "
+                f"Session {pointer.session} of '{replica.root}' was interrupted and its publisher '{publisher.root}' is "
                 "out of reach. Nothing was captured: that session must be finished first. Make the publisher "
                 "reachable, then run again.",
                 replica=str(replica.root),
                 publisher=str(publisher.root),
             )
-        if (publisher.staging / path.stem / MANIFEST).exists():
+        if pointer.is_staged:
             publishers.add(publisher.root)
     return publishers
 
@@ -166,7 +161,7 @@ def _recorded_spark(spark_of: SparkSource, replicas: Sequence[Replica]) -> "Spar
 
 
 def _has_staged(replica: Replica) -> bool:
-    return replica.staging.is_dir() and any(path.is_dir() for path in replica.staging.iterdir())
+    return bool(staged_folders(replica.staging))
 
 
 def _recover(

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -29,15 +28,15 @@ from mergerepl.model.publication import ConflictLogging
 from mergerepl.model.results import ArticleCounts, PhaseCounts
 from mergerepl.staging.late import late_windows, stage_late_round
 from mergerepl.store.changeset import (
-    MANIFEST,
     ArticleWork,
     Changeset,
     SideWork,
     drop,
-    read_changeset,
-    write_durably,
+    is_staged,
+    staged_changesets,
 )
 from mergerepl.store.lease import record_jvm
+from mergerepl.store.pointers import drop_pointer
 from mergerepl.store.replica import Replica
 from mergerepl.store.subscription import own_priority
 from mergerepl.systables import catalog
@@ -99,12 +98,11 @@ def carry_out(
     parties = Parties(works, replicas)
 
     def run(name: str) -> SideOutcome:
-        done_file = changeset.done_file(name)
-        if done_file.exists():
-            return _OUTCOME.validate_json(done_file.read_text(encoding="utf-8"))
+        if changeset.is_done(name):
+            return _OUTCOME.validate_json(changeset.read_done(name))
         record_jvm(replicas[name].root, engine.jvm_pid())
         outcome = _carry_out_side(spark, changeset, name, parties)
-        write_durably(done_file, _OUTCOME.dump_json(outcome).decode())
+        changeset.mark_done(name, _OUTCOME.dump_json(outcome).decode())
         failpoint(f"{name}.after_done")
         return outcome
 
@@ -120,7 +118,7 @@ def carry_out(
     failpoint("session.before_drop")
     drop(changeset.folder)
     failpoint("session.before_unlink")
-    pointer(replicas[SUBSCRIBER], manifest.session).unlink(missing_ok=True)
+    drop_pointer(replicas[SUBSCRIBER], manifest.session)
     failpoint("session.after_drop")
     return outcome
 
@@ -161,7 +159,7 @@ def _carry_out_side(
             break
         log.info("%s: %s late commits", replica.root, sum(len(window.user_commits) for window in windows))
         # Rounds that a run before this one staged are not counted: a rerun must get further than the last.
-        rounds += not (current.late_folder(name, current.manifest.round + 1) / MANIFEST).exists()
+        rounds += not is_staged(current.late_folder(name, current.manifest.round + 1))
         if rounds > LATE_ROUNDS:
             raise CommitConflictError(
                 f"User writers change '{replica.root}' faster than the session can take their commits in "
@@ -258,8 +256,7 @@ def _log_all_late_conflicts(spark: SparkSession, changeset: Changeset, parties: 
 
 
 def _late_rounds(changeset: Changeset) -> list[Changeset]:
-    staged = [read_changeset(folder) for folder in sorted(changeset.folder.glob("late-*"))]
-    return [late for late in staged if late is not None]
+    return staged_changesets(changeset.folder, "late-*")
 
 
 def _has_conflicts(changeset: Changeset) -> bool:
@@ -382,11 +379,6 @@ def update_subscription(replica: Replica, subid: str, other_replid: str, changed
     about = replica.relation(subid, other_replid)
     rows = [replace(row, **changed) if row == about else row for row in replica.subscriptions()]
     replica.control.replace(catalog.SUBSCRIPTIONS, rows)
-
-
-def pointer(subscriber: Replica, session: str) -> Path:
-    """Return the file at a subscriber that says a session of its publisher is not finished."""
-    return subscriber.staging / f"{session}.json"
 
 
 def _outcome(changeset: Changeset, replicas: dict[str, Replica], outcomes: dict[str, SideOutcome]) -> Outcome:

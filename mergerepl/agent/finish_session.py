@@ -1,11 +1,12 @@
 """Finish an interrupted session whose subscription is about to end: `apply` does it, holding both replicas."""
 
-from mergerepl.agent.carry_out import log_given_up, pointer
+from mergerepl.agent.carry_out import log_given_up
 from mergerepl.agent.recovery import recover
 from mergerepl.changes import PUBLISHER
 from mergerepl.engine import session as engine
 from mergerepl.errors import EnumerationError
 from mergerepl.store.changeset import drop, read_changeset
+from mergerepl.store.pointers import drop_pointer
 from mergerepl.store.replica import Replica
 
 
@@ -24,7 +25,7 @@ def finish_session(publisher: Replica, subscriber: Replica | None, session: str)
     except EnumerationError:
         # A subscriber that cannot take its side any more is about to leave; the publisher has its own by now.
         staged = read_changeset(publisher.staging / session)
-        if subscriber is None or staged is None or not staged.done_file(PUBLISHER).exists():
+        if subscriber is None or staged is None or not staged.is_done(PUBLISHER):
             raise
         recover(publisher, publisher, engine.session)
     changeset = read_changeset(publisher.staging / session)
@@ -33,4 +34,4 @@ def finish_session(publisher: Replica, subscriber: Replica | None, session: str)
         log_given_up(engine.session, changeset, publisher)
     drop(publisher.staging / session)
     if subscriber is not None:
-        pointer(subscriber, session).unlink(missing_ok=True)
+        drop_pointer(subscriber, session)

@@ -12,7 +12,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from mergerepl.agent.carry_out import log_everywhere, pointer
+from mergerepl.agent.carry_out import log_everywhere
 from mergerepl.apply.side import Side, data_transaction
 from mergerepl.changes import ACTION_OF, PUBLISHER, SUBSCRIBER
 from mergerepl.delta.log import find_own_commit
@@ -20,13 +20,11 @@ from mergerepl.delta.table import open_table
 from mergerepl.errors import ApplyError, MergeReplError
 from mergerepl.failpoints import failpoint
 from mergerepl.staging.constraints import refuse_at_side
-from mergerepl.store.changeset import Changeset, force_to_disk, read_changeset
+from mergerepl.store.changeset import UNSENT, Changeset, read_changeset, set_aside
+from mergerepl.store.pointers import drop_pointer
 from mergerepl.store.replica import Replica
 
 log = logging.getLogger(__name__)
-
-UNSENT = "unsent"
-"""The folder, beside that of staged sessions, of rows that sessions did not bring to their end."""
 
 
 def give_up(
@@ -44,7 +42,7 @@ def give_up(
     if len(replicas) < 2 or any(_has_written(changeset, name, replica) for name, replica in replicas.items()):
         _log_conflicts(changeset, replicas, spark_of)
     failpoint("give_up.before_move")
-    kept = set_aside(changeset.folder, publisher)
+    kept = set_aside(changeset.folder)
     failpoint("give_up.after_move")
     if subscriber is not None:
         settle(publisher, subscriber, changeset.folder.name)
@@ -53,22 +51,11 @@ def give_up(
 
 def settle(publisher: Replica, subscriber: Replica, session: str) -> None:
     """End at a subscriber what was given up at its publisher; a subscriber that was out of reach is settled later."""
-    kept = publisher.folder / UNSENT / session
-    changeset = read_changeset(kept) if kept.is_dir() else None
+    changeset = read_changeset(publisher.folder / UNSENT / session)
     if changeset is not None:
         _own_resolutions(changeset, publisher, subscriber)
     failpoint("give_up.before_pointer")
-    pointer(subscriber, session).unlink(missing_ok=True)
-
-
-def set_aside(folder: Path, publisher: Replica) -> Path:
-    """Move a staged folder out of the way, in one step: from here on there is no such session. Returns its new place."""
-    kept = publisher.folder / UNSENT / folder.name
-    kept.parent.mkdir(exist_ok=True)
-    folder.rename(kept)
-    for path in (kept.parent, folder.parent):
-        force_to_disk(path)
-    return kept
+    drop_pointer(subscriber, session)
 
 
 def is_refused_by(spark: SparkSession, changeset: Changeset, replica: Replica, name: str) -> bool:
@@ -89,7 +76,7 @@ def is_refused_by(spark: SparkSession, changeset: Changeset, replica: Replica, n
 
 def _has_written(changeset: Changeset, name: str, replica: Replica) -> bool:
     """Return whether a side has done its part, or a MERGE of it."""
-    if changeset.done_file(name).exists():
+    if changeset.is_done(name):
         return True
     work = changeset.work_of(name)
     articles = {article.nickname: article for article in replica.articles}

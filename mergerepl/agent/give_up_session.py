@@ -2,14 +2,14 @@
 
 from pathlib import Path
 
-from mergerepl.agent.give_up import give_up, set_aside
+from mergerepl.agent.give_up import give_up
 from mergerepl.agent.recovery import SparkSource, roll_forward
 from mergerepl.agent.session_plan import session_plan
 from mergerepl.agent.sides import open_sides
 from mergerepl.engine.errors import told_plainly
 from mergerepl.errors import ConfigurationError, MergeReplError, StoreError, Transient, UnfinishedSessionError
 from mergerepl.model.results import GivenUp, SessionResult
-from mergerepl.store.changeset import Changeset, read_changeset, staged_folders
+from mergerepl.store.changeset import Changeset, read_changeset, set_aside, staged_folders
 from mergerepl.store.identity import refuse_copies
 from mergerepl.store.lease import leases
 from mergerepl.store.replica import Replica
@@ -38,7 +38,7 @@ def give_up_session(
         with leases(
             publisher.root, purpose=f"mergerepl sync {publisher.root} --give-up", wait_s=lease_wait_s
         ):
-            return _given_up("", "", folder, set_aside(folder, publisher), error.message, _NEXT)
+            return _given_up("", "", folder, set_aside(folder), error.message, _NEXT)
     if changeset is None:
         raise _no_such(publisher, session)
     subscriber = _subscriber(changeset, publisher)

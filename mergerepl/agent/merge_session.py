@@ -5,7 +5,6 @@ make_generation beside staging the changeset, carry it out. Up to the manifest o
 changes is written; from there on the session will be finished, by this run or the next.
 """
 
-import shutil
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -33,6 +32,7 @@ from mergerepl.errors import PublicationError
 from mergerepl.model.progress import Progress
 from mergerepl.model.results import ArticleCounts, PhaseCounts, SessionResult, SessionStatus
 from mergerepl.staging.article import StagedArticle
+from mergerepl.store.changeset import drop_rows
 from mergerepl.store.compaction import compact_when_due
 from mergerepl.store.identity import refuse_copies
 from mergerepl.store.lease import leases, record_jvm
@@ -220,7 +220,7 @@ def preview_session(
             staged, not_staged = stage_articles(spark, sides, plan, numbers, folder, progress)
             previews = conflict_previews(spark, folder, staged, sides[PUBLISHER].articles)
         finally:
-            shutil.rmtree(folder, ignore_errors=True)
+            drop_rows(folder)
             for side in sides.values():
                 for item in side.captured:
                     item.release()

@@ -1,6 +1,5 @@
 """Before anything else: finish what a session that died had staged."""
 
-import json
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,7 +7,7 @@ from datetime import datetime
 
 from pyspark.sql import SparkSession
 
-from mergerepl.agent.carry_out import Outcome, carry_out, log_given_up, pointer
+from mergerepl.agent.carry_out import Outcome, carry_out, log_given_up
 from mergerepl.agent.give_up import give_up, is_refused_by, settle
 from mergerepl.agent.session_result import session_result
 from mergerepl.apply import session_history
@@ -30,6 +29,7 @@ from mergerepl.store.changeset import (
     read_changeset,
     staged_folders,
 )
+from mergerepl.store.pointers import drop_half_written_pointers, drop_pointer, pointers
 from mergerepl.store.replica import Replica
 from triggers.errors import FeedGapError
 
@@ -55,12 +55,12 @@ def recover(publisher: Replica, subscriber: Replica, spark_of: SparkSource) -> i
         changeset = read_changeset(folder)
         if changeset is None:
             drop(folder)
-            pointer(subscriber, folder.name).unlink(missing_ok=True)
+            drop_pointer(subscriber, folder.name)
             continue
         work = changeset.manifest.subscriber
         is_subscribed = work is not None and _is_subscribed(publisher, changeset.manifest.subid, work.replid)
         is_ours = is_subscribed and work is not None and work.replid == own_id
-        if is_ours or not changeset.done_file(PUBLISHER).exists():
+        if is_ours or not changeset.is_done(PUBLISHER):
             log.info("rolling session %s forward", folder.name)
             try:
                 roll_forward(spark_of(), changeset, publisher, subscriber, is_ours=is_ours)
@@ -87,7 +87,7 @@ def refuse_interrupted(publisher: Replica, subscriber: Replica) -> None:
         work = changeset.manifest.subscriber if changeset is not None else None
         if changeset is None or work is None:
             continue
-        if work.replid == own_id or not changeset.done_file(PUBLISHER).exists():
+        if work.replid == own_id or not changeset.is_done(PUBLISHER):
             raise EnumerationError(
                 f"Session {folder.name} of '{publisher.root}' was interrupted and is half carried out, so what a next one "
                 "will do cannot be told yet. Nothing was changed. Run `mergerepl sync`, which finishes it first. "
@@ -103,17 +103,13 @@ def _is_subscribed(publisher: Replica, subid: str, replid: str) -> bool:
 
 def _drop_stale_pointers(publisher: Replica, subscriber: Replica) -> None:
     """Remove what points to sessions of this publisher that are over, and what a kill left half written."""
-    for path in subscriber.staging.glob("*.json.tmp"):
-        path.unlink(missing_ok=True)
+    drop_half_written_pointers(subscriber)
     publisher_id = publisher.info().replid
-    for path in subscriber.staging.glob("*.json") if subscriber.staging.is_dir() else ():
-        try:
-            told = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError:
-            # Whose session it was cannot be told; a capture, which has to know, says what to do about it.
-            continue
-        if told.get("replid") == publisher_id and not (publisher.staging / path.stem).exists():
-            settle(publisher, subscriber, path.stem)
+    staged = {folder.name for folder in staged_folders(publisher.staging)}
+    # A damaged pointer does not say whose session it was; a capture, which has to know, refuses it.
+    for pointer in pointers(subscriber):
+        if pointer.replid == publisher_id and pointer.session not in staged:
+            settle(publisher, subscriber, pointer.session)
 
 
 def roll_forward(
@@ -202,7 +198,7 @@ def _unlike_staged(changeset: Changeset, name: str, replica: Replica) -> str | N
     info = replica.info()
     if info.replid != work.replid:
         return "it is another replica"
-    if changeset.done_file(name).exists():
+    if changeset.is_done(name):
         # Tables may have gone on since, articles may be gone. But the file lies at the publisher: only what the
         # replica recorded before it, which never goes back, says that the session is still in there.
         if info.session_number < changeset.manifest.number or info.last_seq < work.seq:

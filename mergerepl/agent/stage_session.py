@@ -1,8 +1,6 @@
 """Stage a session: the changesets of its articles and the manifest that commits to carrying them out."""
 
-import json
 import logging
-import shutil
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -13,7 +11,6 @@ from pyspark.sql import DataFrame, SparkSession
 
 from conflict.resolvers.registry import require_resolver
 from enumeration.plan import Enumeration, Numbers, SessionPlan, number_generations
-from mergerepl.agent.carry_out import pointer
 from mergerepl.agent.refused import ARTICLE_ERRORS, Refused, refuse
 from mergerepl.agent.session_plan import (
     session_manifest,
@@ -31,10 +28,8 @@ from mergerepl.model.session_terms import SessionTerms, terms_of
 from mergerepl.staging.article import Enumerated, StagedArticle, side_changes, stage_article
 from mergerepl.staging.constraints import refuse_violations
 from mergerepl.staging.decision import Changed, decided, resolved, with_ancestors
-from mergerepl.store.changeset import (
-    Changeset,
-    write_durably,
-)
+from mergerepl.store.changeset import Changeset, drop_rows, new_folder
+from mergerepl.store.pointers import write_pointer
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +92,7 @@ def stage_articles(
             with told_plainly(f"staging article '{sides[PUBLISHER].articles[nickname].name}'"):
                 yield
         except ARTICLE_ERRORS as error:
-            shutil.rmtree(folder / str(nickname), ignore_errors=True)
+            drop_rows(folder / str(nickname))
             refuse(refused, nickname, error)
 
     changed: dict[int, Changed] = {}
@@ -226,8 +221,7 @@ def staged_changeset(
     moving = tablenicks if any(row.art_nick in tablenicks for row in plan.up.generations) else ()
     numbers = number_generations(plan, last_generations, filtered=moving)
     session = str(uuid4())
-    folder = sides[PUBLISHER].replica.staging / session
-    folder.mkdir(parents=True)
+    folder = new_folder(sides[PUBLISHER].replica.staging / session)
     committing: Future[dict[str, SideState]] | None = None
     try:
         # Neither needs what the other writes, and each leaves the machine idle while Spark plans its next query.
@@ -242,7 +236,7 @@ def staged_changeset(
             staged |= _partitioned(spark, will_be, plan, numbers, folder, progress)
         sides = without(committing.result() if committing is not None else sides, refused)
         if sides[PUBLISHER].left_out and not staged:
-            shutil.rmtree(folder, ignore_errors=True)
+            drop_rows(folder)
             return None, refused
         plan = plan.of_articles(sides[PUBLISHER].articles)
         manifest = session_manifest(sides, plan, numbers, staged, session, publication)
@@ -250,13 +244,11 @@ def staged_changeset(
         other = committing.exception() if committing is not None else None
         if other is not None and other is not error:
             log.error("committing what was captured failed as well: %s", other)
-        shutil.rmtree(folder, ignore_errors=True)
+        drop_rows(folder)
         raise
     changeset = Changeset(folder, manifest)
-    publisher = sides[PUBLISHER]
-    told = json.dumps({"publisher": str(publisher.replica.root), "replid": publisher.info.replid})
     failpoint("stage.before_pointer")
-    write_durably(pointer(sides[SUBSCRIBER].replica, session), told)
+    write_pointer(sides[PUBLISHER].replica, sides[SUBSCRIBER].replica, session)
     failpoint("stage.before_manifest")
     changeset.commit()
     failpoint("stage.after_manifest")

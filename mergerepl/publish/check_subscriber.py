@@ -80,10 +80,13 @@ def check_no_session_open(publisher: ReplicaState, subscriber: Path) -> None:
 
     Raises: PublicationError; LeaseError while an agent holds the publisher.
     """
-    told = {path.stem for path in (subscriber / FOLDER / "staging").glob("*.json")}
+    from mergerepl.store.pointers import pointers
+    from mergerepl.store.replica import Replica
+
+    named = {pointer.session for pointer in pointers(Replica(subscriber))}
     manifests = [changeset.manifest for changeset in publisher.sessions]
     open_sessions = [
-        each.session for each in manifests if each.session in told and publisher.is_active(each.subid)
+        each.session for each in manifests if each.session in named and publisher.is_active(each.subid)
     ]
     if open_sessions:
         check_not_held(publisher.root)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from mergerepl.delta.log import commit_text, is_delta_table
 from mergerepl.errors import PublicationError, StoreError
 from mergerepl.store.control import ControlPlane
+from mergerepl.store.notes import has_staged_session
 from mergerepl.store.replica import Replica, require_schema_version
 from mergerepl.systables import catalog, registry, replinfo
 from mergerepl.systables.catalog import ArticleRow, PublicationRow, SubscriptionRow, relations
@@ -105,13 +106,11 @@ def _staged_sessions(root: Path) -> tuple["Changeset", ...]:
 
     Raises: StoreError if a manifest is damaged.
     """
-    staging = Replica(root).staging
-    if not staging.is_dir():
+    if not has_staged_session(root):
         return ()
-    from mergerepl.store.changeset import read_changeset, staged_folders
+    from mergerepl.store.changeset import staged_changesets
 
-    found = map(read_changeset, staged_folders(staging))
-    return tuple(changeset for changeset in found if changeset is not None)
+    return tuple(staged_changesets(Replica(root).staging))
 
 
 def _info(root: Path, control: ControlPlane) -> ReplicaInfo:

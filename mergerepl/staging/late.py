@@ -41,7 +41,7 @@ from mergerepl.store.changeset import (
     Changeset,
     Manifest,
     SideWork,
-    drop,
+    new_folder,
     read_changeset,
 )
 from mergerepl.store.staged_rows import read_staged
@@ -104,8 +104,7 @@ def stage_late_round(
     staged = read_changeset(folder)
     if staged is not None:
         return staged, sum(work.live + work.deleted for work in staged.work_of(side.name).articles)
-    drop(folder)
-    folder.mkdir(parents=True)
+    new_folder(folder)
     generations: list[Generation] = []
     works = []
     conflicts = {}

@@ -20,6 +20,8 @@ from mergerepl.systables.genhistory import Generation
 
 MANIFEST = "manifest.json"
 STAGING = "staging"
+UNSENT = "unsent"
+"""The folder, beside that of staged sessions, of rows that sessions did not bring to their end."""
 
 
 class _Frozen(BaseModel):
@@ -133,8 +135,19 @@ class Changeset:
         """Return the folder of an article's staged EVENTS, which the publisher appends with its run."""
         return events_folder(self.folder, nickname)
 
-    def done_file(self, side: str) -> Path:
-        """Return the file that says one side has been carried out completely."""
+    def is_done(self, side: str) -> bool:
+        """Return whether one side has been carried out completely."""
+        return self._done_file(side).exists()
+
+    def read_done(self, side: str) -> str:
+        """Return what one side that is done came to, as it was written."""
+        return self._done_file(side).read_text(encoding="utf-8")
+
+    def mark_done(self, side: str, outcome: str) -> None:
+        """Record that one side has been carried out completely, and what it came to."""
+        write_durably(self._done_file(side), outcome)
+
+    def _done_file(self, side: str) -> Path:
         return self.folder / f"{side}.done"
 
     def late_folder(self, side: str, round_number: int) -> Path:
@@ -157,9 +170,23 @@ def events_folder(folder: Path, nickname: int) -> Path:
     return folder / "events" / str(nickname)
 
 
+def is_staged(folder: Path) -> bool:
+    """Return whether a folder holds a changeset that was completed."""
+    return (folder / MANIFEST).exists()
+
+
 def staged_folders(staging: Path) -> list[Path]:
     """Return the folders of staged sessions, complete or not, by name."""
     return sorted(path for path in staging.iterdir() if path.is_dir()) if staging.is_dir() else []
+
+
+def staged_changesets(staging: Path, pattern: str = "*") -> list[Changeset]:
+    """Return the changesets below a folder that were completed, by name.
+
+    Raises: StoreError if a manifest is damaged.
+    """
+    found = [read_changeset(folder) for folder in sorted(staging.glob(pattern)) if folder.is_dir()]
+    return [changeset for changeset in found if changeset is not None]
 
 
 def unfinished_sessions(staging: Path) -> list[str]:
@@ -211,7 +238,30 @@ def force_to_disk(path: Path) -> None:
         os.close(descriptor)
 
 
+def new_folder(folder: Path) -> Path:
+    """Make the folder of a changeset, empty, and return it."""
+    drop(folder)
+    folder.mkdir(parents=True)
+    return folder
+
+
+def set_aside(folder: Path) -> Path:
+    """Move a staged folder out of the way, in one step: from here on there is no such session. Returns its new place."""
+    unsent = folder.parents[1] / UNSENT
+    kept = unsent / folder.name
+    unsent.mkdir(exist_ok=True)
+    folder.rename(kept)
+    for path in (unsent, folder.parent):
+        force_to_disk(path)
+    return kept
+
+
+def drop_rows(folder: Path) -> None:
+    """Remove staged rows that no manifest names."""
+    shutil.rmtree(folder, ignore_errors=True)
+
+
 def drop(folder: Path) -> None:
     """Remove a staged folder; the manifest goes first, so that a half-removed one is not taken for complete."""
     (folder / MANIFEST).unlink(missing_ok=True)
-    shutil.rmtree(folder, ignore_errors=True)
+    drop_rows(folder)

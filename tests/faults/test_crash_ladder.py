@@ -48,6 +48,8 @@ DURABLE = {
     *("save_info", "append_generations", "close_generations", "drop_uncounted_generations", "append_run"),
     *("merge_rows", "update_subscription", "delete_runs_after", "write_durably", "commit", "drop", "unlink"),
     *("rmtree", "write_text", "write_files", "join_small_files"),
+    *("drop_pointer", "write_pointer", "drop_rows", "new_folder", "set_aside", "mark_done"),
+    "drop_half_written_pointers",
 }
 """Calls with which agent and apply change what outlives the process, whoever they are called of."""
 
@@ -63,6 +65,8 @@ NOT_A_STEP = {
     "capture.remove_leftovers",
     # Is `recover`, then takes away what is left; `apply` repeats it as long as the session is staged.
     "finish_session.finish_session",
+    # One step: a folder whose plan cannot be read is moved.
+    "give_up_session.give_up_session",
     # Their callers stop before and after them.
     "give_up._own_resolutions",
     "carry_out.update_subscription",
@@ -138,7 +142,7 @@ def called(function: ast.expr) -> tuple[str, str]:
         return "", ""
     owner = function.value
     while isinstance(owner, ast.Call):
-        # pointer(...).unlink()
+        # path(...).unlink()
         owner = owner.func.value if isinstance(owner.func, ast.Attribute) else owner.func
     return function.attr, owner.attr if isinstance(owner, ast.Attribute) else getattr(owner, "id", "")
 

@@ -18,7 +18,6 @@ from deltalake import DeltaTable
 import mergerepl
 from mergerepl import failpoints
 from mergerepl.agent import carry_out
-from mergerepl.agent.carry_out import pointer
 from mergerepl.agent.recovery import recover
 from mergerepl.apply.side import RUN_APP_ID, Side, data_transaction
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
@@ -28,6 +27,7 @@ from mergerepl.engine import session as engine
 from mergerepl.errors import CaptureError, EnumerationError
 from mergerepl.failpoints import FailpointError, failpoint
 from mergerepl.store.changeset import ArticleWork, Changeset, Manifest, Mark, SideWork
+from mergerepl.store.pointers import write_pointer
 from mergerepl.store.replica import Replica
 from mergerepl.systables import catalog, conflicts_info, genhistory, replinfo, sessions
 from mergerepl.systables.catalog import SubscriptionState
@@ -105,9 +105,7 @@ class Staged:
         self.changeset = Changeset(hq.staging / manifest.session, manifest)
         self.changeset.folder.mkdir(parents=True)
         north.staging.mkdir(exist_ok=True)
-        pointer(north, manifest.session).write_text(
-            json.dumps({"publisher": str(hq.root), "replid": hq.info().replid})
-        )
+        write_pointer(hq, north, manifest.session)
         self.changeset.commit()
         return self.changeset
 

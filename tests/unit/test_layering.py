@@ -377,14 +377,6 @@ NO_REPLICA_FILES = {
 """What looks at files of this machine: the file of a publication, scratch folders, JARs, where a root leads."""
 
 FILES_NOT_CONVERTED = {
-    "mergerepl.agent.capture_replica",
-    "mergerepl.agent.carry_out",
-    "mergerepl.agent.finish_session",
-    "mergerepl.agent.give_up",
-    "mergerepl.staging.late",
-    "mergerepl.agent.merge_session",
-    "mergerepl.agent.recovery",
-    "mergerepl.agent.stage_session",
     "mergerepl.publish.apply",
     "mergerepl.publish.check_article",
     "mergerepl.publish.check_paths",
