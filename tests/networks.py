@@ -27,6 +27,7 @@ from mergerepl.delta.create import NewTable, create_table
 from mergerepl.delta.log import commit_text, head_version
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.metadata import CDF_PROPERTY
+from mergerepl.delta.small_tables import join_small_files
 from mergerepl.delta.table import open_table
 from mergerepl.model.publication import (
     Article,
@@ -39,7 +40,6 @@ from mergerepl.publish import rows
 from mergerepl.publish.apply import apply_publication
 from mergerepl.publish.system_tables import create_conflict_table, create_replica
 from mergerepl.store.compaction import LARGE_BYTES_OF_HISTORY
-from mergerepl.store.control import join_small_files
 from mergerepl.store.lease import LOCK_FILE
 from mergerepl.store.replica import Replica
 from mergerepl.systables import catalog, genhistory, registry, replinfo

@@ -17,6 +17,7 @@ from mergerepl.cdc.instances import held, log_reader
 from mergerepl.cdc.job_rows import RETENTION_MIN, THRESHOLD, check_parameters
 from mergerepl.cdc.lsn_times import entry_of, lsn_of_text, version_through
 from mergerepl.cdc.refusals import CdcError, CdcUsageError
+from mergerepl.delta.small_tables import count_rows, quoted, timestamp_literal
 from mergerepl.delta.table import open_table
 from mergerepl.engine.errors import told_plainly
 from mergerepl.errors import MergeReplError
@@ -24,7 +25,6 @@ from mergerepl.failpoints import failpoint
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.logreader.scan import checked_state
 from mergerepl.model.cdc import CleanupResult, ScanError
-from mergerepl.store.control import count_rows, quoted, timestamp_literal
 from mergerepl.systables.cdc import (
     CDC_JOBS,
     CHANGE_TABLES,

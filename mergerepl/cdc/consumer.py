@@ -20,6 +20,7 @@ from mergerepl.delta.log import is_delta_table, read_commit
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.metadata import STATS_PROPERTY
 from mergerepl.delta.retype import with_types
+from mergerepl.delta.small_tables import quoted
 from mergerepl.delta.transactions import Transaction, transaction_version
 from mergerepl.delta.types import field, json_of, nullable
 from mergerepl.delta.versions import read_version
@@ -31,7 +32,7 @@ from mergerepl.logreader.sources import metadata_of
 from mergerepl.model.cdc import CapturedColumn, DdlEntry
 from mergerepl.rows.images import same_value
 from mergerepl.rows.sql import quote
-from mergerepl.store.control import CHECKPOINT_INTERVAL, quoted
+from mergerepl.store.control import CHECKPOINT_INTERVAL
 from mergerepl.store.log_reader_files import remove_folder
 from mergerepl.systables.cdc import (
     APP_ID,

@@ -7,9 +7,9 @@ from typing import Final, NamedTuple
 from mergerepl.cdc.consumer import tran_id
 from mergerepl.cdc.database import Database, database_at
 from mergerepl.cdc.refusals import CdcUsageError
+from mergerepl.delta.small_tables import timestamp_literal
 from mergerepl.logreader.lsn import ZERO, Lsn
 from mergerepl.logreader.positions import read_state
-from mergerepl.store.control import timestamp_literal
 from mergerepl.systables.cdc import LSN_TIME_MAPPING, ChangeTable, LsnTime
 
 _OPERATORS: Final = {

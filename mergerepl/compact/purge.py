@@ -15,9 +15,9 @@ from mergerepl.compact.errors import TrackingError
 from mergerepl.compact.numbers import unpacked
 from mergerepl.compact.session import Session
 from mergerepl.compact.sweep import sweep
+from mergerepl.delta.small_tables import count_rows, quoted, read_rows, text_literal, timestamp_literal
 from mergerepl.failpoints import failpoint
 from mergerepl.model.tracking import Purged, PurgeType
-from mergerepl.store.control import count_rows, quoted, read_rows, text_literal, timestamp_literal
 from mergerepl.systables.compact import (
     COMMIT_SEQUENCE,
     COMMITS,

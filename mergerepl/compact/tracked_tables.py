@@ -31,6 +31,7 @@ from mergerepl.delta.log import head_version, is_delta_table
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.plain_files import foreign_file
 from mergerepl.delta.properties import missing_properties, set_properties
+from mergerepl.delta.small_tables import quoted, text_literal
 from mergerepl.delta.table import TableState, open_table
 from mergerepl.delta.transactions import USER_METADATA
 from mergerepl.delta.types import ddl_of
@@ -38,7 +39,6 @@ from mergerepl.delta.versions import read_version
 from mergerepl.engine.session import new_session
 from mergerepl.model.tracking import Foreign, TrackedTable, TrackingKeyType, TrackingOptions
 from mergerepl.rows.sql import quote
-from mergerepl.store.control import quoted, text_literal
 from mergerepl.systables.compact import (
     CHANGE_BSN,
     CONSUMERS,

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from mergerepl.delta.small_tables import count_rows, read_rows, text_literals, timestamp_literal
 from mergerepl.model.conflicts import ConflictFilter, PurgeResult
 from mergerepl.monitoring.conflicts import conditions_of
-from mergerepl.store.control import count_rows, read_rows, text_literals, timestamp_literal
 from mergerepl.store.lease import lease
 from mergerepl.store.replica import Replica
 from mergerepl.systables import conflict_resolutions, conflicts_info

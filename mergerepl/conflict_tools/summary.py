@@ -4,9 +4,9 @@ from collections import Counter, defaultdict
 from datetime import UTC
 from pathlib import Path
 
+from mergerepl.delta.small_tables import read_rows
 from mergerepl.model.conflicts import ConflictCount, ConflictFilter
 from mergerepl.monitoring.conflicts import conditions_of
-from mergerepl.store.control import read_rows
 from mergerepl.store.replica import Replica
 from mergerepl.systables import conflicts_info
 

@@ -11,13 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mergerepl.errors import ConfigurationError
-from mergerepl.lineage.value import covers
-from mergerepl.model.article import PublishedArticle
-from mergerepl.model.conflicts import ConflictFilter, ConflictStatus
-from mergerepl.model.results import ConflictRecord
-from mergerepl.monitoring.parties import article_named, publication_name
-from mergerepl.store.control import (
+from mergerepl.delta.small_tables import (
     Row,
     column_names,
     count_rows,
@@ -26,6 +20,12 @@ from mergerepl.store.control import (
     text_literals,
     timestamp_literal,
 )
+from mergerepl.errors import ConfigurationError
+from mergerepl.lineage.value import covers
+from mergerepl.model.article import PublishedArticle
+from mergerepl.model.conflicts import ConflictFilter, ConflictStatus
+from mergerepl.model.results import ConflictRecord
+from mergerepl.monitoring.parties import article_named, publication_name
 from mergerepl.store.replica import Replica
 from mergerepl.systables import conflict_resolutions, conflicts_info, contents
 from mergerepl.systables.conflicts_info import (

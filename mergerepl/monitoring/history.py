@@ -4,10 +4,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from mergerepl import roots
+from mergerepl.delta.small_tables import text_literal, text_literals, timestamp_literal
 from mergerepl.errors import ConfigurationError
 from mergerepl.model.results import ArticleCounts, PhaseCounts, SessionRecord
 from mergerepl.monitoring.parties import subscriber_root
-from mergerepl.store.control import text_literal, text_literals, timestamp_literal
 from mergerepl.store.replica import Replica
 from mergerepl.systables import sessions
 from mergerepl.systables.sessions import ArticleHistoryRow, HistoryRow, Phase, RunStatus, SessionRow

@@ -9,6 +9,7 @@ from decimal import Decimal
 from pathlib import Path
 
 from mergerepl.delta.log import head_version
+from mergerepl.delta.small_tables import Row, column_names, quoted, read_rows, text_literal, timestamp_literal
 from mergerepl.delta.table import open_table
 from mergerepl.errors import ConfigurationError, MergeReplError, SchemaMismatchError, StoreError
 from mergerepl.lineage.value import covers, merge
@@ -20,7 +21,6 @@ from mergerepl.monitoring.row_partitions import row_partitions
 from mergerepl.monitoring.waiting import head_or_problem
 from mergerepl.rows.arrow_values import python_values
 from mergerepl.rows.rowguid import KeyValue, base_type, key_value, rowguid_of
-from mergerepl.store.control import Row, column_names, quoted, read_rows, text_literal, timestamp_literal
 from mergerepl.store.replica import Replica
 from mergerepl.systables import contents
 from mergerepl.systables.replinfo import ReplicaInfo

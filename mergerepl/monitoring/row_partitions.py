@@ -1,8 +1,8 @@
 """The partitions of one row, as a publisher's mapping tables say. No engine."""
 
+from mergerepl.delta.small_tables import Row, read_rows, text_literal
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.results import RowPartition
-from mergerepl.store.control import Row, read_rows, text_literal
 from mergerepl.store.replica import Replica
 from mergerepl.systables import contents, partitions
 from mergerepl.systables.partitions import Reason

@@ -5,6 +5,7 @@ from enum import IntEnum
 from pathlib import Path
 
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
+from mergerepl.delta.small_tables import count_rows
 from mergerepl.errors import MergeReplError, StoreError
 from mergerepl.feed.window import FeedWindow
 from mergerepl.model.article import PublishedArticle
@@ -13,7 +14,6 @@ from mergerepl.model.results import ArticleStatus, ReplicaStatus, SubscriptionSt
 from mergerepl.monitoring.parties import others, publication_name, subscriber_root
 from mergerepl.monitoring.waiting import NO_VERSION, Uncaptured, uncaptured, unsent_generations
 from mergerepl.store.changeset import unfinished_sessions
-from mergerepl.store.control import count_rows
 from mergerepl.store.replica import Replica
 from mergerepl.systables import conflicts_info
 from mergerepl.systables.catalog import SubscriberKind, SubscriptionRow, SubscriptionState, SyncStatus

@@ -11,6 +11,7 @@ from typing import Any
 from mergerepl.delta.log import is_delta_table
 from mergerepl.delta.marks import SETUP
 from mergerepl.delta.properties import describe, missing_properties, set_properties
+from mergerepl.delta.small_tables import edited_table
 from mergerepl.delta.table import TableState, open_table
 from mergerepl.delta.types import ddl_of
 from mergerepl.errors import MergeReplError, PublicationError, StoreError
@@ -33,7 +34,6 @@ from mergerepl.publish.rows import (
 from mergerepl.publish.unfinished import article_table, drop_unfinished
 from mergerepl.publish.unsent import unsent_changes
 from mergerepl.publish.work import Step, Work
-from mergerepl.store.control import edited_table
 from mergerepl.store.replica import Replica
 from mergerepl.systables import catalog
 from mergerepl.systables.catalog import (

@@ -89,7 +89,9 @@ def is_computable(
     from pyspark.errors import AnalysisException
     from pyspark.sql import functions as F
 
-    rows = spark.read.format("delta").load(str(table.path))
+    from mergerepl.delta.versions import read_version
+
+    rows = read_version(spark, table.path, table.version)
     try:
         rows.select(*(F.col(quote(name)) for name in columns)).select(F.expr(expression))
     except AnalysisException:

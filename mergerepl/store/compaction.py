@@ -8,7 +8,7 @@ import logging
 from pyspark.sql import SparkSession
 
 from mergerepl.delta import appended
-from mergerepl.store import control
+from mergerepl.delta.small_tables import join_small_files
 from mergerepl.store.replica import Replica
 from mergerepl.systables.table import Plane
 
@@ -42,7 +42,7 @@ def compact_when_due(
                 files = appended.file_count(table)
                 if files > FILES_AT_MOST:
                     if plane is Plane.HISTORY:
-                        control.join_small_files(table, large_bytes=LARGE_BYTES_OF_HISTORY)
+                        join_small_files(table, large_bytes=LARGE_BYTES_OF_HISTORY)
                     else:
                         appended.join_small_files(spark, table, large_bytes=LARGE_BYTES)
                     log.info("%s: joined %s files", table, files)

@@ -4,31 +4,31 @@ A table of the control plane is read whole and replaced whole by one commit (7 m
 one that grows is appended to and read with a condition. The caller holds the lease of the replica or of the folder.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from datetime import datetime
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from mergerepl.delta.log import as_seen, is_as_seen, is_delta_table
-from mergerepl.delta.table import open_table, reason_of, refuse_empty_commit
-from mergerepl.errors import StoreError
-from mergerepl.rows.arrow_values import python_values
+from mergerepl.delta.small_tables import (
+    arrow_value,
+    delete_rows,
+    holds_transaction,
+    python_rows,
+    read_rows,
+    update_rows,
+    version_and_rows,
+    write_rows,
+)
 from mergerepl.systables.cdc import COMMITS_TYPE
 from mergerepl.systables.table import RowT, SystemTable, TypedTable
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from deltalake import QueryBuilder
-
-Row = dict[str, Any]
 
 CHECKPOINT_INTERVAL = "10"
 """Commits of a system table between checkpoints. Every reading reads those since the last one: at delta-rs' own 100, its
 part of a session took six times the processor's time after 24 sessions, now three times (measured)."""
-
-_ROWS_READ_TOGETHER = 1024
-"""Rows of a joined file that one reading with bounds must take as a whole."""
 
 
 class ControlPlane:
@@ -73,9 +73,9 @@ class ControlPlane:
         if known is not None and is_as_seen(known[0]):
             stored = known[1]
         else:
-            version, stored = _version_and_rows(path, table.names, required=table.required)
+            version, stored = version_and_rows(path, table.names, required=table.required)
             self._keep(table, version, stored)
-        return [table.read(row) for row in _python_rows(stored, table.names)]
+        return [table.read(row) for row in python_rows(stored, table.names)]
 
     def replace(self, table: TypedTable[RowT], rows: Iterable[RowT]) -> None:
         """Make `rows` the table's content, in one commit."""
@@ -88,30 +88,16 @@ class ControlPlane:
 
         `once` is a Delta transaction, an application and a version: without effect if the table holds it, or a later one.
         """
-        if rows and not (once and self._holds(table, once)):
+        if rows and not (once and holds_transaction(self.path(table.name), once)):
             self._write(table, rows, mode="append", once=once)
-
-    def _holds(self, table: SystemTable, once: tuple[str, int]) -> bool:
-        from deltalake import DeltaTable
-
-        done = DeltaTable(str(self.path(table.name))).transaction_version(once[0])
-        return done is not None and done >= once[1]
 
     def update(self, table: SystemTable, values: Mapping[str, str], *, where: str) -> None:
         """Set columns (to expressions of delta-rs' SQL) in rows of a table that grows, in one commit if there are any."""
-        from deltalake import DeltaTable
-
-        path = self.path(table.name)
-        if count_rows(path, where=where):
-            DeltaTable(str(path)).update(updates=dict(values), predicate=where)
+        update_rows(self.path(table.name), values, where=where)
 
     def delete(self, table: SystemTable, *, where: str) -> None:
         """Remove rows of a table that grows, in one commit if there are any."""
-        from deltalake import DeltaTable
-
-        path = self.path(table.name)
-        if count_rows(path, where=where):
-            DeltaTable(str(path)).delete(where)
+        delete_rows(self.path(table.name), where=where)
 
     def _keep(self, table: SystemTable, version: int, stored: "pa.Table") -> None:
         # A checkpoint may be all that is left of an old last commit.
@@ -123,230 +109,17 @@ class ControlPlane:
         table: TypedTable[RowT],
         rows: Iterable[RowT],
         *,
-        mode: str,
+        mode: Literal["append", "overwrite"],
         once: tuple[str, int] | None = None,
     ) -> tuple[int, "pa.Table"]:
         """Write rows in one commit. Returns its version and what was written."""
         import pyarrow as pa
-        from deltalake import DeltaTable, Transaction, write_deltalake
-        from deltalake.transaction import CommitProperties
 
-        path = str(self.path(table.name))
-        values = [{name: _arrow_value(value) for name, value in table.values(row).items()} for row in rows]
+        path = self.path(table.name)
+        values = [{name: arrow_value(value) for name, value in table.values(row).items()} for row in rows]
         written = pa.Table.from_pylist(values, schema=arrow_schema(table))
-        if self.exists(table):
-            opened = DeltaTable(path)
-            # A replica of an older release lacks the newest columns.
-            is_older = not set(table.names) <= {field.name for field in opened.schema().fields}
-            more: dict[str, Any] = {"schema_mode": "merge"} if is_older else {}
-            if once is not None:
-                more["commit_properties"] = CommitProperties(app_transactions=[Transaction(*once)])
-            write_deltalake(opened, written, mode=mode, **more)  # type: ignore[call-overload]
-            return opened.version(), written
         properties = {"delta.checkpointInterval": CHECKPOINT_INTERVAL}
-        write_deltalake(path, written, mode=mode, configuration=properties)  # type: ignore[call-overload]
-        return 0, written
-
-
-def read_rows(
-    path: Path,
-    names: Sequence[str],
-    *,
-    where: str | None = None,
-    order_limit: str = "",
-    required: Sequence[str] = (),
-) -> list[Row]:
-    """Return rows of a Delta table read by delta-rs; columns the stored table does not have yet are None.
-
-    Raises: StoreError if the table is missing or unreadable, or lacks a value in a `required` column.
-    """
-    stored = _version_and_rows(path, names, where=where, order_limit=order_limit, required=required)[1]
-    return _python_rows(stored, names)
-
-
-def _version_and_rows(
-    path: Path,
-    names: Sequence[str],
-    *,
-    where: str | None = None,
-    order_limit: str = "",
-    required: Sequence[str] = (),
-) -> tuple[int, "pa.Table"]:
-    from deltalake import DeltaTable
-
-    with _told_plainly(path):
-        table = DeltaTable(str(path))
-        refuse_empty_commit(path, table.version())
-        stored = {field.name for field in table.schema().fields}
-        gone = [name for name in required if name not in stored]
-        if gone:
-            raise _lacking(path, gone[0], "has no")
-        select = ", ".join(quoted(name) for name in names if name in stored)
-        condition = f" where {where}" if where else ""
-        query = f"select {select} from t{condition} {order_limit}"
-        result = _query_builder().register("t", table).execute(query).read_all()
-    empty = [name for name in required if result.column(name).null_count]
-    if empty:
-        raise _lacking(path, empty[0], "has no value in")
-    return table.version(), result
-
-
-def _query_builder() -> "QueryBuilder":
-    """Return delta-rs' queries, told to read Spark's times as Spark does.
-
-    By default Spark writes them as INT96, which DataFusion takes for nanoseconds in 64 bits: after 2262-04-11, and before
-    1677-09-21, it would read other times.
-    """
-    from deltalake import QueryBuilder
-
-    builder = QueryBuilder()
-    builder.execute("SET datafusion.execution.parquet.coerce_int96 = us").read_all()
-    return builder
-
-
-def _python_rows(stored: "pa.Table", names: Sequence[str]) -> list[Row]:
-    columns = {name: python_values(stored.column(name)) for name in stored.column_names}
-    return [
-        {name: _python_value(columns[name][i]) if name in columns else None for name in names}
-        for i in range(stored.num_rows)
-    ]
-
-
-def quoted(name: str) -> str:
-    """Return a column's name as delta-rs' SQL wants it."""
-    return '"' + name.replace('"', '""') + '"'
-
-
-def text_literal(value: str) -> str:
-    """Return a text as delta-rs' SQL wants it."""
-    return "'" + value.replace("'", "''") + "'"
-
-
-def text_literals(values: Iterable[str]) -> str:
-    """Return texts as a list of literals of delta-rs' SQL."""
-    return ", ".join(map(text_literal, values))
-
-
-def timestamp_literal(moment: datetime) -> str:
-    """Return a time, in UTC if it has a zone, as delta-rs' SQL wants it."""
-    zone = "None" if moment.tzinfo is None else 'Some("UTC")'
-    return f"arrow_cast('{moment}', 'Timestamp(Microsecond, {zone})')"
-
-
-def column_names(path: Path) -> list[str]:
-    """Return the columns of a Delta table.
-
-    Raises: StoreError if the table is missing or unreadable.
-    """
-    with _told_plainly(path):
-        return [field["name"] for field in open_table(path).fields]
-
-
-def count_rows(path: Path, *, where: str | None = None) -> int:
-    """Return how many rows of a Delta table there are, or fulfil a condition.
-
-    Raises: StoreError if the table is missing or unreadable.
-    """
-    from deltalake import DeltaTable, QueryBuilder
-
-    with _told_plainly(path):
-        table = DeltaTable(str(path))
-        if where is None:
-            return int(table.count())  # By the files' statistics.
-        query = f"select count(*) as n from t where {where}"
-        found = QueryBuilder().register("t", table).execute(query).read_all()
-        return int(python_values(found.column("n"))[0])
-
-
-def counts_by(path: Path, column: str, *, where: str) -> dict[Any, int]:
-    """Return how many rows of a Delta table fulfil a condition, by the values of a column.
-
-    Raises: StoreError if the table is missing or unreadable.
-    """
-    from deltalake import DeltaTable, QueryBuilder
-
-    with _told_plainly(path):
-        name = quoted(column)
-        query = f"select {name} as value, count(*) as n from t where {where} group by {name}"
-        found = QueryBuilder().register("t", DeltaTable(str(path))).execute(query).read_all()
-        return dict(zip(python_values(found.column("value")), python_values(found.column("n")), strict=True))
-
-
-@contextmanager
-def _told_plainly(path: Path) -> Iterator[None]:
-    """Tell what delta-rs raises while it reads a table as an error of ours.
-
-    Raises: StoreError.
-    """
-    from deltalake.exceptions import TableNotFoundError
-
-    try:
-        yield
-    except TableNotFoundError as error:
-        raise StoreError(
-            f"System table '{path.name}' is missing below '{path.parent}': it was removed, or `mergerepl apply` "
-            "was cut short. Restore the folder from a copy taken together with the tables, or run `mergerepl "
-            "apply FILE`, which says what else can be done.",
-            table=str(path),
-        ) from error
-    except StoreError:
-        raise
-    except Exception as error:
-        if "non UTF-8" in str(error):
-            raise StoreError(
-                f"Table '{path}' holds text that is no UTF-8, which only Spark reads: look at it with "
-                "`mergerepl.conflicts(...)` in Python, or with Spark SQL. Nothing is damaged.",
-                table=str(path),
-            ) from error
-        # Not only DeltaError: what fails while rows are read is a bare Exception of the query engine.
-        raise StoreError(
-            f"Table '{path}' cannot be read: {reason_of(error)}. Its log or a file of it is damaged or gone: "
-            "restore the folder from a copy.",
-            table=str(path),
-        ) from error
-
-
-def join_small_files(table: Path, *, large_bytes: int) -> None:
-    """Rewrite a table's files that are not large as few that are: the same rows, in a commit that changes no data."""
-    from deltalake import ColumnProperties, DeltaTable, WriterProperties
-
-    properties = WriterProperties(
-        compression="ZSTD",
-        max_row_group_size=_ROWS_READ_TOGETHER,
-        default_column_properties=ColumnProperties(statistics_enabled="CHUNK"),
-    )
-    DeltaTable(str(table)).optimize.compact(target_size=large_bytes, writer_properties=properties)
-
-
-def _lacking(path: Path, column: str, how: str) -> StoreError:
-    return edited_table(path, f"{how} column '{column}'", column=column)
-
-
-def edited_table(path: Path, what: str, **facts: Any) -> StoreError:
-    """Return the error about a system table that says `what` mergerepl never writes."""
-    return StoreError(
-        f"System table '{path.name}' of replica '{path.parent.parent}' {what}: it was edited or damaged. Restore it "
-        f"to an earlier version (RESTORE TABLE), or the folder '{path.parent}' from a copy taken together with the "
-        "tables.",
-        table=str(path),
-        **facts,
-    )
-
-
-def _python_value(value: Any) -> Any:
-    """Return a value with its maps, which Arrow hands out as lists of pairs, as dictionaries where their keys allow it."""
-    if isinstance(value, dict):
-        return {name: _python_value(part) for name, part in value.items()}
-    if not isinstance(value, list) or not value:
-        return value
-    if not isinstance(value[0], tuple):
-        return [_python_value(part) for part in value]
-    pairs = [(_python_value(name), _python_value(part)) for name, part in value]
-    return pairs if isinstance(pairs[0][0], dict | list) else dict(pairs)
-
-
-def _arrow_value(value: Any) -> Any:
-    return list(value.items()) if isinstance(value, Mapping) else value
+        return write_rows(path, written, mode=mode, properties=properties, once=once), written
 
 
 def arrow_schema(table: SystemTable) -> "pa.Schema":

@@ -6,6 +6,7 @@ from functools import cached_property
 from pathlib import Path
 
 from mergerepl.delta.log import commit_text, is_delta_table, is_folder
+from mergerepl.delta.small_tables import edited_table, text_literal, text_literals
 from mergerepl.errors import (
     ConfigurationError,
     EnumerationError,
@@ -15,7 +16,7 @@ from mergerepl.errors import (
 )
 from mergerepl.model.article import PublishedArticle
 from mergerepl.roots import is_absent
-from mergerepl.store.control import ControlPlane, edited_table, text_literal, text_literals
+from mergerepl.store.control import ControlPlane
 from mergerepl.store.unedited import refuse_edited
 from mergerepl.systables import (
     catalog,

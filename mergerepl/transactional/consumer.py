@@ -13,6 +13,7 @@ from mergerepl.delta.create import NewTable, create_table
 from mergerepl.delta.log import is_delta_table
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.metadata import STATS_PROPERTY
+from mergerepl.delta.small_tables import counts_by
 from mergerepl.delta.transactions import Transaction, transaction_version
 from mergerepl.delta.types import field, json_of
 from mergerepl.failpoints import failpoint
@@ -21,7 +22,7 @@ from mergerepl.filters.parse import parse_stored
 from mergerepl.logreader.column_changes import ADD, DROP, NULLABILITY, RENAME, REPLACE, TYPE
 from mergerepl.logreader.consumer import Cycle, PauseSource, ReadRows, Wanted
 from mergerepl.logreader.plan import ColumnChange, Entry, Plan, SourcePlan
-from mergerepl.store.control import CHECKPOINT_INTERVAL, counts_by
+from mergerepl.store.control import CHECKPOINT_INTERVAL
 from mergerepl.store.log_reader_files import remove_folder
 from mergerepl.systables.transactional import (
     APP_ID,

@@ -18,9 +18,9 @@ from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 
 from mergerepl import doctor
+from mergerepl.delta.small_tables import read_rows
 from mergerepl.engine import session as engine
 from mergerepl.errors import EngineError
-from mergerepl.store.control import read_rows
 
 pytestmark = pytest.mark.spark
 

@@ -11,9 +11,9 @@ from pyspark.sql import functions as F
 
 from mergerepl import cdc
 from mergerepl.cdc.database import Database, database_at
+from mergerepl.delta.small_tables import column_names, read_rows
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.logreader.positions import read_state
-from mergerepl.store.control import column_names, read_rows
 from mergerepl.systables.cdc import LSN_TIME_MAPPING, LsnTime
 
 ITEMS = pa.schema([("id", pa.int64()), ("note", pa.string()), ("qty", pa.int32())])

@@ -18,12 +18,12 @@ from pyspark.sql import SparkSession
 from mergerepl import api
 from mergerepl.agent.capture_replica import capture_replica
 from mergerepl.delta.log import head_version
+from mergerepl.delta.small_tables import read_rows
 from mergerepl.errors import CaptureError, ConfigurationError
 from mergerepl.failpoints import FailpointError
 from mergerepl.model.progress import NoProgress
 from mergerepl.model.publication import Article, SubscriberType, Tracking
 from mergerepl.model.results import CaptureResult, PendingArticle, SessionResult
-from mergerepl.store.control import read_rows
 from mergerepl.store.replica import Replica
 from mergerepl.systables import catalog, genhistory, sessions
 from mergerepl.systables.genhistory import GenStatus

@@ -12,9 +12,9 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from mergerepl.cli.main import main
+from mergerepl.delta.small_tables import read_rows
 from mergerepl.model.publication import Article
 from mergerepl.report.words import LONGEST_SHOWN
-from mergerepl.store.control import read_rows
 from tests.spark.publishing import Hub
 
 pytestmark = pytest.mark.spark

@@ -8,8 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 
+from mergerepl.delta.small_tables import read_rows
 from mergerepl.rows.arrow_values import python_values
-from mergerepl.store.control import read_rows
 
 DATES = pa.array([3789000, -735000, 18000, None], pa.int32()).cast(pa.date32())
 DATE_TEXTS = ["+12343-12-07", "-0043-08-22", date(2019, 4, 14), None]

@@ -10,8 +10,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from mergerepl.delta.small_tables import column_names, read_rows
 from mergerepl.store import control
-from mergerepl.store.control import CHECKPOINT_INTERVAL, ControlPlane, column_names, read_rows
+from mergerepl.store.control import CHECKPOINT_INTERVAL, ControlPlane
 from mergerepl.systables import genhistory, replinfo
 from mergerepl.systables.genhistory import Generation
 from mergerepl.systables.replinfo import ReplicaInfo
@@ -44,7 +45,7 @@ def test_a_table_is_read_once_until_somebody_commits(tmp_path: Path, monkeypatch
     assert sorted(numbers(mine)) == [1, 2]
     mine.replace(genhistory.TABLE, [generation(3)])
     assert numbers(others) == [3]
-    monkeypatch.setattr(control, "_version_and_rows", None)
+    monkeypatch.setattr(control, "version_and_rows", None)
     assert numbers(mine) == numbers(others) == [3]
 
 

@@ -410,13 +410,6 @@ def _touches_files(node: ast.AST) -> bool:
     return name in FILE_CALLS and not is_ours
 
 
-TABLES_NOT_CONVERTED = {
-    "mergerepl.snapshot.replica_table",
-    "mergerepl.store.control",
-}
-"""Modules that still open Delta tables by themselves. The list only gets shorter."""
-
-
 def test_only_the_room_delta_opens_a_delta_table():
     openers = {
         module
@@ -424,7 +417,7 @@ def test_only_the_room_delta_opens_a_delta_table():
         if unit(module) not in {"mergerepl.delta", "mergerepl.demo", "mergerepl.doctor"}
         and any(map(_opens_a_table, ast.walk(tree)))
     }
-    assert openers == TABLES_NOT_CONVERTED
+    assert openers == set()
 
 
 def _opens_a_table(node: ast.AST) -> bool:
