@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 Direction = Literal["both", "upload", "download"]
 Level = Literal["rowcount", "checksum"]
+Engine = Literal["spark", "auto"]
 
 LONGEST_LIST = 10**9
 """The highest `limit`. The query engine takes 64 bits, and `None` is all there are."""
@@ -169,6 +170,7 @@ class _Target:
     publisher: Path
     subscriber: Path
     publication: str
+    engine: str = "spark"
 
 
 def sync(
@@ -179,6 +181,7 @@ def sync(
     dry_run: bool = False,
     validate: Level | None = None,
     long_running: bool = False,
+    engine: Engine | None = None,
     lease_wait_s: float = 0.0,
     give_up: str | None = None,
     progress: Progress | None = None,
@@ -193,6 +196,8 @@ def sync(
         dry_run: Say what would change and who would win; change nothing. Does not go with `validate`.
         validate: Compare the replicas after the session, by `rowcount` or by `checksum`; None does not.
         long_running: An agent's session: the embedded engine is tuned for many sessions rather than for one.
+        engine: Who writes users' tables: `spark` alone; or, with `auto`, delta-rs where few rows changed and the table has
+            nothing that only Spark writes. The tables become the same. Default: `engine` of the file, else `spark`.
         lease_wait_s: Seconds to wait for another agent to let go of a replica.
         give_up: Id of a session that is staged at the publisher and cannot be finished, or the beginning of it: end that
             session instead, and run none. One that can be finished is finished. Goes with none of the other settings.
@@ -211,6 +216,8 @@ def sync(
     from mergerepl.model.results import SyncResult
 
     _require_choice("direction", direction, get_args(Direction))
+    if engine is not None:
+        _require_choice("engine", engine, get_args(Engine))
     if validate is not None:
         _require_choice("level of validation", validate, get_args(Level))
         if dry_run:
@@ -247,7 +254,8 @@ def sync(
         started = time.monotonic()
         done: SessionResult | None = None
         try:
-            done = _session(item, direction, dry_run, long_running, lease_wait_s, shown)
+            chosen = item if engine is None else replace(item, engine=engine)
+            done = _session(chosen, direction, dry_run, long_running, lease_wait_s, shown)
             if validate is not None:
                 from mergerepl.validation.validate import validate_subscription
 
@@ -320,7 +328,7 @@ def _session(
     def spark_of() -> SparkSession:
         from mergerepl.engine import session as engine
 
-        return engine.session(long_running=long_running)
+        return engine.choose_engine(engine.session(long_running=long_running), item.engine)
 
     terms: dict[str, Any] = {
         "spark_of": spark_of,
@@ -399,7 +407,7 @@ def _targets_of(item: Project | str | Path) -> list[_Target]:
         publication = item.publication
         publisher = Path(roots.parse(publication.publisher))
         return [
-            _Target(publisher, Path(roots.parse(sub.subscriber)), publication.name)
+            _Target(publisher, Path(roots.parse(sub.subscriber)), publication.name, publication.engine)
             for sub in publication.subscriptions
         ]
     from mergerepl.monitoring.quiet import noted_subscriptions

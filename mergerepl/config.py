@@ -264,6 +264,7 @@ def _publication(stated: PublicationKeys, check: _Check, *, folder: Path) -> Pub
         conflict_logging=ConflictLogging(stated.conflict_logging),
         joins=tuple(Join(**join.model_dump()) for join in stated.joins),
         allow_partition_realignment=stated.allow_partition_realignment,
+        engine=stated.engine,
     )
     if problem := first_problem(publication):
         raise check.refuse(*problem)

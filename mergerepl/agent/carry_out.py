@@ -149,7 +149,7 @@ def _carry_out_side(
         side = Side(name, replica, articles, current.work_of(name))
         commits = _write_all(spark, current, side, parties)
         for nickname, commit in commits.items():
-            counts[nickname] = counts.get(nickname, PhaseCounts()) + _merged_counts(commit)
+            counts[nickname] = counts.get(nickname, PhaseCounts()) + PhaseCounts(*commit.merged_rows)
             captured[nickname] = max(captured.get(nickname, -1), commit.version)
         generations += side.work.generations
         last_generation, seq = max(last_generation, side.work.last_generation), side.work.seq
@@ -223,12 +223,6 @@ def _write_all(
         for other in others:
             other.result()
         return commits
-
-
-def _merged_counts(commit: Commit) -> PhaseCounts:
-    """Return the rows a MERGE really changed, as Delta counted them."""
-    names = ("numTargetRowsInserted", "numTargetRowsUpdated", "numTargetRowsDeleted")
-    return PhaseCounts(*(int(commit.metrics.get(name, 0)) for name in names))
 
 
 def _log_conflicts(

@@ -4,9 +4,10 @@ Every step is marked and happens once; a repeated run finds it done. Nothing her
 staged.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypedDict
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -16,14 +17,17 @@ from mergerepl.delta import appended
 from mergerepl.delta.log import Commit, head_version, is_delta_table
 from mergerepl.delta.marks import APPLY, CommitMark
 from mergerepl.delta.merge import merge_rows
+from mergerepl.delta.small_writer import merge_small
 from mergerepl.delta.transactions import Transaction, transaction_version
+from mergerepl.engine.session import writes_small
 from mergerepl.failpoints import failpoint
 from mergerepl.model.article import PublishedArticle
 from mergerepl.partitions.runs import Events, append_events
 from mergerepl.rows.images import image_type
+from mergerepl.rows.key_bounds import KeyBounds
 from mergerepl.store.changeset import ArticleWork, Changeset, SideWork
 from mergerepl.store.replica import Replica
-from mergerepl.store.staged_rows import read_staged
+from mergerepl.store.staged_rows import read_staged, small_rows
 from mergerepl.systables import contents, partitions, tombstone
 from mergerepl.systables.table import FOLDER
 from mergerepl.systables.tombstone import TombstoneType
@@ -34,6 +38,13 @@ RUN_APP_ID = "mergerepl-runs"
 
 _ROUNDS = 1000
 """Transaction versions a session has for its rounds."""
+
+
+class _MergeTerms(TypedDict):
+    actions: Mapping[str, int]
+    bounds: KeyBounds
+    transaction: Transaction
+    from_version_exclusive: int
 
 
 @dataclass(frozen=True)
@@ -88,21 +99,30 @@ def merge_article(
     Raises: CommitConflictError, StoreError.
     """
     article = side.articles[work.nickname]
+    table, rows = side.replica.table(article), changeset.rows(work.nickname)
+    terms: _MergeTerms = {
+        "actions": work.actions,
+        "bounds": work.bounds,
+        "transaction": data_transaction(changeset, side, work.nickname),
+        "from_version_exclusive": work.from_version,
+    }
+    # A late round inserts what the MERGE before it deleted, and a late write lets live.
+    left_out = left_out_columns if changeset.manifest.round else ()
     failpoint(f"{side.name}.before_merge")
-    commit = merge_rows(
-        spark,
-        lambda session: read_staged(session, changeset.rows(work.nickname)),
-        side.replica.table(article),
-        article,
-        action=side.action,
-        actions=work.actions,
-        bounds=work.bounds,
-        transaction=data_transaction(changeset, side, work.nickname),
-        from_version_exclusive=work.from_version,
-        generated_columns=generated_columns,
-        # A late round inserts what the MERGE before it deleted, and a late write lets live.
-        left_out_columns=left_out_columns if changeset.manifest.round else (),
-    )
+    commit = None
+    if writes_small(spark) and not left_out:
+        commit = merge_small(lambda: small_rows(rows, side.action), table, article, **terms)
+    if commit is None:
+        commit = merge_rows(
+            spark,
+            lambda session: read_staged(session, rows),
+            table,
+            article,
+            action=side.action,
+            generated_columns=generated_columns,
+            left_out_columns=left_out,
+            **terms,
+        )
     failpoint(f"{side.name}.after_merge")
     return commit
 

@@ -51,6 +51,11 @@ if TYPE_CHECKING:
     help="Repeat, waiting this long (60s, 5m, 1h) between rounds.",
 )
 @click.option(
+    "--engine",
+    type=click.Choice(["spark", "auto"]),
+    help="Who writes the tables: Spark alone, or with auto delta-rs where few rows changed. Default: the file's.",
+)
+@click.option(
     "--give-up",
     metavar="SESSION",
     help="End a staged session that cannot be finished; its rows are kept. Alone.",

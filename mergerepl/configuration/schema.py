@@ -167,5 +167,6 @@ class PublicationKeys(Keys):
     subscriptions: list[SubscriptionKeys] = []
     retention: Annotated[timedelta, BeforeValidator(_retention)] = DEFAULT_RETENTION
     conflict_logging: Literal["publisher", "subscriber", "both"] = "publisher"
+    engine: Literal["spark", "auto"] = "spark"
     joins: list[JoinKeys] = []
     allow_partition_realignment: bool = True

@@ -99,6 +99,16 @@ class Commit:
         return sum(map(int, counts)) if counts and all(text.isdecimal() for text in counts) else None
 
     @property
+    def merged_rows(self) -> tuple[int, int, int]:
+        """How many rows a MERGE inserted, updated and deleted, by its writer's own count."""
+        counts = (
+            self.metrics.get(f"numTargetRows{kind.title()}", self.metrics.get(f"num_target_rows_{kind}", "0"))
+            for kind in ("inserted", "updated", "deleted")
+        )
+        inserted, updated, deleted = map(int, counts)
+        return inserted, updated, deleted
+
+    @property
     def has_untrue_feed(self) -> bool:
         """True when its change files may hold other values than it wrote: delta-rs computes an UPDATE twice.
 

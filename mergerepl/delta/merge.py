@@ -91,15 +91,20 @@ def merge_rows(
         except COMMIT_CONFLICTS as error:
             # Another writer changed rows we read. Everything is read and decided anew; its rows are captured late.
             if attempt == COMMIT_ATTEMPTS:
-                raise CommitConflictError(
-                    f"Article '{article.name}' at '{table}' is being changed by other writers: the merge "
-                    f"lost {COMMIT_ATTEMPTS} commits in a row. Its changeset stays staged; run again.",
-                    article=article.name,
-                    table=str(table),
-                ) from error
+                raise lost_commits(article.name, table) from error
             log.info("commit conflict on %s, attempt %s", table, attempt)
             time.sleep(RETRY_WAIT_S * attempt)
     return read_back(table, transaction, from_version_exclusive=from_version_exclusive)
+
+
+def lost_commits(article: str, table: Path) -> CommitConflictError:
+    """Return the error of a MERGE that other writers were always quicker than."""
+    return CommitConflictError(
+        f"Article '{article}' at '{table}' is being changed by other writers: the merge lost {COMMIT_ATTEMPTS} commits "
+        "in a row. Its changeset stays staged; run again.",
+        article=article,
+        table=str(table),
+    )
 
 
 def analyse_merge(

@@ -28,6 +28,9 @@ TIMESTAMP_TYPE = ("spark.sql.timestampType", "TIMESTAMP_LTZ")
 PASSES_OVER_FILES = ("spark.sql.files.ignoreMissingFiles", "spark.sql.files.ignoreCorruptFiles")
 """Where one is true, a read tells fewer rows instead of failing: a gap in the feed would be no changes."""
 
+ENGINE = "spark.mergerepl.engine"
+"""A conf of the session: who writes users' tables, `spark` or `auto` (few rows by delta-rs, where a table allows it)."""
+
 UMASK = "fs.permissions.umask-mode"
 """Hadoop's conf of which permissions new files lack; its default is 022."""
 

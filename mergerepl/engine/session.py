@@ -68,6 +68,17 @@ def session(*, long_running: bool = False) -> SparkSession:
         return _start(long_running=long_running)
 
 
+def choose_engine(spark: SparkSession, engine: str) -> SparkSession:
+    """Let what is done in a session from now on be written by Spark alone (`spark`), or few rows by delta-rs (`auto`)."""
+    spark.conf.set(confs.ENGINE, engine)
+    return spark
+
+
+def writes_small(spark: SparkSession) -> bool:
+    """Return whether delta-rs may write few rows to users' tables."""
+    return spark.conf.get(confs.ENGINE, "spark") == "auto"
+
+
 def users_session() -> SparkSession | None:
     """Return the session that this process has or was started with, if any.
 

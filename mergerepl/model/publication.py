@@ -123,3 +123,5 @@ class Publication:
     conflict_logging: ConflictLogging = ConflictLogging.PUBLISHER
     joins: tuple[Join, ...] = ()
     allow_partition_realignment: bool = True
+    engine: str = "spark"
+    """Who writes users' tables in a session: `spark` alone, or `auto` (few rows by delta-rs)."""

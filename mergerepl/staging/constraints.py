@@ -17,10 +17,11 @@ from pyspark.sql import functions as F
 
 from mergerepl import changes
 from mergerepl.delta.metadata import DEFAULT_EXPRESSION, GENERATION_EXPRESSION
+from mergerepl.delta.small_writer import reason_for_spark
 from mergerepl.delta.table import TableState, open_table
 from mergerepl.delta.types import padded_types
 from mergerepl.delta.versions import read_version
-from mergerepl.engine.session import require_utc
+from mergerepl.engine.session import require_utc, writes_small
 from mergerepl.errors import ApplyError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.publish.check_article import write_problem
@@ -108,7 +109,8 @@ def refuse_at_side(
             table=str(table),
         )
     require_utc(spark, article.name, table, facts.metadata.timestamp_partitions)
-    refuse_unmergeable(spark, staged_rows, work, article, facts, action=action)
+    if not writes_small(spark) or reason_for_spark(facts, article, work.actions, work.bounds) is not None:
+        refuse_unmergeable(spark, staged_rows, work, article, facts, action=action)
     rows = read_staged(spark, staged_rows).where(
         F.col(action).isin(changes.Action.INSERT.value, changes.Action.UPDATE.value)
     )

@@ -6,11 +6,12 @@ few syncs; the cost is commits, not histories.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 from delta.tables import DeltaTable
@@ -23,6 +24,7 @@ from tests.networks import Published, publish
 from tests.properties.reference import Conflict, Network, Subscriber
 
 COLUMNS = ("a", "b", "c")
+Engines = tuple[Literal["spark", "auto"], ...]
 Rows = dict[str, tuple[str | None, ...]]
 
 _PUBLISHED = Published()
@@ -36,6 +38,8 @@ class Setting:
     subscribers: tuple[Subscriber, ...]
     tracking: str = "row"
     resolution: str = "row"
+    engines: Engines = ("spark",)
+    """Who writes the tables, session by session in turn."""
 
 
 @dataclass(frozen=True)
@@ -66,9 +70,14 @@ class EngineNetwork:
         self.spark = spark
         self.folder = folder
         self.hub_writes = 0
+        self._engines = itertools.cycle(setting.engines)
         self.names = ("hub", *(s.name for s in setting.subscribers))
         rows = tuple((key, *(row[c] for c in COLUMNS)) for key, row in snapshot.items())
-        _PUBLISHED.copy((setting, rows), folder, lambda template: _publish(spark, template, setting, rows))
+        _PUBLISHED.copy(
+            (replace(setting, engines=()), rows),
+            folder,
+            lambda template: _publish(spark, template, setting, rows),
+        )
 
     def path(self, replica: str) -> Path:
         """Return a replica's root."""
@@ -110,7 +119,11 @@ class EngineNetwork:
     def sync(self, subscriber: str, direction: str = "both") -> Any:
         """Run one session."""
         return mergerepl.sync(
-            self.path("hub"), subscriber=self.path(subscriber), direction=direction, long_running=True
+            self.path("hub"),
+            subscriber=self.path(subscriber),
+            direction=direction,
+            long_running=True,
+            engine=next(self._engines),
         ).sessions[0]
 
     def rows(self, replica: str) -> Rows:

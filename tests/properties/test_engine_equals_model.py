@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from mergerepl.delta import transactions
+from mergerepl.delta import small_writer, transactions
 from mergerepl.store import runs
-from tests.properties.engine_network import EngineNetwork, Setting
+from tests.properties.engine_network import EngineNetwork, Engines, Setting
 from tests.properties.reference import Row, Subscriber
 from tests.properties.shrinking import assert_equal
 from tests.properties.side_by_side import (
@@ -81,19 +81,26 @@ def layout(
 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
-    ("tracking", "rounds", "layout"),
+    ("tracking", "rounds", "layout", "engines"),
     [
-        pytest.param("row", 2, "fine", id="row-2"),
-        pytest.param("row", 3, "usual", id="row-3", marks=pytest.mark.slow),
+        pytest.param("row", 2, "fine", ("spark",), id="row-2"),
+        pytest.param("row", 3, "usual", ("spark",), id="row-3", marks=pytest.mark.slow),
         # The smaller scope of what follows; scripts/mutants asks it first.
-        pytest.param("column", 2, "fine", id="column-2", marks=pytest.mark.slow),
-        pytest.param("column", 3, "usual", id="column-3"),
+        pytest.param("column", 2, "fine", ("spark",), id="column-2", marks=pytest.mark.slow),
+        pytest.param("column", 3, "usual", ("spark",), id="column-3"),
+        pytest.param("column", 2, "usual", ("auto",), id="column-2-auto", marks=pytest.mark.slow),
+        pytest.param("row", 3, "usual", ("auto",), id="row-3-auto", marks=pytest.mark.slow),
+        pytest.param("column", 3, "usual", ("auto", "spark"), id="column-3-both", marks=pytest.mark.slow),
     ],
     indirect=["layout"],
 )
 @pytest.mark.usefixtures("layout")
-def test_inv_04_every_history_of_two_replicas(new_engine: NewEngine, tracking: str, rounds: int) -> None:
-    setting = Setting((Subscriber("north", "server", 75.0),), tracking)
+def test_inv_04_every_history_of_two_replicas(
+    new_engine: NewEngine, monkeypatch: pytest.MonkeyPatch, tracking: str, rounds: int, engines: Engines
+) -> None:
+    # They are few to nobody else.
+    monkeypatch.setattr(small_writer, "MOST_ROWS", 10**6)
+    setting = Setting((Subscriber("north", "server", 75.0),), tracking, engines=engines)
     slots = [Slot(replica, number) for number in range(rounds) for replica in ("hub", "north")]
     sync = Session("north")
     rounds_of_slots = zip(slots[::2], slots[1::2], strict=True)

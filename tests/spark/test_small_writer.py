@@ -1,0 +1,108 @@
+"""What delta-rs merges into a user's table, Spark merges bit for bit alike (decision 0015)."""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from mergerepl.changes import PUBLISHER_ACTION, ROW
+from mergerepl.delta.change_feed import feed_through_delta
+from mergerepl.delta.log import Commit, head_version
+from mergerepl.delta.merge import merge_rows
+from mergerepl.delta.plain_files import write_files
+from mergerepl.delta.small_writer import merge_small, reason_for_spark
+from mergerepl.delta.table import open_table
+from mergerepl.rows.encodings import encoded
+from mergerepl.rows.images import image_type, row_image
+from mergerepl.store.staged_rows import read_staged, small_rows
+from tests.drawn_tables import Drawn, transaction
+
+pytestmark = pytest.mark.spark
+
+
+def write(spark: SparkSession, rows: pa.Table, files: int, table: Path, *, by_spark: bool) -> None:
+    properties = {"delta.enableChangeDataFeed": "true"}
+    if not by_spark:
+        write_deltalake(str(table), rows, configuration=properties)
+        return
+    frame = spark.createDataFrame(rows).repartition(files)
+    writer = frame.write.format("delta")
+    writer.option("delta.enableChangeDataFeed", "true").save(str(table))
+
+
+def found(spark: SparkSession, table: Path, versions: tuple[int, int] | None = None) -> list[Any]:
+    """Return the rows of a table, or of its feed, each as the bytes that its values are."""
+    names = [field["name"] for field in open_table(table).fields]
+    rows: DataFrame = spark.read.format("delta").load(str(table))
+    kind = F.lit("")
+    if versions is not None:
+        rows, kind = feed_through_delta(spark, table, *versions), F.col("_change_type")
+    images = rows.select(kind.alias("kind"), row_image(names).alias(ROW))
+    coded = encoded(F.col(ROW), image_type(images, ROW))
+    return sorted(
+        (row.kind, bytes(row.coded)) for row in images.select("kind", coded.alias("coded")).collect()
+    )
+
+
+def merged(
+    spark: SparkSession, drawn: Drawn, staged: Path, table: Path, *, small: bool, version: int = 1
+) -> Commit | None:
+    article = drawn.article(table)
+    actions = drawn.counts()
+    terms: dict[str, Any] = {
+        "actions": actions,
+        "bounds": drawn.bounds(),
+        "transaction": transaction(version),
+        "from_version_exclusive": 0,
+    }
+    if small:
+        assert reason_for_spark(open_table(table), article, actions, drawn.bounds()) is None
+        return merge_small(lambda: small_rows(staged, PUBLISHER_ACTION), table, article, **terms)
+    return merge_rows(
+        spark, lambda session: read_staged(session, staged), table, article, action=PUBLISHER_ACTION, **terms
+    )
+
+
+def check(spark: SparkSession, folder: Path, seed: int) -> None:
+    """Merge the same rows into two copies of one table, by delta-rs and by Spark, and compare all that others see."""
+    drawn = Drawn(seed)
+    if not set(drawn.actions.values()) - {"metadata"}:
+        return
+    one, other, staged = (folder / f"{seed}" / name for name in ("small", "spark", "staged"))
+    by_spark = drawn.random.random() < 0.7
+    rows = drawn.table()
+    for table in (one, other):
+        write(spark, rows, drawn.files, table, by_spark=by_spark)
+    write_files(spark.createDataFrame(drawn.staged()).coalesce(1), staged)
+    commits = [merged(spark, drawn, staged, table, small=table is one) for table in (one, other)]
+    small, large = commits
+    assert small is not None, seed
+    assert large is not None
+    assert small.merged_rows == large.merged_rows, seed
+    assert (small.mark, small.txns, small.version) == (large.mark, large.txns, large.version)
+    assert found(spark, one) == found(spark, other), seed
+    if small.data_change:
+        assert found(spark, one, (1, 1)) == found(spark, other, (1, 1)), seed
+    # Repeated by either, it is done; and Spark finds each row by the bounds that delta-rs gave its file.
+    assert merged(spark, drawn, staged, one, small=bool(seed % 2)) == small
+    assert head_version(one) == 1
+    rows = spark.read.format("delta").load(str(one))
+    for name, type_ in drawn.columns:
+        if pa.types.is_nested(type_) or pa.types.is_binary(type_):
+            continue
+        column = F.col(f"`{name}`")
+        ends = rows.agg(F.min(column).alias("least"), F.max(column).alias("most"))
+        least, most = ((ends.collect()[0][each]) for each in ("least", "most"))
+        if least is not None and pa.types.is_integer(type_):
+            assert rows.where(column == least).count(), (seed, name)
+            assert rows.where(column == most).count(), (seed, name)
+
+
+@pytest.mark.parametrize("seed", [pytest.param(range(300), marks=pytest.mark.slow, id="300"), range(6)])
+def test_both_writers_come_to_the_same_bits(spark: SparkSession, replica_dir: Path, seed: range) -> None:
+    for each in seed:
+        check(spark, replica_dir, each)
