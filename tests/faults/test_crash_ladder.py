@@ -46,7 +46,16 @@ def _names_of(argument: ast.expr) -> set[str]:
 
 DURABLE = {
     *("save_info", "append_generations", "close_generations", "drop_uncounted_generations", "append_run"),
-    *("merge_rows", "update_subscription", "delete_runs_after", "write_durably", "commit", "drop", "unlink"),
+    *(
+        "merge_rows",
+        "merge_small",
+        "update_subscription",
+        "delete_runs_after",
+        "write_durably",
+        "commit",
+        "drop",
+        "unlink",
+    ),
     *("rmtree", "write_text", "write_files", "join_small_files"),
     *("drop_pointer", "write_pointer", "drop_rows", "new_folder", "set_aside", "mark_done"),
     "drop_half_written_pointers",
@@ -85,6 +94,8 @@ NOT_A_STEP = {
 UNDONE_TOGETHER = {
     # What is half there is made again: empty system tables of a replica without a name.
     "system_tables.create_replica",
+    # Spark merges where delta-rs wrote nothing.
+    "side.merge_article",
     # It removes its folder at one of two ends: nothing is left to send, or an error.
     "stage_session.staged_changeset",
 }

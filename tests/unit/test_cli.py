@@ -203,7 +203,18 @@ def test_apply_loads_the_file_and_lists_the_steps(api, hq):
 
 def test_sync_passes_its_options_on(api, hq):
     api.answers["sync"] = results.SyncResult("sales", (IDLE,))
-    shown = run("sync", "hq", "--subscriber", "north", "--direction", "upload", "--validate", "checksum")
+    shown = run(
+        "sync",
+        "hq",
+        "--subscriber",
+        "north",
+        "--direction",
+        "upload",
+        "--validate",
+        "checksum",
+        "--engine",
+        "auto",
+    )
     assert shown.exit_code == 0
     assert shown.stdout == "north: nothing to do (0.4 s).\n"
     options = {
@@ -212,6 +223,7 @@ def test_sync_passes_its_options_on(api, hq):
         "validate": "checksum",
         "dry_run": False,
         "give_up": None,
+        "engine": "auto",
         "long_running": False,
     }
     assert api.calls == [("sync", (str(hq),), options)]

@@ -158,6 +158,7 @@ def test_filters_arrive_in_the_publication(folder):
         HEAD
         + """
 allow_partition_realignment: true
+engine: auto
 articles:
   - {name: customers, key: [customer_id], filter: "region = HOST_NAME()", partition_options: 1}
   - {name: orders, key: [order_id]}
@@ -172,6 +173,7 @@ subscriptions:
     assert (orders.filter, orders.partition_options) == (None, 0)
     assert publication.joins == (Join("orders", "customers", "customers.id = orders.customer", unique=True),)
     assert publication.allow_partition_realignment
+    assert publication.engine == "auto"
     assert publication.subscriptions[0].suser_sname == "ann"
 
 
