@@ -6,7 +6,8 @@
 
 Parts: mr1 (60,000 updates a side in 1 M rows, 6,000 of them on both), hundred (100,000 changes in 1 M rows),
 small (1,000 changes in 1 M rows), scale (the same 100,000 changes in 1 M and 10 M rows), idle (nothing to
-do), cold (MR-1 as a new process), counts (Spark jobs and Delta commits of a sync), tracking (Compact change
+do), few (few edits in small tables, written by Spark and with `--engine auto`),
+cold (MR-1 as a new process), counts (Spark jobs and Delta commits of a sync), tracking (Compact change
 tracking: an implicit transaction of one row beside a MERGE of it; 1,000 changes enumerated in 1 M and 10 M rows), cdc
 (Change Data Capture: an idle scan, 1,000 commits in one cycle, 1,000 changes captured in 1 M and 10 M rows), partitions
 (row filters: the same changes with 10, 100 and 1,000 partitions, and in 1 M and 10 M rows).
@@ -18,6 +19,7 @@ in turns.
 """
 
 import argparse
+import os
 import statistics
 import subprocess
 import sys
@@ -31,6 +33,7 @@ from pathlib import Path
 import pyarrow as pa
 import yaml
 from delta.tables import DeltaTable
+from deltalake import DeltaTable as LogTable
 from deltalake import write_deltalake
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -445,6 +448,77 @@ def partitions(spark: SparkSession, rounds: int, warm_up: int) -> None:
             print(f"| {rows:,} | {count:,} | {total:.1f} s | {rest:.1f} s | {ratio:.2f} | 1.3 |", flush=True)
 
 
+class Few:
+    """Small tables in which few rows change between sessions.
+
+    One table: five rows at each side, one of them at both. Several: two rows of each at the publisher, one of them at the
+    subscriber, too, in the first.
+    """
+
+    def __init__(self, folder: Path, tables: int) -> None:
+        """Publish tables of 3,000 rows."""
+        self.publisher, self.subscriber, self.tables = folder / "hq", folder / "north", tables
+        for path in (self.publisher, self.subscriber):
+            path.mkdir()
+        ids = range(3000)
+        rows = pa.table({"id": ids, "qty": [i % 100 for i in ids], "note": [f"note {i}" for i in ids]})
+        names = [f"orders_{number}" for number in range(tables)]
+        for name in names:
+            write_deltalake(str(self.publisher / name), rows)
+        file = folder / "bench.yml"
+        file.write_text(
+            yaml.safe_dump(
+                {
+                    "publication": "bench",
+                    "publisher": str(self.publisher),
+                    "articles": [{"name": name, "key": ["id"]} for name in names],
+                    "subscriptions": [{"subscriber": str(self.subscriber)}],
+                }
+            )
+        )
+        mergerepl.load(file).apply()
+
+    def edit(self, number: int) -> None:
+        """Make the edits of one round."""
+        first, count = number * 20 % 2900, 5 if self.tables == 1 else 2
+        for table in range(self.tables):
+            self._add(self.publisher / f"orders_{table}", first, first + count, 1)
+        last = first + count - 1
+        self._add(self.subscriber / "orders_0", last, last + (count if self.tables == 1 else 1), 7)
+
+    def _add(self, table: Path, first: int, end: int, add: int) -> None:
+        where = f"id >= {first} and id < {end}"
+        LogTable(str(table)).update(updates={"qty": f"qty + {add}"}, predicate=where)
+
+    def run(self, by: api.Engine) -> None:
+        """Synchronise."""
+        done = mergerepl.sync(self.publisher, long_running=True, engine=by).sessions[0]
+        assert done.upload.conflicts == 1, done
+
+
+def few(spark: SparkSession, rounds: int, warm_up: int) -> None:
+    """Time sessions of few edits, both engines in turns on the same tables."""
+    for tables in (1, 5):
+        seconds: dict[api.Engine, list[float]] = {"spark": [], "auto": []}
+        jobs = dict.fromkeys(seconds, 0)
+        with tempfile.TemporaryDirectory() as name:
+            network = Few(Path(name), tables)
+            for number in range(2 * (warm_up + rounds)):
+                by = (*seconds,)[number % 2]
+                network.edit(number)
+                before = next_job(spark)
+                took = timed(partial(network.run, by))
+                jobs[by] = next_job(spark) - before - 1
+                if number >= 2 * warm_up:
+                    seconds[by].append(took)
+        one, other = (statistics.median(each) for each in seconds.values())
+        print(
+            f"| {tables} | {one:.2f} s, {jobs['spark']} jobs | {other:.2f} s, {jobs['auto']} jobs | "
+            f"{other / one:.2f} | {os.getloadavg()[0]:.0f} |",
+            flush=True,
+        )
+
+
 def next_job(spark: SparkSession) -> int:
     """Return the number of the next Spark job (one is run to learn it)."""
     tag = f"bench-{time.time_ns()}"
@@ -463,7 +537,10 @@ def commits_below(folder: Path) -> dict[str, int]:
 
 def main() -> None:
     """Run the chosen parts."""
-    every = ("mr1", "hundred", "small", "scale", "idle", "cold", "counts", "tracking", "cdc", "partitions")
+    every = (
+        *("mr1", "hundred", "small", "scale", "idle", "few", "cold", "counts"),
+        *("tracking", "cdc", "partitions"),
+    )
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -488,6 +565,9 @@ def main() -> None:
     print("\n| | mergerepl | opening with deltalake | ratio | limit |\n|---|---|---|---|---|")
     if "idle" in parts:
         idle(spark, options.rounds)
+    if "few" in parts:
+        print("\n| tables | written by Spark | `--engine auto` | ratio | load |\n|---|---|---|---|---|")
+        few(spark, options.rounds, options.warm_up)
     print("\n| | |\n|---|---|")
     if "cold" in parts:
         cold(spark, options.rounds)
