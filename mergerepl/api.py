@@ -19,7 +19,6 @@ from mergerepl.model.progress import NoProgress, Progress
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from mergerepl.logreader.consumer import Consumer
     from mergerepl.model.publication import Publication
     from mergerepl.model.results import (
         ApplyResult,
@@ -89,12 +88,7 @@ class TransactionalProject(Project):
         """
         from mergerepl.transactional import apply_transactional
 
-        return apply_transactional(
-            self.publication,
-            dry_run=dry_run,
-            beside=consumers_beside(Path(self.publication.publisher)),
-            progress=progress,
-        )
+        return apply_transactional(self.publication, dry_run=dry_run, progress=progress)
 
 
 def load(path: str | Path) -> Project:
@@ -115,15 +109,6 @@ def _merge_project(path: str | Path) -> Project:
     return Project(load_publication(path))
 
 
-def consumers_beside(root: Path) -> tuple[Consumer, ...]:
-    """Return the other consumers of a transactional publisher's log: Change Data Capture, where it is enabled."""
-    from mergerepl.cdc.consumer import Capture
-    from mergerepl.cdc.database import Database
-
-    database = Database(root)
-    return (Capture(database),) if database.is_enabled else ()
-
-
 def _transactional_target(item: object) -> tuple[Path, str | None] | None:
     """Return the transactional publisher that a target means, and its publication (None: all); None for other targets."""
     from mergerepl.config import transactional_target
@@ -141,7 +126,7 @@ def _distributed(
     from mergerepl.transactional import log_reader, operations
     from mergerepl.transactional.catalog import distributor_at
 
-    log_reader.logreader(root, beside=consumers_beside(root), lock_wait_s=60.0)
+    log_reader.logreader(root, lock_wait_s=60.0)
     distributor = distributor_at(root)
     found = operations.subscriptions_of(distributor, subscriber=subscriber, publication=publication)
     for name, row in found:

@@ -7,12 +7,15 @@ from collections.abc import Callable
 
 from pyspark.sql import SparkSession
 
+from mergerepl.cdc.consumer import is_shared
 from mergerepl.cdc.database import Database, database_at
 from mergerepl.cdc.instances import held, log_reader
 from mergerepl.cdc.job_rows import check_parameters
+from mergerepl.cdc.refusals import CdcError
 from mergerepl.delta import appended
 from mergerepl.engine.errors import told_plainly
 from mergerepl.logreader.log_reader import LogReader
+from mergerepl.logreader.positions import read_state
 from mergerepl.logreader.scan import scan as one_cycle
 from mergerepl.model.cdc import ScanResult
 from mergerepl.systables.cdc import DDL_HISTORY, LSN_TIME_MAPPING
@@ -40,14 +43,17 @@ def scan(
 
     `continuous`: go on after `pollinginterval` seconds, until this process is interrupted.
 
-    Raises: CdcUsageError if the database is not enabled or a parameter is wrong; ScanInProgressError (22903) if another
-        scan or command holds the log; LogReaderError if the folder is a copy, or a part of the bookkeeping was restored.
+    Raises: CdcUsageError if the database is not enabled or a parameter is wrong; CdcError 22911 if the log is read for
+        publications, too; ScanInProgressError (22903) if another scan or command holds the log; LogReaderError if the
+        folder is a copy, or a part of the bookkeeping was restored.
     """
     check_parameters(maxtrans=maxtrans, maxscans=maxscans, pollinginterval=pollinginterval)
     found = database_at(database)
     found.require_enabled()
     reader = log_reader(found, spark=spark, wait_s=lock_wait_s)
     while True:
+        if is_shared(read_state(found.log)):
+            raise CdcError.log_is_shared(found.root)
         done = run_cycles(reader, maxtrans=maxtrans, maxscans=maxscans)
         if not continuous:
             return done
@@ -58,6 +64,8 @@ def run_cycles(
     reader: LogReader, *, maxtrans: int, maxscans: int, is_asked_to_stop: Callable[[], bool] = lambda: False
 ) -> ScanResult:
     """Run up to `maxscans` cycles while there is more to read, and nobody asked to stop. A cycle is never cut short.
+
+    A publication that came meanwhile is served, too.
 
     Raises: as `scan`.
     """

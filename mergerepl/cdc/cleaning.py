@@ -14,7 +14,7 @@ from typing import Any
 
 from mergerepl.cdc.database import Database, database_at
 from mergerepl.cdc.instances import held, log_reader
-from mergerepl.cdc.job_rows import RETENTION_MIN, THRESHOLD, check_parameters
+from mergerepl.cdc.job_rows import CLEANUP, RETENTION_MIN, THRESHOLD, check_parameters
 from mergerepl.cdc.lsn_times import entry_of, lsn_of_text, version_through
 from mergerepl.cdc.refusals import CdcError, CdcUsageError
 from mergerepl.delta.small_tables import count_rows, quoted, timestamp_literal
@@ -61,32 +61,41 @@ def cleanup(
     """
     found = database_at(database)
     found.require_enabled()
-    job = next((row for row in found.control.rows(CDC_JOBS) if row.job_type == "cleanup"), None)
+    job = next((row for row in found.control.rows(CDC_JOBS) if row.job_type == CLEANUP), None)
     minutes = retention if retention is not None else (job and job.retention) or RETENTION_MIN
     most = threshold if threshold is not None else (job and job.threshold) or THRESHOLD
     check_parameters(retention=minutes, threshold=most)
     reader = log_reader(found, wait_s=lock_wait_s)
     with told_plainly("change tables were cleaned up"), held(reader, "cdc cleanup"):
         checked_state(reader)
-        newest = found.newest_entry()
-        if newest is None:
-            return CleanupResult(None)
-        if newest.tran_end_time - datetime.now(UTC) > _MOST_AHEAD:
-            raise CdcError.clock_ahead(found.root, newest.tran_end_time.isoformat())
-        base = newest.tran_end_time - timedelta(minutes=minutes)
-        first = found.control.rows(
-            LSN_TIME_MAPPING,
-            where=f"tran_end_time >= {timestamp_literal(base)}",
-            order_limit="order by start_lsn limit 1",
-        )
-        mark = Lsn(first[0].start_lsn)
-        instances = found.instances()
-        if all(mark <= each.start_lsn for each in instances) and not _has_below(
-            found, instances, newest.start_lsn
-        ):
-            return CleanupResult(None)
-        instances = _raise_low(found, {each.object_id: mark for each in instances})
-        return _cleaned(found, instances, most, mark)
+        done = _cleaned_up(found, minutes, most)
+        jobs = found.control.rows(CDC_JOBS)
+        now = datetime.now(UTC)
+        noted = [replace(row, last_run=now) if row.job_type == CLEANUP else row for row in jobs]
+        found.control.replace(CDC_JOBS, noted)
+    return done
+
+
+def _cleaned_up(found: Database, minutes: int, most: int) -> CleanupResult:
+    newest = found.newest_entry()
+    if newest is None:
+        return CleanupResult(None)
+    if newest.tran_end_time - datetime.now(UTC) > _MOST_AHEAD:
+        raise CdcError.clock_ahead(found.root, newest.tran_end_time.isoformat())
+    base = newest.tran_end_time - timedelta(minutes=minutes)
+    first = found.control.rows(
+        LSN_TIME_MAPPING,
+        where=f"tran_end_time >= {timestamp_literal(base)}",
+        order_limit="order by start_lsn limit 1",
+    )
+    mark = Lsn(first[0].start_lsn)
+    instances = found.instances()
+    if all(mark <= each.start_lsn for each in instances) and not _has_below(
+        found, instances, newest.start_lsn
+    ):
+        return CleanupResult(None)
+    instances = _raise_low(found, {each.object_id: mark for each in instances})
+    return _cleaned(found, instances, most, mark)
 
 
 def cleanup_change_table(

@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 from mergerepl.cdc.change_rows import change_rows
 from mergerepl.cdc.database import Database
 from mergerepl.cdc.ddl import columns_after, is_wider, retyped
+from mergerepl.cdc.job_rows import fitting_jobs
 from mergerepl.cdc.refusals import CdcError
 from mergerepl.delta import appended
 from mergerepl.delta.create import NewTable, create_table
@@ -28,6 +29,7 @@ from mergerepl.failpoints import failpoint
 from mergerepl.logreader.column_changes import is_mapped, statement
 from mergerepl.logreader.consumer import Cycle, PauseSource, ReadRows, Wanted
 from mergerepl.logreader.plan import BEGIN, Entry, Plan, SourcePlan
+from mergerepl.logreader.positions import LogState
 from mergerepl.logreader.sources import metadata_of
 from mergerepl.model.cdc import CapturedColumn, DdlEntry
 from mergerepl.rows.images import same_value
@@ -37,6 +39,7 @@ from mergerepl.store.log_reader_files import remove_folder
 from mergerepl.systables.cdc import (
     APP_ID,
     CAPTURED_COLUMNS,
+    CDC_JOBS,
     CHANGE_TABLES,
     DDL_HISTORY,
     INDEX_COLUMNS,
@@ -50,6 +53,17 @@ from mergerepl.systables.cdc import (
 )
 
 NAME = "cdc"
+
+
+def is_shared(state: LogState) -> bool:
+    """Return whether another product is served from the log, too: then its log reader reads it, and no capture job."""
+    return any(set(row.consumers) - {NAME} for row in state.sources.values())
+
+
+def consumer_at(root: Path) -> "Capture":
+    """Return the consumer of a folder."""
+    return Capture(Database(root))
+
 
 _FILE_RETENTION = "delta.deletedFileRetentionDuration"
 _NO_TRANSACTION = bytes(10)
@@ -65,6 +79,16 @@ class Capture:
         self.database = database
 
     # -- what is wanted ------------------------------------------------------------------------------------------------
+
+    def served(self, state: LogState) -> None:
+        """Let the job fit who reads the log: the log reader's where a publication reads it, too, else the capture job."""
+        if not self.database.is_enabled or not self.database.control.exists(CDC_JOBS):
+            return
+        before = self.database.control.rows(CDC_JOBS)
+        after = fitting_jobs(before, state.database.database_id, is_shared=is_shared(state))
+        if after != before:
+            self.database.control.replace(CDC_JOBS, after)
+            failpoint("cdc.after_jobs")
 
     def wanted(self) -> Mapping[int, Wanted]:
         """Return the sources of all instances; an instance that stops at a gap stops its source."""

@@ -6,7 +6,7 @@ A command takes the root's lock first, where it sets table properties, then the 
 import os
 import re
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from mergerepl.cdc.consumer import NAME, Capture
+from mergerepl.cdc.consumer import NAME, is_shared
 from mergerepl.cdc.database import Database, database_at
 from mergerepl.cdc.job_rows import with_default_jobs
 from mergerepl.cdc.mask import MAX_COLUMNS
@@ -39,12 +39,13 @@ from mergerepl.errors import LeaseError, PublicationError
 from mergerepl.failpoints import failpoint
 from mergerepl.logreader.column_changes import column_id
 from mergerepl.logreader.consumer import COMPARE, STOP
+from mergerepl.logreader.guard import key_of, refuse_other_key
 from mergerepl.logreader.log_reader import LogReader, make_log_reader
 from mergerepl.logreader.lsn import Lsn, epoch_of
 from mergerepl.logreader.plan import Plan
 from mergerepl.logreader.positions import LogState, has_log_reader, read_state, save_state
 from mergerepl.logreader.recover import recover
-from mergerepl.logreader.scan import Begin, begin, checked_state
+from mergerepl.logreader.scan import Begin, begin, checked_state, leave
 from mergerepl.logreader.sources import look_at, metadata_of
 from mergerepl.model.cdc import CapturedColumn, CaptureInstance
 from mergerepl.rows.images import with_readable
@@ -58,7 +59,9 @@ from mergerepl.store.log_reader_files import (
     read_plan,
     remove_folder,
 )
+from mergerepl.store.replica import Replica
 from mergerepl.systables import logreader
+from mergerepl.systables.catalog import ARTICLES
 from mergerepl.systables.cdc import (
     CAPTURED_COLUMNS,
     CDC_JOBS,
@@ -97,8 +100,8 @@ def log_reader(
     wait_s: float = 0.0,
     is_long_running: bool = False,
 ) -> LogReader:
-    """Return the log reader that serves Change Data Capture alone."""
-    return LogReader(database.root, (Capture(database),), spark, wait_s, is_long_running)
+    """Return the log reader of a database. It serves publications of the same folder, too."""
+    return LogReader(database.root, spark, wait_s, is_long_running)
 
 
 @contextmanager
@@ -164,8 +167,7 @@ def disable_db(database: str | os.PathLike[str]) -> bool:
         remove_folder(found.control.path(CHANGE_TABLES.name))
         failpoint("cdc.after_disable")
         if has_log_reader(reader.control):
-            state = read_state(reader.control)
-            save_state(reader.control, state.without_consumer(NAME))
+            leave(reader, NAME)
         remove_folder(found.root / FOLDER)
     return True
 
@@ -217,7 +219,8 @@ def enable_table(
         capture_instance: The instance's name; by default `<schema>_<table>`.
         supports_net_changes: Whether net changes can be asked for; by default if there is a key.
         role_name: Stored and shown only.
-        index: The columns that identify a row: without NULLs and duplicates. A list, or names with commas between them.
+        index: The columns that identify a row: without NULLs and duplicates. A list, or names with commas between them; by
+            default the key of the article that publishes the table, if there is one.
         index_name: A name for the key; stored and shown only.
         captured_column_list: The columns to capture; by default all whose names do not begin with `__sys`.
         large_columns: Not supported yet.
@@ -249,14 +252,18 @@ def enable_table(
             supports_net_changes=supports_net_changes,
             index=_names(index),
             captured=_names(captured_column_list),
+            published=lambda path: key_of(state, reader.consumers, path) or _article_key(found.root, path),
         )
+        refuse_other_key(state, reader.consumers, wanted.path, wanted.key)
         known = state.source_at(wanted.path)
         if known is None or NAME not in known.consumers:
             if wanted.key:
                 _check_key(reader.spark(), wanted)
             _set_properties(reader, wanted, timedelta(seconds=state.database.file_retention or 0))
         if not found.instances():
-            found.control.replace(CDC_JOBS, with_default_jobs(found.control.rows(CDC_JOBS), state.database))
+            jobs = found.control.rows(CDC_JOBS)
+            database_id = state.database.database_id
+            found.control.replace(CDC_JOBS, with_default_jobs(jobs, database_id, is_shared=is_shared(state)))
         plan = begin(
             reader,
             NAME,
@@ -303,6 +310,7 @@ def _checked(
     supports_net_changes: bool | None,
     index: tuple[str, ...] | None,
     captured: tuple[str, ...] | None,
+    published: Callable[[str], tuple[str, ...]],
 ) -> _Wanted:
     folder = database.root / path
     if not is_delta_table(folder):
@@ -319,7 +327,7 @@ def _checked(
             path, f"its capture is paused: {known.reason} Nothing was changed; resume or disable it first"
         )
     by_lower = {each["name"].lower(): each["name"] for each in table.fields}
-    key = _columns(path, index or (), by_lower)
+    key = _columns(path, index or (published(path) if not same else ()), by_lower)
     if same:
         before = tuple(row.column_name for row in database.key(same[0].object_id))
         if key and key != before:
@@ -338,6 +346,14 @@ def _checked(
     if net and not key:
         raise CdcUsageError.net_without_key(path)
     return _Wanted(path, schema, name, instance, table, columns, key, net)
+
+
+def _article_key(root: Path, path: str) -> tuple[str, ...]:
+    """Return the key of the merge article that a table is; none if it is none."""
+    replica = Replica(root)
+    if not replica.control.exists(ARTICLES):
+        return ()
+    return next((each.identity for each in replica.articles if each.table == path), ())
 
 
 def _instance_name(database: Database, name: str, instances: Sequence[ChangeTable]) -> str:
@@ -498,10 +514,7 @@ def _tidied(reader: LogReader, database: Database) -> LogState:
         if name.endswith(CHANGE_TABLE_SUFFIX) and name not in known:
             remove_folder(database.root / FOLDER / name)
     sources = {each.source_object_id for each in instances}
-    left = state.without_consumer(NAME, frozenset(state.sources.keys() - sources))
-    if left != state:
-        save_state(reader.control, left)
-    return left
+    return leave(reader, NAME, frozenset(state.sources.keys() - sources))
 
 
 def _keep_of(control: Any, stored: Any, numbers: set[int]) -> None:
@@ -674,6 +687,8 @@ def resume(
             changed = [replace(each, on_gap=COMPARE) if each in same else each for each in found.instances()]
             found.control.replace(CHANGE_TABLES, changed)
         if restart:
+            if set(row.consumers) != {NAME}:
+                raise CdcError.restart_is_shared(row.source_path)
             _restart(reader, found, row, same)
             return True
         if row.status == "active":

@@ -9,11 +9,13 @@ from typing import Any, Final
 from mergerepl.cdc.refusals import CdcUsageError
 from mergerepl.logreader.lsn import MAX_SLOT
 from mergerepl.model.cdc import Job
-from mergerepl.systables.logreader import LogReaderRow
 
 CAPTURE: Final = "capture"
 CLEANUP: Final = "cleanup"
-JOB_TYPES: Final = (CAPTURE, CLEANUP)
+LOG_READER: Final = "logreader"
+"""In place of the capture job where transactional publications are served from the same log."""
+
+JOB_TYPES: Final = (CAPTURE, CLEANUP, LOG_READER)
 
 STARTED: Final = "started"
 STOPPED: Final = "stopped"
@@ -26,8 +28,10 @@ _LONGEST_POLLING_S = 86_399
 _LONGEST_RETENTION_MIN = 52_594_800
 _MOST = 2**31 - 1
 
+_READING: Mapping[str, Any] = {"maxtrans": 1000, "maxscans": 10, "continuous": True, "pollinginterval": 5}
 _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
-    CAPTURE: {"maxtrans": 1000, "maxscans": 10, "continuous": True, "pollinginterval": 5},
+    CAPTURE: _READING,
+    LOG_READER: _READING,
     CLEANUP: {"retention": RETENTION_MIN, "threshold": THRESHOLD, "schedule": SCHEDULE},
 }
 
@@ -102,12 +106,27 @@ def checked_type(job_type: str) -> str:
     Raises: CdcUsageError.
     """
     if job_type not in JOB_TYPES:
-        raise CdcUsageError.bad_parameter(22990, "job_type", job_type, "it is capture or cleanup")
+        raise CdcUsageError.bad_parameter(22990, "job_type", job_type, "it is capture, cleanup or logreader")
     return job_type
 
 
-def with_default_jobs(jobs: Sequence[Job], database: LogReaderRow) -> list[Job]:
-    """Return the jobs of a database that gets its first instance: those that are missing, with their defaults, started."""
+def with_default_jobs(jobs: Sequence[Job], database_id: str, *, is_shared: bool) -> list[Job]:
+    """Return the jobs of a database that gets its first instance: those that are missing, with their defaults, started.
+
+    `is_shared`: the log is read for publications, too.
+    """
     known = {job.job_type for job in jobs}
-    new = [new_job(database.database_id, each, {}) for each in JOB_TYPES if each not in known]
-    return [*jobs, *new]
+    wanted = (LOG_READER if is_shared else CAPTURE, CLEANUP)
+    return [*jobs, *(new_job(database_id, each, {}) for each in wanted if each not in known)]
+
+
+def fitting_jobs(jobs: Sequence[Job], database_id: str, *, is_shared: bool) -> list[Job]:
+    """Return the jobs when publications come to the log, or the last one has gone: one job reads it, with its defaults.
+
+    A job that was dropped does not come back.
+    """
+    leaving, coming = (CAPTURE, LOG_READER) if is_shared else (LOG_READER, CAPTURE)
+    kept = [job for job in jobs if job.job_type != leaving]
+    if len(kept) == len(jobs) or any(job.job_type == coming for job in jobs):
+        return kept
+    return [*kept, new_job(database_id, coming, {})]

@@ -1,13 +1,28 @@
-"""The jobs `capture` and `cleanup` of a database: `cdc_jobs`. `mergerepl agent run` runs them (cdc.md 9). No Spark."""
+"""The jobs of a database: `cdc_jobs`. `mergerepl agent run` runs them (cdc.md 9). No Spark.
+
+`capture` captures changes, `cleanup` removes old change rows. Where transactional publications are served from the same
+log, `logreader` stands in place of `capture` and reads for both. The two change places by themselves.
+"""
 
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
+from mergerepl.cdc.consumer import is_shared
 from mergerepl.cdc.database import database_at
 from mergerepl.cdc.instances import held, log_reader
-from mergerepl.cdc.job_rows import CAPTURE, STARTED, STOPPED, changed_job, checked_type, new_job
-from mergerepl.cdc.refusals import CdcUsageError
+from mergerepl.cdc.job_rows import (
+    CAPTURE,
+    CLEANUP,
+    LOG_READER,
+    STARTED,
+    STOPPED,
+    changed_job,
+    checked_type,
+    new_job,
+)
+from mergerepl.cdc.refusals import CdcError, CdcUsageError
 from mergerepl.logreader.positions import read_state
 from mergerepl.model.cdc import Job
 from mergerepl.systables.cdc import CDC_JOBS
@@ -40,11 +55,11 @@ def add_job(
     schedule: str | None = None,
     lock_wait_s: float = WAIT_S,
 ) -> Job:
-    """Create a job. A database has one of each type; both come with its first capture instance.
+    """Create a job. A database has one of each type; they come with its first capture instance.
 
     Args:
         database: The folder.
-        job_type: `capture` or `cleanup`.
+        job_type: `capture`, `cleanup`, or `logreader` where the log is read for publications, too.
         start_job: Whether it is started at once.
         maxtrans: capture: transactions of a cycle at most (1,000).
         maxscans: capture: cycles before it waits (10).
@@ -55,7 +70,8 @@ def add_job(
         schedule: cleanup: time of day, local (`02:00`).
         lock_wait_s: Seconds to wait for a scan that holds the log.
 
-    Raises: CdcUsageError for a wrong parameter, or if there is a job of this type; ScanInProgressError (22903).
+    Raises: CdcUsageError for a wrong parameter, or if there is a job of this type; CdcError 22911 for a capture job beside
+        publications; ScanInProgressError (22903).
     """
     given = {
         "maxtrans": maxtrans,
@@ -72,6 +88,9 @@ def add_job(
     requested = STARTED if start_job else STOPPED
 
     def add(jobs: Sequence[Job]) -> list[Job]:
+        state = read_state(found.log)
+        if job_type != CLEANUP and is_shared(state) != (job_type == LOG_READER):
+            raise _not_here(found.root, job_type)
         if any(job.job_type == job_type for job in jobs):
             raise CdcUsageError.bad_parameter(
                 22990,
@@ -79,8 +98,7 @@ def add_job(
                 job_type,
                 "the database has this job already; change it (`cdc jobs change`)",
             )
-        database_id = read_state(found.log).database.database_id
-        return [*jobs, new_job(database_id, job_type, given, requested=requested)]
+        return [*jobs, new_job(state.database.database_id, job_type, given, requested=requested)]
 
     return _only(_change(database, add, lock_wait_s), job_type)
 
@@ -150,7 +168,7 @@ def stop_job(
 
     Args:
         database: The folder.
-        job_type: `capture` or `cleanup`.
+        job_type: As of `add_job`.
         hold: Not supported yet.
         lock_wait_s: Seconds to wait for a cycle that runs.
 
@@ -161,6 +179,14 @@ def stop_job(
             "stop_job(hold=)", "See `mergerepl cdc status` for how long VACUUM keeps what is not read."
         )
     return _with(database, job_type, lambda job: replace(job, requested=STOPPED), lock_wait_s)
+
+
+def _not_here(root: Path, job_type: str) -> CdcError:
+    if job_type == CAPTURE:
+        return CdcError.log_is_shared(root)
+    return CdcUsageError.bad_parameter(
+        22990, "job_type", job_type, "this job is for a database whose log is read for publications, too"
+    )
 
 
 def _with(

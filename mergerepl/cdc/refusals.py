@@ -89,6 +89,27 @@ class CdcError(MergeReplError):
         )
 
     @classmethod
+    def log_is_shared(cls, database: Path | str) -> Self:
+        """22911: publications are served from the same log: the log reader reads it for both."""
+        return cls(
+            22911,
+            f"The log of '{database}' is read for transactional publications, too: the log reader reads it for both, "
+            f"not a capture job. {_NOTHING} Run `mergerepl transactional logreader {database}`, or the agent.",
+            database=str(database),
+        )
+
+    @classmethod
+    def restart_is_shared(cls, source: str) -> Self:
+        """22911: a source that is published cannot begin again at its head: subscribers would miss what is unread."""
+        return cls(
+            22911,
+            f"Table '{source}' is published, too: beginning again at its head, its subscribers would miss what is unread. "
+            f"{_NOTHING} Take the article out of the publication's file and run `mergerepl apply FILE`, resume with "
+            "--restart, then publish it again.",
+            source=source,
+        )
+
+    @classmethod
     def clock_ahead(cls, database: Path | str, time: str) -> Self:
         """22852: the newest LSN has a time far in the future: everything would look old."""
         return cls(

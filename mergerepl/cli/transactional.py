@@ -49,12 +49,11 @@ def logreader(root: str, output: Output) -> None:
     Example:
       mergerepl transactional logreader ./hq
     """
-    from mergerepl import api
     from mergerepl import transactional as agents
     from mergerepl.report.transactional import read_parts
 
     publisher, _ = _target(root)
-    done = agents.logreader(publisher, beside=api.consumers_beside(publisher))
+    done = agents.logreader(publisher)
     output.reported(done, read_parts(done))
 
 
@@ -225,7 +224,6 @@ def reinit(root: str, subscriber: str | None, output: Output) -> None:
     Example:
       mergerepl transactional reinit ./hq --subscriber ./north
     """
-    from mergerepl import api
     from mergerepl import transactional as agents
 
     publisher, publication = _target(root)
@@ -233,7 +231,6 @@ def reinit(root: str, subscriber: str | None, output: Output) -> None:
         publisher,
         subscriber=subscriber_root(subscriber),
         publication=publication,
-        beside=api.consumers_beside(publisher),
     )
     output.reported({"subscribers": done}, [f"{each} begins again." for each in done])
 

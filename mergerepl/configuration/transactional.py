@@ -85,7 +85,7 @@ class TransactionalKeys(Keys):
     publisher: str
     distributor: str | None = None
     distribution_retention: RetentionKeys = RetentionKeys()
-    articles: list[TransactionalArticleKeys] = Field(min_length=1)
+    articles: list[TransactionalArticleKeys]
     subscriptions: list[TransactionalSubscriptionKeys] = Field(default_factory=list)
 
 

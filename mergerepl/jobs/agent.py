@@ -12,7 +12,7 @@ from mergerepl.cdc.capture import run_cycles
 from mergerepl.cdc.cleaning import cleanup
 from mergerepl.cdc.database import Database, database_at
 from mergerepl.cdc.instances import log_reader
-from mergerepl.cdc.job_rows import CAPTURE, CLEANUP
+from mergerepl.cdc.job_rows import CAPTURE, CLEANUP, LOG_READER
 from mergerepl.cdc.jobs import stop_job
 from mergerepl.errors import MergeReplError, Transient
 from mergerepl.jobs.schedule import CaptureState, CleanupState
@@ -48,16 +48,16 @@ class DatabaseJobs:
     def look(self) -> None:
         """Run what is due."""
         jobs = self._jobs()
-        self.capture = self.capture.requested(jobs.get(CAPTURE), time.monotonic())
-        if self.capture.is_due(time.monotonic()):
-            is_done = self._run(CAPTURE, self._capture)
+        self.capture = self.capture.requested(jobs.get(CAPTURE) or jobs.get(LOG_READER), time.monotonic())
+        if self.capture.running is not None and self.capture.is_due(time.monotonic()):
+            is_done = self._run(self.capture.running.job_type, self._capture)
             now_s = time.monotonic()
             self.capture = self.capture.ran(now_s) if is_done else self.capture.failed(now_s)
         if self.is_asked_to_stop():
             return
         if self.cleanup.is_due(jobs.get(CLEANUP), datetime.now().astimezone()):
+            self.cleanup = CleanupState(datetime.now().astimezone())
             self._run(CLEANUP, self._cleanup)
-            self.cleanup = CleanupState(datetime.now().astimezone().date())
 
     def _jobs(self) -> dict[str, Job]:
         # Between its steps `disable_db` leaves a folder without tables.
@@ -88,18 +88,18 @@ class DatabaseJobs:
             self.reader,
             maxtrans=job.maxtrans or 1,
             maxscans=job.maxscans or 1,
-            is_asked_to_stop=self._is_capture_to_stop,
+            is_asked_to_stop=lambda: self._is_to_stop(job.job_type),
         )
         if not job.continuous:
             # As in the original, it has come to its end: it runs again when it is started again.
-            stop_job(self.database.root, CAPTURE, lock_wait_s=_LOCK_WAIT_S)
+            stop_job(self.database.root, job.job_type, lock_wait_s=_LOCK_WAIT_S)
         paused = "".join(f" Paused: {why}" for why in done.paused.values())
         if not done.transactions and not done.paused:
             return ""
         return f"transactions {done.transactions:,}, change rows {done.rows:,}.{paused}"
 
-    def _is_capture_to_stop(self) -> bool:
-        job = self._jobs().get(CAPTURE)
+    def _is_to_stop(self, job_type: str) -> bool:
+        job = self._jobs().get(job_type)
         return self.is_asked_to_stop() or job is None or job.requested != "started"
 
     def _cleanup(self) -> str:

@@ -1,7 +1,7 @@
 """When the jobs of a database are due. Pure."""
 
 from dataclasses import dataclass, replace
-from datetime import date, datetime, time
+from datetime import datetime, time, timedelta
 
 from mergerepl.model.cdc import Job
 
@@ -41,14 +41,15 @@ class CaptureState:
 
 @dataclass(frozen=True)
 class CleanupState:
-    """What the agent knows of a cleanup job: the day of its last run. None: it runs, which makes up for missed runs."""
+    """What the agent knows of a cleanup job: when it last tried to run it. A run that failed waits for the next day."""
 
-    ran_on: date | None = None
+    tried: datetime | None = None
 
     def is_due(self, job: Job | None, now: datetime) -> bool:
-        """Return whether it is to run now: once a day from its time on, and when the agent starts."""
+        """Return whether it is to run now: its time has come since its last run. An agent makes up for a missed run."""
         if job is None or job.requested != "started":
             return False
-        if self.ran_on is None:
-            return True
-        return self.ran_on < now.date() and now.time() >= time.fromisoformat(job.schedule or "02:00")
+        at = time.fromisoformat(job.schedule or "02:00")
+        today = now.replace(hour=at.hour, minute=at.minute, second=0, microsecond=0)
+        last_time = today if now >= today else today - timedelta(days=1)
+        return all(run is None or run < last_time for run in (job.last_run, self.tried))

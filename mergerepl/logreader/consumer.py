@@ -24,6 +24,7 @@ versions. Readers of a consumer see nothing above its gate. A consumer that has 
                     append(..., Transaction(APP_ID, cycle.plan.scan_cycle, mark))
 
 A source is begun by `logreader.scan.begin`: a cycle of its own gives the begin its LSN. From there on its commits come.
+`logreader.scan.leave` ends that. Both, and every scan, call `served(state)`: who else reads the log may matter.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -34,6 +35,7 @@ from typing import Any, Protocol
 from pyspark.sql import DataFrame, SparkSession
 
 from mergerepl.logreader.plan import Plan, Reading, SourcePlan
+from mergerepl.logreader.positions import LogState
 
 COMPARE = "compare"
 STOP = "stop"
@@ -83,6 +85,9 @@ class Consumer(Protocol):
     """A consumer of the log reader."""
 
     name: str
+
+    def served(self, state: LogState) -> None:
+        """Take note of who is served from which source. Called under the lock, at every scan and when that has changed."""
 
     def wanted(self) -> Mapping[int, Wanted]:
         """Return what it wants, by source_object_id."""

@@ -58,10 +58,11 @@ class LogReaderError(StoreError):
 
     @classmethod
     def serves_too_few(cls, root: Path, missing: str) -> Self:
-        """A scan leaves out a consumer: it would never get what is read now."""
+        """The tables of a consumer are gone: it would never get what is read now."""
         return cls(
-            f"The log of '{root}' is read for {missing}, too, and this scan would not serve it. Nothing was changed. Run "
-            "the log reader agent, which serves all.",
+            f"The log of '{root}' is read for {missing}, too, whose tables are gone. Nothing was changed. Put the folder "
+            f"'_{missing}' back. Or end it: `mergerepl cdc disable-db {root}` for cdc; for transactional, put the folder "
+            "back, then take the articles out of the file and run `mergerepl apply FILE`.",
             root=str(root),
         )
 
@@ -69,7 +70,7 @@ class LogReaderError(StoreError):
     def other_key(cls, source: str, one: str, other: str) -> Self:
         """Two consumers identify the rows of a source by different keys."""
         return cls(
-            f"Table '{source}' is read by the key ({one}) and by the key ({other}). Nothing was changed. Let both have the "
-            "same key.",
+            f"Table '{source}' is read by the key ({one}) and cannot be read by the key ({other}), too: capture instances "
+            "and articles of one table have the same key. Nothing was changed. State the first one.",
             source=source,
         )

@@ -45,6 +45,25 @@ def refuse_restored(root: Path, state: LogState, consumers: Sequence[Consumer]) 
             )
 
 
+def key_of(state: LogState, consumers: Sequence[Consumer], path: str) -> tuple[str, ...]:
+    """Return the key by which the rows of a table are identified already; none if nobody reads it, or without a key."""
+    known = state.source_at(path)
+    if known is None:
+        return ()
+    keys = (each.wanted().get(known.source_object_id, Wanted()).key for each in consumers)
+    return next((key for key in keys if key), ())
+
+
+def refuse_other_key(state: LogState, consumers: Sequence[Consumer], path: str, key: tuple[str, ...]) -> None:
+    """Check that a table that is about to be read by a key is not read by another one.
+
+    Raises: LogReaderError.
+    """
+    known = key_of(state, consumers, path)
+    if known and key and known != key:
+        raise LogReaderError.other_key(path, ", ".join(known), ", ".join(key))
+
+
 def wanted_of(
     state: LogState, consumers: Sequence[Consumer], wanted: Mapping[str, Mapping[int, Wanted]]
 ) -> dict[int, Wanted]:

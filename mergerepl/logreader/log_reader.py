@@ -1,9 +1,9 @@
 """The log reader of one database: its tables, its lock, its consumers and its engine."""
 
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
@@ -11,6 +11,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from mergerepl.logreader.consumer import Consumer
+from mergerepl.logreader.consumers import consumers_at
 from mergerepl.logreader.lsn import epoch_of
 from mergerepl.logreader.positions import LogState, control_of, has_log_reader, read_state, save_state
 from mergerepl.store.control import ControlPlane
@@ -23,16 +24,22 @@ from mergerepl.systables.logreader import LogReaderRow
 class LogReader:
     """A database and who is served from its log. Kept between cycles, it reads again only what has changed.
 
-    `consumers` are in the order in which their gates are committed. `given` is the Spark session to work in; without one,
-    the running one or an embedded one is used, from when rows are read.
+    `given` is the Spark session to work in; without one, the running one or an embedded one is used, from when rows are
+    read.
     """
 
     root: Path
-    consumers: Sequence[Consumer]
     given: SparkSession | None = None
     lock_wait_s: float = 0.0
     is_long_running: bool = False
     """Whether an embedded session is to be one for an agent: it starts slower and works faster."""
+
+    _known: dict[str, Consumer] = field(default_factory=dict)
+
+    @property
+    def consumers(self) -> tuple[Consumer, ...]:
+        """Who is served, in the order in which their gates are committed. A product may be set up between two cycles."""
+        return tuple(consumers_at(self.root, self._known))
 
     @cached_property
     def control(self) -> ControlPlane:

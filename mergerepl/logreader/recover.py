@@ -61,6 +61,8 @@ def carry_out(
             each.release()
     save_state(reader.control, plan.after)
     failpoint("logreader.after_positions")
+    for consumer in reader.consumers:
+        consumer.served(plan.after)
     remove_plan(reader.root)
     failpoint("logreader.after_plan_removed")
     if plan.entries or plan.paused:

@@ -70,6 +70,20 @@ def checked_state(reader: LogReader) -> LogState:
     if recover(reader) is not None:
         state = read_state(reader.control)
     refuse_restored(reader.root, state, reader.consumers)
+    for consumer in reader.consumers:
+        consumer.served(state)
+    return state
+
+
+def leave(reader: LogReader, consumer: str, object_ids: frozenset[int] | None = None) -> LogState:
+    """Let a consumer leave some sources (None: all): a source that nobody reads is forgotten. The caller holds the log."""
+    before = read_state(reader.control)
+    state = before.without_consumer(consumer, object_ids)
+    if state != before:
+        save_state(reader.control, state)
+        failpoint("logreader.after_leave")
+        for each in reader.consumers:
+            each.served(state)
     return state
 
 

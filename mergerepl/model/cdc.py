@@ -187,6 +187,7 @@ class Job:
     threshold: int | None = None
     requested: str = "started"
     schedule: str | None = None
+    last_run: datetime | None = None
 
 
 @dataclass(frozen=True)

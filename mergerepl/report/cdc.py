@@ -178,7 +178,8 @@ def jobs(found: Sequence[Job]) -> Table:
             "threshold",
             "schedule",
         )
-        given = ((name, getattr(each, name)) for name in named)
+        given = [(name, getattr(each, name)) for name in named]
+        given.append(("last run", moment_text(each.last_run) or None))
         table.add(
             each.job_type,
             each.requested,

@@ -216,6 +216,7 @@ CDC_JOBS: Final = TypedTable(
         threshold | bigint | cleanup: rows of a statement at most
         requested | string | started or stopped
         schedule | string | cleanup: time of day
+        last_run | timestamp | cleanup: when it ran last
         """
     ),
     Job,

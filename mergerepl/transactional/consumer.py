@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from functools import reduce
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -22,6 +23,7 @@ from mergerepl.filters.parse import parse_stored
 from mergerepl.logreader.column_changes import ADD, DROP, NULLABILITY, RENAME, REPLACE, TYPE
 from mergerepl.logreader.consumer import Cycle, PauseSource, ReadRows, Wanted
 from mergerepl.logreader.plan import ColumnChange, Entry, Plan, SourcePlan
+from mergerepl.logreader.positions import LogState
 from mergerepl.store.control import CHECKPOINT_INTERVAL
 from mergerepl.store.log_reader_files import remove_folder
 from mergerepl.systables.transactional import (
@@ -39,6 +41,11 @@ from mergerepl.transactional.scripts import Shape
 NAME = "transactional"
 
 
+def consumer_at(root: Path) -> "Commands":
+    """Return the consumer of a folder."""
+    return Commands(Distributor(root))
+
+
 class Commands:
     """The consumer `transactional`."""
 
@@ -47,6 +54,9 @@ class Commands:
     def __init__(self, distributor: Distributor) -> None:
         """Write the commands of a distributor."""
         self.distributor = distributor
+
+    def served(self, state: LogState) -> None:
+        """Nothing follows for publications from who is served."""
 
     def wanted(self) -> Mapping[int, Wanted]:
         """Return the sources of all articles; a gap is bridged by comparing versions."""
@@ -190,6 +200,9 @@ class Commands:
     def show(self, cycle: Cycle) -> None:
         """Append the gate: all transactions of the cycle in one commit; a dummy if none has anything for an agent."""
         plan = cycle.plan
+        if not self.distributor.shapes():
+            # The last publication has gone.
+            return
         counts = self._counts(plan)
         shapes: dict[bytes, list[ArticleRow]] = {}
         for row in self.distributor.shapes():

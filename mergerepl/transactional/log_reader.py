@@ -1,33 +1,27 @@
-"""The log reader agent: scan cycles that serve transactional publications and the consumers beside them."""
+"""The log reader agent: scan cycles that serve transactional publications, and Change Data Capture where it is enabled."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from pyspark.sql import SparkSession
 
 from mergerepl.engine.errors import told_plainly
 from mergerepl.errors import LeaseError
-from mergerepl.logreader.consumer import Consumer
 from mergerepl.logreader.log_reader import LogReader
 from mergerepl.logreader.scan import scan
 from mergerepl.model.transactional import LogReaderResult
 from mergerepl.transactional.catalog import Distributor, distributor_at
-from mergerepl.transactional.consumer import Commands
 from mergerepl.transactional.refusals import LogReaderBusyError
 
 MOST_TRANSACTIONS = 10_000
 
 
 def log_reader(
-    distributor: Distributor,
-    *,
-    beside: Sequence[Consumer] = (),
-    spark: SparkSession | None = None,
-    wait_s: float = 0.0,
+    distributor: Distributor, *, spark: SparkSession | None = None, wait_s: float = 0.0
 ) -> LogReader:
-    """Return the log reader of a publisher. `beside` are other consumers of the same log, whose gates go first or last."""
-    return LogReader(distributor.root, (Commands(distributor), *beside), spark, wait_s)
+    """Return the log reader of a publisher. It serves Change Data Capture of the same folder, too."""
+    return LogReader(distributor.root, spark, wait_s)
 
 
 @contextmanager
@@ -47,20 +41,16 @@ def held(reader: LogReader, purpose: str) -> Iterator[None]:
 
 
 def logreader(
-    root: str | os.PathLike[str],
-    *,
-    beside: Sequence[Consumer] = (),
-    spark: SparkSession | None = None,
-    lock_wait_s: float = 0.0,
+    root: str | os.PathLike[str], *, spark: SparkSession | None = None, lock_wait_s: float = 0.0
 ) -> LogReaderResult:
     """Read the publisher's log until nothing is new: the distributor gets the commands. Without a JVM if nothing is new.
 
     Raises: TransactionalUsageError if nothing is published there; LogReaderBusyError (18752); LogReaderError if the folder
-        is a copy, a part of the bookkeeping was restored, or the log is read for another consumer, too.
+        is a copy, or a part of the bookkeeping was restored.
     """
     distributor = distributor_at(root)
     distributor.require()
-    return read_log(log_reader(distributor, beside=beside, spark=spark, wait_s=lock_wait_s))
+    return read_log(log_reader(distributor, spark=spark, wait_s=lock_wait_s))
 
 
 def read_log(reader: LogReader) -> LogReaderResult:

@@ -16,7 +16,6 @@ from mergerepl.delta.log import is_delta_table
 from mergerepl.delta.versions import read_version
 from mergerepl.engine.errors import told_plainly
 from mergerepl.errors import OutOfReachError
-from mergerepl.logreader.consumer import Consumer
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.logreader.positions import read_state
 from mergerepl.model.transactional import DistributionResult
@@ -433,7 +432,6 @@ def reinit(
     *,
     subscriber: Root | None = None,
     publication: str | None = None,
-    beside: Sequence[Consumer] = (),
     spark: SparkSession | None = None,
 ) -> tuple[str, ...]:
     """Begin subscriptions again from a new snapshot. Returns the subscribers.
@@ -441,7 +439,7 @@ def reinit(
     The tables of a subscriber are replaced one by one; its position is moved when all are there.
     """
     distributor = _required(root)
-    reader = log_reader(distributor, beside=beside, spark=spark, wait_s=60.0)
+    reader = log_reader(distributor, spark=spark, wait_s=60.0)
     done = []
     for name, row in subscriptions_of(distributor, subscriber=subscriber, publication=publication):
         with told_plainly("a subscription was reinitialized"), lease(Path(row.subscriber), purpose="reinit"):

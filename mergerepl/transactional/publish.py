@@ -30,10 +30,10 @@ from mergerepl.filters.clause import Clause, ClauseError, functions_of, text
 from mergerepl.filters.columns import holds
 from mergerepl.filters.parse import parse_filter, parse_stored
 from mergerepl.filters.prepare import prepared
-from mergerepl.logreader.consumer import Consumer
+from mergerepl.logreader.guard import refuse_other_key
 from mergerepl.logreader.log_reader import LogReader, make_log_reader
-from mergerepl.logreader.positions import has_log_reader, read_state, save_state
-from mergerepl.logreader.scan import Begin, begin
+from mergerepl.logreader.positions import has_log_reader, read_state
+from mergerepl.logreader.scan import Begin, begin, leave
 from mergerepl.model.progress import NoProgress, Progress
 from mergerepl.model.results import ApplyResult, PlanStep
 from mergerepl.model.transactional import (
@@ -133,7 +133,6 @@ def apply_transactional(
     publication: TransactionalPublication,
     *,
     dry_run: bool = False,
-    beside: Sequence[Consumer] = (),
     spark: SparkSession | None = None,
     progress: Progress | None = None,
 ) -> ApplyResult:
@@ -146,9 +145,7 @@ def apply_transactional(
     root = Path(publication.publisher)
     shown = progress or NoProgress()
     distributor = Distributor(root)
-    work = Publishing(
-        publication, distributor, log_reader(distributor, beside=beside, spark=spark, wait_s=60.0)
-    )
+    work = Publishing(publication, distributor, log_reader(distributor, spark=spark, wait_s=60.0))
     with told_plainly("a publication was applied"), ExitStack() as stack:
         if not dry_run:
             stack.enter_context(lease(root, purpose="apply"))
@@ -176,6 +173,8 @@ class Publishing:
         rows = self.distributor.articles(known.publication_id) if known else []
         subscribed = self.distributor.subscriptions(known.publication_id) if known else []
         stated = {each.subscriber for each in self.publication.subscriptions}
+        if stated and not self.publication.articles:
+            raise TransactionalUsageError.without_articles(self.publication.name)
         staying = {row.subscriber: row for row in subscribed if row.subscriber in stated}
         wanted = [self._checked(each) for each in self.publication.articles]
         steps = [
@@ -184,6 +183,8 @@ class Publishing:
             if row.subscriber not in stated
         ]
         steps += self._article_steps(wanted, {row.article: row for row in rows}, is_subscribed=bool(staying))
+        if known and not wanted:
+            steps.append(Step("unpublish", known.publication, "it has no article", self._unpublish))
         for each in self.publication.subscriptions:
             at = staying.get(each.subscriber)
             skipped_numbers(each.skip_errors)
@@ -353,6 +354,8 @@ class Publishing:
             make_log_reader(self.reader, FILES_KEPT)
             state = read_state(self.reader.control)
             for each in new:
+                refuse_other_key(state, self.reader.consumers, each.stated.table, each.stated.key)
+            for each in new:
                 self._set_properties(each, state.database.database_id)
             with self.distributor.writing():
                 self.distributor.create()
@@ -401,12 +404,15 @@ class Publishing:
             with self.distributor.writing():
                 self.distributor.control.replace(ARTICLES, rows)
             if is_last and has_log_reader(self.reader.control):
-                state = read_state(self.reader.control)
-                save_state(
-                    self.reader.control, state.without_consumer(NAME, frozenset({row.source_object_id}))
-                )
+                leave(self.reader, NAME, frozenset({row.source_object_id}))
             for version in range(1, row.schema_version + 1):
                 remove_folder(self.distributor.commands_table(replace(row, schema_version=version)))
+
+    def _unpublish(self) -> None:
+        with held(self.reader, "apply"), self.distributor.writing():
+            rows = self.distributor.publications()
+            left = [each for each in rows if each.publication != self.publication.name]
+            self.distributor.control.replace(PUBLICATIONS, left)
 
     def _unsubscribe(self, row: SubscriptionRow) -> None:
         if has_folder(Path(row.subscriber)):

@@ -118,6 +118,14 @@ class TransactionalUsageError(ConfigurationError):
     """A name or a parameter is wrong, or a capability is not built; nothing was changed."""
 
     @classmethod
+    def without_articles(cls, publication: str) -> Self:
+        """The file has subscriptions and no article."""
+        return cls(
+            f"Publication '{publication}' has subscriptions and no article. Nothing was changed. State its articles. "
+            "To end it, take its subscriptions out, too (`subscriptions: []`), and run `mergerepl apply FILE`."
+        )
+
+    @classmethod
     def not_published(cls, root: Path | str) -> Self:
         """There is no distributor here."""
         return cls(

@@ -1,17 +1,23 @@
 """Jobs as values: their defaults, what may be changed, and when they are due."""
 
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 import pytest
 
-from mergerepl.cdc.job_rows import CAPTURE, CLEANUP, changed_job, new_job, with_default_jobs
+from mergerepl.cdc.job_rows import (
+    CAPTURE,
+    CLEANUP,
+    LOG_READER,
+    changed_job,
+    fitting_jobs,
+    new_job,
+    with_default_jobs,
+)
 from mergerepl.cdc.refusals import CdcUsageError
 from mergerepl.jobs.schedule import RETRY_S, CaptureState, CleanupState
 from mergerepl.model.cdc import Job
-from mergerepl.systables.logreader import LogReaderRow
-
-DATABASE = LogReaderRow(source_object_id=0, database_id="d")
 
 
 def job(job_type: str, **given: Any) -> Job:
@@ -19,7 +25,7 @@ def job(job_type: str, **given: Any) -> Job:
 
 
 def test_defaults_are_those_of_the_original() -> None:
-    capture, cleanup = with_default_jobs([], DATABASE)
+    capture, cleanup = with_default_jobs([], "d", is_shared=False)
     assert (capture.maxtrans, capture.maxscans, capture.continuous, capture.pollinginterval) == (
         1000,
         10,
@@ -29,8 +35,30 @@ def test_defaults_are_those_of_the_original() -> None:
     assert (cleanup.retention, cleanup.threshold, cleanup.schedule) == (4320, 5000, "02:00")
     assert capture.requested == cleanup.requested == "started"
     assert (capture.retention, cleanup.maxtrans) == (None, None)
-    assert with_default_jobs([cleanup], DATABASE)[0] is cleanup
-    assert len(with_default_jobs([capture, cleanup], DATABASE)) == 2
+    assert with_default_jobs([cleanup], "d", is_shared=False)[0] is cleanup
+    assert len(with_default_jobs([capture, cleanup], "d", is_shared=False)) == 2
+
+
+def test_who_reads_the_log_is_one_job() -> None:
+    capture, cleanup, log_reader = (job(each) for each in (CAPTURE, CLEANUP, LOG_READER))
+    stopped = replace(capture, requested="stopped", maxtrans=7)
+    cases = [
+        # name, jobs, whether publications are served, job types afterwards
+        ("nothing_changes_without_publications", [capture, cleanup], False, [CAPTURE, CLEANUP]),
+        ("nothing_changes_with_publications", [cleanup, log_reader], True, [CLEANUP, LOG_READER]),
+        ("the_first_publication_came", [capture, cleanup], True, [CLEANUP, LOG_READER]),
+        ("the_last_publication_went", [cleanup, log_reader], False, [CLEANUP, CAPTURE]),
+        ("a_dropped_job_stays_dropped", [cleanup], True, [CLEANUP]),
+        ("a_dropped_job_does_not_come_back", [cleanup], False, [CLEANUP]),
+        ("a_death_left_both", [capture, cleanup, log_reader], True, [CLEANUP, LOG_READER]),
+    ]
+    for name, jobs, is_shared, expected in cases:
+        after = fitting_jobs(jobs, "d", is_shared=is_shared)
+        assert [each.job_type for each in after] == expected, name
+        assert fitting_jobs(after, "d", is_shared=is_shared) == after, name
+    coming = fitting_jobs([stopped], "d", is_shared=True)[0]
+    assert (coming.requested, coming.maxtrans) == ("started", 1000)
+    assert [each.job_type for each in with_default_jobs([], "d", is_shared=True)] == [LOG_READER, CLEANUP]
 
 
 @pytest.mark.parametrize(
@@ -96,18 +124,19 @@ def test_capture_runs_when_it_is_asked_for_and_then_at_its_interval() -> None:
     assert state.requested(job(CAPTURE), 104.0).is_due(104.0)
 
 
-def test_cleanup_runs_at_the_start_and_once_a_day() -> None:
+def test_cleanup_runs_once_a_day_and_makes_up_for_a_missed_run() -> None:
     daily = job(CLEANUP)
     at = datetime.fromisoformat("2026-03-01T12:00:00")
     assert CleanupState().is_due(daily, at)
-    state = CleanupState(at.date())
-    for moment, expected in (
-        ("2026-03-01T23:59:59", False),
-        ("2026-03-02T01:59:59", False),
-        ("2026-03-02T02:00:00", True),
-        ("2026-03-03T00:30:00", False),
-        ("2026-03-04T14:00:00", True),
-    ):
-        assert state.is_due(daily, datetime.fromisoformat(moment)) is expected
+    # An agent that starts does not run it again; one that tried does not try again before the next time.
+    ran = replace(daily, last_run=at)
+    for state, run in ((CleanupState(), ran), (CleanupState(at), daily), (CleanupState(at), ran)):
+        for moment, expected in (
+            ("2026-03-01T12:00:01", False),
+            ("2026-03-02T01:59:59", False),
+            ("2026-03-02T02:00:00", True),
+            ("2026-03-03T00:30:00", True),
+        ):
+            assert state.is_due(run, datetime.fromisoformat(moment)) is expected
     assert not CleanupState().is_due(None, at)
     assert not CleanupState().is_due(Job(**{**daily.__dict__, "requested": "stopped"}), at)
