@@ -40,7 +40,7 @@ if TYPE_CHECKING:
         switch_lsn,
         version_of,
     )
-    from mergerepl.cdc.monitoring import errors, get_ddl_history, scan_sessions, status
+    from mergerepl.cdc.monitoring import errors, get_ddl_history, scan_sessions, status, warnings_of
     from mergerepl.cdc.queries import (
         get_all_changes,
         get_column_ordinal,
@@ -110,6 +110,7 @@ __all__ = [
     "to_debezium",
     "vacuum",
     "version_of",
+    "warnings_of",
 ]
 
 _HOMES = {
@@ -119,7 +120,9 @@ _HOMES = {
     **dict.fromkeys(
         ("CdcError", "CdcUsageError", "LsnRangeError", "ScanInProgressError"), "mergerepl.cdc.refusals"
     ),
-    **dict.fromkeys(("errors", "get_ddl_history", "scan_sessions", "status"), "mergerepl.cdc.monitoring"),
+    **dict.fromkeys(
+        ("errors", "get_ddl_history", "scan_sessions", "status", "warnings_of"), "mergerepl.cdc.monitoring"
+    ),
     **dict.fromkeys(
         (
             *("decrement_lsn", "get_max_lsn", "get_min_lsn", "increment_lsn", "lsn_of", "map_lsn_to_time"),

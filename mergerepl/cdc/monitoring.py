@@ -11,13 +11,23 @@ from mergerepl.logreader.cut import moment_of_ns
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.logreader.positions import read_state
 from mergerepl.logreader.sources import metadata_of
-from mergerepl.model.cdc import DatabaseStatus, DdlEntry, ScanError, ScanSession, SourceStatus
+from mergerepl.model.cdc import (
+    DatabaseStatus,
+    DdlEntry,
+    ScanError,
+    ScanSession,
+    SourceStatus,
+    StatusWarning,
+)
 from mergerepl.store.log_reader_files import read_plan
 from mergerepl.systables.cdc import DDL_HISTORY, ChangeTable
 from mergerepl.systables.logreader import ERRORS, SCAN_SESSIONS, LogReaderRow
 
 _DEFAULTS = {FILE_RETENTION: timedelta(days=7), LOG_RETENTION: timedelta(days=30)}
 NOTHING, REPLICATION = "NOTHING", "REPLICATION"
+WARNING, CRITICAL = "warning", "critical"
+_WARNED = 4
+_NONE = timedelta(0)
 
 
 def status(database: str | os.PathLike[str]) -> DatabaseStatus:
@@ -76,6 +86,31 @@ def _source(database: Database, row: LogReaderRow, instances: list[ChangeTable])
         reason=row.reason,
         capture_instances=tuple(each.capture_instance for each in instances),
     )
+
+
+def warnings_of(found: DatabaseStatus, now: datetime) -> list[StatusWarning]:
+    """Return what is wrong with sources: paused ones, and unread commits whose files or log entries may soon be removed.
+
+    Less than a quarter of the time left is a warning; none left is critical, as a paused source is. Pure.
+    """
+    warnings = []
+    for each in found.sources:
+        if each.status != "active":
+            warnings.append(StatusWarning(each.source, CRITICAL, str(each.reason)))
+        for until, what in (
+            (each.vacuum_safe_until, "VACUUM may remove files"),
+            (each.log_safe_until, "Delta may remove entries of its log"),
+        ):
+            if until is None or each.oldest_unread is None:
+                continue
+            left, whole = until - now, until - each.oldest_unread
+            if left < whole / _WARNED:
+                text = (
+                    f"Unread commits: {each.unread_commits:,}, the oldest of {each.oldest_unread:%Y-%m-%d %H:%M}Z. "
+                    f"From {until:%Y-%m-%d %H:%M}Z on {what} that they need. Capture them before."
+                )
+                warnings.append(StatusWarning(each.source, CRITICAL if left <= _NONE else WARNING, text))
+    return warnings
 
 
 def errors(database: str | os.PathLike[str], *, limit: int = 20) -> list[ScanError]:

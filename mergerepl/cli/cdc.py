@@ -15,6 +15,10 @@ from mergerepl.report.output import Output
 if TYPE_CHECKING:
     from mergerepl.logreader.lsn import Lsn
 
+UNKNOWN = 3
+LEVELS = {"warning": 1, "critical": 2}
+"""Exit codes of `status --check`."""
+
 root_argument = click.argument("root", metavar="ROOT")
 source_argument = click.argument("source", metavar="TABLE")
 instance_argument = click.argument("instance", metavar="INSTANCE")
@@ -231,18 +235,39 @@ def capture(ctx: click.Context, root: str, maxtrans: int, maxscans: int, output:
 
 @cdc.command()
 @root_argument
+@click.option(
+    "--check", is_flag=True, help="Warn of paused tables and of unread commits whose files may soon go."
+)
 @reporting
-def status(root: str, output: Output) -> None:
+def status(root: str, check: bool, output: Output) -> int:
     """Show how far each table was read, until when VACUUM is safe, and which LSNs are valid.
+
+    With --check the exit code is 0 if all is well, 1 for a warning (less than a quarter of the time is left until VACUUM
+    may remove what is unread), 2 if it is critical (none is left, or a table is paused), 3 if it is not known.
 
     Example:
       mergerepl cdc status ./shop
+      mergerepl cdc status ./shop --check
     """
+    from datetime import UTC, datetime
+
     from mergerepl import cdc as api
+    from mergerepl.errors import MergeReplError
     from mergerepl.report import cdc as shown
 
-    found = api.status(root)
-    output.reported(found, shown.status(found))
+    try:
+        found = api.status(root)
+    except MergeReplError as error:
+        if not check:
+            raise
+        output.reported({"check": "unknown", "error": error.details()}, [f"Unknown: {error.message}"])
+        return UNKNOWN
+    if not check:
+        output.reported(found, shown.status(found))
+        return 0
+    warnings = api.warnings_of(found, datetime.now(UTC))
+    output.reported({"status": found, "warnings": warnings}, shown.checked(found, warnings))
+    return max((LEVELS[each.level] for each in warnings), default=0)
 
 
 @cdc.command()

@@ -19,11 +19,10 @@ if TYPE_CHECKING:
 
 root_argument = click.argument("root", metavar="ROOT")
 instance_argument = click.argument("instance", metavar="INSTANCE")
-job_argument = click.argument("job_type", metavar="JOB", type=click.Choice(["capture", "cleanup"]))
+job_types = click.Choice(["capture", "cleanup", "logreader"])
+job_argument = click.argument("job_type", metavar="JOB", type=job_types)
 
-chosen_job_argument = click.argument(
-    "job_type", metavar="[JOB]", type=click.Choice(["capture", "cleanup"]), default="capture"
-)
+chosen_job_argument = click.argument("job_type", metavar="[JOB]", type=job_types, default="capture")
 
 
 class LsnType(click.ParamType[Any]):
@@ -318,7 +317,10 @@ def sessions(root: str, limit: int, output: Output) -> None:
 
 @click.group(cls=Group)
 def jobs() -> None:
-    """Look at the jobs capture and cleanup, change, start and stop them. `mergerepl agent run` runs them.
+    """Look at the jobs, change, start and stop them. `mergerepl agent run` runs them.
+
+    capture captures changes, cleanup removes old change rows. Where transactional publications are in the folder, logreader
+    stands in place of capture.
 
     Example:
       mergerepl cdc jobs list ./shop

@@ -2,12 +2,36 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from mergerepl.cli.help import Command
 from mergerepl.cli.main import FAILED
 from mergerepl.cli.options import publication_roots, reporting
 from mergerepl.report.output import Output
+
+if TYPE_CHECKING:
+    from mergerepl.doctor import Check
+
+
+def _captured(root: str) -> list[Check]:
+    """Return whether Change Data Capture of a folder keeps up."""
+    from datetime import UTC, datetime
+
+    from mergerepl import cdc
+    from mergerepl.doctor import Check, Status
+    from mergerepl.errors import MergeReplError
+
+    try:
+        if not cdc.is_cdc_enabled(root):
+            return []
+        warnings = cdc.warnings_of(cdc.status(root), datetime.now(UTC))
+    except MergeReplError as error:
+        return [Check(f"cdc {root}", Status.WARN, error.message)]
+    see = f"See `mergerepl cdc status {root}`."
+    found = [Check(f"cdc {root}", Status.WARN, f"{each.source}: {each.text}", see) for each in warnings]
+    return found or [Check(f"cdc {root}", Status.OK, "captured tables are read in time")]
 
 
 @click.command(cls=Command)
@@ -31,5 +55,7 @@ def doctor(replicas: tuple[str, ...], engine: bool, mend: bool, output: Output) 
         start_engine=engine,
         mend=mend,
     )
+    for each in replicas:
+        checks += _captured(each)
     output.checked(checks)
     return FAILED if any(check.status == "fail" for check in checks) else 0

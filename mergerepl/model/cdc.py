@@ -73,6 +73,15 @@ class DatabaseStatus:
     has_plan: bool
 
 
+@dataclass(frozen=True)
+class StatusWarning:
+    """What is wrong with a source, or soon will be: `level` is warning or critical."""
+
+    source: str
+    level: str
+    text: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class CapturedColumn:
     """A row of `captured_columns`."""

@@ -206,7 +206,7 @@ CDC_JOBS: Final = TypedTable(
     columns(
         """
         database_id | string not null | identity of the database
-        job_type | string not null | capture or cleanup
+        job_type | string not null | capture or cleanup; logreader in place of capture where publications share the log
         job_id | string not null | identity of the job
         maxtrans | int | capture: transactions of a scan cycle at most
         maxscans | int | capture: cycles before it waits
