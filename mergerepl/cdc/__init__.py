@@ -10,17 +10,13 @@ if TYPE_CHECKING:
     from mergerepl.cdc.capture import scan
     from mergerepl.cdc.cleaning import cleanup, cleanup_change_table
     from mergerepl.cdc.consumers import apply_changes
+    from mergerepl.cdc.enabling import adopt, disable_db, enable_db, is_cdc_enabled
     from mergerepl.cdc.instances import (
-        adopt,
-        disable_db,
         disable_table,
-        enable_db,
         enable_table,
         get_captured_columns,
         help_change_data_capture,
-        is_cdc_enabled,
         is_tracked_by_cdc,
-        resume,
     )
     from mergerepl.cdc.jobs import add_job, change_job, drop_job, help_jobs, start_job, stop_job
     from mergerepl.cdc.later import (
@@ -49,6 +45,7 @@ if TYPE_CHECKING:
         is_bit_set,
     )
     from mergerepl.cdc.refusals import CdcError, CdcUsageError, LsnRangeError, ScanInProgressError
+    from mergerepl.cdc.resuming import resume
     from mergerepl.cdc.retention import vacuum
     from mergerepl.cdc.source_rows import Snapshot, snapshot
     from mergerepl.logreader.lsn import Lsn
@@ -143,6 +140,8 @@ _HOMES = {
         ("generate_wrapper_function", "register_functions", "register_source", "to_debezium"),
         "mergerepl.cdc.later",
     ),
+    **dict.fromkeys(("adopt", "disable_db", "enable_db", "is_cdc_enabled"), "mergerepl.cdc.enabling"),
+    "resume": "mergerepl.cdc.resuming",
     "apply_changes": "mergerepl.cdc.consumers",
     "vacuum": "mergerepl.cdc.retention",
     "Lsn": "mergerepl.logreader.lsn",

@@ -9,8 +9,8 @@ from pyspark.sql import SparkSession
 
 from mergerepl.cdc.consumer import is_shared
 from mergerepl.cdc.database import Database, database_at
-from mergerepl.cdc.instances import held, log_reader
 from mergerepl.cdc.job_rows import check_parameters
+from mergerepl.cdc.log import held, log_reader
 from mergerepl.cdc.refusals import CdcError
 from mergerepl.delta import appended
 from mergerepl.engine.errors import told_plainly

@@ -12,9 +12,9 @@ from pyspark.sql import functions as F
 
 from mergerepl import roots
 from mergerepl.cdc.database import Database, database_at
-from mergerepl.cdc.instances import SYSTEM_FOLDERS
 from mergerepl.cdc.intervals import checked_lsn
 from mergerepl.cdc.net_rows import ALL_WITH_MERGE
+from mergerepl.cdc.new_instance import SYSTEM_FOLDERS
 from mergerepl.cdc.queries import net_of, open_window, reading_session
 from mergerepl.cdc.refusals import CdcUsageError, LsnRangeError
 from mergerepl.cdc.source_rows import snapshot

@@ -8,10 +8,10 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TypedDict, Unpack
 
 from mergerepl.cdc.consumer import is_shared
 from mergerepl.cdc.database import database_at
-from mergerepl.cdc.instances import held, log_reader
 from mergerepl.cdc.job_rows import (
     CAPTURE,
     CLEANUP,
@@ -22,6 +22,7 @@ from mergerepl.cdc.job_rows import (
     checked_type,
     new_job,
 )
+from mergerepl.cdc.log import held, log_reader
 from mergerepl.cdc.refusals import CdcError, CdcUsageError
 from mergerepl.logreader.positions import read_state
 from mergerepl.model.cdc import Job
@@ -29,6 +30,24 @@ from mergerepl.systables.cdc import CDC_JOBS
 
 WAIT_S = 60.0
 """So long a command waits for the cycle that holds the log."""
+
+
+class JobParameters(TypedDict, total=False):
+    """What may be said of a job, with its default. None leaves a parameter as it is.
+
+    capture and logreader: maxtrans (1,000), transactions of a cycle at most; maxscans (10), cycles before it waits;
+    continuous (True), whether it goes on after it waited; pollinginterval (5), seconds to wait.
+    cleanup: retention (4,320), minutes that change rows are kept; threshold (5,000), rows of a statement at most; schedule
+    (`02:00`), time of day, local.
+    """
+
+    maxtrans: int | None
+    maxscans: int | None
+    continuous: bool | None
+    pollinginterval: int | None
+    retention: int | None
+    threshold: int | None
+    schedule: str | None
 
 
 def help_jobs(database: str | os.PathLike[str]) -> list[Job]:
@@ -46,14 +65,8 @@ def add_job(
     job_type: str,
     *,
     start_job: bool = True,
-    maxtrans: int | None = None,
-    maxscans: int | None = None,
-    continuous: bool | None = None,
-    pollinginterval: int | None = None,
-    retention: int | None = None,
-    threshold: int | None = None,
-    schedule: str | None = None,
     lock_wait_s: float = WAIT_S,
+    **parameters: Unpack[JobParameters],
 ) -> Job:
     """Create a job. A database has one of each type; they come with its first capture instance.
 
@@ -61,27 +74,12 @@ def add_job(
         database: The folder.
         job_type: `capture`, `cleanup`, or `logreader` where the log is read for publications, too.
         start_job: Whether it is started at once.
-        maxtrans: capture: transactions of a cycle at most (1,000).
-        maxscans: capture: cycles before it waits (10).
-        continuous: capture: whether it goes on after it waited (True).
-        pollinginterval: capture: seconds to wait (5).
-        retention: cleanup: minutes that change rows are kept (4,320).
-        threshold: cleanup: rows of a statement at most (5,000).
-        schedule: cleanup: time of day, local (`02:00`).
         lock_wait_s: Seconds to wait for a scan that holds the log.
+        parameters: `JobParameters`.
 
     Raises: CdcUsageError for a wrong parameter, or if there is a job of this type; CdcError 22911 for a capture job beside
         publications; ScanInProgressError (22903).
     """
-    given = {
-        "maxtrans": maxtrans,
-        "maxscans": maxscans,
-        "continuous": continuous,
-        "pollinginterval": pollinginterval,
-        "retention": retention,
-        "threshold": threshold,
-        "schedule": schedule,
-    }
     checked_type(job_type)
     found = database_at(database)
     found.require_enabled()
@@ -98,7 +96,7 @@ def add_job(
                 job_type,
                 "the database has this job already; change it (`cdc jobs change`)",
             )
-        return [*jobs, new_job(state.database.database_id, job_type, given, requested=requested)]
+        return [*jobs, new_job(state.database.database_id, job_type, parameters, requested=requested)]
 
     return _only(_change(database, add, lock_wait_s), job_type)
 
@@ -107,14 +105,8 @@ def change_job(
     database: str | os.PathLike[str],
     job_type: str = CAPTURE,
     *,
-    maxtrans: int | None = None,
-    maxscans: int | None = None,
-    continuous: bool | None = None,
-    pollinginterval: int | None = None,
-    retention: int | None = None,
-    threshold: int | None = None,
-    schedule: str | None = None,
     lock_wait_s: float = WAIT_S,
+    **parameters: Unpack[JobParameters],
 ) -> Job:
     """Change parameters of a job; None leaves one as it is. It takes effect when the job is stopped and started.
 
@@ -122,16 +114,7 @@ def change_job(
 
     Raises: CdcUsageError for a wrong parameter, or if there is no such job; ScanInProgressError (22903).
     """
-    given = {
-        "maxtrans": maxtrans,
-        "maxscans": maxscans,
-        "continuous": continuous,
-        "pollinginterval": pollinginterval,
-        "retention": retention,
-        "threshold": threshold,
-        "schedule": schedule,
-    }
-    return _with(database, job_type, lambda job: changed_job(job, given), lock_wait_s)
+    return _with(database, job_type, lambda job: changed_job(job, parameters), lock_wait_s)
 
 
 def drop_job(database: str | os.PathLike[str], job_type: str, *, lock_wait_s: float = WAIT_S) -> None:

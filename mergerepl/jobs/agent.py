@@ -11,9 +11,9 @@ from functools import cached_property
 from mergerepl.cdc.capture import run_cycles
 from mergerepl.cdc.cleaning import cleanup
 from mergerepl.cdc.database import Database, database_at
-from mergerepl.cdc.instances import log_reader
 from mergerepl.cdc.job_rows import CAPTURE, CLEANUP, LOG_READER
 from mergerepl.cdc.jobs import stop_job
+from mergerepl.cdc.log import log_reader
 from mergerepl.errors import MergeReplError, Transient
 from mergerepl.jobs.schedule import CaptureState, CleanupState
 from mergerepl.logreader.log_reader import LogReader

@@ -9,7 +9,6 @@ from pyspark.sql import DataFrame, SparkSession
 
 from mergerepl import failpoints
 from mergerepl.cdc.database import database_at
-from mergerepl.failpoints import FailpointError
 from mergerepl.feed.window import Segment
 from mergerepl.jobs.agent import DatabaseJobs
 from mergerepl.logreader import read
@@ -25,8 +24,7 @@ def dies(monkeypatch: pytest.MonkeyPatch, point: str, *words: object) -> None:
     """Run a command that dies at a failpoint."""
     monkeypatch.setattr(failpoints, "_passed", {})
     monkeypatch.setenv("MERGEREPL_FAILPOINT", f"{point}=raise")
-    with pytest.raises(FailpointError):
-        run(*words)
+    assert f"failpoint {point}" in run(*words, code=1)["error"]["message"]
     monkeypatch.delenv("MERGEREPL_FAILPOINT")
 
 
@@ -67,7 +65,7 @@ def test_the_log_is_read_once_for_both_and_the_jobs_change_places(
     run("apply", file)
     assert jobs() == ["cleanup", "logreader"]
     refused = run("cdc", "capture", hq, code=1)
-    assert refused["error"]["number"] == 22911
+    assert refused["error"]["number"] == "22911"
     other = publication_file(replica_dir, [{"name": "stock", "key": ["qty"]}], publication="other")
     assert "is read by the key (id)" in run("apply", other, code=1)["error"]["message"]
     # What the plan holds and the cycle that died had read is read again; every other commit once.

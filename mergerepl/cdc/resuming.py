@@ -1,0 +1,133 @@
+"""Paused sources: read on, or begun again at their head (cdc.md 4 and 8)."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from mergerepl.cdc.consumer import NAME
+from mergerepl.cdc.database import Database, database_at
+from mergerepl.cdc.log import held, log_reader, tidied
+from mergerepl.cdc.refusals import CdcError, CdcUsageError
+from mergerepl.delta.log import is_delta_table
+from mergerepl.delta.table import open_table
+from mergerepl.delta.types import ddl_of
+from mergerepl.engine.errors import told_plainly
+from mergerepl.logreader.consumer import COMPARE
+from mergerepl.logreader.log_reader import LogReader
+from mergerepl.logreader.plan import Plan
+from mergerepl.logreader.positions import save_state
+from mergerepl.logreader.scan import Begin, begin
+from mergerepl.logreader.sources import look_at
+from mergerepl.model.cdc import CapturedColumn
+from mergerepl.store.log_reader_files import file_system_now_ns
+from mergerepl.systables.cdc import CHANGE_TABLES, ChangeTable
+from mergerepl.systables.logreader import LogReaderRow
+
+
+def resume(
+    database: str | os.PathLike[str],
+    instance: str,
+    *,
+    compare: bool = False,
+    restart: bool = False,
+    spark: SparkSession | None = None,
+    lock_wait_s: float = 0.0,
+) -> bool:
+    """Let a paused source in again: what is unread gets new LSNs. Returns False if it was not paused, and `restart` is.
+
+    Args:
+        database: The folder.
+        instance: A capture instance of the source.
+        compare: Let a gap be compared from now on.
+        restart: Begin all instances of the source again at its head; consumers get 313 and take a snapshot.
+        spark: The Spark session.
+        lock_wait_s: Seconds to wait for others that hold the log.
+
+    Raises: CdcUsageError if there is no such instance; CdcError if the source is still gone; ScanInProgressError.
+    """
+    if compare and restart:
+        raise CdcUsageError.bad_parameter(22990, "compare and restart", True, "choose one of them")
+    found = database_at(database)
+    chosen = found.instance(instance)
+    reader = log_reader(found, spark=spark, wait_s=lock_wait_s)
+    with told_plainly("a source was resumed"), held(reader, "cdc resume"):
+        state = tidied(reader, found)
+        row = state.sources[chosen.source_object_id]
+        same = [each for each in found.instances() if each.source_object_id == chosen.source_object_id]
+        if compare:
+            changed = [replace(each, on_gap=COMPARE) if each in same else each for each in found.instances()]
+            found.control.replace(CHANGE_TABLES, changed)
+        if restart:
+            if set(row.consumers) != {NAME}:
+                raise CdcError.restart_is_shared(row.source_path)
+            _restart(reader, found, row, same)
+            return True
+        if row.status == "active":
+            return False
+        active = replace(row, status="active", error_number=None, reason=None)
+        look = look_at(found.root, active, began_ns=file_system_now_ns(found.root), most=1, on_gap=COMPARE)
+        if look.paused is not None:
+            raise CdcError(look.paused.number, look.paused.reason, source=row.source_path)
+        if not look.units and not look.has_waiting:
+            # Nothing is unread: no cycle would say that the instances do not end any more.
+            open_again = [
+                replace(each, end_lsn=None, has_drop_pending=False) if each in same else each
+                for each in found.instances()
+            ]
+            found.control.replace(CHANGE_TABLES, open_again)
+        save_state(reader.control, state.with_source(active))
+    return True
+
+
+def _restart(
+    reader: LogReader, database: Database, row: LogReaderRow, instances: Sequence[ChangeTable]
+) -> None:
+    """Begin the instances of a source again at its head: the columns that they have, in the types of the head, no rows."""
+    if not is_delta_table(database.root / row.source_path):
+        raise CdcUsageError.no_such_source(row.source_path, "there is no Delta table at its path")
+    head = {each["name"]: each for each in open_table(database.root / row.source_path).fields}
+    captured: list[CapturedColumn] = []
+    types: dict[str, dict[str, Any]] = {}
+    for instance in instances:
+        known = {each["name"]: each for each in open_table(database.change_table(instance)).fields}
+        of_instance = types[str(instance.object_id)] = {}
+        for column in database.captured(instance.object_id):
+            name = column.source_name or column.column_name
+            found = head.get(name, known[column.column_name])
+            of_instance[column.column_name] = found["type"]
+            source = name if name in head else None
+            captured.append(replace(column, source_name=source, column_type=ddl_of(found["type"])))
+
+    def steps(plan: Plan, rows: Sequence[LogReaderRow], numbers: range) -> dict[str, Any]:
+        lsn = plan.lsn(plan.entries[0])
+        begun = [
+            replace(
+                *(each,),
+                start_lsn=lsn,
+                end_lsn=None,
+                has_drop_pending=False,
+                start_version=rows[0].position,
+            )
+            for each in instances
+        ]
+        stated = [
+            {
+                **asdict(each),
+                "start_lsn": lsn.hex(),
+                "create_date": each.create_date.isoformat(),
+            }
+            for each in begun
+        ]
+        index = [asdict(c) for each in instances for c in database.key(each.object_id)]
+        columns = [asdict(column) for column in captured]
+        return {"begin": {"instances": stated, "captured": columns, "index": index, "types": types}}
+
+    begin(
+        reader,
+        NAME,
+        [Begin(row.source_path, row.source_schema, row.source_name, from_head=True)],
+        steps,
+    )
