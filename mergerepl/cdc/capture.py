@@ -25,8 +25,8 @@ log = logging.getLogger(__name__)
 JOIN_EVERY = 32
 """After so many cycles the small files are counted."""
 
-_SMALL_FILES = 64
-_JOINED_BYTES = 4 << 20
+SMALL_FILES = 64
+JOINED_BYTES = 4 << 20
 
 
 def scan(
@@ -87,12 +87,12 @@ def run_cycles(
     return ScanResult(cycles, transactions, rows, last, paused)
 
 
-def join_small_files(database: Database, *, most: int = _SMALL_FILES) -> None:
+def join_small_files(database: Database, *, most: int = SMALL_FILES) -> None:
     """Join the small files of change tables and of the gate: a cycle appends one to each. The caller holds the log."""
     tables = [database.change_table(each) for each in database.instances()]
     for table in (*tables, *(database.control.path(each.name) for each in (LSN_TIME_MAPPING, DDL_HISTORY))):
         try:
-            appended.join_appended_files(table, most=most, target_bytes=_JOINED_BYTES)
+            appended.join_appended_files(table, most=most, target_bytes=JOINED_BYTES)
         except Exception as error:
             # The cycle is done; many small files only make reading slower.
             log.warning("%s: its small files were not joined: %s", table, error)

@@ -68,9 +68,8 @@ def test_the_log_is_read_once_for_both_and_the_jobs_change_places(
     assert refused["error"]["number"] == "22911"
     other = publication_file(replica_dir, [{"name": "stock", "key": ["qty"]}], publication="other")
     assert "is read by the key (id)" in run("apply", other, code=1)["error"]["message"]
-    # What the plan holds and the cycle that died had read is read again; every other commit once.
-    assert reads.pop(("stock", 1)) == 2
-    del reads["orders", 1]
+    # Only what the cycle that died had not written is read again.
+    assert reads.pop(("orders", 1)) == 2
     publication_file(replica_dir, [{"name": "orders", "key": ["id"]}])
     update(orders, "id = 2", note="'B'")
     update(stock, "id = 2", qty="20")

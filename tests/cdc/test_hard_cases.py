@@ -1,0 +1,160 @@
+"""Hard cases of the specification: many columns, odd strings, whose commits they are, large commits, a stopped job."""
+
+import json
+import os
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+import yaml
+from click.testing import CliRunner
+from deltalake import CommitProperties, DeltaTable, write_deltalake
+from pyspark.sql import SparkSession
+
+import mergerepl
+from mergerepl import cdc
+from mergerepl.cdc.database import database_at
+from mergerepl.cli.main import main
+from mergerepl.delta.marks import CommitMark
+from tests.cdc.databases import (
+    add,
+    arrow,
+    change_table,
+    changes,
+    check_replay,
+    enabled,
+    entries,
+    new_table,
+    rows_seen,
+    update,
+)
+
+pytestmark = pytest.mark.spark
+
+ROWS = {1: ("a", 1), 2: ("b", 2)}
+
+
+def marked_add(table: Path, key: int, step: str) -> None:
+    mark = CommitMark("s", step, "north", "hq").to_user_metadata() if step else None
+    properties = CommitProperties(custom_metadata={} if mark is None else {"userMetadata": mark})
+    write_deltalake(str(table), arrow({key: ("x", 1)}), mode="append", commit_properties=properties)
+
+
+def test_whose_commits_they_are_and_masks_of_200_columns_and_strings_that_are_no_utf8(
+    spark: SparkSession, replica_dir: Path
+) -> None:
+    # Cases 42, 44 and 47 in one cycle.
+    database = enabled(replica_dir, {"orders": ROWS})
+    wide = pa.schema([("id", pa.int64()), *((f"c{i}", pa.int32()) for i in range(2, 201))])
+    first = pa.Table.from_pylist([dict.fromkeys(wide.names, 1)], schema=wide)
+    write_deltalake(str(replica_dir / "wide"), first, configuration={"delta.enableChangeDataFeed": "true"})
+    cdc.enable_table(replica_dir, "wide", index="id")
+    texts = new_table(replica_dir, "texts", ROWS)
+    cdc.enable_table(replica_dir, "texts", index="id")
+    origins = {
+        "": "user",
+        "apply:1": "merge",
+        "setup:rows": "merge",
+        "track:7": "compact",
+        "distribute:3": "distribute",
+        "repair:3": "repair",
+        "resolve:9": "resolve",
+        "consume:4": "consume",
+    }
+    for key, step in enumerate(origins, 10):
+        marked_add(replica_dir / "orders", key, step)
+    DeltaTable(str(replica_dir / "wide")).update({"c9": "2", "c200": "2"})
+    spark.sql(f"update delta.`{texts}` set note = cast(X'61FFFE' as string) where id = 1")
+    spark.sql(f"insert into delta.`{texts}` values (3, cast(X'C328' as string), 3)")
+    assert cdc.scan(replica_dir).transactions == len(origins) + 3
+    number = database.instance("dbo_orders").source_object_id
+    told = [c["origin"] for e in entries(database) if e.kind == "transaction" for c in e.commits]
+    of_orders = [
+        c["origin"]
+        for e in entries(database)
+        if e.kind == "transaction"
+        for c in e.commits
+        if c["source_object_id"] == number
+    ]
+    assert of_orders == list(origins.values())
+    assert told.count("user") == 4
+    assert [row[3] for row in changes(database, "dbo_orders")] == [*range(10, 10 + len(origins))]
+    masks = {bytes(row[4]) for row in rows_seen(database, "dbo_wide")}
+    assert masks == {bytes([0x80, *[0] * 22, 0x01, 0x00])}
+    assert cdc.has_column_changed(replica_dir, "dbo_wide", "c200", masks.pop())
+    notes = change_table(spark, database, "dbo_texts").selectExpr("hex(cast(note as binary)) note")
+    assert [row.note for row in notes.collect()] == ["61", "61FFFE", "C328"]
+
+
+@pytest.mark.slow
+def test_a_merge_session_is_captured_by_the_key_of_its_article(
+    spark: SparkSession, replica_dir: Path
+) -> None:
+    # Case 47 with a session; the article's key is the default.
+    hq, north = replica_dir / "hq", replica_dir / "north"
+    new_table(hq, "orders", {1: ("a", 1), 2: ("b", 2)})
+    file = replica_dir / "sales.yml"
+    stated = {"publication": "sales", "publisher": str(hq), "articles": [{"name": "orders", "key": ["id"]}]}
+    file.write_text(yaml.safe_dump({**stated, "subscriptions": [{"subscriber": str(north)}]}))
+    mergerepl.load(file).apply()
+    cdc.enable_db(hq)
+    assert cdc.enable_table(hq, "orders").index_column_list == ("id",)
+    update(north / "orders", "id = 1", note="'merged'")
+    add(north / "orders", {3: ("c", 3)})
+    add(hq / "orders", {4: ("d", 4)})
+    mergerepl.sync(file)
+    assert cdc.scan(hq).transactions >= 2
+    database = database_at(hq)
+    origins = {c["origin"] for e in entries(database) if e.kind == "transaction" for c in e.commits}
+    assert origins == {"user", "merge"}
+    assert {(row[1], row[3]) for row in changes(database, "dbo_orders")} == {(2, 4), (3, 1), (4, 1), (2, 3)}
+    check_replay(database)
+
+
+@pytest.mark.slow
+def test_a_commit_of_ten_million_rows(spark: SparkSession, replica_dir: Path) -> None:
+    # Case 45: the driver holds facts of the log, never rows; they are written through disk where memory ends.
+    table = new_table(replica_dir, "orders", {1: ("a", 1)})
+    cdc.enable_db(replica_dir)
+    cdc.enable_table(replica_dir, "orders", index="id")
+    rows = spark.range(10, 10_000_010).selectExpr(
+        "id", "cast(id as string) note", "cast(id % 100 as int) qty"
+    )
+    rows.write.format("delta").mode("append").save(str(table))
+    done = cdc.scan(replica_dir)
+    assert (done.transactions, done.rows) == (1, 10_000_000)
+    low, high = cdc.get_min_lsn(replica_dir, "dbo_orders"), cdc.get_max_lsn(replica_dir)
+    found = cdc.get_all_changes(replica_dir, "dbo_orders", low, high, ordered=False)
+    counted = found.selectExpr("count(*) n", "count(distinct `__$start_lsn`) lsns", "sum(id) ids").collect()[
+        0
+    ]
+    assert counted.asDict() == {"n": 10_000_000, "lsns": 1, "ids": sum(range(10, 10_000_010))}
+
+
+def test_the_job_that_was_stopped_for_days_holds_what_is_unread(
+    spark: SparkSession, replica_dir: Path
+) -> None:
+    # Case 35: `hold` waits for a later version and is refused by name; a VACUUM of this product keeps what is unread.
+    database = enabled(replica_dir, {"orders": ROWS})
+    with pytest.raises(cdc.CdcUsageError, match="not supported yet"):
+        cdc.stop_job(replica_dir, hold="30 days")
+    cdc.stop_job(replica_dir)
+    add(replica_dir / "orders", {3: ("c", 3)})
+    update(replica_dir / "orders", "id = 1", note="'A'")
+    ten_days = 10 * 86_400
+    for file in (replica_dir / "orders").rglob("*"):
+        if file.is_file():
+            at = file.stat().st_mtime - ten_days
+            os.utime(file, (at, at))
+    assert run_status(replica_dir) == ["critical"]
+    cdc.vacuum(replica_dir, "orders")
+    cdc.scan(replica_dir)
+    assert [row[1] for row in changes(database, "dbo_orders")] == [2, 3, 4]
+    check_replay(database)
+
+
+def run_status(root: Path) -> list[str]:
+    done = CliRunner().invoke(main, ["cdc", "status", str(root), "--check", "--json"])
+    found = json.loads(done.output)["warnings"]
+    assert done.exit_code == (2 if found else 0)
+    return [each["level"] for each in found]
