@@ -88,7 +88,6 @@ class Capture:
         after = fitting_jobs(before, state.database.database_id, is_shared=is_shared(state))
         if after != before:
             self.database.control.replace(CDC_JOBS, after)
-            failpoint("cdc.after_jobs")
 
     def wanted(self) -> Mapping[int, Wanted]:
         """Return the sources of all instances; an instance that stops at a gap stops its source."""

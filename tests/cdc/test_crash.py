@@ -50,6 +50,8 @@ ELSEWHERE = {
     *("cdc.after_log_reader", "cdc.after_enable_db", "cdc.after_disable", "cdc.after_disable_table"),
     *("logreader.before_begin", "cdc.after_create", "cdc.after_change_tables"),
     *("cdc.before_columns", "cdc.after_types", "cdc.after_end_lsn"),
+    # A publication that goes: test_shared_log.
+    "logreader.after_leave",
     # apply_changes: test_queries.
     *("cdc.after_target_created", "cdc.after_applied"),
 }
