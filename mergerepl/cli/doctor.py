@@ -16,20 +16,25 @@ if TYPE_CHECKING:
 
 
 def _captured(root: str) -> list[Check]:
-    """Return whether Change Data Capture of a folder keeps up."""
+    """Return whether Change Data Capture of a folder keeps up; nothing where it is not enabled."""
     from datetime import UTC, datetime
 
     from mergerepl import cdc
-    from mergerepl.doctor import Check, Status
     from mergerepl.errors import MergeReplError
 
     try:
         if not cdc.is_cdc_enabled(root):
             return []
+    except MergeReplError:
+        # The storage check says what is wrong with the folder.
+        return []
+    from mergerepl.doctor import Check, Status
+
+    see = f"See `mergerepl cdc status {root}`."
+    try:
         warnings = cdc.warnings_of(cdc.status(root), datetime.now(UTC))
     except MergeReplError as error:
-        return [Check(f"cdc {root}", Status.WARN, error.message)]
-    see = f"See `mergerepl cdc status {root}`."
+        return [Check(f"cdc {root}", Status.WARN, error.message, see)]
     found = [Check(f"cdc {root}", Status.WARN, f"{each.source}: {each.text}", see) for each in warnings]
     return found or [Check(f"cdc {root}", Status.OK, "captured tables are read in time")]
 
@@ -50,12 +55,8 @@ def doctor(replicas: tuple[str, ...], engine: bool, mend: bool, output: Output) 
     """
     from mergerepl import doctor as examination
 
-    checks = examination.checks(
-        list(dict.fromkeys(root for each in replicas for root in publication_roots(each))),
-        start_engine=engine,
-        mend=mend,
-    )
-    for each in replicas:
-        checks += _captured(each)
+    roots = list(dict.fromkeys(root for each in replicas for root in publication_roots(each)))
+    checks = examination.checks(roots, start_engine=engine, mend=mend)
+    checks += [check for root in roots for check in _captured(root)]
     output.checked(checks)
     return FAILED if any(check.status == "fail" for check in checks) else 0
