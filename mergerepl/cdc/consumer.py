@@ -7,6 +7,7 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -356,11 +357,15 @@ def _is_mapped(source: SourcePlan, rows: Sequence[ReadRows]) -> bool:
 
 
 def _loses(frame: DataFrame, column: str, type_: str) -> bool:
-    """Return whether a value of a column is none of another type."""
+    """Return whether a value of a column is none of another type; also where no value can be: a struct has other fields."""
     old = frame.schema[column].dataType
     value = F.col(quote(column))
     back = value.try_cast(type_).try_cast(old)
-    return not frame.where(value.isNotNull() & ~same_value(value, back, old)).isEmpty()
+    try:
+        lost = frame.where(value.isNotNull() & ~same_value(value, back, old))
+    except AnalysisException:
+        return True
+    return not lost.isEmpty()
 
 
 def _instance(stated: Mapping[str, Any]) -> ChangeTable:

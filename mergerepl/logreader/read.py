@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -26,6 +27,7 @@ from mergerepl.rows.sql import quote
 log = logging.getLogger(__name__)
 
 GAP = 22859
+TYPE_CHANGED = 22976
 
 
 @dataclass
@@ -146,7 +148,15 @@ def _events_of_feed(spark: SparkSession, path: Path, reading: Reading, shape: Ro
 def _events_of_versions(spark: SparkSession, path: Path, reading: Reading, shape: RowShape) -> KeptEvents:
     before_version, after_version = reading.from_version_inclusive - 1, reading.through_version_inclusive
     after = read_version(spark, path, after_version).select(*(quote(name) for name in reading.columns))
-    before = rows_before(spark, path, before_version, reading)
+    try:
+        before = rows_before(spark, path, before_version, reading)
+    except AnalysisException as error:
+        raise PauseSource(
+            TYPE_CHANGED,
+            f"Table '{path.name}': versions {before_version} and {after_version} cannot be compared, since the type of a "
+            f"column changed between them ({str(error).splitlines()[0]}). Its capture is paused; other tables go on. Run "
+            "`mergerepl cdc resume` with --restart, after which consumers take a snapshot.",
+        ) from error
     return keep_events(as_feed(before, after, after_version), shape)
 
 

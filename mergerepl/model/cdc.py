@@ -201,7 +201,7 @@ class Job:
 
 @dataclass(frozen=True)
 class JobEvent:
-    """Something that an agent did: `job` is capture, cleanup or agent."""
+    """Something that an agent did: `job` is capture, logreader, cleanup or agent."""
 
     time: datetime
     database: str

@@ -155,6 +155,41 @@ def test_types_that_change(spark: SparkSession, replica_dir: Path, monkeypatch: 
     assert database.instance("dbo_texts").end_lsn is None
 
 
+def test_a_struct_with_another_field_pauses_its_table_alone(spark: SparkSession, replica_dir: Path) -> None:
+    # No cast leads from one struct to the other, neither of rows that are kept nor of a version that is compared.
+    cdc.enable_db(replica_dir)
+    for name in ("nested", "compared"):
+        table = replica_dir / name
+        spark.sql(
+            f"create table delta.`{table}` (id int, s struct<a:int>) using delta "
+            "tblproperties ('delta.enableChangeDataFeed' = 'true')"
+        )
+        cdc.enable_table(replica_dir, name, index="id")
+        spark.sql(f"insert into delta.`{table}` values (1, named_struct('a', 1))")
+    database = enabled(replica_dir, {"orders": ROWS})
+    cdc.scan(replica_dir)
+    spark.sql(f"alter table delta.`{replica_dir / 'nested'}` add columns (s.b int)")
+    spark.sql(
+        f"create or replace table delta.`{replica_dir / 'compared'}` using delta tblproperties "
+        "('delta.enableChangeDataFeed' = 'true') as select 1 id, named_struct('a', 1, 'b', 2) s"
+    )
+    add(replica_dir / "orders", {3: ("c", 3)})
+    done = cdc.scan(replica_dir)
+    assert done.paused.keys() == {"nested", "compared"}
+    assert all("--restart" in why for why in done.paused.values())
+    assert [row[3] for row in changes(database, "dbo_orders")] == [3]
+    assert numbers_of_errors(database) == [(22976, 16), (22976, 16)]
+    for name in ("nested", "compared"):
+        assert cdc.resume(replica_dir, f"dbo_{name}", restart=True)
+        spark.sql(f"insert into delta.`{replica_dir / name}` values (2, named_struct('a', 1, 'b', 2))")
+    cdc.scan(replica_dir)
+    found = {name: changes(database, f"dbo_{name}") for name in ("nested", "compared")}
+    assert {name: [row[3] for row in rows] for name, rows in found.items()} == {
+        "nested": [2],
+        "compared": [2],
+    }
+
+
 def test_gaps_are_compared_or_stop_their_table(spark: SparkSession, replica_dir: Path) -> None:
     # Cases 33 and 34.
     database = enabled(replica_dir, {"orders": ROWS})
