@@ -44,7 +44,7 @@ def adopt_or_refuse(session: Session, *, also_refused: bool = False) -> int:
             bsns = range(begun.bsn + at, begun.bsn + at + len(commits))
             planned = plan(database, table, commits, bsns, first_csn=csn + at)
             since = commits[0].version - 1
-            folder = begun.folder / table.name
+            folder = counters.staging_folder(begun.folder, table.name)
             write, planned = stage(
                 session, begun.folder, folder, table, planned, commits, since, head, own=set()
             )
@@ -52,8 +52,7 @@ def adopt_or_refuse(session: Session, *, also_refused: bool = False) -> int:
         write_intent(begun.folder, intent)
         carry_out(session, begun.folder)
     except BaseException:
-        if not counters.has_intent(begun.folder) and counters.is_begun(begun.folder):
-            counters.mark_aborted(begun.folder)
+        counters.mark_aborted(begun.folder)
         raise
     finally:
         begun.let_go()

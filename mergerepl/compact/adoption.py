@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from mergerepl.compact import adopted, staged_files
 from mergerepl.compact.changes import rows_of_feed
 from mergerepl.compact.counters import take_bsns
-from mergerepl.compact.database import Database, key_types, tracked_table
+from mergerepl.compact.database import Database, tracked_table
 from mergerepl.compact.errors import ForeignCommitError
 from mergerepl.compact.foreign import foreign_commits, writable_facts
 from mergerepl.compact.intent import Intent, Planned, Write, write_intent
@@ -228,8 +228,7 @@ def _refuse_shared_keys(
     Raises: ForeignCommitError.
     """
     keys = key_names(table)
-    types = key_types(facts, table)
-    bounded = staged_files.within(table, keys, types, staged_files.bounds_of(at, keys, types))
+    bounded = staged_files.within(table, staged_files.bounds_of(at, table))
 
     def keys_at(version: int, *, now: int) -> DataFrame:
         rows = snapshot_rows(spark, facts.path, version)

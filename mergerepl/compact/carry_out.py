@@ -2,6 +2,8 @@
 
 1. the counters: the CSN is taken; 2. each table's write, marked; 3. tombstones; 4. `__sysTxCommitSequence`; 5. the rows of
 `tracking_commits`, which publish the transactions; 6. the folder is dropped. The caller holds the root's lease.
+
+A table whose tracking has ended since is left out: so ends what a table, as it is now, cannot take.
 """
 
 import logging
@@ -18,9 +20,9 @@ from mergerepl.compact.counters import drop, raise_last_csn
 from mergerepl.compact.database import (
     Database,
     facts_of,
-    key_types,
     read_commits,
     tracked_table,
+    tracked_tables,
 )
 from mergerepl.compact.intent import Intent, Write, read_intent
 from mergerepl.compact.numbers import packed, unpacked, unpacked_column
@@ -90,8 +92,9 @@ def carry_out(session: Session, folder: Path) -> Intent:
     at = 0
     while at < len(intent.writes):
         write = intent.writes[at]
-        versions[write.table] = _write(session, folder, intent, write)
-        intent = adopt_between(session, folder, intent, write, versions[write.table])
+        if write.table in tracked_tables(database):
+            versions[write.table] = _write(session, folder, intent, write)
+            intent = adopt_between(session, folder, intent, write, versions[write.table])
         at += 1
     # An extension took more numbers.
     raise_last_csn(database.root, intent.last_csn)
@@ -147,7 +150,8 @@ def _append_sequence(database: Database, intent: Intent) -> None:
 def _write(session: Session, folder: Path, intent: Intent, write: Write) -> int:
     """Bring a table to what was staged, in one marked commit; returns its version."""
     database = session.database
-    path = database.path(write.table)
+    table = tracked_table(database, write.table)
+    path = facts_of(database, table).path
     transaction = database.transaction(write.csn, intent.tables_of(write.csn))
     done = find_own_commit(path, transaction.mark, from_version_exclusive=write.from_version)
     if done is not None:
@@ -155,7 +159,6 @@ def _write(session: Session, folder: Path, intent: Intent, write: Write) -> int:
     if write.adopts and not any(write.counts):
         return write.from_version
     failpoint("tracking.before_write")
-    table = tracked_table(database, write.table)
     inserts, updates, deletes = write.counts
     if inserts and not updates and not deletes:
         rows = _staged(session.spark, folder, write)
@@ -190,8 +193,7 @@ def _merge_retried(
 def _merge(spark: SparkSession, session: Session, folder: Path, write: Write, table: TrackedTable) -> None:
     source = _staged(spark, folder, write)
     columns = [name for name in source.columns if name not in _state_names(table)]
-    types = key_types(facts_of(session.database, table), table)
-    bounded = within(table, key_names(table), types, write.bounds, of="t.")
+    bounded = within(table, write.bounds, of="t.")
     on = same_key(table, target="t.", source="s.")
     path = session.database.path(table.name)
     merge, _ = merge_into(spark, source, path, on if bounded is None else bounded & on)
@@ -230,8 +232,9 @@ def _state_names(table: TrackedTable) -> set[str]:
 def _append_tombstones(session: Session, folder: Path, intent: Intent) -> None:
     """Append the tombstones of all writes, in one commit."""
     frames = []
+    known = tracked_tables(session.database)
     for write in intent.writes:
-        tombstones = _tombstones(session, folder, intent, write)
+        tombstones = _tombstones(session, folder, intent, write) if write.table in known else None
         if tombstones is not None:
             frames.append(tombstones)
     if not frames:
@@ -251,7 +254,6 @@ def _tombstones(session: Session, folder: Path, intent: Intent, write: Write) ->
     may_leave = write.counts[2] or write.has_reborn
     if leaves is None or not may_leave:
         return None
-    types = key_types(facts_of(session.database, table), table)
     bsn = next(each.bsn for each in intent.transactions if each.csn == write.csn)
     return (
         _staged(session.spark, folder, write)
@@ -260,7 +262,7 @@ def _tombstones(session: Session, folder: Path, intent: Intent, write: Write) ->
             F.lit(table.name).alias(TABLE_NAME),
             F.lit(packed(bsn)).alias(DELETE_BSN),
             F.col(WAS_INSERT).alias(INSERT_BSN),
-            packed_key([F.col(name) for name in key_names(table)], types).alias(ROW_KEY),
+            packed_key([F.col(name) for name in key_names(table)], table.key_types).alias(ROW_KEY),
             F.col(DELETED_AT).alias(DELETED_TIME),
             F.col(DELETE_CONTEXT).alias(CONTEXT),
             F.lit(write.csn).cast("bigint").alias(DELETE_CSN),
@@ -270,14 +272,13 @@ def _tombstones(session: Session, folder: Path, intent: Intent, write: Write) ->
 
 def _adopted_tombstones(session: Session, folder: Path, write: Write, table: TrackedTable) -> DataFrame:
     schema = StructType.fromJson(write.schema)
-    types = key_types(facts_of(session.database, table), table)
     rows = session.spark.read.schema(schema).parquet(str(folder / write.folder))
     each = rows.select(*key_names(table), F.explode(adopted.TOMBSTONES).alias("left"))
     return each.select(
         F.lit(table.name).alias(TABLE_NAME),
         F.col("left.bsn").alias(DELETE_BSN),
         F.col("left.insert_bsn").alias(INSERT_BSN),
-        packed_key([F.col(name) for name in key_names(table)], types).alias(ROW_KEY),
+        packed_key([F.col(name) for name in key_names(table)], table.key_types).alias(ROW_KEY),
         F.col("left.time").alias(DELETED_TIME),
         F.col("left.by").alias(CONTEXT),
         F.col("left.csn").alias(DELETE_CSN),

@@ -18,8 +18,8 @@ from mergerepl.compact.consumers import Consumer, Start, of_token, register
 from mergerepl.compact.database import (
     Database,
     commit_before,
+    context_guid,
     facts_of,
-    key_types,
     last_commit,
     require_database,
     snapshot_version,
@@ -46,7 +46,7 @@ from mergerepl.model.tracking import (
     TransactionResult,
 )
 from mergerepl.rows.rowguid import key_value
-from mergerepl.rows.sql import literal
+from mergerepl.rows.sql import literal, quote
 from mergerepl.systables.compact import COMMIT_SEQUENCE
 
 
@@ -155,7 +155,7 @@ class ChangeTracking:
         Raises: TrackingError if the table is not tracked, or these are no values of its key.
         """
         try:
-            types = self._key_types(table)
+            types = self._tracked(table).key_types
             read = [
                 key_value(value, type_) if isinstance(value, str) and type_ != GUID else value
                 for value, type_ in zip(values, types, strict=False)
@@ -170,17 +170,18 @@ class ChangeTracking:
         Raises: TrackingError if the table is not tracked, or these bytes are no key of it.
         """
         try:
-            return unpack(packed, self._key_types(table))
+            return unpack(packed, self._tracked(table).key_types)
         except ValueError as error:
             raise TrackingError.bad_key(table, str(error)) from error
 
     def begin(self, tracking_context: str | None = None) -> Transaction:
         """Begin a transaction; several may be open at once and end in any order.
 
-        Raises: TrackingError if no table is tracked.
+        Raises: TrackingError if no table is tracked, or the context is no GUID.
         """
         self._require()
-        return Transaction(self, counters.begin(self.session.database.root), tracking_context)
+        context = context_guid(tracking_context)
+        return Transaction(self, counters.begin(self.session.database.root), context)
 
     def transaction(self, tracking_context: str | None = None) -> Transaction:
         """Begin a transaction, to be used as a context: leaving it commits, an exception aborts.
@@ -287,10 +288,8 @@ class ChangeTracking:
     def enumeration_sql(table: str) -> dict[str, str]:
         """Return the queries of an enumeration of a table: exact ones, and the printed ones."""
         return {
-            "exact": predicates.EXACT_SQL.format(table=table),
-            "documented inserts": predicates.DOCUMENTED_INSERTS.format(table=table),
-            "documented updates": predicates.DOCUMENTED_UPDATES.format(table=table),
-            "documented deletes": predicates.DOCUMENTED_DELETES.format(name=literal(table)),
+            name: text.format(table=table if table.isidentifier() else quote(table), name=literal(table))
+            for name, text in predicates.QUERIES.items()
         }
 
     def recover(self, *, rebuild_counters: bool = False) -> None:
@@ -400,10 +399,9 @@ class ChangeTracking:
     def _require(self) -> None:
         require_database(self.session.database)
 
-    def _key_types(self, table: str) -> list[str]:
+    def _tracked(self, table: str) -> TrackedTable:
         self._require()
-        tracked = tracked_table(self.session.database, table)
-        return key_types(facts_of(self.session.database, tracked), tracked)
+        return tracked_table(self.session.database, table)
 
     def _implicit(self, context: str | None) -> Transaction:
         """Begin a transaction of one operation; it sees what foreign writers did before."""

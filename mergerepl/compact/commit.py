@@ -12,7 +12,7 @@ from mergerepl.compact import staged_files
 from mergerepl.compact.adopt import adopt_or_refuse
 from mergerepl.compact.carry_out import carry_out
 from mergerepl.compact.changes import rows_of_feed
-from mergerepl.compact.counters import Begun, is_begun, read_counters
+from mergerepl.compact.counters import Begun, read_counters
 from mergerepl.compact.database import Database, facts_of, last_commit, snapshot_version, tracked_tables
 from mergerepl.compact.errors import TrackingError, TransactionConflictError
 from mergerepl.compact.foreign import quiet_through
@@ -22,6 +22,7 @@ from mergerepl.compact.session import Session
 from mergerepl.compact.sweep import sweep
 from mergerepl.delta.log import head_version
 from mergerepl.delta.transactions import transaction_version
+from mergerepl.engine.errors import told_plainly
 from mergerepl.failpoints import failpoint
 from mergerepl.feed.position import FeedPosition
 from mergerepl.feed.window import feed_window
@@ -45,13 +46,12 @@ class Change:
 def commit(session: Session, begun: Begun, changes: Sequence[Change]) -> TransactionResult:
     """Publish a transaction; returns its numbers and what it changed.
 
-    Raises: TransactionConflictError if a key of ours was changed since our snapshot; ForeignCommitError; LeaseError.
+    Raises: TransactionConflictError if a key of ours was changed since our snapshot, or another process aborted it;
+        ForeignCommitError; LeaseError; TrackingError if it was decided and could not be finished now.
     """
     database = session.database
     with session.held("tracking commit"):
         sweep(session)
-        if not is_begun(begun.folder):
-            raise TransactionConflictError.was_aborted(begun.bsn)
         adopt_or_refuse(session)
         versions = published_versions(database)
         for change in changes:
@@ -60,8 +60,13 @@ def commit(session: Session, begun: Begun, changes: Sequence[Change]) -> Transac
         intent = _decided(database, begun, changes, versions)
         failpoint("tracking.before_intent")
         write_intent(begun.folder, intent)
-        failpoint("tracking.after_intent")
-        done = carry_out(session, begun.folder)
+        try:
+            with told_plainly(f"committing transaction {begun.bsn}"):
+                failpoint("tracking.after_intent")
+                done = carry_out(session, begun.folder)
+        except Exception as error:
+            # The next holder of the folder carries it out: repeated, its changes would be made twice.
+            raise TrackingError.decided(begun.bsn, error) from error
         ours = done.transactions[0]
         return TransactionResult(ours.bsn, ours.csn, ours.changes, done.overwritten)
 
@@ -96,7 +101,7 @@ def _decided(database: Database, begun: Begun, changes: Sequence[Change], versio
                 change.schema.jsonValue(),
                 int(touched.table.options),
                 versions[change.table],
-                staged_files.bounds_of(change.folder, touched.keys, touched.key_types),
+                staged_files.bounds_of(change.folder, touched.table),
                 (counts.inserts, counts.updates, counts.deletes),
                 has_reborn=counts.reborn > 0,
             )

@@ -97,7 +97,8 @@ class Consumer:
                 adopt_or_refuse(session)
         chosen = tracked_tables(database)
         if tables is not None:
-            chosen = {name: tracked_table(database, name) for name in tables}
+            names = [tables] if isinstance(tables, str) else tables
+            chosen = {name: tracked_table(database, name) for name in names}
         stands = self.state
         anchors, last = present_anchors(session, lbsn=stands.lbsn, lcsn=stands.lcsn)
         before = self._known(stands)
@@ -156,10 +157,11 @@ class Consumer:
     def _known(self, stands: ConsumerState) -> CommittedTransaction | None:
         """Return the last transaction that the consumer has, None before the first.
 
-        Raises: TrackingError if the database has another one under its number.
+        Raises: TrackingError if the database has another one under its number; ConsumerBehindError if it was purged.
         """
         before = commit_before(self._session.database, stands.lcsn)
         if stands.nonce is not None and (before is None or before.nonce != stands.nonce):
+            self._require_served(stands.lcsn, ())
             raise TrackingError.restored(self.name, stands.lcsn - 1)
         return before
 

@@ -11,13 +11,13 @@ import shutil
 import socket
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from mergerepl.compact.errors import TrackingError
+from mergerepl.compact.errors import TrackingError, TransactionConflictError
 from mergerepl.failpoints import failpoint
 from mergerepl.model.tracking import OpenTransaction
 from mergerepl.systables.compact import FOLDER, SCHEMA_VERSION
@@ -27,7 +27,8 @@ _LOCK = "lock"
 _TRANSACTIONS = "tx"
 _OWNER = "owner"
 _ABORTED = "aborted"
-INTENT = "intent.json"
+_INTENT = "intent.json"
+_STAGED = "staged"
 
 
 @dataclass(frozen=True)
@@ -179,9 +180,14 @@ def is_begun(folder: Path) -> bool:
     return folder.is_dir()
 
 
+def staging_folder(folder: Path, table: str) -> Path:
+    """Return where a transaction stages rows of a table: apart from its own files, whose names a table may have."""
+    return folder / _STAGED / table
+
+
 def has_staged(folder: Path, table: str) -> bool:
     """Return whether a transaction has staged rows of a table."""
-    return (folder / table).is_dir()
+    return staging_folder(folder, table).is_dir()
 
 
 def parquet_files(folder: Path) -> list[Path]:
@@ -191,7 +197,19 @@ def parquet_files(folder: Path) -> list[Path]:
 
 def intent_text(folder: Path) -> str:
     """Return what was decided, as it was written."""
-    return (folder / INTENT).read_text(encoding="utf-8")
+    return (folder / _INTENT).read_text(encoding="utf-8")
+
+
+def decide(folder: Path, text: str) -> None:
+    """Make an intent durable, in place of an earlier one of the same folder.
+
+    Raises: TransactionConflictError if the transaction was aborted.
+    """
+    # Under the lock of `mark_aborted`: a transaction ends in one way only.
+    with _locked(folder.parents[2]):
+        if is_aborted(folder) or not is_begun(folder):
+            raise TransactionConflictError.was_aborted(bsn_of(folder))
+        write_durably(folder / _INTENT, text)
 
 
 def drop(folder: Path) -> None:
@@ -199,9 +217,17 @@ def drop(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def mark_aborted(folder: Path) -> None:
-    """Note that a transaction is over without effect; it takes its CSN at the next sweep."""
-    write_durably(folder / _ABORTED, "")
+def mark_aborted(folder: Path) -> bool:
+    """Note that a transaction is over without effect; it takes its CSN at the next sweep.
+
+    Returns: False if it was decided before, and is carried out.
+    """
+    # A sweep removes the folders of aborted transactions without the lock.
+    with _locked(folder.parents[2]), suppress(FileNotFoundError):
+        if has_intent(folder):
+            return False
+        write_durably(folder / _ABORTED, "")
+    return True
 
 
 def is_aborted(folder: Path) -> bool:
@@ -211,7 +237,7 @@ def is_aborted(folder: Path) -> bool:
 
 def has_intent(folder: Path) -> bool:
     """Return whether a transaction is decided: it will be carried out, whatever happens."""
-    return (folder / INTENT).exists()
+    return (folder / _INTENT).exists()
 
 
 def is_dead(folder: Path) -> bool:

@@ -22,7 +22,7 @@ from mergerepl.delta.metadata import STATS_PROPERTY
 from mergerepl.delta.properties import retention_properties
 from mergerepl.delta.table import TableState, open_table
 from mergerepl.delta.transactions import Transaction
-from mergerepl.delta.types import ddl_of, field, json_of
+from mergerepl.delta.types import Field, ddl_of, field, json_of
 from mergerepl.model.tracking import (
     CommittedTransaction,
     Foreign,
@@ -141,6 +141,7 @@ def _tracked_table(name: str, rows: Sequence[KeyColumn]) -> TrackedTable:
         TrackingOptions(first.options),
         TrackingKeyType(first.key_type),
         tuple(part.column for part in parts),
+        tuple(part.column_type for part in parts),
         first.table_id,
         first.enabled_version,
         Foreign(first.foreign),
@@ -158,6 +159,7 @@ def store_tracked(database: Database, tables: Iterable[TrackedTable]) -> None:
             int(table.key_type),
             place,
             column,
+            type_,
             table.table_id,
             table.enabled_version,
             table.foreign.value,
@@ -165,7 +167,7 @@ def store_tracked(database: Database, tables: Iterable[TrackedTable]) -> None:
             table.enabled_csn,
         )
         for table in tables
-        for place, column in enumerate(table.key, 1)
+        for place, (column, type_) in enumerate(zip(table.key, table.key_types, strict=True), 1)
     ]
     database.control.replace(TRACKED_OBJECTS, rows)
 
@@ -184,9 +186,11 @@ def tracked_table(database: Database, name: str) -> TrackedTable:
 def facts_of(database: Database, table: TrackedTable) -> TableState:
     """Return what a tracked table is at its head.
 
-    Raises: TrackingError if it is another table than was enabled, or has lost its tracking columns; StoreError if it
-        cannot be read.
+    Raises: TrackingError if it is gone, is another table than was enabled, has lost its tracking columns, or has another
+        key; StoreError if it cannot be read.
     """
+    if not is_delta_table(database.path(table.name)):
+        raise TrackingError.gone(table.name)
     facts = open_table(database.path(table.name))
     if facts.metadata.table_id != table.table_id:
         raise TrackingError.replaced(table.name)
@@ -194,15 +198,17 @@ def facts_of(database: Database, table: TrackedTable) -> TableState:
         found = facts.field(name)
         if found is None or found["type"] != type_:
             raise TrackingError.columns_gone(table.name, name)
+    for column, known in zip(table.key, table.key_types, strict=True):
+        found = facts.field(column)
+        if found is None or key_type_of(found, table.key_type) != known:
+            raise TrackingError.key_altered(table.name, column, known)
     return facts
 
 
-def key_types(facts: TableState, table: TrackedTable) -> list[str]:
-    """Return the types of the key columns as `row_keys` names them."""
-    if table.key_type is TrackingKeyType.GUID:
-        return [GUID]
-    types = {each["name"]: ddl_of(each["type"]) for each in facts.fields}
-    return [types[name] for name in table.key]
+def key_type_of(column: Field, key_type: TrackingKeyType) -> str:
+    """Return the type of a key column as `row_keys` names it."""
+    type_ = ddl_of(column["type"])
+    return GUID if key_type is TrackingKeyType.GUID and type_ == "string" else type_
 
 
 def context_guid(context: str | None) -> str | None:

@@ -45,7 +45,8 @@ class TrackingError(MergeReplError):
         return cls(
             f"Transaction {bsn} was decided and could not be finished: {error} Do not repeat the transaction: its changes "
             "would be made twice. The next command that takes the folder's lock finishes it, as `mergerepl tracking "
-            "recover PATH` does.",
+            "recover PATH` does. If a table can never take them, end its tracking: `mergerepl tracking disable PATH TABLE "
+            "--keep-columns`.",
             bsn=bsn,
         )
 
@@ -83,6 +84,25 @@ class TrackingError(MergeReplError):
         )
 
     @classmethod
+    def gone(cls, table: str) -> Self:
+        """The table's folder was removed, or holds no Delta table any more."""
+        return cls(
+            f"Tracked table '{table}' is gone: its folder holds no Delta table. Put it back, or end its tracking: "
+            f"`mergerepl tracking disable PATH {table} --keep-columns`.",
+            table=table,
+        )
+
+    @classmethod
+    def key_altered(cls, table: str, column: str, type_: str) -> Self:
+        """A key column was dropped or renamed, or has another type: the stored keys of deleted rows are of the old one."""
+        return cls(
+            f"Table '{table}' is tracked by column '{column}' of type {type_}, which it no longer has: it was dropped, "
+            "renamed or has another type, and the keys of deleted rows are stored by it. Change it back (RESTORE TABLE), "
+            "or disable tracking and enable it again; consumers then take an initial copy.",
+            table=table,
+        )
+
+    @classmethod
     def columns_gone(cls, table: str, name: str) -> Self:
         """A foreign writer rewrote the table without the tracking columns."""
         return cls(
@@ -104,6 +124,11 @@ class TrackingError(MergeReplError):
     def ended(cls, bsn: int, how: str) -> Self:
         """A transaction is used after its end."""
         return cls(f"Transaction {bsn} {how} already. Begin another one.", bsn=bsn)
+
+    @classmethod
+    def cannot_abort(cls, bsn: int, why: str) -> Self:
+        """A transaction that is over, or decided, is aborted."""
+        return cls(f"Transaction {bsn} cannot be aborted: {why}. Nothing was changed.", bsn=bsn)
 
     @classmethod
     def counters(cls, path: Path, why: str) -> Self:

@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from mergerepl.compact.counters import INTENT, intent_text, write_durably
+from mergerepl.compact.counters import decide, intent_text
 from mergerepl.compact.staged_files import Bounds
 
 
@@ -78,9 +78,12 @@ class Intent:
 
 
 def write_intent(folder: Path, intent: Intent) -> None:
-    """Decide: make the intent durable, in place of an earlier one of the same folder."""
+    """Decide: make the intent durable, in place of an earlier one of the same folder.
+
+    Raises: TransactionConflictError if the transaction was aborted.
+    """
     stated = {**asdict(intent), "time": intent.time.isoformat()}
-    write_durably(folder / INTENT, json.dumps(stated))
+    decide(folder, json.dumps(stated))
 
 
 def read_intent(folder: Path) -> Intent:

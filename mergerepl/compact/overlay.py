@@ -6,7 +6,7 @@ Of several operations on one key the last counts.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import reduce
 from pathlib import Path
@@ -56,7 +56,6 @@ class Touched:
     table: TrackedTable
     facts: TableState
     version: int
-    key_types: Sequence[str]
     folder: Path
     operations: list[StructType] = field(default_factory=list)
     """The schemas of the operations so far."""
@@ -138,8 +137,8 @@ def view(spark: SparkSession, touched: Touched, within: Column | None = None) ->
     changed = overlay(spark, touched)
     return (
         base.join(changed.select(*touched.keys), on=touched.keys, how="left_anti")
-        .select(*base.columns)
-        .unionByName(changed.select(*base.columns))
+        .select(*map(quote, base.columns))
+        .unionByName(changed.select(*map(quote, base.columns)))
     )
 
 

@@ -76,10 +76,10 @@ SELECT 'update', * FROM rows
 WHERE change_csn >= :LCSN AND change_csn < :ECSN AND NOT coalesce(insert_csn >= :LCSN AND insert_csn < :ECSN, false);
 
 SELECT __sysRK, __sysTrackingContext FROM __sysOCSDeletedRows
-WHERE __sysTN = '{table}' AND mr_delete_csn >= :LCSN AND mr_delete_csn < :ECSN
+WHERE __sysTN = {name} AND mr_delete_csn >= :LCSN AND mr_delete_csn < :ECSN
   AND (mr_insert_csn IS NULL OR mr_insert_csn < :LCSN);
 """
-"""The exact queries for people. `{table}` is the table's name."""
+"""The exact queries for people. `{table}` is the table's name, `{name}` the same as a text."""
 
 DOCUMENTED_INSERTS = """\
 SELECT ut.* FROM
@@ -114,3 +114,11 @@ LEFT OUTER JOIN
 ON ut.__sysDeleteTxBsn = txcs.__sysTxBsn OR txcs.__sysTxBsn IS NULL WHERE
   (txcs.__sysTxBsn IS NOT NULL AND txcs.__sysTxCsn >= :LCSN AND txcs.__sysTxCsn < :ECSN) OR
   (txcs.__sysTxBsn IS NULL AND ut.__sysDeleteTxBsn >= :LCSN AND ut.__sysDeleteTxBsn < :ECSN)"""
+
+QUERIES = {
+    "exact": EXACT_SQL,
+    "documented inserts": DOCUMENTED_INSERTS,
+    "documented updates": DOCUMENTED_UPDATES,
+    "documented deletes": DOCUMENTED_DELETES,
+}
+"""What `mergerepl tracking sql` prints."""

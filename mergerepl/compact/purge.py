@@ -110,9 +110,14 @@ def _cutoff(kind: PurgeType, value: int) -> datetime | None:
         kind = PurgeType(kind)
     except ValueError as error:
         raise TrackingError.reserved("PurgeType", kind) from error
-    if value < 0:
-        raise TrackingError.reserved("value of a purge (0 or more)", value)
-    return datetime.now(UTC) - timedelta(days=value) if kind is PurgeType.TIME_BASED else None
+    try:
+        if value < 0:
+            raise ValueError
+        return datetime.now(UTC) - timedelta(days=value) if kind is PurgeType.TIME_BASED else None
+    except (OverflowError, ValueError) as error:
+        raise TrackingError.reserved(
+            "value of a purge (0 or more; days within the calendar)", value
+        ) from error
 
 
 def _bound(database: Database) -> int | None:

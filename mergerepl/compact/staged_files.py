@@ -12,7 +12,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from mergerepl.compact.counters import parquet_files
-from mergerepl.compact.overlay import CHANGE_CONTEXT, EXISTED, PRESENT, PROBLEM, REBORN
+from mergerepl.compact.overlay import CHANGE_CONTEXT, EXISTED, PRESENT, PROBLEM, REBORN, key_names
 from mergerepl.model.tracking import TrackedTable
 from mergerepl.rows.sql import quote
 
@@ -105,12 +105,10 @@ def longest(folder: Path, name: str) -> int:
     return int(pc.max(pc.binary_length(read(folder, [name])[name])).as_py() or 0)
 
 
-def bounds_of(
-    folder: Path, keys: Sequence[str], types: Sequence[str]
-) -> dict[str, tuple[int | str, int | str]]:
+def bounds_of(folder: Path, table: TrackedTable) -> dict[str, tuple[int | str, int | str]]:
     """Return the bounds of the key columns that have some, from the files' footers."""
     found = {}
-    for name, type_ in zip(keys, types, strict=True):
+    for name, type_ in zip(key_names(table), table.key_types, strict=True):
         ends = _ends(folder, name) if type_ in _BOUNDED else None
         if ends is not None:
             found[name] = ends
@@ -137,15 +135,13 @@ def _plain(value: Any) -> Any:
     return (value - date(1970, 1, 1)).days if isinstance(value, date) else value
 
 
-def within(
-    table: TrackedTable, keys: Sequence[str], types: Sequence[str], bounds: Bounds, *, of: str = ""
-) -> Column | None:
+def within(table: TrackedTable, bounds: Bounds, *, of: str = "") -> Column | None:
     """Return a condition that rows with keys inside the bounds meet, and by the bounds of their files, too."""
     ends = [
         F.col(f"{of}{quote(column)}").between(
             _literal(bounds[name][0], type_), _literal(bounds[name][1], type_)
         )
-        for column, name, type_ in zip(table.key, keys, types, strict=True)
+        for column, name, type_ in zip(table.key, key_names(table), table.key_types, strict=True)
         if name in bounds
     ]
     return reduce(Column.__and__, ends) if ends else None

@@ -44,10 +44,9 @@ def abort(database: Database, bsn: int) -> None:
     require_database(database)
     folder = counters.transaction_folder(database.root, bsn)
     if not counters.is_begun(folder):
-        raise TrackingError.ended(bsn, "has ended")
-    if counters.has_intent(folder):
-        raise TrackingError.ended(bsn, "was decided, so it is carried out,")
-    counters.mark_aborted(folder)
+        raise TrackingError.cannot_abort(bsn, "it has ended, or never began")
+    if not counters.mark_aborted(folder):
+        raise TrackingError.cannot_abort(bsn, "its commit was decided, and is carried out")
 
 
 def upgrade(database: Database) -> bool:

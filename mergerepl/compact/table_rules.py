@@ -46,6 +46,11 @@ def unwritable(facts: TableState) -> tuple[str, str] | None:
         return "it takes no updates and deletes (delta.appendOnly)", "Unset the property first."
     for field in facts.fields:
         name, metadata = field["name"], field["metadata"]
+        if "`" in name:
+            return (
+                f"Delta's MERGE cannot write column '{name}': its name has a backtick",
+                "Rename the column.",
+            )
         if name in facts.generated_columns or any(key.startswith("delta.identity.") for key in metadata):
             return f"Delta computes column '{name}' itself", "Make it an ordinary column."
         if has_not_null_parts(field["type"]) or invariants([field]):

@@ -14,6 +14,7 @@ from mergerepl.compact.commit import empty_intent, published_versions
 from mergerepl.compact.database import (
     Database,
     create_tables,
+    key_type_of,
     snapshot_version,
     store_tracked,
     tracked_table,
@@ -29,6 +30,7 @@ from mergerepl.compact.sweep import sweep
 from mergerepl.compact.table_rules import unwritable
 from mergerepl.delta.log import head_version, is_delta_table
 from mergerepl.delta.marks import CommitMark
+from mergerepl.delta.metadata import CHAR_VARCHAR
 from mergerepl.delta.plain_files import foreign_file
 from mergerepl.delta.properties import missing_properties, set_properties
 from mergerepl.delta.small_tables import quoted, text_literal
@@ -37,6 +39,7 @@ from mergerepl.delta.transactions import USER_METADATA
 from mergerepl.delta.types import ddl_of
 from mergerepl.delta.versions import read_version
 from mergerepl.engine.session import new_session
+from mergerepl.errors import MergeReplError
 from mergerepl.model.tracking import Foreign, TrackedTable, TrackingKeyType, TrackingOptions
 from mergerepl.rows.sql import quote
 from mergerepl.systables.compact import (
@@ -75,8 +78,18 @@ def enable(
             sweep(session)
             return _change_options(session, known, options, foreign)
         facts = _checked_facts(database, name, key_type, key)
+        types = tuple(key_type_of(each, key_type) for each in map(facts.field, key) if each is not None)
         wanted = TrackedTable(
-            name, options, key_type, tuple(key), facts.metadata.table_id, 0, foreign, datetime.now(UTC), None
+            name,
+            options,
+            key_type,
+            tuple(key),
+            types,
+            facts.metadata.table_id,
+            0,
+            foreign,
+            datetime.now(UTC),
+            None,
         )
         last_bsn = (
             counters.read_counters(database.root).last_bsn if counters.is_database(database.root) else 0
@@ -126,9 +139,10 @@ def _checked_facts(
     problem = unwritable(facts)
     if problem is not None:
         raise TrackingError.cannot_enable(name, *problem)
-    if not key:
+    if not key or len({column.lower() for column in key}) < len(key):
+        what = "a column of the key was named twice" if key else "no key was named"
         raise TrackingError.cannot_enable(
-            name, "no key was named", "Name the key's columns, or the GUID column."
+            name, what, "Name the key's columns, each once, or the GUID column."
         )
     for column in key:
         _check_key_column(facts, name, column, key_type)
@@ -149,6 +163,8 @@ def _check_key_column(facts: TableState, name: str, column: str, key_type: Track
             name, f"GUID column '{column}' has the type {type_}", f"Use a string column of GUIDs.{later}"
         )
     why = unsupported(type_)
+    if str(found["metadata"].get(CHAR_VARCHAR, "")).startswith("char"):
+        why = "Delta stores char(n) padded or not, and pads it when it is read"
     if why is not None:
         raise TrackingError.cannot_enable(name, f"key column '{column}': {why}", "Choose another key.")
 
@@ -246,15 +262,20 @@ def disable(session: Session, name: str, *, columns: str) -> None:
     database = session.database
     with session.held("tracking disable"):
         table = tracked_table(database, name)
-        sweep(session)
+        try:
+            sweep(session)
+        except MergeReplError as error:
+            # A decided transaction that this table cannot take stands in the way of all others until its tracking ends.
+            if Path(error.facts.get("table", "")).name != name:
+                raise
         touching = [
             counters.bsn_of(folder)
             for folder in counters.transaction_folders(database.root)
-            if counters.has_staged(folder, name)
+            if counters.has_staged(folder, name) and not counters.has_intent(folder)
         ]
         if touching:
             raise TrackingError.open_transactions(f"Tracking of '{name}' cannot be disabled", touching)
-        if columns == "drop":
+        if columns == "drop" and is_delta_table(database.path(name)):
             _drop_columns(session, open_table(database.path(table.name)))
         others = [each for each in tracked_tables(database).values() if each.name != name]
         store_tracked(database, others)

@@ -22,7 +22,6 @@ from mergerepl.compact.commit import Change, commit
 from mergerepl.compact.database import (
     Database,
     context_guid,
-    key_types,
     last_commit,
     snapshot_version,
     tracked_table,
@@ -178,14 +177,8 @@ class Transaction:
             with told_plainly(f"committing transaction {self.current_transaction_bsn}"):
                 changes = [self._changed(touched) for touched in self._touched.values() if touched.operations]
                 self.result = commit(self.tracking.session, self._begun, changes)
-        except BaseException as error:
-            if not counters.has_intent(self._begun.folder):
-                self.abort()
-                raise
-            # The next holder of the folder carries it out: repeated, its changes would be made twice.
-            self._end("decided")
-            if isinstance(error, Exception):
-                raise TrackingError.decided(self.current_transaction_bsn, error) from error
+        except BaseException:
+            self.abort()
             raise
         self._end("committed")
         return self.result
@@ -193,10 +186,7 @@ class Transaction:
     def abort(self) -> None:
         """Leave everything as it was. Without effect after the end."""
         if self._ended is None:
-            # Another process may have ended it and removed its folder.
-            if counters.is_begun(self._begun.folder):
-                counters.mark_aborted(self._begun.folder)
-            self._end("aborted")
+            self._end("aborted" if counters.mark_aborted(self._begun.folder) else "decided")
 
     rollback = abort
 
@@ -254,8 +244,8 @@ class Transaction:
             published = last_commit(self._database)
             version = snapshot_version(table, published.versions if published else {})
             version = quiet_through(self._database, table, from_version_exclusive=version)
-            folder = self._begun.folder / name
-            self._touched[name] = Touched(table, facts, version, key_types(facts, table), folder)
+            folder = counters.staging_folder(self._begun.folder, name)
+            self._touched[name] = Touched(table, facts, version, folder)
         return self._touched[name]
 
     def _matching(self, touched: Touched, where: Where) -> DataFrame:
@@ -356,11 +346,11 @@ class Transaction:
         if staged_files.count_rows(folder) > 1:
             copies = F.count(F.lit(1)).over(Window.partitionBy(*touched.keys))
             kept = kept.withColumn("__sysRuleCopies", copies > 1)
-        return _Given(kept, staged_files.bounds_of(folder, touched.keys, touched.key_types))
+        return _Given(kept, staged_files.bounds_of(folder, touched.table))
 
     def _put_given(self, touched: Touched, given: _Given, missing: Sequence[str], *, replaces: bool) -> None:
         """Stage given rows: new keys as inserts; known ones as updates where a value differs, or as what is refused."""
-        bounded = staged_files.within(touched.table, touched.keys, touched.key_types, given.bounds)
+        bounded = staged_files.within(touched.table, given.bounds)
         seen = view(self._spark, touched, bounded)
         old = {name: f"__sysOld{i}" for i, name in enumerate(touched.columns)} if replaces else {}
         seen = seen.select(
@@ -408,7 +398,7 @@ class Transaction:
 
         Raises: TrackingError if one of them breaks a rule.
         """
-        types = touched.key_types
+        types = touched.table.key_types
         packed = packed_key([F.col(name) for name in touched.keys], types)
         has_long = any(type_ in ("string", "binary") for type_ in types)
         has_null = ~all_true([F.col(name).isNotNull() for name in touched.keys])
@@ -450,10 +440,15 @@ def _expression(value: str | Column) -> Column:
 
 def _frame(spark: SparkSession, rows: Rows, touched: Touched) -> DataFrame:
     """Return given rows as a DataFrame; dictionaries have the types of the table."""
-    if not isinstance(rows, Sequence):
+    if isinstance(rows, DataFrame):
         return rows
-    names = dict.fromkeys(name for row in rows for name in row)
+    given: Any = rows
+    if not isinstance(given, Sequence) or not all(isinstance(row, Mapping) for row in given):
+        raise TrackingError.bad_rows(
+            touched.table.name, "rows are given as a Spark DataFrame or a list of dictionaries", []
+        )
     known = {field.name.lower(): field for field in StructType.fromJson(_schema(touched))}
+    names = dict.fromkeys([name for row in rows for name in row] if rows else known)
     fields = [known[name.lower()] for name in names if name.lower() in known]
     if len(fields) < len(names):
         unknown = next(name for name in names if name.lower() not in known)

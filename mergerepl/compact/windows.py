@@ -16,10 +16,10 @@ from pyspark.sql import functions as F
 
 from mergerepl.compact import predicates
 from mergerepl.compact.changed_files import changed_rows
-from mergerepl.compact.database import facts_of, key_types, snapshot_version
+from mergerepl.compact.database import facts_of, snapshot_version
 from mergerepl.compact.documented import documented
 from mergerepl.compact.errors import TrackingError
-from mergerepl.compact.numbers import packed_literal
+from mergerepl.compact.numbers import unpacked_column
 from mergerepl.compact.overlay import key_columns
 from mergerepl.compact.row_keys import packed_key, unpacked_keys
 from mergerepl.compact.session import Session
@@ -113,14 +113,14 @@ class Window:
         return not any(each.changes.get(name) for each in self._transactions for name in self._tables)
 
     def inserts(self, table: str) -> DataFrame:
-        """Return the inserted rows: the table's columns, the three tracking columns last."""
+        """Return the inserted rows: the table's columns, with the three tracking columns."""
         if self.state.enumeration == "documented":
             return self._documented(table, predicates.DOCUMENTED_INSERTS)
         rows, is_changed, is_new = self._changed(table)
         return rows.where(is_changed & is_new)
 
     def updates(self, table: str) -> DataFrame:
-        """Return the updated rows: the table's columns, the three tracking columns last."""
+        """Return the updated rows: the table's columns, with the three tracking columns."""
         if self.state.enumeration == "documented":
             return self._documented(table, predicates.DOCUMENTED_UPDATES)
         rows, is_changed, is_new = self._changed(table)
@@ -141,8 +141,7 @@ class Window:
         found = tombstones.where(~is_born_inside)
         if theirs:
             found = self._without_known(found, tracked, theirs)
-        types = key_types(facts_of(self._session.database, tracked), tracked)
-        keys = unpacked_keys(F.col(ROW_KEY), types)
+        keys = unpacked_keys(F.col(ROW_KEY), tracked.key_types)
         named = [key.alias(name) for key, name in zip(keys, tracked.key, strict=True)]
         return found.select(ROW_KEY, *named, CONTEXT)
 
@@ -232,13 +231,12 @@ class Window:
         So it is if one of these changed the row last, or inserted it after the delete.
         """
         rows = self._snapshot(table)
-        types = key_types(facts_of(self._session.database, table), table)
         csns = {each.bsn: each.csn for each in self._transactions if each.bsn in theirs}
         is_changed = F.coalesce(predicates.is_among(F.col(CHANGE_BSN), theirs), F.lit(False))
         born = _csn_among(F.col(INSERT_BSN), csns)
         known = (
             rows.select(
-                packed_key(key_columns(table), types).alias("key"),
+                packed_key(key_columns(table), table.key_types).alias("key"),
                 is_changed.alias("changed"),
                 born.alias("born"),
             )
@@ -256,10 +254,8 @@ class Window:
 
 def _csn_among(stored: Column, csns: Mapping[int, int]) -> Column:
     """Return the CSN of a stored BSN, NULL where it is none of these."""
-    found = F.lit(None).cast("bigint")
-    for bsn, csn in csns.items():
-        found = F.when(stored == packed_literal(bsn), F.lit(csn).cast("bigint")).otherwise(found)
-    return found
+    known = F.create_map(*(F.lit(number) for pair in csns.items() for number in pair))
+    return known[unpacked_column(stored)].cast("bigint")
 
 
 def require_fresh(state: WindowState, fresh: Collection[str]) -> None:

@@ -102,7 +102,7 @@ def set_properties(
             raise
         raise PublicationError(
             f"Table '{table.path}' cannot be given the properties {', '.join(properties)}: {cause_of(error)}. See to the "
-            "cause and run `mergerepl apply` again.",
+            "cause, then run the command again.",
             table=str(table.path),
         ) from error
     commit = find_own_commit(table.path, mark, from_version_exclusive=table.version)

@@ -50,6 +50,8 @@ class TrackedTable:
     options: TrackingOptions
     key_type: TrackingKeyType
     key: tuple[str, ...]
+    key_types: tuple[str, ...]
+    """The types of the key's columns (Spark DDL), by which their values are packed; `guid` for a GUID column."""
     table_id: str
     enabled_version: int
     """The version of the table from which on changes are tracked."""

@@ -61,6 +61,7 @@ class KeyColumn:
     key_type: int
     place: int
     column: str
+    column_type: str
     table_id: str
     enabled_version: int
     foreign: str
@@ -87,6 +88,7 @@ TRACKED_OBJECTS: Final = _ByPosition(
         __sysTrackType | int | 1 key columns, 2 a GUID column
         __sysTrackColOrd | int | position of mr_key_column in the key, from 1
         mr_key_column | string | a column of the key
+        mr_key_type | string | its type, by which the keys of deleted rows are packed; `guid` for a GUID column
         mr_table_id | string | Delta's id of the table
         mr_enabled_version | bigint | version of the table from which on changes are tracked
         mr_foreign | string | adopt or refuse: what becomes of commits that went through no transaction

@@ -2,6 +2,7 @@
 
 import ast
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -181,6 +182,31 @@ def test_a_death_before_an_acknowledge_leaves_the_window(
         two.reader.acknowledge(window)
     monkeypatch.delenv("MERGEREPL_FAILPOINT")
     assert two.reader.enumerate().id == window.id
+
+
+@pytest.mark.slow
+def test_what_a_table_can_never_take_ends_with_its_tracking(
+    spark: SparkSession, replica_dir: Path, dies, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two = Two(replica_dir)
+    tx = two.tracking.begin()
+    after = two.change(tx, "new")
+    dies("tracking.before_write:2")
+    with pytest.raises(TrackingError, match="Do not repeat"):
+        tx.commit()
+    monkeypatch.delenv("MERGEREPL_FAILPOINT")
+    shutil.rmtree(replica_dir / "stock")
+    for refused in (two.tracking.recover, two.reader.enumerate, two.tracking.status):
+        with pytest.raises(TrackingError, match="'stock' is gone"):
+            refused()
+    two.tracking.disable_tracking("stock")
+    two.tracking.recover()
+    assert notes_of(two.tracking.read("orders")) == after
+    window = two.reader.enumerate()
+    assert (window.tables, window.counts()) == (
+        ("orders",),
+        {"orders": {"deletes": 1, "inserts": 1, "updates": 1}},
+    )
 
 
 COMMIT = textwrap.dedent(

@@ -113,8 +113,8 @@ def test_a_transaction_sees_its_snapshot_and_its_own_writes(spark: SparkSession,
 
 def test_what_fails_aborts_and_changes_nothing(spark: SparkSession, replica_dir: Path) -> None:
     spark.sql(
-        f"CREATE TABLE delta.`{replica_dir}/orders` (id BIGINT, note VARCHAR(5), n INT NOT NULL DEFAULT 7) USING delta "
-        "TBLPROPERTIES ('delta.feature.allowColumnDefaults' = 'supported')"
+        f"CREATE TABLE delta.`{replica_dir}/orders` (id BIGINT, note VARCHAR(5), n INT NOT NULL DEFAULT 7, `a.b` STRING) "
+        "USING delta TBLPROPERTIES ('delta.feature.allowColumnDefaults' = 'supported')"
     )
     spark.sql(f"ALTER TABLE delta.`{replica_dir}/orders` ADD CONSTRAINT positive CHECK (n > 0)")
     tracking = mergerepl.ChangeTracking(replica_dir)
@@ -130,6 +130,7 @@ def test_what_fails_aborts_and_changes_nothing(spark: SparkSession, replica_dir:
         ("is NOT NULL", lambda tx: tx.update("orders", {"n": "null"})),
         ("do not fit the type of column 'n'", lambda tx: tx.update("orders", {"n": "'x'"})),
         ("no column 'x'", lambda tx: tx.insert("orders", [{"id": 3, "x": 1}])),
+        ("DataFrame or a list of dictionaries", lambda tx: tx.insert("orders", {"id": 3})),
         ("'stock' is not tracked", lambda tx: tx.read("stock")),
     ]
     for message, operation in cases:
@@ -139,13 +140,19 @@ def test_what_fails_aborts_and_changes_nothing(spark: SparkSession, replica_dir:
         raise KeyboardInterrupt
     with tracking.session.held("test"):
         sweep(tracking.session)
-    assert numbers(tracking) == (12 - 1, 12 - 1)
+    assert numbers(tracking) == (12, 12)
     assert DeltaTable(str(replica_dir / "orders")).version() == version
     assert [tuple(row)[:3] for row in tracking.read("orders").collect()] == [(1, "a", 7)]
+    with tracking.transaction() as tx:
+        tx.insert("orders", [])
+        tx.update("orders", {"a.b": "'one'"})
+        tx.update("orders", {"a.b": "concat(`a.b`, '!')"})
+    assert [row["a.b"] for row in tracking.read("orders").collect()] == ["one!"]
 
 
 REFUSED = {
     "NULL or shared keys": ({1: "a"}, {"key": "note2"}, "no column 'note2'"),
+    "named twice": ({}, {"key": ["id", "ID"]}, "named twice"),
     "no key": ({}, {"key": []}, "no key was named"),
     "GUID of another type": ({}, {"key": "id", "key_type": TrackingKeyType.GUID}, "has the type bigint"),
     "no GUIDs": ({1: "a"}, {"key": "note", "key_type": TrackingKeyType.GUID}, "keys are no GUIDs: a"),
