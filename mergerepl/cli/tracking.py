@@ -146,7 +146,7 @@ def transactions(path: str, only_open: bool, limit: int, output: Output) -> None
     database = _database(path)
     if only_open:
         found = database.status().open_transactions
-        output.reported({"open": found}, [shown.open_transactions(found)])
+        output.reported({"open": found}, [shown.open_transactions(found) if found else "None is open."])
     else:
         done = database.transactions(limit)
         output.reported({"transactions": done}, [shown.committed(done)])
@@ -201,6 +201,8 @@ def enumerate_changes(
 ) -> None:
     """Count, or write, what changed since a consumer's last acknowledged window.
 
+    Without a TABLE: of all tables. An acknowledged window of some tables passes over the changes of the others for good.
+
     With --output: Parquet files in DIR/TABLE/deletes, inserts and updates, to be applied in this order, and
     DIR/window.json, which `mergerepl tracking acknowledge` takes.
 
@@ -234,9 +236,27 @@ def acknowledge(path: str, window: Path, consumer: str, fresh: tuple[str, ...], 
       mergerepl tracking acknowledge ./branch ./changes/window.json --consumer hq
     """
     stated = _json(window)
+    if stated.get("consumer") != consumer:
+        raise ConfigurationError(
+            f"'{window}' is a window of consumer '{stated.get('consumer')}', not of '{consumer}'. Nothing was changed."
+        )
     reader = _database(path).consumer(consumer)
     reader.acknowledge(stated, fresh=fresh)
     output.reported(reader.state, [f"Consumer {consumer} stands at CSN {reader.state.lcsn}."])
+
+
+@tracking.command()
+@path_argument
+@consumer_option
+@reporting
+def forget(path: str, consumer: str, output: Output) -> None:
+    """Forget a consumer that will not come again: purges wait for it no longer.
+
+    Example:
+      mergerepl tracking forget ./branch --consumer hq
+    """
+    _database(path).forget_consumer(consumer)
+    output.reported({"consumer": consumer, "registered": False}, [f"Consumer {consumer} is forgotten."])
 
 
 def _json(file: Path) -> dict[str, Any]:
@@ -379,4 +399,6 @@ def sql(table: str, output: Output) -> None:
     import mergerepl
 
     found = mergerepl.ChangeTracking.enumeration_sql(table)
-    output.reported(found, [f"-- {name}\n{text}" for name, text in found.items()])
+    output.reported(
+        found, [line for name, text in found.items() for line in (f"-- {name}", *text.splitlines())]
+    )

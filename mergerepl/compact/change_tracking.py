@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from mergerepl import roots
 from mergerepl.compact import counters, predicates, purge, status, tracked_tables
 from mergerepl.compact.adopt import adopt_or_refuse
-from mergerepl.compact.consumers import Consumer, Start, of_token, register
+from mergerepl.compact.consumers import Consumer, Start, forget, of_token, register
 from mergerepl.compact.database import (
     Database,
     commit_before,
@@ -283,6 +283,14 @@ class ChangeTracking:
         if token is not None:
             return of_token(self.session, token)
         return register(self.session, name or "", start=start, again=again)
+
+    def forget_consumer(self, name: str) -> None:
+        """Forget a named consumer: purges wait for it no longer.
+
+        Raises: TrackingError if none of this name is registered.
+        """
+        self._require()
+        forget(self.session, name)
 
     @staticmethod
     def enumeration_sql(table: str) -> dict[str, str]:

@@ -65,9 +65,7 @@ class Consumer:
             (each for each in consumer_states(self._session.database) if each.name == self.name), None
         )
         if found is None:
-            raise TrackingError.bad_window(
-                self.name, "it is not registered: `ct.consumer(name)` registers it."
-            )
+            raise TrackingError.no_consumer(self.name)
         return found
 
     def enumerate(
@@ -80,7 +78,7 @@ class Consumer:
         """Return the window from the last acknowledged one up to now, over one consistent snapshot.
 
         Args:
-            tables: Only these tables; acknowledging moves the consumer for all.
+            tables: Only these tables. Acknowledging moves the consumer for all: it passes over the changes of the others.
             exclude_context: Leave out what transactions of this context changed last: what came from the consumer itself.
             enumeration: `documented` runs the printed queries, which lose changes in some orders.
 
@@ -193,6 +191,15 @@ def register(session: Session, name: str, *, start: Start, again: bool) -> Consu
             state = replace(state, lbsn=anchors.ebsn, lcsn=anchors.ecsn, nonce=last.nonce if last else None)
         _store(database, state)
     return consumer
+
+
+def forget(session: Session, name: str) -> None:
+    """Remove a named consumer."""
+    with session.held("tracking consumer"):
+        known = consumer_states(session.database)
+        if all(each.name != name for each in known):
+            raise TrackingError.no_consumer(name)
+        session.database.control.replace(CONSUMERS, [each for each in known if each.name != name])
 
 
 def _store(database: Database, state: ConsumerState) -> None:

@@ -176,6 +176,15 @@ class TrackingError(MergeReplError):
         return cls(f"Table '{table}': {what}.", table=table)
 
     @classmethod
+    def no_consumer(cls, consumer: str) -> Self:
+        """No consumer of the name is registered."""
+        return cls(
+            f"Consumer '{consumer}' is not registered. `ct.consumer(name)` registers one; `mergerepl tracking status PATH` "
+            "lists them.",
+            consumer=consumer,
+        )
+
+    @classmethod
     def bad_window(cls, consumer: str, what: str) -> Self:
         """A window that cannot be acknowledged."""
         return cls(f"Consumer '{consumer}': {what} Nothing was changed.", consumer=consumer)

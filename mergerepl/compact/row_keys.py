@@ -65,8 +65,12 @@ def unpack(packed: bytes, types: Sequence[str]) -> tuple[KeyValue, ...]:
 
     Raises: ValueError if the bytes are no key of these types.
     """
+    if len(packed) < 4:
+        raise ValueError(
+            f"{len(packed)} bytes are no packed key: it begins with 4 for the number of its columns"
+        )
     count, rest = int.from_bytes(packed[:4], "little"), packed[4:]
-    if len(packed) < 4 or count != len(types):
+    if count != len(types):
         raise ValueError(f"the packed key has {count} columns; the table's key has {len(types)}")
     values: list[KeyValue] = []
     for type_ in types:

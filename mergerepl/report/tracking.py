@@ -73,6 +73,6 @@ def window(id_: str, counts: Mapping[str, Mapping[str, int]], initial: Sequence[
 
 def purged(done: Purged) -> str:
     """Return what a purge removed."""
-    verb = "would be removed" if done.dry_run else "were removed"
+    removed = "to be removed" if done.dry_run else "removed"
     kept = f"; {counted(done.held_back, 'row')} kept for consumers" if done.held_back else ""
-    return f"{done.target}: {counted(done.removed, 'row')} {verb}{kept}."
+    return f"{done.target}: {counted(done.removed, 'row')} {removed}{kept}."

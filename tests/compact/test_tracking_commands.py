@@ -53,6 +53,8 @@ def test_a_round_from_the_command_line(spark: SparkSession, replica_dir: Path, t
     assert list((tmp_path / "w" / "orders" / "updates").glob("*.parquet"))
     assert "is not empty" in run("enumerate", root, "--consumer", "hq", "--output", tmp_path / "w", code=2)
     file = tmp_path / "w" / "window.json"
+    assert "window of consumer 'hq'" in run("acknowledge", root, file, "--consumer", "hk", code=2)
+    assert "'hk' is not registered" in run("forget", root, "--consumer", "hk", code=1)
     assert "no window" in run("acknowledge", root, root / "no.json", "--consumer", "hq", code=2)
     assert run_json("acknowledge", root, file, "--consumer", "hq")["lcsn"] == 2
     assert run_json("key", "pack", root, "orders", 1)["packed"] == "01000000080000000100000000000000"
@@ -60,6 +62,8 @@ def test_a_round_from_the_command_line(spark: SparkSession, replica_dir: Path, t
     assert "'x' is no bigint" in run("key", "pack", root, "orders", "x", code=1)
     purged = run_json("purge", root, "tombstones", "--table", "orders", "--csn", 9)
     assert (purged["removed"], purged["held_back"]) == (1, 0)
+    assert run_json("forget", root, "--consumer", "hq") == {"consumer": "hq", "registered": False}
+    assert run_json("status", root)["consumers"] == []
     assert run_json("adopt", root) == {"adopted": 0}
     assert run_json("upgrade", root) == {"upgraded": True}
     assert "would rewrite the whole table" in run("disable", root, "orders", code=1)
@@ -86,7 +90,9 @@ def test_the_queries_are_printed_for_a_table() -> None:
     found = run_json("sql", "orders")
     assert set(found) == {"exact", "documented inserts", "documented updates", "documented deletes"}
     assert "ut0.__sysTName = 'orders'" in found["documented deletes"]
-    assert "FROM orders t" in run("sql", "orders")
+    printed = run("sql", "orders")
+    assert all(text in printed for text in found.values())
+    assert "FROM `a b` t" in run_json("sql", "a b")["exact"]
 
 
 def test_looking_starts_no_java(spark: SparkSession, replica_dir: Path) -> None:

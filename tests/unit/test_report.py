@@ -135,6 +135,7 @@ TRACKED = TrackingStatus(
             TrackingOptions.ALL,
             TrackingKeyType.GUID,
             (LONG,),
+            ("guid",),
             "t",
             1,
             Foreign.ADOPT,
