@@ -28,6 +28,10 @@ NOTHING, REPLICATION = "NOTHING", "REPLICATION"
 WARNING, CRITICAL = "warning", "critical"
 _WARNED = 4
 _NONE = timedelta(0)
+_FEED_OFF = (
+    "Its Change Data Feed is off: somebody switched it off, or restored an older version. Whole versions are compared, and "
+    "states in between are lost. Set 'delta.enableChangeDataFeed' to 'true'."
+)
 
 
 def status(database: str | os.PathLike[str]) -> DatabaseStatus:
@@ -65,7 +69,8 @@ def _source(database: Database, row: LogReaderRow, instances: list[ChangeTable])
     except (StoreError, FileNotFoundError):
         # A truncated log: nothing says when its oldest unread commit was.
         oldest = None
-    kept = metadata_of(row).configuration
+    metadata = metadata_of(row)
+    kept = metadata.configuration
     until = {
         name: oldest + (interval_of(kept.get(name, "")) or default) if oldest is not None else None
         for name, default in _DEFAULTS.items()
@@ -85,18 +90,22 @@ def _source(database: Database, row: LogReaderRow, instances: list[ChangeTable])
         error_number=row.error_number,
         reason=row.reason,
         capture_instances=tuple(each.capture_instance for each in instances),
+        has_feed=metadata.change_data_feed,
     )
 
 
 def warnings_of(found: DatabaseStatus, now: datetime) -> list[StatusWarning]:
     """Return what is wrong with sources: paused ones, and unread commits whose files or log entries may soon be removed.
 
-    Less than a quarter of the time left is a warning; none left is critical, as a paused source is. Pure.
+    Less than a quarter of the time left is a warning, as a feed that is off is; none left is critical, as a paused source
+    is. Pure.
     """
     warnings = []
     for each in found.sources:
         if each.status != "active":
             warnings.append(StatusWarning(each.source, CRITICAL, str(each.reason)))
+        if not each.has_feed:
+            warnings.append(StatusWarning(each.source, WARNING, _FEED_OFF))
         for until, what in (
             (each.vacuum_safe_until, "VACUUM may remove files"),
             (each.log_safe_until, "Delta may remove entries of its log"),

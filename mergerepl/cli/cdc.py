@@ -236,14 +236,17 @@ def capture(ctx: click.Context, root: str, maxtrans: int, maxscans: int, output:
 @cdc.command()
 @root_argument
 @click.option(
-    "--check", is_flag=True, help="Warn of paused tables and of unread commits whose files may soon go."
+    "--check",
+    is_flag=True,
+    help="Warn of paused tables, of feeds that are off, and of unread commits whose files may soon go.",
 )
 @reporting
 def status(root: str, check: bool, output: Output) -> int:
     """Show how far each table was read, until when VACUUM is safe, and which LSNs are valid.
 
     With --check the exit code is 0 if all is well, 1 for a warning (less than a quarter of the time is left until VACUUM
-    may remove what is unread), 2 if it is critical (none is left, or a table is paused), 3 if it is not known.
+    may remove what is unread, or a table's feed is off), 2 if it is critical (no time is left, or a table is paused), 3 if
+    it is not known.
 
     Example:
       mergerepl cdc status ./shop

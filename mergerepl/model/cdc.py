@@ -42,7 +42,10 @@ class ScanResult:
 
 @dataclass(frozen=True)
 class SourceStatus:
-    """How far a source was read. `vacuum_safe_until` and `log_safe_until` are None where nothing is unread."""
+    """How far a source was read. `vacuum_safe_until` and `log_safe_until` are None where nothing is unread.
+
+    `has_feed`: whether its Change Data Feed is on at the position: RESTORE, for one, may have switched it off.
+    """
 
     source: str
     object_id: int
@@ -57,6 +60,7 @@ class SourceStatus:
     error_number: int | None
     reason: str | None
     capture_instances: tuple[str, ...]
+    has_feed: bool = True
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """When `cdc status --check` and `doctor` warn: cases of unread commits and of paused sources."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from mergerepl.cdc.monitoring import warnings_of
@@ -27,6 +28,7 @@ def test_what_is_unread_is_warned_of_before_it_may_go() -> None:
         ("no_time_is_left", source(timedelta(days=8)), ["critical"]),
         ("the_log_may_be_cut_later_than_files", source(timedelta(days=29)), ["critical", "warning"]),
         ("a_paused_source", source(None, "paused"), ["critical"]),
+        ("a_feed_that_is_off", replace(source(None), has_feed=False), ["warning"]),
         ("files_are_kept_for_long", source(timedelta(days=8), kept=timedelta(days=30)), []),
     ]
     for name, each, expected in cases:
