@@ -25,6 +25,7 @@ from mergerepl.failpoints import failpoint
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.logreader.scan import checked_state
 from mergerepl.model.cdc import CleanupResult, ScanError
+from mergerepl.systables import cdc, logreader
 from mergerepl.systables.cdc import (
     CDC_JOBS,
     CHANGE_TABLES,
@@ -73,7 +74,19 @@ def cleanup(
         now = datetime.now(UTC)
         noted = [replace(row, last_run=now) if row.job_type == CLEANUP else row for row in jobs]
         found.control.replace(CDC_JOBS, noted)
+        _remove_unused_files(found)
     return done
+
+
+def _remove_unused_files(database: Database) -> None:
+    """Remove files that replaced contents of the control tables left: a scan cycle leaves two."""
+    for control, tables in ((database.control, cdc.ALL), (database.log, logreader.ALL)):
+        for table in tables:
+            try:
+                _table(control.path(table.name)).vacuum(dry_run=False)
+            except Exception as error:
+                # Nothing depends on it; the next cleanup tries again.
+                log.warning("unused files of %s were not removed: %s", control.path(table.name), error)
 
 
 def _cleaned_up(found: Database, minutes: int, most: int) -> CleanupResult:

@@ -21,6 +21,7 @@ from mergerepl.delta.create import NewTable, create_table
 from mergerepl.delta.log import is_delta_table, read_commit
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.metadata import STATS_PROPERTY
+from mergerepl.delta.properties import KEPT_A_DAY
 from mergerepl.delta.retype import with_types
 from mergerepl.delta.small_tables import quoted
 from mergerepl.delta.transactions import Transaction, transaction_version
@@ -66,7 +67,6 @@ def consumer_at(root: Path) -> "Capture":
     return Capture(Database(root))
 
 
-_FILE_RETENTION = "delta.deletedFileRetentionDuration"
 _NO_TRANSACTION = bytes(10)
 
 
@@ -388,6 +388,6 @@ def _create(
     properties = {
         "delta.checkpointInterval": CHECKPOINT_INTERVAL,
         STATS_PROPERTY: quote(SCAN_CYCLE),
-        _FILE_RETENTION: "interval 1 days",
+        **KEPT_A_DAY,
     }
     create_table(table, NewTable([*leading, *values, *trailing], (), properties), mark)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from mergerepl import roots
 from mergerepl.cdc.refusals import CdcUsageError
+from mergerepl.delta.properties import KEPT_A_DAY
 from mergerepl.delta.transactions import transaction_version
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.logreader.positions import control_of
@@ -34,7 +35,7 @@ class Database:
     @cached_property
     def control(self) -> ControlPlane:
         """The tables of Change Data Capture."""
-        return ControlPlane(self.root / FOLDER)
+        return ControlPlane(self.root / FOLDER, KEPT_A_DAY)
 
     @cached_property
     def log(self) -> ControlPlane:

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 LOG_RETENTION = "delta.logRetentionDuration"
 FILE_RETENTION = "delta.deletedFileRetentionDuration"
 
+KEPT_A_DAY = {LOG_RETENTION: "interval 1 days", FILE_RETENTION: "interval 1 days"}
+"""Of tables of ours that get a commit every few seconds: readers pin a version, and nobody asks for older ones."""
+
 _DEFAULTS = {LOG_RETENTION: timedelta(days=30), FILE_RETENTION: timedelta(days=7)}
 """What Delta takes where a table states nothing."""
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from mergerepl.delta.properties import KEPT_A_DAY
 from mergerepl.logreader.errors import LogReaderError
 from mergerepl.store.control import ControlPlane
 from mergerepl.systables.logreader import DATABASE, FOLDER, LOG_READER, SCHEMA_VERSION, LogReaderRow
@@ -37,7 +38,7 @@ class LogState:
 
 def control_of(root: Path) -> ControlPlane:
     """Return the log reader's tables of a database. Kept between cycles, it reads only what another process changed."""
-    return ControlPlane(root / FOLDER)
+    return ControlPlane(root / FOLDER, KEPT_A_DAY)
 
 
 def has_log_reader(control: ControlPlane) -> bool:

@@ -40,9 +40,10 @@ class ControlPlane:
     some of them ten times.
     """
 
-    def __init__(self, folder: Path) -> None:
-        """Look at the system tables in `folder`; nothing is read yet."""
+    def __init__(self, folder: Path, properties: Mapping[str, str] | None = None) -> None:
+        """Look at the system tables in `folder`; nothing is read yet. `properties` are those of tables that are made."""
         self.folder = folder
+        self.properties = {"delta.checkpointInterval": CHECKPOINT_INTERVAL, **(properties or {})}
         self._read: dict[str, tuple[list[Any], pa.Table]] = {}
 
     def path(self, name: str) -> Path:
@@ -118,8 +119,7 @@ class ControlPlane:
         path = self.path(table.name)
         values = [{name: arrow_value(value) for name, value in table.values(row).items()} for row in rows]
         written = pa.Table.from_pylist(values, schema=arrow_schema(table))
-        properties = {"delta.checkpointInterval": CHECKPOINT_INTERVAL}
-        return write_rows(path, written, mode=mode, properties=properties, once=once), written
+        return write_rows(path, written, mode=mode, properties=self.properties, once=once), written
 
 
 def arrow_schema(table: SystemTable) -> "pa.Schema":
