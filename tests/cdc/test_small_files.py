@@ -23,7 +23,7 @@ SCHEMA = pa.schema([("id", pa.int64()), ("note", pa.string()), (SCAN_CYCLE, pa.i
     ("cycles", "join_every", "most", "target_bytes"),
     [
         (120, 8, 16, 8192),
-        pytest.param(10_000, JOIN_EVERY, SMALL_FILES, JOINED_BYTES, marks=pytest.mark.slow),
+        pytest.param(3_000, JOIN_EVERY, SMALL_FILES, JOINED_BYTES, marks=pytest.mark.slow),
     ],
 )
 def test_one_of_many_cycles_is_in_at_most_two_files(

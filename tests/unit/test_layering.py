@@ -139,20 +139,18 @@ MAY_IMPORT: dict[str, set[str]] = {
     "mergerepl.agent": BASE | PHASES | FEATURES | {"mergerepl.compact.sweep"},
     # Other replication products stand on the base alone.
     "mergerepl.compact": BASE,
-    # What Change Data Capture and transactional replication share; it knows its consumers by their interface alone.
+    # What Change Data Capture and transactional replication share; it knows its consumers by their interface alone, and
+    # loads them by name (`consumers.PRODUCTS`).
     "mergerepl.logreader": BASE,
     "mergerepl.cdc": BASE | {"mergerepl.logreader"},
     # The agent of the products that have jobs.
     "mergerepl.jobs": BASE | {"mergerepl.cdc", "mergerepl.logreader"},
     "mergerepl.transactional": BASE | {"mergerepl.logreader", "mergerepl.snapshot"},
-    # The log is read once for both products that read it.
     "mergerepl.api": BASE
     | FEATURES
     | {
         "mergerepl.agent",
-        "mergerepl.cdc",
         "mergerepl.config",
-        "mergerepl.logreader",
         "mergerepl.report.conflict_html",
         "mergerepl.transactional",
     },
