@@ -6,7 +6,9 @@ from datetime import datetime, time, timedelta
 from mergerepl.model.cdc import Job
 
 RETRY_S = 5.0
-"""So long a job that failed waits at least."""
+"""So long a capture job that failed waits at least."""
+
+CLEANUP_RETRY = timedelta(hours=1)
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class CaptureState:
 
 @dataclass(frozen=True)
 class CleanupState:
-    """What the agent knows of a cleanup job: when it last tried to run it. A run that failed waits for the next day."""
+    """What the agent knows of a cleanup job: when it last tried to run it. A run that failed is tried again in an hour."""
 
     tried: datetime | None = None
 
@@ -52,4 +54,5 @@ class CleanupState:
         at = time.fromisoformat(job.schedule or "02:00")
         today = now.replace(hour=at.hour, minute=at.minute, second=0, microsecond=0)
         last_time = today if now >= today else today - timedelta(days=1)
-        return all(run is None or run < last_time for run in (job.last_run, self.tried))
+        has_run = job.last_run is not None and job.last_run >= last_time
+        return not has_run and (self.tried is None or now - self.tried >= CLEANUP_RETRY)

@@ -1,6 +1,7 @@
 """Reading what a plan names: each reading once, as the changes of its commits, kept in memory until the cycle ends."""
 
 import logging
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from pyspark.sql import functions as F
 from mergerepl.delta.table import open_table
 from mergerepl.delta.types import ddl_of
 from mergerepl.delta.versions import read_version
-from mergerepl.engine.errors import gone_reason
+from mergerepl.engine.errors import cause_of, gone_reason, unopened_file
 from mergerepl.engine.in_memory import in_one_task, let_go
 from mergerepl.engine.session import require_utc
 from mergerepl.feed.commit_changes import KeptEvents, as_feed, commit_changes, keep_events
@@ -28,6 +29,9 @@ log = logging.getLogger(__name__)
 
 GAP = 22859
 TYPE_CHANGED = 22976
+
+_FILE = re.compile(r"reading file (?:file:)?(\S+?)\.?(?:\s|$)")
+_NEWER_PROTOCOL = ("DELTA_UNSUPPORTED_FEATURES_FOR_READ", "DELTA_INVALID_PROTOCOL_VERSION")
 
 
 @dataclass
@@ -86,7 +90,7 @@ def _read(
                     return reading, events
             why = "its feed may hold other values than were written"
         except Exception as error:
-            why = gone_reason(error)
+            why = _unreadable(error)
             if why is None:
                 raise
     if reading.is_gap or reading.compared is None:
@@ -101,10 +105,25 @@ def _read(
     try:
         return compared, _events_of_versions(spark, path, compared, shape)
     except Exception as error:
-        gone = gone_reason(error)
+        gone = _unreadable(error)
         if gone is None:
             raise
         raise PauseSource(GAP, _gap_text(source, reading, why, gone)) from error
+
+
+def _unreadable(error: Exception) -> str | None:
+    """Return why a table cannot be read, whoever tries; None for an error that has to do with this machine."""
+    if (gone := gone_reason(error)) is not None:
+        return gone
+    text = str(error)
+    if "blockmgr-" in text or unopened_file(error) is not None:
+        return None
+    if any(code in text for code in _NEWER_PROTOCOL):
+        return "it has a feature of Delta that this version cannot read"
+    if "FAILED_READ_FILE" not in text:
+        return None
+    damaged = _FILE.search(text)
+    return f"its file {damaged[1]} is damaged" if damaged else f"a file of it is damaged: {cause_of(error)}"
 
 
 def _shape(source: SourcePlan, reading: Reading) -> RowShape:
@@ -124,8 +143,8 @@ def _gap_text(source: SourcePlan, reading: Reading, why: str, gone: str) -> str:
     also = f"; the versions around them cannot be compared either: {gone}" if gone else ""
     return (
         f"Table '{source.path}': the changes of {versions} cannot be read: {why}{also}. Its capture is paused; other "
-        "tables go on. Run `mergerepl cdc resume` with --restart, after which consumers take a snapshot"
-        + (", or with --compare." if not gone else ".")
+        "tables go on. Put back what is missing, then run `mergerepl cdc resume`; or run it with --restart, after which "
+        "consumers take a snapshot" + (", or with --compare." if not gone else ".")
     )
 
 

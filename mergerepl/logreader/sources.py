@@ -155,6 +155,19 @@ def look_at(root: Path, row: LogReaderRow, *, began_ns: int, most: int, on_gap: 
     """
     path = root / row.source_path
     nothing = SourceLook(row, path, row.position, through_version_inclusive=row.position)
+    try:
+        return _looked_at(nothing, began_ns=began_ns, most=most, on_gap=on_gap)
+    except StoreError as error:
+        return replace(nothing, paused=_damaged(row, error))
+
+
+def _damaged(row: LogReaderRow, error: StoreError) -> Paused:
+    text = f"{error.message} Its capture is paused; other tables go on. Then run `mergerepl cdc resume`."
+    return Paused(row.source_object_id, GAP, text)
+
+
+def _looked_at(nothing: SourceLook, *, began_ns: int, most: int, on_gap: str) -> SourceLook:
+    row, path = nothing.row, nothing.path
     if not is_delta_table(path):
         return replace(nothing, paused=_gone(row, "there is no Delta table at its path any more"))
     head = head_version(path)
@@ -197,7 +210,7 @@ def _with_commits(look: SourceLook, *, began_ns: int, most: int, on_gap: str) ->
             return _truncated(look, error, on_gap)
     except StoreError as error:
         if not found:
-            return replace(look, paused=Paused(row.source_object_id, GAP, error.message))
+            return replace(look, paused=_damaged(row, error))
     if not found:
         return replace(look, has_waiting=True)
     last = found[-1][0].version

@@ -1,5 +1,6 @@
 """What becomes of changed columns, gaps of the feed and tables that are gone: hard cases of the specification."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -264,6 +265,45 @@ def test_tables_that_are_gone_or_replaced(spark: SparkSession, replica_dir: Path
     assert changes(database, "dbo_stock") == [(0, 2, "07", 10, "y", 10)]
     cdc.disable_table(replica_dir, "orders", capture_instance="all")
     assert cdc.scan(replica_dir).paused == {}
+
+
+def test_damaged_tables_pause_alone(spark: SparkSession, replica_dir: Path) -> None:
+    names = ("cut", "feed", "newer", "commit", "gap", "good")
+    database = enabled(replica_dir, dict.fromkeys(names, ROWS))
+    spark.sql(f"update delta.`{replica_dir / 'feed'}` set note = 'A' where id = 1")
+    for name in names:
+        add(replica_dir / name, {3: ("c", 3)})
+    logs = {name: sorted((replica_dir / name / "_delta_log").glob("*.json")) for name in names}
+
+    def cut(file: Path) -> bytes:
+        whole = file.read_bytes()
+        file.write_bytes(whole[: len(whole) // 2])
+        return whole
+
+    newest = max((replica_dir / "cut").glob("*.parquet"), key=lambda file: file.stat().st_mtime)
+    whole = cut(newest)
+    for file in (replica_dir / "feed" / "_change_data").glob("*.parquet"):
+        cut(file)
+    features = ["fromTheFuture"]
+    protocol = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": features}
+    logs["newer"][-1].with_name(f"{len(logs['newer']):020d}.json").write_text(
+        json.dumps({"protocol": {**protocol, "writerFeatures": features}})
+    )
+    cut(logs["commit"][-1])
+    logs["gap"][-1].rename(logs["gap"][-1].with_name(f"{9:020d}.json"))
+    done = cdc.scan(replica_dir)
+    assert done.paused.keys() == {"cut", "newer", "commit", "gap"}
+    assert str(newest) in done.paused["cut"]
+    assert "a feature of Delta" in done.paused["newer"]
+    assert "is damaged" in done.paused["commit"]
+    assert "its log has a gap" in done.paused["gap"]
+    assert [row[3] for row in changes(database, "dbo_good")] == [3]
+    # A feed that is damaged is no more than a gap.
+    assert sorted({row[3] for row in changes(database, "dbo_feed")}) == [1, 3]
+    newest.write_bytes(whole)
+    assert cdc.resume(replica_dir, "dbo_cut")
+    cdc.scan(replica_dir)
+    assert [row[3] for row in changes(database, "dbo_cut")] == [3]
 
 
 def test_a_copied_folder_is_refused_until_it_is_adopted(spark: SparkSession, replica_dir: Path) -> None:

@@ -128,15 +128,16 @@ def test_cleanup_runs_once_a_day_and_makes_up_for_a_missed_run() -> None:
     daily = job(CLEANUP)
     at = datetime.fromisoformat("2026-03-01T12:00:00")
     assert CleanupState().is_due(daily, at)
-    # An agent that starts does not run it again; one that tried does not try again before the next time.
     ran = replace(daily, last_run=at)
-    for state, run in ((CleanupState(), ran), (CleanupState(at), daily), (CleanupState(at), ran)):
-        for moment, expected in (
-            ("2026-03-01T12:00:01", False),
-            ("2026-03-02T01:59:59", False),
-            ("2026-03-02T02:00:00", True),
-            ("2026-03-03T00:30:00", True),
-        ):
-            assert state.is_due(run, datetime.fromisoformat(moment)) is expected
+    for moment, after_run, after_failure in (
+        ("2026-03-01T12:00:01", False, False),
+        ("2026-03-01T13:00:00", False, True),
+        ("2026-03-02T01:59:59", False, True),
+        ("2026-03-02T02:00:00", True, True),
+        ("2026-03-03T00:30:00", True, True),
+    ):
+        now = datetime.fromisoformat(moment)
+        assert CleanupState().is_due(ran, now) is after_run
+        assert CleanupState(at).is_due(daily, now) is after_failure
     assert not CleanupState().is_due(None, at)
     assert not CleanupState().is_due(Job(**{**daily.__dict__, "requested": "stopped"}), at)
