@@ -162,6 +162,12 @@ def look_at(root: Path, row: LogReaderRow, *, began_ns: int, most: int, on_gap: 
 
 
 def _damaged(row: LogReaderRow, error: StoreError) -> Paused:
+    """Return why a source is paused whose log is damaged.
+
+    Raises: the error itself where it is of this machine and may pass: a share that does not answer, too many open files.
+    """
+    if isinstance(error.__cause__, OSError) and not isinstance(error.__cause__, PermissionError):
+        raise error
     text = f"{error.message} Its capture is paused; other tables go on. Then run `mergerepl cdc resume`."
     return Paused(row.source_object_id, GAP, text)
 
