@@ -141,7 +141,7 @@ def stage(
         rows.withColumn(PROBLEM, problem).schema.jsonValue(),
         int(table.options),
         through_version_inclusive,
-        counts=(0, stamps, 0),
+        counts=staged_files.Counts(updates=stamps),
         adopts=True,
     )
     return write, planned

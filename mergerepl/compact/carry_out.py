@@ -156,11 +156,11 @@ def _write(session: Session, folder: Path, intent: Intent, write: Write) -> int:
     done = find_own_commit(path, transaction.mark, from_version_exclusive=write.from_version)
     if done is not None:
         return done.version
-    if write.adopts and not any(write.counts):
+    if write.adopts and not write.counts.changes:
         return write.from_version
     failpoint("tracking.before_write")
-    inserts, updates, deletes = write.counts
-    if inserts and not updates and not deletes:
+    counts = write.counts
+    if counts.inserts and not counts.updates and not counts.deletes:
         rows = _staged(session.spark, folder, write)
         columns = [name for name in rows.columns if name not in _state_names(table)]
         append(rows.select(*(quote(name) for name in columns)), path, transaction)
@@ -202,16 +202,13 @@ def _merge(spark: SparkSession, session: Session, folder: Path, write: Write, ta
         differs = [~F.col(f"t.{name}").eqNullSafe(F.col(f"s.{name}")) for name, _ in ROW_COLUMNS]
         merge.whenMatchedUpdate(condition=differs[0] | differs[1] | differs[2], set=values).execute()
         return
-    inserts, updates, deletes = write.counts
-    if deletes:
+    counts = write.counts
+    if counts.deletes:
         merge = merge.whenMatchedDelete(condition=~F.col(f"s.{PRESENT}"))
-    if inserts or updates:
+    if counts.inserts or counts.updates:
         # An update whose row a foreign commit deleted meanwhile brings it back: the later one stands.
         merge = merge.whenMatchedUpdate(set=values)
-        if deletes:
-            merge = merge.whenNotMatchedInsert(condition=F.col(f"s.{PRESENT}"), values=values)
-        else:
-            merge = merge.whenNotMatchedInsert(values=values)
+        merge = merge.whenNotMatchedInsert(condition=F.col(f"s.{PRESENT}"), values=values)
     merge.execute()
 
 
@@ -251,8 +248,7 @@ def _tombstones(session: Session, folder: Path, intent: Intent, write: Write) ->
     leaves = leaves_tombstone(
         TrackingOptions(write.options), existed=F.col(EXISTED), present=F.col(PRESENT), reborn=F.col(REBORN)
     )
-    may_leave = write.counts[2] or write.has_reborn
-    if leaves is None or not may_leave:
+    if leaves is None or not (write.counts.deletes or write.counts.reborn):
         return None
     bsn = next(each.bsn for each in intent.transactions if each.csn == write.csn)
     return (

@@ -12,8 +12,8 @@ from typing import Literal, Self
 from pyspark.sql import Column, DataFrame, SparkSession
 
 from mergerepl import roots
-from mergerepl.compact import counters, predicates, purge, status, tracked_tables
-from mergerepl.compact.adopt import adopt_or_refuse
+from mergerepl.compact import counters, database, predicates, purge, status, tracked_tables
+from mergerepl.compact.adopt import adopt_or_refuse, catch_up
 from mergerepl.compact.consumers import Consumer, Start, forget, of_token, register
 from mergerepl.compact.database import (
     Database,
@@ -24,13 +24,13 @@ from mergerepl.compact.database import (
     require_database,
     snapshot_version,
     tracked_table,
+    versions_of,
 )
 from mergerepl.compact.errors import TrackingError
-from mergerepl.compact.foreign import unadopted
 from mergerepl.compact.overlay import snapshot_rows
 from mergerepl.compact.row_keys import GUID, KeyValue, pack, unpack
 from mergerepl.compact.session import Session
-from mergerepl.compact.sweep import has_work, sweep
+from mergerepl.compact.sweep import sweep
 from mergerepl.compact.transactions import Rows, Transaction, Where
 from mergerepl.delta.properties import interval_of
 from mergerepl.engine.errors import told_plainly
@@ -139,9 +139,7 @@ class ChangeTracking:
 
     def tracked_tables(self) -> Mapping[str, TrackedTable]:
         """Return the tracked tables by name."""
-        from mergerepl.compact.database import tracked_tables as read_tracked
-
-        return read_tracked(self.session.database)
+        return database.tracked_tables(self.session.database)
 
     def get_last_committed_csn(self) -> int:
         """Return the CSN of the last committed transaction, 0 if there is none. The CSN of an abort does not count."""
@@ -255,10 +253,10 @@ class ChangeTracking:
             purged = counters.read_counters(database.root).purged_through.get(COMMIT_SEQUENCE.name, 0)
             if (published is None and purged) or csn < (tracked.enabled_csn or 0):
                 raise TrackingError.no_snapshot(table, csn)
-        versions = published.versions if published else {}
         facts = facts_of(database, tracked)
         with told_plainly(f"reading table '{table}'"):
-            return snapshot_rows(self.session.spark, facts.path, snapshot_version(tracked, versions))
+            version = snapshot_version(tracked, versions_of(published))
+            return snapshot_rows(self.session.spark, facts.path, version)
 
     def consumer(
         self,
@@ -414,10 +412,8 @@ class ChangeTracking:
     def _implicit(self, context: str | None) -> Transaction:
         """Begin a transaction of one operation; it sees what foreign writers did before."""
         self._require()
-        if has_work(self.session.database.root) or unadopted(self.session.database):
-            with told_plainly("adopting foreign commits"), self.session.held("tracking adopt"):
-                sweep(self.session)
-                adopt_or_refuse(self.session)
+        with told_plainly("adopting foreign commits"):
+            catch_up(self.session, "tracking adopt")
         return self.begin(context)
 
 

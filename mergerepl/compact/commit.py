@@ -13,9 +13,9 @@ from mergerepl.compact.adopt import adopt_or_refuse
 from mergerepl.compact.carry_out import carry_out
 from mergerepl.compact.changes import rows_of_feed
 from mergerepl.compact.counters import Begun, read_counters
-from mergerepl.compact.database import Database, facts_of, last_commit, snapshot_version, tracked_tables
+from mergerepl.compact.database import Database, facts_of, tracked_tables
 from mergerepl.compact.errors import TrackingError, TransactionConflictError
-from mergerepl.compact.foreign import quiet_through
+from mergerepl.compact.foreign import look_at_all
 from mergerepl.compact.intent import Intent, Planned, Write, write_intent
 from mergerepl.compact.overlay import Touched, key_columns
 from mergerepl.compact.session import Session
@@ -76,12 +76,7 @@ def published_versions(database: Database) -> dict[str, int]:
 
     The caller holds the lease and has adopted what was there.
     """
-    published = last_commit(database)
-    versions = published.versions if published else {}
-    return {
-        name: quiet_through(database, table, from_version_exclusive=snapshot_version(table, versions))
-        for name, table in tracked_tables(database).items()
-    }
+    return {each.table.name: each.quiet_through for each in look_at_all(database)}
 
 
 def _decided(database: Database, begun: Begun, changes: Sequence[Change], versions: dict[str, int]) -> Intent:
@@ -101,9 +96,8 @@ def _decided(database: Database, begun: Begun, changes: Sequence[Change], versio
                 change.schema.jsonValue(),
                 int(touched.table.options),
                 versions[change.table],
+                counts,
                 staged_files.bounds_of(change.folder, touched.table),
-                (counts.inserts, counts.updates, counts.deletes),
-                has_reborn=counts.reborn > 0,
             )
         )
     context = staged_files.context_of([begun.folder / write.folder for write in writes])

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from mergerepl.compact import counters
-from mergerepl.compact.adopt import adopt_or_refuse
+from mergerepl.compact.adopt import catch_up
 from mergerepl.compact.database import (
     Database,
     commit_before,
@@ -20,9 +20,7 @@ from mergerepl.compact.database import (
     tracked_tables,
 )
 from mergerepl.compact.errors import ConsumerBehindError, TrackingError
-from mergerepl.compact.foreign import unadopted
 from mergerepl.compact.session import Session
-from mergerepl.compact.sweep import has_work, sweep
 from mergerepl.compact.windows import Window, WindowState, require_fresh
 from mergerepl.delta.log import head_version
 from mergerepl.failpoints import failpoint
@@ -89,10 +87,7 @@ class Consumer:
             raise TrackingError.reserved("enumeration (exact or documented)", enumeration)
         context = context_guid(exclude_context)
         session, database = self._session, self._session.database
-        if has_work(database.root) or unadopted(database):
-            with session.held("tracking enumerate"):
-                sweep(session)
-                adopt_or_refuse(session)
+        catch_up(session, "tracking enumerate")
         chosen = tracked_tables(database)
         if tables is not None:
             names = [tables] if isinstance(tables, str) else tables

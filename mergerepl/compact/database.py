@@ -4,7 +4,7 @@ Reads: `__sysOCSTrackedObjects`, `tracking_commits`, `__sysTxCommitSequence`. Ev
 """
 
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
@@ -13,7 +13,6 @@ from typing import Any
 
 from mergerepl.compact.counters import drop, is_database, read_counters
 from mergerepl.compact.errors import TrackingError
-from mergerepl.compact.numbers import unpacked
 from mergerepl.compact.row_keys import GUID
 from mergerepl.delta.create import NewTable, create_table
 from mergerepl.delta.log import is_delta_table
@@ -150,8 +149,10 @@ def _tracked_table(name: str, rows: Sequence[KeyColumn]) -> TrackedTable:
     )
 
 
-def store_tracked(database: Database, tables: Iterable[TrackedTable]) -> None:
-    """Make these the tracked tables."""
+def store_tracked(database: Database, name: str, table: TrackedTable | None) -> None:
+    """Make this what is noted of one table; None: it is not tracked."""
+    others = [each for each in tracked_tables(database).values() if each.name != name]
+    tables = others if table is None else [*others, table]
     rows = [
         KeyColumn(
             table.name,
@@ -258,11 +259,11 @@ def read_commits(
     return database.control.rows(COMMITS, where=where, order_limit=order_limit)
 
 
+def versions_of(published: CommittedTransaction | None) -> Mapping[str, int]:
+    """Return the versions of the tables after a published transaction; none before the first."""
+    return published.versions if published else {}
+
+
 def snapshot_version(table: TrackedTable, versions: Mapping[str, int]) -> int:
     """Return the version of a table in a published snapshot; before its first transaction the one it was enabled at."""
     return max(versions.get(table.name, -1), table.enabled_version)
-
-
-def commit_sequence(database: Database) -> dict[int, int]:
-    """Return the BSN and CSN of the transactions that committed out of sequence and are not purged."""
-    return {unpacked(row.bsn): unpacked(row.csn) for row in database.control.rows(COMMIT_SEQUENCE)}

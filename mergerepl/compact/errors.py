@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Self
 
 from mergerepl.errors import MergeReplError, Transient
+from mergerepl.model.tracking import ForeignCommit
 
 
 class TrackingError(MergeReplError):
@@ -249,14 +250,14 @@ class ForeignCommitError(TrackingError):
     """A commit that went through no transaction stands in the way."""
 
     @classmethod
-    def refused(cls, table: str, version: int, operation: str, writer: str) -> Self:
+    def refused(cls, found: ForeignCommit) -> Self:
         """The table refuses foreign commits."""
         return cls(
-            f"Table '{table}' was written past its transactions: version {version}, {operation} by {writer}. "
-            "It was enabled with foreign='refuse'. Nothing was changed. Take the commit over with `mergerepl tracking "
-            "adopt PATH`, or undo it with RESTORE TABLE and take that over.",
-            table=table,
-            version=version,
+            f"Table '{found.table}' was written past its transactions: version {found.version}, {found.operation} by "
+            f"{found.writer}. It was enabled with foreign='refuse'. Nothing was changed. Take the commit over with "
+            "`mergerepl tracking adopt PATH`, or undo it with RESTORE TABLE and take that over.",
+            table=found.table,
+            version=found.version,
         )
 
     @classmethod

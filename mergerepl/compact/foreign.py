@@ -3,7 +3,17 @@
 A commit that changes no data (OPTIMIZE, properties, a fence) only moves the version.
 """
 
-from mergerepl.compact.database import Database, facts_of, last_commit, snapshot_version, tracked_tables
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from mergerepl.compact.database import (
+    Database,
+    facts_of,
+    last_commit,
+    snapshot_version,
+    tracked_tables,
+    versions_of,
+)
 from mergerepl.compact.errors import ForeignCommitError, TrackingError
 from mergerepl.compact.table_rules import unwritable
 from mergerepl.delta.log import Commit, TruncatedLogError, commits, head_version
@@ -40,28 +50,49 @@ def foreign_commits(
     return found[undone[-1] + 1 :] if undone else found
 
 
-def quiet_through(database: Database, table: TrackedTable, *, from_version_exclusive: int) -> int:
-    """Return the last version after a published one up to which no row was changed past the transactions."""
-    head = head_version(database.path(table.name))
-    found = foreign_commits(
-        database, table, from_version_exclusive=from_version_exclusive, through_version_inclusive=head
-    )
-    return found[0].version - 1 if found else head
+@dataclass(frozen=True)
+class Looked:
+    """A tracked table, and what came to its log since a published version."""
+
+    table: TrackedTable
+    commits: list[Commit]
+    """The foreign commits that are not adopted yet, in order."""
+    head: int
+
+    @property
+    def quiet_through(self) -> int:
+        """The last version up to which no row was changed past the transactions."""
+        return self.commits[0].version - 1 if self.commits else self.head
+
+    @property
+    def named(self) -> list[ForeignCommit]:
+        """The foreign commits for people."""
+        return [
+            ForeignCommit(self.table.name, each.version, each.operation, _writer_of(each))
+            for each in self.commits
+        ]
+
+
+def look(database: Database, table: TrackedTable, versions: Mapping[str, int]) -> Looked:
+    """Look at a table's log after the version of a published snapshot.
+
+    Raises: TrackingError as `facts_of`; ForeignCommitError as `foreign_commits`.
+    """
+    head = head_version(facts_of(database, table).path)
+    since = snapshot_version(table, versions)
+    found = foreign_commits(database, table, from_version_exclusive=since, through_version_inclusive=head)
+    return Looked(table, found, head)
+
+
+def look_at_all(database: Database) -> list[Looked]:
+    """Look at all tracked tables, by name, after the last published snapshot."""
+    versions = versions_of(last_commit(database))
+    return [look(database, table, versions) for table in tracked_tables(database).values()]
 
 
 def unadopted(database: Database) -> list[ForeignCommit]:
     """Return the foreign commits that are not adopted yet, by table and version."""
-    published = last_commit(database)
-    versions = published.versions if published else {}
-    found = []
-    for table in tracked_tables(database).values():
-        head = head_version(facts_of(database, table).path)
-        since = snapshot_version(table, versions)
-        for commit in foreign_commits(
-            database, table, from_version_exclusive=since, through_version_inclusive=head
-        ):
-            found.append(ForeignCommit(table.name, commit.version, commit.operation, writer_of(commit)))
-    return found
+    return [each for looked in look_at_all(database) for each in looked.named]
 
 
 def writable_facts(database: Database, table: TrackedTable) -> TableState:
@@ -76,7 +107,7 @@ def writable_facts(database: Database, table: TrackedTable) -> TableState:
     return facts
 
 
-def writer_of(commit: Commit) -> str:
+def _writer_of(commit: Commit) -> str:
     """Return who wrote a commit, for people."""
     by = commit.engine or "an unknown writer"
     return by if commit.mark is None else f"mergerepl ({commit.mark.step})"

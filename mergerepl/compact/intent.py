@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mergerepl.compact.counters import decide, intent_text
-from mergerepl.compact.staged_files import Bounds
+from mergerepl.compact.staged_files import Bounds, Counts
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,9 @@ class Write:
     options: int
     from_version: int
     """The version of the table that was looked at: everything after it is still to be found out."""
+    counts: Counts
+    """Of an adoption only rows to stamp, as updates."""
     bounds: Bounds = field(default_factory=dict)
-    counts: tuple[int, int, int] = (0, 0, 0)
-    """Inserts, updates, deletes; of an adoption only rows to stamp, as updates."""
-    has_reborn: bool = False
-    """Whether a key was deleted and inserted again."""
     adopts: bool = False
     """Whether it only stamps rows that foreign commits wrote."""
 
@@ -93,7 +91,7 @@ def read_intent(folder: Path) -> Intent:
         Write(
             **{
                 **each,
-                "counts": tuple(each["counts"]),
+                "counts": Counts(**each["counts"]),
                 "bounds": {k: tuple(v) for k, v in each["bounds"].items()},
             }
         )

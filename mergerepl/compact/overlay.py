@@ -5,7 +5,6 @@ table's columns, the three tracking columns as they will be, and the state of it
 Of several operations on one key the last counts.
 """
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import reduce
@@ -16,15 +15,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from mergerepl.compact.stamps import Stamps, stamps_of
-from mergerepl.delta.plain_files import plain_files, read_files
-from mergerepl.delta.table import TableState, open_table
-from mergerepl.delta.versions import read_version
-from mergerepl.errors import StoreError
+from mergerepl.delta.plain_files import read_columns
+from mergerepl.delta.table import TableState
 from mergerepl.model.tracking import TrackedTable, TrackingKeyType
 from mergerepl.rows.sql import quote
 from mergerepl.systables.compact import CHANGE_BSN, CONTEXT, INSERT_BSN, ROW_COLUMNS
-
-log = logging.getLogger(__name__)
 
 EXISTED = "__sysExisted"
 """Whether the key is in the snapshot."""
@@ -95,15 +90,7 @@ def same_key(table: TrackedTable, *, target: str, source: str) -> Column:
 
 def snapshot_rows(spark: SparkSession, path: Path, version: int) -> DataFrame:
     """Return the rows of a table at a version; without Delta's own snapshot where its files are few and plain."""
-    try:
-        table = open_table(path, version)
-        is_padded = any(each.metadata for each in table.schema)
-        files = None if is_padded else plain_files(table)
-        if files and len(files) <= _PLAIN_FILES_AT_MOST:
-            return read_files(spark, path, files, table.schema)
-    except StoreError as error:
-        log.info("%s: version %s is read by Delta on Spark: %s", path, version, error)
-    return read_version(spark, path, version)
+    return read_columns(spark, path, version, files_at_most=_PLAIN_FILES_AT_MOST)
 
 
 def stamps_before() -> Stamps:

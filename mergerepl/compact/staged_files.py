@@ -98,13 +98,6 @@ def context_of(folders: Sequence[Path]) -> str | None:
     return found.pop() if len(found) == 1 else None
 
 
-def longest(folder: Path, name: str) -> int:
-    """Return the length in bytes of the longest value of a binary column."""
-    import pyarrow.compute as pc
-
-    return int(pc.max(pc.binary_length(read(folder, [name])[name])).as_py() or 0)
-
-
 def bounds_of(folder: Path, table: TrackedTable) -> dict[str, tuple[int | str, int | str]]:
     """Return the bounds of the key columns that have some, from the files' footers."""
     found = {}

@@ -218,8 +218,7 @@ def _enabled(session: Session, table: TrackedTable) -> TrackedTable:
     has_past = counters.read_counters(database.root).last_bsn > 0 or database.control.rows(CONSUMERS)
     if has_past:
         table = replace(table, enabled_csn=_empty_transaction(session, table))
-    others = [each for each in tracked_tables(database).values() if each.name != table.name]
-    store_tracked(database, (*others, table))
+    store_tracked(database, table.name, table)
     return table
 
 
@@ -246,9 +245,7 @@ def _change_options(
     changed = replace(known, options=options, foreign=foreign)
     if options & ~known.options:
         return _enabled(session, replace(changed, enabled_at=datetime.now(UTC)))
-    database = session.database
-    rest = [each for each in tracked_tables(database).values() if each.name != known.name]
-    store_tracked(database, (*rest, changed))
+    store_tracked(session.database, known.name, changed)
     return changed
 
 
@@ -277,9 +274,8 @@ def disable(session: Session, name: str, *, columns: str) -> None:
             raise TrackingError.open_transactions(f"Tracking of '{name}' cannot be disabled", touching)
         if columns == "drop" and is_delta_table(database.path(name)):
             _drop_columns(session, open_table(database.path(table.name)))
-        others = [each for each in tracked_tables(database).values() if each.name != name]
-        store_tracked(database, others)
-        forget_tombstones(database, name)
+        store_tracked(database, name, None)
+        database.control.delete(DELETED_ROWS, where=f"{quoted(TABLE_NAME)} = {text_literal(name)}")
 
 
 def _drop_columns(session: Session, facts: TableState) -> None:
@@ -297,8 +293,3 @@ def _drop_columns(session: Session, facts: TableState) -> None:
     mark = session.database.setup_mark("disable")
     marked.conf.set(USER_METADATA, mark.to_user_metadata())
     marked.sql(f"ALTER TABLE delta.{quote(str(facts.path))} DROP COLUMNS ({', '.join(map(quote, present))})")
-
-
-def forget_tombstones(database: Database, name: str) -> None:
-    """Remove the tombstones of a table."""
-    database.control.delete(DELETED_ROWS, where=f"{quoted(TABLE_NAME)} = {text_literal(name)}")

@@ -23,11 +23,11 @@ from mergerepl.compact.database import (
     Database,
     context_guid,
     last_commit,
-    snapshot_version,
     tracked_table,
+    versions_of,
 )
 from mergerepl.compact.errors import TrackingError, TransactionConflictError
-from mergerepl.compact.foreign import quiet_through, writable_facts
+from mergerepl.compact.foreign import look, writable_facts
 from mergerepl.compact.numbers import packed_literal
 from mergerepl.compact.overlay import (
     DELETE_CONTEXT,
@@ -241,9 +241,7 @@ class Transaction:
         if name not in self._touched:
             table = tracked_table(self._database, name)
             facts = writable_facts(self._database, table)
-            published = last_commit(self._database)
-            version = snapshot_version(table, published.versions if published else {})
-            version = quiet_through(self._database, table, from_version_exclusive=version)
+            version = look(self._database, table, versions_of(last_commit(self._database))).quiet_through
             folder = counters.staging_folder(self._begun.folder, name)
             self._touched[name] = Touched(table, facts, version, folder)
         return self._touched[name]
@@ -296,10 +294,7 @@ class Transaction:
         self._put_given(touched, _Given(stayed.drop(*old), given.bounds), (), replaces=True)
 
     def _remove(self, touched: Touched, rows: DataFrame) -> None:
-        fields = {field["name"]: field for field in touched.facts.fields}
-        nothing = {
-            name: F.lit(None).cast(rows.schema[fields[name]["name"]].dataType) for name in touched.columns
-        }
+        nothing = {name: F.lit(None).cast(rows.schema[name].dataType) for name in touched.columns}
         state = {
             PRESENT: F.lit(False),
             REBORN: F.lit(False),

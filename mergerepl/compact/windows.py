@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from mergerepl.compact import predicates
 from mergerepl.compact.changed_files import changed_rows
-from mergerepl.compact.database import facts_of, snapshot_version
+from mergerepl.compact.database import facts_of, snapshot_version, versions_of
 from mergerepl.compact.documented import documented
 from mergerepl.compact.errors import TrackingError
 from mergerepl.compact.numbers import unpacked_column
@@ -207,8 +207,8 @@ class Window:
     def _snapshot(self, table: TrackedTable) -> DataFrame:
         """Return the rows of the window's snapshot that may have changed since the window began."""
         facts = facts_of(self._session.database, table)
-        last = snapshot_version(table, self._last.versions if self._last else {})
-        since = snapshot_version(table, self._before.versions if self._before else {})
+        last = snapshot_version(table, versions_of(self._last))
+        since = snapshot_version(table, versions_of(self._before))
         if table.name in self.initial:
             since = last
         return changed_rows(

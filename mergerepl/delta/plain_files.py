@@ -91,12 +91,19 @@ def foreign_file(spark: SparkSession, table: Path, version: int) -> str | None:
     return next((unquote(name) for name in names if is_foreign(table, name)), None)
 
 
-def read_columns(spark: SparkSession, table: Path, version: int, columns: Sequence[str]) -> DataFrame:
-    """Return some columns of a user's table at one version."""
+def read_columns(
+    spark: SparkSession,
+    table: Path,
+    version: int,
+    columns: Sequence[str] | None = None,
+    *,
+    files_at_most: int = _FILES_AT_MOST,
+) -> DataFrame:
+    """Return some columns of a user's table at one version, or all."""
     try:
         state = open_table(table, version)
         fields = {field.name.lower(): field for field in state.schema}
-        schema = StructType([fields[name.lower()] for name in columns])
+        schema = StructType([fields[name.lower()] for name in columns]) if columns else state.schema
         # Delta pads the values of CHAR(n).
         is_padded = any(CHAR_VARCHAR in (field.metadata or {}) for field in schema)
         files = None if is_padded else plain_files(state)
@@ -104,6 +111,7 @@ def read_columns(spark: SparkSession, table: Path, version: int, columns: Sequen
         # A feature that only Delta on Spark knows, say; and what it cannot read either, it tells better.
         logger.info("%s: read through Spark: %s", table, error)
         files = None
-    if files:
+    if files and len(files) <= files_at_most:
         return read_files(spark, table, files, schema)
-    return read_version(spark, table, version).select(*(quote(name) for name in columns))
+    rows = read_version(spark, table, version)
+    return rows.select(*(quote(name) for name in columns)) if columns else rows

@@ -9,8 +9,10 @@ from deltalake import write_deltalake
 from pyspark.sql import DataFrame
 
 import mergerepl
+from mergerepl.compact.numbers import unpacked
 from mergerepl.compact.windows import Window
 from mergerepl.model.tracking import TrackingKeyType, TrackingOptions
+from mergerepl.systables.compact import COMMIT_SEQUENCE
 
 ORDERS = pa.schema([("id", pa.int64()), ("note", pa.string())])
 
@@ -41,6 +43,12 @@ def tracked(
 def rows(*notes: tuple[int, str]) -> list[dict[str, Any]]:
     """Return rows to be given to an operation."""
     return [{"id": key, "note": note} for key, note in notes]
+
+
+def commit_sequence(tracking: mergerepl.ChangeTracking) -> dict[int, int]:
+    """Return the BSN and CSN of the transactions that committed out of sequence."""
+    stored = tracking.session.database.control.rows(COMMIT_SEQUENCE)
+    return {unpacked(row.bsn): unpacked(row.csn) for row in stored}
 
 
 def notes_of(frame: DataFrame) -> dict[int, str]:

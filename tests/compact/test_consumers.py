@@ -7,11 +7,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 import mergerepl
-from mergerepl.compact.database import commit_sequence
 from mergerepl.compact.errors import ConsumerBehindError, TrackingError, TransactionConflictError
 from mergerepl.delta import appended
 from mergerepl.model.tracking import PurgeType, TrackingOptions
-from tests.compact.databases import held, new_table, notes_of, rows, tracked
+from tests.compact.databases import commit_sequence, held, new_table, notes_of, rows, tracked
 
 pytestmark = pytest.mark.spark
 
@@ -90,7 +89,7 @@ def test_purges_keep_what_the_slowest_consumer_needs(spark: SparkSession, replic
     assert tracking.purge_tombstone_table_data("orders", PurgeType.CSN_BASED, 3).removed == 2
     assert held(slow.enumerate())["deletes"] == [4]
     assert tracking.purge_transaction_sequence_data(PurgeType.CSN_BASED, 2).removed == 1
-    assert commit_sequence(tracking.session.database) == {1: 2}
+    assert commit_sequence(tracking) == {1: 2}
     with pytest.raises(ConsumerBehindError, match="stands at CSN 1; rows of table 'orders'"):
         tracking.consumer(token=beginning).enumerate()
     assert tracking.purge_transaction_sequence_data(PurgeType.TIME_BASED, 0).removed == 1

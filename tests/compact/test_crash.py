@@ -15,12 +15,11 @@ from pyspark.sql import SparkSession
 import mergerepl
 from mergerepl import failpoints
 from mergerepl.compact import counters
-from mergerepl.compact.database import commit_sequence
 from mergerepl.compact.errors import TrackingError
 from mergerepl.compact.sweep import sweep_root
 from mergerepl.failpoints import FailpointError
 from mergerepl.store.lease import lease
-from tests.compact.databases import held, notes_of, rows, tracked
+from tests.compact.databases import commit_sequence, held, notes_of, rows, tracked
 
 pytestmark = pytest.mark.spark
 
@@ -155,7 +154,7 @@ def test_a_death_at_any_step_is_made_up_for(
     first.abort()
     two.tracking.recover()
     two.check(after if point in DECIDED else two.expected)
-    assert commit_sequence(two.tracking.session.database).get(tx.current_transaction_bsn) == (
+    assert commit_sequence(two.tracking).get(tx.current_transaction_bsn) == (
         tx.current_transaction_bsn - 1 if point in DECIDED else None
     )
 

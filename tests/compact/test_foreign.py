@@ -10,10 +10,9 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
 from mergerepl import failpoints
-from mergerepl.compact.database import commit_sequence
 from mergerepl.compact.errors import ForeignCommitError
 from mergerepl.model.tracking import TransactionResult
-from tests.compact.databases import held, notes_of, rows, tracked
+from tests.compact.databases import commit_sequence, held, notes_of, rows, tracked
 
 pytestmark = pytest.mark.spark
 
@@ -65,7 +64,7 @@ def test_each_commit_becomes_a_transaction(spark: SparkSession, replica_dir: Pat
         (4, 3, {"orders": 1}),
         (3, 2, {"orders": 2}),
     ]
-    assert commit_sequence(tracking.session.database) == {3: 2, 4: 3, 5: 4, 6: 5, 7: 6}
+    assert commit_sequence(tracking) == {3: 2, 4: 3, 5: 4, 6: 5, 7: 6}
     reader.acknowledge(window)
     open_.abort()
     assert reader.enumerate().is_empty

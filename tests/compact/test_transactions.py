@@ -8,12 +8,11 @@ from pyspark.sql import SparkSession
 
 import mergerepl
 from mergerepl.compact import counters
-from mergerepl.compact.database import commit_sequence
 from mergerepl.compact.errors import TrackingError, TransactionConflictError
 from mergerepl.compact.sweep import sweep
 from mergerepl.compact.windows import Window
 from mergerepl.model.tracking import TrackingKeyType, TrackingOptions
-from tests.compact.databases import held, new_table, notes_of, rows, tracked
+from tests.compact.databases import commit_sequence, held, new_table, notes_of, rows, tracked
 
 pytestmark = pytest.mark.spark
 
@@ -46,7 +45,7 @@ def test_five_transactions_end_out_of_sequence(spark: SparkSession, replica_dir:
     assert documented(first) == ({1: "new", 3: "new"}, {1: "new", 3: "new"})
     printed.acknowledge(first)
     assert [each.commit().csn for each in (two, five)] == [4, 5]
-    assert commit_sequence(tracking.session.database) == {2: 4, 3: 2, 4: 3}
+    assert commit_sequence(tracking) == {2: 4, 3: 2, 4: 3}
     # Nobody else commits: the last one is enumerated all the same, also beside an abort.
     tracking.begin().abort()
     assert held(reader.enumerate()) == {**EMPTY, "inserts": {2: "new", 5: "new"}}
