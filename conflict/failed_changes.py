@@ -1,29 +1,106 @@
-"""Rows that a table refuses, as a verdict.
+"""Changes that a table refuses: they stay with whoever sent them, are logged, and are sent again.
 
-Merge session step: after resolve and staging, for rows that a constraint at their destination would not take. No session
-withholds one yet: it leaves the article out (ApplyError), as it has nowhere to keep a change that waits.
+Merge session step: after resolve, for rows that a rule of their destination's table would not take. Pure.
 """
 
-from pyspark.sql import DataFrame
+from collections.abc import Collection
+
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
-from mergerepl.changes import PUBLISHER_ACTION, ROWGUID, SUBSCRIBER_ACTION, VERDICT, Verdict
+from mergerepl import changes
+from mergerepl.changes import (
+    ACTION_OF,
+    BORN_GENERATION,
+    DELETED,
+    GENERATION,
+    GENERATION_OF,
+    OTHER_SIDE,
+    PUBLISHER,
+    ROW,
+    ROWGUID,
+    STATE_COLUMNS,
+    SUBSCRIBER,
+    VERDICT,
+    Action,
+    Verdict,
+)
+from mergerepl.systables.conflicts_info import ConflictType
 
-_IS_REFUSED = "is_refused"
+REFUSED_AT = {PUBLISHER: "refused_at_publisher", SUBSCRIBER: "refused_at_subscriber"}
+"""Columns of REFUSED: the rule by which a side's table refuses the row, NULL: it takes it."""
+
+REFUSED_COLUMNS = (ROWGUID, VERDICT, *ACTION_OF.values(), *REFUSED_AT.values())
+"""Columns of REFUSED (agent -> conflict): what was to become of each row that a table refuses, and why not."""
+
+_LONGEST_REASON = 720
+_SENT_BY = {PUBLISHER: Verdict.DOWNLOAD.value, SUBSCRIBER: Verdict.UPLOAD.value}
+_OF_TWO = (Verdict.MERGE.value, Verdict.CONFLICT.value)
+_TYPES = {
+    PUBLISHER: (
+        ConflictType.UPLOAD_INSERT_FAILED,
+        ConflictType.UPLOAD_DELETE_FAILED,
+        ConflictType.UPLOAD_UPDATE_FAILED,
+    ),
+    SUBSCRIBER: (
+        ConflictType.DOWNLOAD_INSERT_FAILED,
+        ConflictType.DOWNLOAD_DELETE_FAILED,
+        ConflictType.DOWNLOAD_UPDATE_FAILED,
+    ),
+}
 
 
-def withheld(resolved: DataFrame, refused: DataFrame) -> DataFrame:
-    """Return RESOLVED with the refused rows withheld: nothing is done with them at either side.
+def withheld(
+    sent: DataFrame, refused: DataFrame, *, side: str, generation: int, logged: Collection[int]
+) -> DataFrame:
+    """Return RESOLVED of one side's changes that wait: it records its own version once more, in a generation that waits.
 
-    A row that one side sent stays there alone. Of a row that both sides changed each keeps its own.
+    A row that this side alone sent waits here; of a row that both sides changed, each side's version waits at that side.
+    Nothing is done at the side that refuses. It is logged there as a loser, with type 5 to 10, once for each version.
 
-    Reads: RESOLVED of one article; REFUSED, the rows of it that one of the two tables would not take.
+    Args:
+        sent: CHANGES of the side, of one article.
+        refused: REFUSED.
+        side: The side that sent them.
+        generation: Its number of the generation in which they wait.
+        logged: Its numbers of the generations whose rows were refused before by the same rules: they are logged already.
     """
-    named = refused.select(ROWGUID).distinct().withColumn(_IS_REFUSED, F.lit(True))
-    rows = resolved.join(named, on=ROWGUID, how="left")
-    stays = F.col(_IS_REFUSED).isNull()
+    other = OTHER_SIDE[side]
+    waits = F.col(VERDICT).isin(_SENT_BY[side], *_OF_TWO)
+    rows = sent.join(refused.where(waits).select(*REFUSED_COLUMNS), on=ROWGUID)
+    rule, is_insert = F.col(REFUSED_AT[other]), F.col(ACTION_OF[other]) == Action.INSERT.value
+    known = F.array(*(F.lit(number) for number in logged)).cast("array<bigint>")
+    is_logged = rule.isNotNull() & ~F.array_contains(known, F.col(GENERATION))
+    inserted, deleted, updated = (F.lit(int(each)) for each in _TYPES[other])
+    kind = (
+        F.when(F.col(DELETED), deleted).when(F.coalesce(is_insert, F.lit(False)), inserted).otherwise(updated)
+    )
+    # To the side that lacks the row it stays an insert, however far the watermark goes.
+    born = F.when(is_insert & F.col(BORN_GENERATION).isNotNull(), generation).otherwise(
+        F.col(BORN_GENERATION)
+    )
+    contender = StructType([rows.schema[name] for name in (*changes.CONTENDER_COLUMNS, ROW)])
+    nothing = F.lit(None)
+
+    def if_logged(value: Column) -> Column:
+        return F.when(is_logged, value)
+
     values = {
-        VERDICT: F.when(stays, F.col(VERDICT)).otherwise(Verdict.REFUSED.value),
-        **{action: F.when(stays, F.col(action)) for action in (PUBLISHER_ACTION, SUBSCRIBER_ACTION)},
+        **{name: F.col(name) for name in (ROWGUID, *STATE_COLUMNS, ROW)},
+        BORN_GENERATION: born.cast("bigint"),
+        VERDICT: F.lit(Verdict.REFUSED.value),
+        ACTION_OF[side]: F.lit(Action.METADATA.value),
+        GENERATION_OF[side]: F.lit(generation).cast("bigint"),
+        ACTION_OF[other]: nothing.cast("string"),
+        GENERATION_OF[other]: nothing.cast("bigint"),
+        changes.CONFLICT_TYPE: if_logged(kind).cast("int"),
+        changes.CONFLICT_COLUMNS: F.expr("cast(array() as array<string>)"),
+        changes.PUBLISHER_WINS: if_logged(F.lit(other == PUBLISHER)),
+        changes.RESOLVER: nothing.cast("string"),
+        changes.MADE_COLUMNS: nothing.cast("array<string>"),
+        changes.NOTE: if_logged(F.substring(rule, 1, _LONGEST_REASON)),
+        changes.LOSER: if_logged(F.struct(*contender.names)).cast(contender),
+        changes.WINNER: nothing.cast(contender),
     }
-    return rows.withColumns(values).select(*resolved.columns)
+    return rows.select(*(values[name].alias(name) for name in changes.RESOLVED_COLUMNS))

@@ -71,11 +71,13 @@ def generations_to_send(
     from_generation_exclusive: int,
     tablenicks: Iterable[int],
     destination_nickname: int | None = None,
+    destination_replid: str = "",
 ) -> list[Generation]:
     """Return the closed generations of these articles after the start that the destination does not hold yet.
 
     `held` asks the destination, once and for all that may be sent. Only where it cannot be asked, its nickname among the
-    holders the source knows of must do: the destination may have been restored since.
+    holders the source knows of must do: the destination may have been restored since. Changes that wait for
+    another destination are in an earlier generation as well.
     """
     articles = set(tablenicks)
     waiting = [
@@ -84,6 +86,7 @@ def generations_to_send(
         if row.generation > from_generation_exclusive
         and not row.is_open
         and row.art_nick in articles
+        and row.is_for(destination_replid)
         and destination_nickname not in row.nicknames
     ]
     there = held([row.guidsrc for row in waiting])
@@ -96,6 +99,8 @@ def received_generation(row: Generation, *, generation: int, nickname: int, now:
         row,
         generation=generation,
         genstatus=GenStatus.CLOSED_ELSEWHERE,
+        waits_for=None,
+        refused_by=None,
         nicknames=tuple(sorted({*row.nicknames, nickname})),
         coldate=now,
     )

@@ -6,6 +6,7 @@ plane. Rules: merge_replication.md 2.5 to 2.7.
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import count
 
 from enumeration.errors import lost_by_publisher
 from enumeration.generations import Held, Watermark, generations_to_send, make_generation, start_generation
@@ -44,11 +45,15 @@ class Source:
 
 @dataclass(frozen=True)
 class Destination:
-    """A replica that receives: the generations it has, and its row about the source (None: it is not asked)."""
+    """A replica that receives: the generations it has, and its row about the source (None: it is not asked).
+
+    `rules` returns what its table of an article (tablenick) asks of rows now; None: it is not asked.
+    """
 
     root: str
     held: Held
     other: SubscriptionRow | None = None
+    rules: Callable[[int], str] | None = None
 
 
 @dataclass(frozen=True)
@@ -56,26 +61,32 @@ class Enumeration:
     """What a source sends: closed generations after a start that the destination does not hold.
 
     `known` are those after the start that are not sent: the destination holds them. `passed_over` have no change for its
-    partition: it neither holds them nor gets them.
+    partition: it neither holds them nor gets them. `waiting` are those of `generations` whose rows the destination refused
+    and would refuse again; `elsewhere` hold rows that wait for another destination, as they were sent to this one before.
     """
 
     from_generation_exclusive: int
     generations: list[Generation]
     known: list[Generation]
     passed_over: list[Generation] = field(default_factory=list)
+    waiting: list[Generation] = field(default_factory=list)
+    elsewhere: list[Generation] = field(default_factory=list)
 
     @property
     def has_changes(self) -> bool:
-        """Whether there is any change in them."""
-        return any(row.changecount for row in self.generations)
+        """Whether there is any change in them that the destination has not refused."""
+        return any(row.changecount for row in self.generations if row not in self.waiting)
+
+    @property
+    def waiting_changes(self) -> int:
+        """How many changes wait until the destination's rules or the rows change."""
+        return sum(row.changecount for row in self.waiting)
 
     def of_articles(self, tablenicks: Collection[int]) -> "Enumeration":
         """Return what is sent of these articles alone."""
-        sent, known, passed_over = (
-            [row for row in rows if row.art_nick in tablenicks]
-            for rows in (self.generations, self.known, self.passed_over)
-        )
-        return replace(self, generations=sent, known=known, passed_over=passed_over)
+        lists = (self.generations, self.known, self.passed_over, self.waiting, self.elsewhere)
+        chosen = ([row for row in rows if row.art_nick in tablenicks] for rows in lists)
+        return Enumeration(self.from_generation_exclusive, *chosen)
 
 
 def enumeration(source: Source, destination: Destination | None) -> Enumeration:
@@ -105,16 +116,27 @@ def enumeration(source: Source, destination: Destination | None) -> Enumeration:
         _asks_nobody if destination is None else destination.held,
         from_generation_exclusive=start,
         destination_nickname=source.other.replnickname if destination is None else None,
+        destination_replid=source.other.replid,
         tablenicks=source.tablenicks,
     )
     chosen = {row.guidsrc for row in sent}
     later = [row for row in closed if row.generation > start and row.art_nick in source.tablenicks]
-    known = [row for row in later if row.guidsrc not in chosen]
+    elsewhere = [row for row in later if not row.is_for(source.other.replid)]
+    known = [row for row in later if row.guidsrc not in chosen and row not in elsewhere]
     if source.partition is None or not sent:
-        return Enumeration(start, sent, known)
+        return Enumeration(start, sent, known, waiting=_refused_again(sent, destination), elsewhere=elsewhere)
     relevant, filtered = source.partition.relevant(start), source.partition.tablenicks
     passed_over = [row for row in sent if row.art_nick in filtered and row.generation not in relevant]
     return Enumeration(start, [row for row in sent if row not in passed_over], known, passed_over)
+
+
+def _refused_again(sent: Collection[Generation], destination: Destination | None) -> list[Generation]:
+    """Return the generations whose rows the destination has refused, by the rules that its tables have still."""
+    if destination is None or destination.rules is None:
+        return []
+    waiting = [row for row in sent if row.waits_for is not None]
+    rules = {nickname: destination.rules(nickname) for nickname in {row.art_nick for row in waiting}}
+    return [row for row in waiting if row.refused_by == rules[row.art_nick]]
 
 
 def _asks_nobody(guids: Collection[str]) -> Collection[str]:
@@ -132,8 +154,14 @@ class SessionPlan:
 
     @property
     def has_work(self) -> bool:
-        """Whether there is any change to carry."""
+        """Whether there is any change to carry that its destination has not refused."""
         return (self.upload and self.up.has_changes) or (self.download and self.down.has_changes)
+
+    @property
+    def waiting_changes(self) -> int:
+        """How many changes wait until their destination's rules or the rows change, in the directions that run."""
+        up, down = self.upload and self.up.waiting_changes, self.download and self.down.waiting_changes
+        return int(up) + int(down)
 
     @property
     def tablenicks(self) -> list[int]:
@@ -169,10 +197,13 @@ class Numbers:
     """The generation numbers of one side in a session.
 
     `received`: the other side's number -> the own one. `resolved`: tablenick -> where merged and resolved rows go.
+    `waiting`: tablenick -> where changes of this side go that the other one refuses. They are the last: a watermark stays
+    before them and passes all others.
     """
 
     received: Mapping[int, int]
     resolved: Mapping[int, int]
+    waiting: Mapping[int, int] = field(default_factory=dict)
 
 
 def number_generations(
@@ -182,21 +213,24 @@ def number_generations(
 
     So does each `filtered` one: an upload to one of them may move rows of all.
 
-    A side that is sent nothing in this session has none.
+    A side that is sent nothing in this session has none of these, but one for what it sends and the other side refuses.
     """
     two_sided = sorted(
         {row.art_nick for row in plan.up.generations} & {row.art_nick for row in plan.down.generations}
         | set(filtered)
     )
 
-    def number(side: str, received: Collection[Generation], *, is_carried: bool) -> Numbers:
-        if not is_carried:
-            return Numbers({}, {})
-        first = last_generations[side] + 1
-        numbers = {row.generation: first + i for i, row in enumerate(received)}
-        return Numbers(numbers, {n: first + len(received) + i for i, n in enumerate(two_sided)})
+    def number(
+        side: str, received: Collection[Generation], sent: Collection[Generation], *, is_carried: bool
+    ) -> Numbers:
+        number = count(last_generations[side] + 1)
+        numbers = {row.generation: next(number) for row in received} if is_carried else {}
+        resolved = {n: next(number) for n in two_sided} if is_carried else {}
+        may_wait = sorted({row.art_nick for row in sent} - set(filtered))
+        return Numbers(numbers, resolved, {n: next(number) for n in may_wait})
 
+    up, down = plan.up.generations, plan.down.generations
     return {
-        PUBLISHER: number(PUBLISHER, plan.up.generations, is_carried=plan.upload),
-        SUBSCRIBER: number(SUBSCRIBER, plan.down.generations, is_carried=plan.download),
+        PUBLISHER: number(PUBLISHER, up, down if plan.download else (), is_carried=plan.upload),
+        SUBSCRIBER: number(SUBSCRIBER, down, up if plan.upload else (), is_carried=plan.download),
     }

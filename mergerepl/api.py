@@ -303,7 +303,7 @@ def _session(
     from mergerepl.monitoring.quiet import is_quiet, nothing_to_do, remember_quiet, remember_subscriptions
 
     if not dry_run and is_quiet(item.publisher, item.subscriber, item.publication, direction):
-        return nothing_to_do(item.subscriber, item.publication)
+        return nothing_to_do(item.publisher, item.subscriber, item.publication, direction)
     from mergerepl.agent.merge_session import merge_session, preview_session
     from mergerepl.store.subscription import find_subscription
 
@@ -326,7 +326,7 @@ def _session(
     result = merge_session(publisher, subscriber, row, name, lease_wait_s=lease_wait_s, **terms)
     if result.status == "nothing_to_do":
         # Another `apply` may have come between, while the session waited for its leases.
-        remember_quiet(publisher.anew(), subscriber.anew(), name, direction)
+        remember_quiet(publisher.anew(), subscriber.anew(), name, direction, waiting=result.waiting)
         remember_subscriptions(publisher.root)
     return result
 

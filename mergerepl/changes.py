@@ -122,7 +122,7 @@ class Verdict(StrEnum):
     CONFLICT = "conflict"
     """A conflict: one side won, the other is logged."""
     REFUSED = "refused"
-    """A table would not take the row: it is withheld (`conflict.failed_changes`). No session gives this verdict yet."""
+    """A table would not take the row: it waits at its source (`conflict.failed_changes`)."""
 
 
 class Action(StrEnum):
@@ -185,7 +185,7 @@ CONTENDER_COLUMNS: Final = (DELETED, LINEAGE, PRIORITY)
 
 RULE: Final = "rule"
 KEY: Final = "key"
-"""Columns of REFUSED (agent -> conflict), beside rowguid: what a row breaks at its destination, and its key as text."""
+"""What a row breaks at its destination, and its key as text."""
 
 DECIDED_COLUMNS: Final = (
     *KEYS,

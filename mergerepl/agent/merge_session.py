@@ -86,8 +86,11 @@ def merge_session(
         progress.step("capture")
         sides, refused = with_windows(sides)
         status: SessionStatus = "succeeded" if recovered else "nothing_to_do"
-        nothing = SessionResult(publication, str(subscriber.root), status, recovered=recovered)
-        if not has_work(sides, upload=upload, download=download):
+        plan = session_plan(sides, upload=upload, download=download)
+        nothing = SessionResult(
+            publication, str(subscriber.root), status, recovered=recovered, waiting=plan.waiting_changes
+        )
+        if not has_work(sides, plan):
             for side in sides.values():
                 move_versions(side.replica, side.info, side.windows)
             return _timed(told(nothing, refused), started)
@@ -115,7 +118,8 @@ def merge_session(
         def record(outcome: Outcome) -> None:
             duration_s = time.monotonic() - started
             result = session_result(publication, subscriber, outcome, duration_s, recovered)
-            results.append(told(result, refused))
+            waiting = sum(row.changecount for row in changeset.manifest.waiting_generations)
+            results.append(told(replace(result, waiting=waiting), refused))
             session_history.record(publisher, subscriber, changeset.manifest, results[0], start_time)
 
         with named(changeset, publisher):
@@ -207,8 +211,10 @@ def preview_session(
             )
         names = {nickname: article.name for nickname, article in sides[PUBLISHER].articles.items()}
         sides, refused = with_windows(sides)
-        result = SessionResult(publication, str(subscriber.root), "nothing_to_do")
-        if not has_work(sides, upload=upload, download=download):
+        plan = session_plan(sides, upload=upload, download=download)
+        waiting = plan.waiting_changes
+        result = SessionResult(publication, str(subscriber.root), "nothing_to_do", waiting=waiting)
+        if not has_work(sides, plan):
             return _timed(_with_refused(result, refused, names), started)
         spark = spark_of()
         sides, not_captured = captured_sides(spark, sides)
@@ -235,6 +241,7 @@ def preview_session(
             download=summed(article.download for article in counts),
             articles=counts,
             conflicts=previews,
+            waiting=sum(sum(article.waiting.values()) for article in staged.values()),
         )
         return _timed(_with_refused(result, refused | not_captured | not_staged, names), started)
 

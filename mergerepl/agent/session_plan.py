@@ -37,11 +37,10 @@ def session_plan(sides: dict[str, SideState], *, upload: bool, download: bool) -
     return plan_session(sources, destinations, upload=upload, download=download)
 
 
-def has_work(sides: dict[str, SideState], *, upload: bool, download: bool) -> bool:
+def has_work(sides: dict[str, SideState], plan: SessionPlan) -> bool:
     """Return whether there is anything to capture or to send in the directions that run."""
     has_new = {name: any(window.has_changes for window in side.windows) for name, side in sides.items()}
-    plan = session_plan(sides, upload=upload, download=download)
-    return plan.has_work or (upload and has_new[SUBSCRIBER]) or (download and has_new[PUBLISHER])
+    return plan.has_work or (plan.upload and has_new[SUBSCRIBER]) or (plan.download and has_new[PUBLISHER])
 
 
 def session_manifest(
@@ -84,10 +83,29 @@ def session_manifest(
             if row.generation in numbers_
         ]
 
+    def waiting(side: SideState, other: SideState) -> list[Generation]:
+        number = numbers[side.name].waiting
+        return [
+            replace(
+                new_generation(
+                    side.articles[n],
+                    number=number[n],
+                    nicknames=[side.info.nickname],
+                    status=GenStatus.CLOSED,
+                ),
+                changecount=article.waiting[side.name],
+                waits_for=other.info.replid,
+                refused_by=article.refused_by[other.name],
+            )
+            for n, article in sorted(staged.items())
+            if article.waiting.get(side.name)
+        ]
+
     at_publisher = received(publisher, plan.up.generations, numbers[PUBLISHER].received)
     at_publisher += resolution(publisher, numbers[PUBLISHER].resolved, made_here=True)
     at_subscriber = received(subscriber, plan.down.generations, numbers[SUBSCRIBER].received)
     at_subscriber += resolution(subscriber, numbers[SUBSCRIBER].resolved, made_here=not plan.upload)
+    waits_at_publisher, waits_at_subscriber = waiting(publisher, subscriber), waiting(subscriber, publisher)
     first = publisher.replica.publication(pubid=publisher.other.pubid)
     return Manifest(
         session=session,
@@ -101,24 +119,30 @@ def session_manifest(
         conflict_logging=_conflict_logging(first),
         conflicts={nickname: article.conflicts for nickname, article in staged.items()},
         publisher=_side_work(
-            publisher, subscriber, at_publisher, [staged[n].publisher for n in sorted(staged)]
+            publisher,
+            subscriber,
+            [*at_publisher, *waits_at_publisher],
+            [staged[n].publisher for n in sorted(staged)],
         ),
         subscriber=_side_work(
-            subscriber, publisher, at_subscriber, [staged[n].subscriber for n in sorted(staged)]
+            subscriber,
+            publisher,
+            [*at_subscriber, *waits_at_subscriber],
+            [staged[n].subscriber for n in sorted(staged)],
         ),
-        # What a side received in this very session the other one holds too, so both watermarks may cover it;
-        # with one direction only, resolved rows have yet to travel.
+        # What a side received in this very session the other one holds too, so both watermarks may cover it, but for what
+        # waits; with one direction only, resolved rows have yet to travel.
         upload_watermark=_watermark(
             subscriber,
             at_subscriber if both else [],
-            _first_left_out(subscriber, publisher),
+            min([_first_left_out(subscriber, publisher), *(g.generation for g in waits_at_subscriber)]),
         )
         if plan.upload
         else None,
         download_watermark=_watermark(
             publisher,
             at_publisher if both else [],
-            _first_left_out(publisher, subscriber),
+            min([_first_left_out(publisher, subscriber), *(g.generation for g in waits_at_publisher)]),
         )
         if plan.download
         else None,

@@ -72,7 +72,7 @@ class SideState:
     @property
     def destination(self) -> Destination:
         """The side as the one that receives."""
-        return Destination(str(self.replica.root), self.held, self.other)
+        return Destination(str(self.replica.root), self.held, self.other, self.replica.asked_of_rows)
 
     def held(self, guids: Collection[str]) -> Collection[str]:
         """Return which of these generations the side had before this session."""

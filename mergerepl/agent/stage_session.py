@@ -18,7 +18,7 @@ from mergerepl.agent.session_plan import (
 )
 from mergerepl.agent.sides import AT_ONCE, SideState, committed_sides, planned, without
 from mergerepl.agent.stage_partitioned import PartitionedSession, stage_partitioned
-from mergerepl.changes import PUBLISHER, SUBSCRIBER
+from mergerepl.changes import PUBLISHER, ROWGUID, SUBSCRIBER
 from mergerepl.engine.errors import told_plainly
 from mergerepl.engine.in_memory import Kept
 from mergerepl.failpoints import failpoint
@@ -28,6 +28,7 @@ from mergerepl.model.session_terms import SessionTerms, terms_of
 from mergerepl.staging.article import Enumerated, StagedArticle, side_changes, stage_article
 from mergerepl.staging.constraints import refuse_violations
 from mergerepl.staging.decision import Changed, decided, resolved, with_ancestors
+from mergerepl.staging.withhold import Withholding, withhold_refused
 from mergerepl.store.changeset import Changeset, drop_rows, new_folder
 from mergerepl.store.pointers import write_pointer
 
@@ -124,8 +125,11 @@ def stage_articles(
                 return None
             staged = None
             with refused_alone(nickname):
+                article_folder = folder / str(nickname)
                 outcome = resolved(changed[nickname], decision, terms, rows=rows)
-                staged = staged_article(spark, sides, nickname, outcome, folder / str(nickname))
+                staged = _written(spark, sides, nickname, outcome, article_folder)
+                withholding = _withholding(sides, plan, numbers, changed[nickname], terms, kept)
+                staged = withhold_refused(spark, article_folder, staged, withholding, kept)
                 progress.step("stage", article=changed[nickname].article.name, rows=_rows_of(staged))
             return staged
 
@@ -136,20 +140,53 @@ def stage_articles(
     return {nickname: staged for nickname, staged in found.items() if staged is not None}, refused
 
 
-def staged_article(
+def _written(
     spark: SparkSession, sides: dict[str, SideState], nickname: int, outcome: DataFrame, rows_folder: Path
 ) -> StagedArticle:
-    """Write RESOLVED of one article and return what it amounts to.
-
-    Raises: ApplyError if a table would not take a row.
-    """
-    publisher, subscriber = sides[PUBLISHER], sides[SUBSCRIBER]
-    at_publisher, at_subscriber = publisher.articles[nickname], subscriber.articles[nickname]
+    """Write RESOLVED of one article and return what it amounts to."""
     versions = {name: side.info.captured[nickname] for name, side in sides.items()}
-    staged = stage_article(outcome, rows_folder, at_publisher, from_versions=versions)
-    replicas = publisher.replica, subscriber.replica
-    refuse_violations(spark, rows_folder, staged, *replicas, at_publisher, at_subscriber)
-    return staged
+    article = sides[PUBLISHER].articles[nickname]
+    return stage_article(outcome, rows_folder, article, from_versions=versions)
+
+
+def _withholding(
+    sides: dict[str, SideState],
+    plan: SessionPlan,
+    numbers: Mapping[str, Numbers],
+    changed: Changed,
+    terms: SessionTerms,
+    kept: Kept,
+) -> Withholding:
+    nickname = changed.article.nickname
+
+    def as_wholes(guids: DataFrame) -> DataFrame:
+        sent = (changed.at_publisher, changed.at_subscriber)
+        at_publisher, at_subscriber = (
+            rows.join(guids, on=ROWGUID, how="left_semi") if rows is not None else None for rows in sent
+        )
+        of_wholes = terms_of(
+            changed.article,
+            resolved_at_publisher=numbers[PUBLISHER].resolved.get(nickname, 0),
+            resolved_at_subscriber=numbers[SUBSCRIBER].resolved.get(nickname, 0),
+            whole_rows=True,
+        )
+        again = Changed(changed.article, of_wholes, at_publisher, at_subscriber)
+        return resolved(again, decided([again], terms, kept, rows=None), terms, rows=None)
+
+    return Withholding(
+        at={name: side.articles[nickname] for name, side in sides.items()},
+        replicas={name: side.replica for name, side in sides.items()},
+        changed=changed,
+        numbers={
+            name: numbers[name].waiting[nickname] for name in sides if nickname in numbers[name].waiting
+        },
+        sent={
+            PUBLISHER: plan.down.of_articles([nickname]).generations,
+            SUBSCRIBER: plan.up.of_articles([nickname]).generations,
+        },
+        as_wholes=as_wholes if changed.is_contested and changed.article.column_tracking else None,
+        versions={name: side.info.captured[nickname] for name, side in sides.items()},
+    )
 
 
 def _rows_of(staged: StagedArticle) -> int:
@@ -166,14 +203,18 @@ def _partitioned(
 ) -> dict[int, StagedArticle]:
     """Stage the articles whose rows are filtered.
 
-    Raises: ApplyError, StoreError if one of them cannot be applied.
+    Raises: ApplyError, StoreError if one of them cannot be applied, such as for a row that a table would not take.
     """
     publisher, subscriber = sides[PUBLISHER], sides[SUBSCRIBER]
     assert publisher.filtered is not None
 
     def stage(nickname: int, outcome: DataFrame) -> StagedArticle:
         with told_plainly(f"staging article '{publisher.articles[nickname].name}'"):
-            return staged_article(spark, sides, nickname, outcome, folder / str(nickname))
+            staged = _written(spark, sides, nickname, outcome, folder / str(nickname))
+            replicas = publisher.replica, subscriber.replica
+            articles = publisher.articles[nickname], subscriber.articles[nickname]
+            refuse_violations(spark, folder / str(nickname), staged, *replicas, *articles)
+            return staged
 
     return stage_partitioned(
         PartitionedSession(

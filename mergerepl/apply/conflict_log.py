@@ -24,7 +24,7 @@ from mergerepl.store.changeset import Changeset, Manifest, SideWork
 from mergerepl.store.replica import Replica
 from mergerepl.store.staged_rows import read_staged
 from mergerepl.systables import conflicts_info
-from mergerepl.systables.conflicts_info import REASONS
+from mergerepl.systables.conflicts_info import REASONS, ConflictType
 
 Works = Mapping[str, SideWork]
 
@@ -98,11 +98,24 @@ def _conflicting(spark: SparkSession, changeset: Changeset, article: PublishedAr
         F.lit(str(manifest.round)),
         F.lit(str(article.nickname)),
         F.col(changes.ROWGUID),
+        # Both tables may refuse what two changes of one row came to.
+        F.when(_is_failed_change(), F.col(changes.CONFLICT_TYPE)),
     )
     conflict_id = F.substring(F.sha2(identity, 256), 1, 16)
     return staged.where(F.col(changes.CONFLICT_TYPE).isNotNull()).withColumn(
         conflicts_info.CONFLICT_ID, conflict_id
     )
+
+
+def _is_failed_change() -> Column:
+    return F.col(changes.CONFLICT_TYPE).isin([int(each) for each in ConflictType if each.is_failed_change])
+
+
+def _refused_by() -> Column:
+    """Return the reason_code of a refused change, by the beginning of the rule that its note states."""
+    note = F.col(changes.NOTE)
+    kinds = {"CHECK": 1, "invariant": 1, "NOT NULL": 2, "type": 3, "rule of partition": 3, "append-only": 6}
+    return F.coalesce(*(F.when(note.startswith(text), code) for text, code in kinds.items()))
 
 
 def _losing_rows(
@@ -151,6 +164,7 @@ def _info_rows(
         F.create_map(*(F.lit(part) for kind, text in REASONS.items() for part in (int(kind), text))),
         F.col(changes.CONFLICT_TYPE),
     )
+    reason = F.when(_is_failed_change(), F.concat(reason, F.lit(" "), F.col(changes.NOTE))).otherwise(reason)
     key: Sequence[Column] = [
         part
         for name, field in zip(article.identity, article.identity_fields, strict=True)
@@ -161,7 +175,7 @@ def _info_rows(
         "rowguid": F.col(changes.ROWGUID),
         "origin_datasource": _by_outcome(works[SUBSCRIBER].root, works[PUBLISHER].root),
         "conflict_type": F.col(changes.CONFLICT_TYPE),
-        "reason_code": F.col(changes.CONFLICT_TYPE),
+        "reason_code": F.when(_is_failed_change(), _refused_by()).otherwise(F.col(changes.CONFLICT_TYPE)),
         "reason_text": reason,
         "pubid": F.lit(article.pubid),
         "MSrepl_create_time": _resolved_at(changeset),

@@ -55,6 +55,11 @@ class TableState:
         return self.metadata.generated_columns
 
     @property
+    def is_append_only(self) -> bool:
+        """Whether the table takes no updates and deletes."""
+        return self.properties.get("delta.appendOnly", "false").lower() == "true"
+
+    @property
     def written_columns(self) -> list[str]:
         """The columns that a writer may set: those that Delta computes or counts itself are left out."""
         return [

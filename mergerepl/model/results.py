@@ -114,7 +114,8 @@ class SessionResult:
     """One merge session (one subscription).
 
     A session that went well and could not be validated keeps its status and counts, and has an `error`. So has one whose
-    `refused` articles could not go on, while the others did.
+    `refused` articles could not go on, while the others did. `waiting` changes stay at their source, as the other
+    side's table refuses them.
     """
 
     publication: str
@@ -130,6 +131,7 @@ class SessionResult:
     conflicts: tuple[ConflictPreview, ...] = ()
     error: dict[str, Any] | None = None
     refused: tuple[str, ...] = ()
+    waiting: int = 0
     given_up: GivenUp | None = None
 
     @property

@@ -52,15 +52,22 @@ def is_quiet(publisher: Path, subscriber: Path, publication: str, direction: str
         return False
 
 
-def nothing_to_do(subscriber: Path, publication: str) -> SessionResult:
+def nothing_to_do(
+    publisher: Path, subscriber: Path, publication: str, direction: str = _BOTH
+) -> SessionResult:
     """Return the result of a session that `is_quiet` made unnecessary."""
     from mergerepl.model.results import SessionResult
 
-    return SessionResult(publication, str(subscriber), "nothing_to_do")
+    waiting = [told.get("waiting", 0) for told in _remembered(publisher, subscriber, publication, direction)]
+    return SessionResult(publication, str(subscriber), "nothing_to_do", waiting=max(waiting, default=0))
 
 
-def remember_quiet(publisher: Replica, subscriber: Replica, publication: str, direction: str = _BOTH) -> None:
+def remember_quiet(
+    publisher: Replica, subscriber: Replica, publication: str, direction: str = _BOTH, *, waiting: int = 0
+) -> None:
     """Note the versions of all tables after a session found nothing to do; nothing if work has come since.
+
+    With them how many changes wait, as a table refuses them.
 
     First the versions, then a check: what comes after that session (a user's commit, another subscriber's
     session) is either seen by the check or makes a version newer than the noted one. So no lease is needed.
@@ -78,7 +85,7 @@ def remember_quiet(publisher: Replica, subscriber: Replica, publication: str, di
     is_staged = any(has_staged_session(replica.root) for replica in (publisher, subscriber))
     if is_staged or not _has_nothing(publisher, subscriber, pubid, direction):
         return
-    told = {"format": _FORMAT, "publication": publication, "tables": seen}
+    told = {"format": _FORMAT, "publication": publication, "tables": seen, "waiting": waiting}
     write_note(publisher.root, _name(publisher.root, subscriber.root, publication, direction), told)
 
 
@@ -173,7 +180,9 @@ def _has_nothing(publisher: Replica, subscriber: Replica, pubid: str, direction:
         row = rows[source.root]
         if row is None:
             return False
-        to = Destination(str(destination.root), destination.held, rows[destination.root])
+        to = Destination(
+            str(destination.root), destination.held, rows[destination.root], destination.asked_of_rows
+        )
         try:
             if enumeration(source_of(source, row, source.articles_of(pubid)), to).has_changes:
                 return False

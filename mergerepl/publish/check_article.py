@@ -226,7 +226,7 @@ def _name_problem(table: TableState) -> Problem | None:
 
 def _append_only_problem(table: TableState) -> Problem | None:
     """Return that a table takes no updates and deletes, and what to do; None if it does."""
-    if table.properties.get("delta.appendOnly", "false").lower() != "true":
+    if not table.is_append_only:
         return None
     return (
         f"table '{table.path}' is append-only (delta.appendOnly = true), so updates and deletes of other "

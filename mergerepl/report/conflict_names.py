@@ -5,6 +5,12 @@ CONFLICT_NAMES = {
     2: "update against update, column",
     3: "update against delete, delete won",
     4: "update against delete, update won",
+    5: "insert refused at the publisher",
+    6: "insert refused at the subscriber",
+    7: "delete refused at the publisher",
+    8: "delete refused at the subscriber",
+    9: "update refused at the publisher",
+    10: "update refused at the subscriber",
 }
 
 

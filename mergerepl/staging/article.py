@@ -1,7 +1,7 @@
 """Stage an article: what a side sends of it, and its changeset written and counted in one Spark write."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
@@ -11,7 +11,7 @@ from conflict.ancestor import versions
 from enumeration.enum_changes import enum_changes
 from enumeration.plan import Enumeration
 from mergerepl import changes
-from mergerepl.changes import BASE
+from mergerepl.changes import BASE, GENERATION
 from mergerepl.delta.plain_files import write_files
 from mergerepl.engine.in_memory import Kept, in_one_task
 from mergerepl.engine.made_once import made_once
@@ -64,6 +64,9 @@ def side_changes(spark: SparkSession, side: Enumerated, kept: Kept) -> DataFrame
         through_seq_inclusive=side.through_seq_inclusive,
         from_generation_exclusive=side.sent.from_generation_exclusive,
     )
+    if side.sent.elsewhere:
+        # The same versions once more, for another destination. This one is to find them in the generation they came in.
+        runs = runs.where(~F.col(GENERATION).isin([row.generation for row in side.sent.elsewhere]))
     if captured is not None:
         # It is being committed meanwhile, or never (a dry run); its rows are newer than every run read here.
         uncommitted = captured.withColumn(SEQ, passed(side.through_seq_inclusive + 1, "bigint"))
@@ -93,12 +96,17 @@ def side_versions(spark: SparkSession, side: Enumerated) -> DataFrame:
 
 @dataclass(frozen=True)
 class StagedArticle:
-    """Counts of one staged article: the work of each side, conflicts, and merged or resolved rows."""
+    """Counts of one staged article: the work of each side, conflicts, and merged or resolved rows.
+
+    `waiting` are by side its own changes that the other side's table refuses; `refused_by` is by side what its table asks.
+    """
 
     publisher: ArticleWork
     subscriber: ArticleWork
     conflicts: int
     resolved: int
+    waiting: Mapping[str, int] = field(default_factory=dict)
+    refused_by: Mapping[str, str] = field(default_factory=dict)
 
 
 def stage_article(
@@ -120,6 +128,7 @@ def stage_article(
         _work(changes.SUBSCRIBER, found, article, from_versions[changes.SUBSCRIBER]),
         int(found["conflicts"]),
         int(found["resolved"]),
+        {side: int(found[f"{side}_waiting"]) for side in changes.OTHER_SIDE},
     )
 
 
@@ -155,6 +164,7 @@ def _side_measures(side: str, article: PublishedArticle) -> dict[str, Column]:
     is_deleted = F.col(changes.DELETED) | (F.col(action) == changes.Action.LEAVE.value)
     changes_row = F.coalesce(F.col(action).isin([a.value for a in changes.DATA_ACTIONS]), F.lit(False))
     measures = {f"{side}_{a.value}": count(F.col(action) == a.value) for a in changes.Action}
+    measures[f"{side}_waiting"] = count(acts & (F.col(changes.VERDICT) == changes.Verdict.REFUSED.value))
     measures[f"{side}_unnumbered"] = count(acts & F.col(changes.GENERATION_OF[side]).isNull())
     measures[f"{side}_live"] = count(acts & ~is_deleted)
     measures[f"{side}_deleted"] = count(acts & is_deleted)

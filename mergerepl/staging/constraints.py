@@ -1,8 +1,8 @@
-"""Refuse a changeset whose rows a destination table would not take, before anything is applied.
+"""What a destination table would not take of a changeset, before anything is applied.
 
 A row that breaks a CHECK constraint, a NOT NULL or a length at its destination would make the MERGE fail for
 the whole article, and a partition column would hold some texts as others. It is told from the staged rows and the
-destination's log, so that the article is left out of the session and the row named.
+destination's log, so that such rows are withheld; of filtered articles, the article is left out of the session.
 """
 
 import logging
@@ -15,6 +15,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from conflict.failed_changes import REFUSED_AT, REFUSED_COLUMNS
 from mergerepl import changes
 from mergerepl.delta.metadata import DEFAULT_EXPRESSION, GENERATION_EXPRESSION
 from mergerepl.delta.small_writer import reason_for_spark
@@ -85,6 +86,65 @@ def refuse_violations(
             refuse_at_side(spark, staged_rows, work, article, facts, action=action)
 
 
+def refused_rows(
+    spark: SparkSession,
+    rows: DataFrame,
+    at: Mapping[str, PublishedArticle],
+    tables: Mapping[str, TableState],
+) -> DataFrame | None:
+    """Return REFUSED: those of the RESOLVED rows that one of the two tables would not take; None if both take any."""
+    found = [
+        broken.select(changes.ROWGUID, F.lit(REFUSED_AT[side]).alias("side"), changes.RULE)
+        for side, facts in tables.items()
+        if (broken := _not_taken(spark, rows, facts, at[side], changes.ACTION_OF[side])) is not None
+    ]
+    if not found:
+        return None
+    rules = [
+        F.max(F.when(F.col("side") == name, F.col(changes.RULE))).alias(name) for name in REFUSED_AT.values()
+    ]
+    broken = reduce(DataFrame.unionByName, found).groupBy(changes.ROWGUID).agg(*rules)
+    planned = rows.select(changes.ROWGUID, changes.VERDICT, *changes.ACTION_OF.values())
+    return planned.join(broken, on=changes.ROWGUID).select(*REFUSED_COLUMNS)
+
+
+def _not_taken(
+    spark: SparkSession, rows: DataFrame, facts: TableState, article: PublishedArticle, action: str
+) -> DataFrame | None:
+    """Return rowguid and rule of the rows that a table would not take; None if it takes any."""
+    is_written = F.col(action).isin(changes.Action.INSERT.value, changes.Action.UPDATE.value)
+    held = partial(read_version, spark, facts.path, facts.version)
+    broken = broken_rules(rows.where(is_written), facts, article, held=held)
+    if not facts.is_append_only:
+        return broken
+    takes_away = F.col(action).isin(changes.Action.UPDATE.value, changes.Action.DELETE.value)
+    kept = rows.where(takes_away).select(
+        changes.ROWGUID, F.lit("append-only table (delta.appendOnly = true)").alias(changes.RULE)
+    )
+    return kept if broken is None else kept.unionByName(broken.select(changes.ROWGUID, changes.RULE))
+
+
+def require_takers(
+    spark: SparkSession,
+    staged_rows: Path,
+    staged: StagedArticle,
+    at: Mapping[str, PublishedArticle],
+    replicas: Mapping[str, Replica],
+) -> dict[str, TableState]:
+    """Return by side the tables of an article, after a check of those that rows go to, but for what single rows break.
+
+    Raises: ApplyError naming the table and why it takes none; EngineError, as `refuse_violations`.
+    """
+    tables = {side: open_table(replicas[side].table(article)) for side, article in at.items()}
+    _refuse_other_padding(at[changes.PUBLISHER], tables[changes.PUBLISHER], tables[changes.SUBSCRIBER])
+    works = {changes.PUBLISHER: staged.publisher, changes.SUBSCRIBER: staged.subscriber}
+    for side, facts in tables.items():
+        if works[side].touches_rows:
+            action = changes.ACTION_OF[side]
+            _refuse_table(spark, staged_rows, works[side], at[side], facts, action=action, takes_away=False)
+    return tables
+
+
 def refuse_at_side(
     spark: SparkSession,
     staged_rows: Path,
@@ -100,17 +160,7 @@ def refuse_at_side(
     """
     table = facts.path
     takes_away = any(work.actions.get(each) for each in (changes.Action.UPDATE, changes.Action.DELETE))
-    problem = write_problem(facts, takes_away=takes_away)
-    if problem is not None:
-        what, remedy = problem
-        raise ApplyError(
-            f"Article '{article.name}': {what}. Nothing of this article was applied. {remedy}",
-            article=article.name,
-            table=str(table),
-        )
-    require_utc(spark, article.name, table, facts.metadata.timestamp_partitions)
-    if not writes_small(spark) or reason_for_spark(facts, article, work.actions, work.bounds) is not None:
-        refuse_unmergeable(spark, staged_rows, work, article, facts, action=action)
+    _refuse_table(spark, staged_rows, work, article, facts, action=action, takes_away=takes_away)
     rows = read_staged(spark, staged_rows).where(
         F.col(action).isin(changes.Action.INSERT.value, changes.Action.UPDATE.value)
     )
@@ -124,6 +174,34 @@ def refuse_at_side(
             article=article.name,
             table=str(table),
         )
+
+
+def _refuse_table(
+    spark: SparkSession,
+    staged_rows: Path,
+    work: ArticleWork,
+    article: PublishedArticle,
+    facts: TableState,
+    *,
+    action: str,
+    takes_away: bool,
+) -> None:
+    """Check whether a table takes an article's rows at all.
+
+    Raises: as `refuse_violations`.
+    """
+    table = facts.path
+    problem = write_problem(facts, takes_away=takes_away)
+    if problem is not None:
+        what, remedy = problem
+        raise ApplyError(
+            f"Article '{article.name}': {what}. Nothing of this article was applied. {remedy}",
+            article=article.name,
+            table=str(table),
+        )
+    require_utc(spark, article.name, table, facts.metadata.timestamp_partitions)
+    if not writes_small(spark) or reason_for_spark(facts, article, work.actions, work.bounds) is not None:
+        refuse_unmergeable(spark, staged_rows, work, article, facts, action=action)
 
 
 def _refuse_other_padding(article: PublishedArticle, publisher: TableState, subscriber: TableState) -> None:
@@ -154,7 +232,7 @@ def broken_rules(
     *,
     held: Callable[[], DataFrame],
 ) -> DataFrame | None:
-    """Return REFUSED: those of the rows (rowguid, row) that a table would not take; None if it takes any.
+    """Return those of the rows (rowguid, row) that a table would not take: rowguid, rule, key; None if it takes any.
 
     `held` reads the table, where a CHECK speaks of columns that are not published.
     """

@@ -65,7 +65,7 @@ def decided(
     terms: SessionTerms,
     kept: Kept,
     *,
-    rows: int,
+    rows: int | None,
 ) -> DataFrame | None:
     """Return DECIDED of the contested articles, None if there are none.
 
@@ -73,7 +73,7 @@ def decided(
         changed: The articles of the session.
         terms: What the session has agreed on.
         kept: Holds the decision, which each article reads.
-        rows: At most so many rows are compared.
+        rows: At most so many rows are compared; None: nobody knows how many.
 
     Raises: UnknownResolverError.
     """
@@ -107,7 +107,7 @@ def with_ancestors(spark: SparkSession, changed: Changed, sides: tuple[Enumerate
     return replace(changed, ancestors=found)
 
 
-def _with_ancestors(rows: DataFrame, changed: Changed, most: int) -> DataFrame:
+def _with_ancestors(rows: DataFrame, changed: Changed, most: int | None) -> DataFrame:
     """Return ENCODED of the subscriber's changes with the fields of their ancestors that the resolver reads."""
     if changed.ancestors is None:
         return rows
@@ -143,7 +143,9 @@ def encoded(rows: DataFrame | None, article: PublishedArticle) -> DataFrame:
     )
 
 
-def resolved(changed: Changed, decision: DataFrame | None, terms: SessionTerms, *, rows: int) -> DataFrame:
+def resolved(
+    changed: Changed, decision: DataFrame | None, terms: SessionTerms, *, rows: int | None
+) -> DataFrame:
     """Return RESOLVED of one article: the decision joined with its typed rows, or the rows that one side alone sends."""
     article = changed.article
     if not changed.is_contested:

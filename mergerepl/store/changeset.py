@@ -104,6 +104,12 @@ class Manifest(_Frozen):
         """Return the work of `publisher` or `subscriber`."""
         return {PUBLISHER: self.publisher, SUBSCRIBER: self.subscriber}[name]
 
+    @property
+    def waiting_generations(self) -> list[Generation]:
+        """The generations of changes that wait at either side, as the other one refuses them."""
+        works = [work for work in (self.publisher, self.subscriber) if work is not None]
+        return [row for work in works for row in work.generations if row.waits_for is not None]
+
     def counts(self, name: str) -> PhaseCounts:
         """Return the planned row counts at one side, conflicts left out."""
         side = self.side(name)
@@ -259,6 +265,12 @@ def set_aside(folder: Path) -> Path:
 def drop_rows(folder: Path) -> None:
     """Remove staged rows that no manifest names."""
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def replace_rows(folder: Path, by: Path) -> None:
+    """Put staged rows in the place of others that no manifest names."""
+    drop_rows(folder)
+    by.rename(folder)
 
 
 def drop(folder: Path) -> None:

@@ -5,8 +5,10 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
+from mergerepl.delta.asked_of_rows import asked_of_rows
 from mergerepl.delta.log import commit_text, is_delta_table, is_folder
 from mergerepl.delta.small_tables import edited_table, text_literal, text_literals
+from mergerepl.delta.table import open_table
 from mergerepl.errors import (
     ConfigurationError,
     EnumerationError,
@@ -327,6 +329,15 @@ class Replica:
     def drop_uncounted_generations(self) -> None:
         """Remove the runs that a crash left beyond the last one committed: `last_seq` is about to pass them."""
         self.control.delete(genhistory.TABLE, where=f"seq > {self.info().last_seq}")
+
+    def asked_of_rows(self, tablenick: int) -> str:
+        """Return what the table of an article asks of its rows, to compare; '' if that cannot be read."""
+        article = next(each for each in self.articles if each.nickname == tablenick)
+        try:
+            return asked_of_rows(open_table(self.table(article)), article.columns)
+        except StoreError:
+            # A session that looks at it again says why.
+            return ""
 
     def table(self, article: PublishedArticle) -> Path:
         """Return where an article's table is at this replica."""

@@ -28,6 +28,23 @@ class ConflictType(IntEnum):
     """A row updated at one side was deleted at the other; the delete won, the updated row is logged."""
     UPDATE_WINS_DELETE = 4
     """A row updated at one side was deleted at the other; the update won, the delete is logged without a row."""
+    UPLOAD_INSERT_FAILED = 5
+    """The publisher's table refuses an inserted row, which waits at the subscriber."""
+    DOWNLOAD_INSERT_FAILED = 6
+    """The subscriber's table refuses an inserted row, which waits at the publisher."""
+    UPLOAD_DELETE_FAILED = 7
+    """The publisher's table refuses a delete, which waits at the subscriber."""
+    DOWNLOAD_DELETE_FAILED = 8
+    """The subscriber's table refuses a delete, which waits at the publisher."""
+    UPLOAD_UPDATE_FAILED = 9
+    """The publisher's table refuses an updated row, which waits at the subscriber."""
+    DOWNLOAD_UPDATE_FAILED = 10
+    """The subscriber's table refuses an updated row, which waits at the publisher."""
+
+    @property
+    def is_failed_change(self) -> bool:
+        """Whether a table refused the change, which waits at its source."""
+        return ConflictType.UPLOAD_INSERT_FAILED <= self <= ConflictType.DOWNLOAD_UPDATE_FAILED
 
 
 REASONS: Final = {
@@ -35,6 +52,12 @@ REASONS: Final = {
     ConflictType.COLUMN_UPDATE: "The same column of the row was changed at both sides.",
     ConflictType.UPDATE_DELETE_WINS: "The row was updated at one side and deleted at the other; the delete won.",
     ConflictType.UPDATE_WINS_DELETE: "The row was updated at one side and deleted at the other; the update won.",
+    ConflictType.UPLOAD_INSERT_FAILED: "The publisher's table refuses the inserted row.",
+    ConflictType.DOWNLOAD_INSERT_FAILED: "The subscriber's table refuses the inserted row.",
+    ConflictType.UPLOAD_DELETE_FAILED: "The publisher's table refuses the delete.",
+    ConflictType.DOWNLOAD_DELETE_FAILED: "The subscriber's table refuses the delete.",
+    ConflictType.UPLOAD_UPDATE_FAILED: "The publisher's table refuses the updated row.",
+    ConflictType.DOWNLOAD_UPDATE_FAILED: "The subscriber's table refuses the updated row.",
 }
 
 
@@ -74,8 +97,10 @@ TABLE: Final = TypedTable(
         tablenick | int not null | article nickname
         rowguid | string not null | row
         origin_datasource | string | root of the session's end that held the losing change, whoever made it
-        conflict_type | int not null | 1 update, 2 column update, 3 update lost to a delete, 4 delete lost to an update
-        reason_code | int | the conflict type again, as in the original
+        conflict_type | int not null | 1 update, 2 column update, 3 update lost to a delete, 4 delete lost to an update;
+          refused by a table: 5 and 6 an insert, 7 and 8 a delete, 9 and 10 an update (publisher's and subscriber's table)
+        reason_code | int | the conflict type again, as in the original; of types 5 to 10 what refused it: 1 a CHECK or
+          invariant, 2 NOT NULL, 3 the length or form of a text, 6 an append-only table
         reason_text | string | the conflict in words
         pubid | string not null | publication
         MSrepl_create_time | timestamp not null | when the conflict was resolved

@@ -48,7 +48,13 @@ class Generation:
     coldate: datetime | None = None
     genstatus: int
     changecount: int
+    waits_for: str | None = None
+    refused_by: str | None = None
     seq: int = 0
+
+    def is_for(self, replid: str) -> bool:
+        """True unless it holds changes that wait for another replica."""
+        return self.waits_for in (None, replid)
 
     @property
     def is_open(self) -> bool:
@@ -73,6 +79,9 @@ TABLE: Final = TypedTable(
         coldate | timestamp | when it came to be here
         genstatus | int not null | 0 open, 1 closed, 2 closed and from elsewhere
         changecount | bigint not null | changes in it when it was last added to
+        waits_for | string | replica id of the only one that it is for: its table refuses these rows, which wait here;
+          NULL: it is for all
+        refused_by | string | what that table asked of its rows then: it is asked again when this has changed
         seq | bigint not null | number of the appended run; the highest one of a guid counts
         """
     ),

@@ -1,0 +1,95 @@
+"""Withhold what a table refuses of a staged article: the rest goes on, and these rows wait at their source."""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from functools import reduce
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from conflict.failed_changes import withheld
+from mergerepl.changes import OTHER_SIDE, PUBLISHER, ROWGUID, SUBSCRIBER, VERDICT, Verdict
+from mergerepl.delta.asked_of_rows import asked_of_rows
+from mergerepl.engine.in_memory import Kept
+from mergerepl.model.article import PublishedArticle
+from mergerepl.staging.article import StagedArticle, stage_article
+from mergerepl.staging.constraints import refused_rows, require_takers
+from mergerepl.staging.decision import Changed
+from mergerepl.store.changeset import replace_rows
+from mergerepl.store.replica import Replica
+from mergerepl.store.staged_rows import read_staged
+from mergerepl.systables.genhistory import Generation
+
+_OF_TWO = (Verdict.MERGE.value, Verdict.CONFLICT.value)
+
+
+@dataclass(frozen=True)
+class Withholding:
+    """What withholding rows of one article needs, by side where it is a mapping.
+
+    Attributes:
+        at: The article.
+        replicas: The replicas.
+        changed: What both sides send.
+        numbers: The generation in which what a side sends waits; none for a side that sends nothing.
+        sent: The generations that a side sends.
+        as_wholes: Decides rows (rowguid) again, none of which is merged of two; None if that comes to the same.
+        versions: The captured versions of the tables.
+    """
+
+    at: Mapping[str, PublishedArticle]
+    replicas: Mapping[str, Replica]
+    changed: Changed
+    numbers: Mapping[str, int]
+    sent: Mapping[str, Collection[Generation]]
+    as_wholes: Callable[[DataFrame], DataFrame] | None
+    versions: Mapping[str, int]
+
+
+def withhold_refused(
+    spark: SparkSession, rows_folder: Path, staged: StagedArticle, of: Withholding, kept: Kept
+) -> StagedArticle:
+    """Return what a staged article amounts to without the rows that a table refuses; its folder is written anew.
+
+    Halves of two changes that no table takes together are decided as whole rows first.
+
+    Raises: ApplyError, EngineError, as `require_takers`.
+    """
+    tables = require_takers(spark, rows_folder, staged, of.at, of.replicas)
+    rows = read_staged(spark, rows_folder)
+    works = {PUBLISHER: staged.publisher, SUBSCRIBER: staged.subscriber}
+    written = {side: facts for side, facts in tables.items() if works[side].touches_rows}
+    refused = _kept_if_any(refused_rows(spark, rows, of.at, written), kept)
+    if refused is None:
+        return staged
+    parts = [rows.join(refused, on=ROWGUID, how="left_anti")]
+    is_of_two = F.col(VERDICT).isin(*_OF_TWO)
+    if of.as_wholes is not None:
+        wholes = kept.keep(of.as_wholes(refused.where(is_of_two).select(ROWGUID)))
+        broken = refused_rows(spark, wholes, of.at, tables)
+        assert broken is not None
+        broken = kept.keep(broken)
+        parts.append(wholes.join(broken, on=ROWGUID, how="left_anti"))
+        refused = refused.where(~is_of_two).unionByName(broken)
+    asked = {side: asked_of_rows(facts, of.at[side].columns) for side, facts in tables.items()}
+    for side, sent in ((PUBLISHER, of.changed.at_publisher), (SUBSCRIBER, of.changed.at_subscriber)):
+        if sent is not None and side in of.numbers:
+            again = [g.generation for g in of.sent[side] if _is_refused_again(g, asked[OTHER_SIDE[side]])]
+            parts.append(withheld(sent, refused, side=side, generation=of.numbers[side], logged=again))
+    rest = rows_folder.with_name(f"{rows_folder.name}.rest")
+    outcome = reduce(DataFrame.unionByName, parts)
+    found = stage_article(outcome, rest, of.at[PUBLISHER], from_versions=of.versions)
+    replace_rows(rows_folder, rest)
+    return replace(found, refused_by=asked)
+
+
+def _kept_if_any(refused: DataFrame | None, kept: Kept) -> DataFrame | None:
+    if refused is None:
+        return None
+    refused = kept.keep(refused)
+    return refused if refused.count() else None
+
+
+def _is_refused_again(generation: Generation, asked: str) -> bool:
+    return generation.waits_for is not None and generation.refused_by == asked
