@@ -300,10 +300,17 @@ def _session(
     lease_wait_s: float,
     progress: Progress,
 ) -> SessionResult:
-    from mergerepl.monitoring.quiet import is_quiet, nothing_to_do, remember_quiet, remember_subscriptions
+    from mergerepl.monitoring.quiet import (
+        nothing_to_do,
+        remember_quiet,
+        remember_subscriptions,
+        waiting_if_quiet,
+    )
 
-    if not dry_run and is_quiet(item.publisher, item.subscriber, item.publication, direction):
-        return nothing_to_do(item.publisher, item.subscriber, item.publication, direction)
+    place = (item.publisher, item.subscriber, item.publication, direction)
+    waiting = None if dry_run else waiting_if_quiet(*place)
+    if waiting is not None:
+        return nothing_to_do(item.subscriber, item.publication, waiting)
     from mergerepl.agent.merge_session import merge_session, preview_session
     from mergerepl.store.subscription import find_subscription
 

@@ -7,6 +7,7 @@ plane, and for `make_replica`, which writes what `sync` looks at before it start
 """
 
 import json
+import re
 import shutil
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -186,6 +187,12 @@ class Pair:
         with pytest.raises(error, match=words):
             self.sync()
         assert [head_version(table) for table in tables] == before
+
+    def sync_withholds(self, words: str) -> None:
+        """Synchronize; one change is refused, and logged with a reason that has these words."""
+        assert self.sync().waiting == 1
+        newest = mergerepl.conflict_records(self.folder / "hq", limit=1)[0]
+        assert re.search(words, f"{newest.reason_text} {dict(newest.key)}"), newest
 
     def conflicts(self) -> int:
         info = self.folder / "hq" / "_mergerepl" / "MSmerge_conflicts_info"

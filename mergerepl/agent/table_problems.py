@@ -31,6 +31,7 @@ def table_problems(article: PublishedArticle, window: FeedWindow) -> list[str]:
     if refused is not None:
         what, remedy = refused
         found.append(
-            f"Article '{article.name}': {what}. Until that is undone, no session brings it changes. {remedy}"
+            f"Article '{article.name}': {what}. Until that is undone, no session brings it "
+            f"{'updates and deletes' if table.is_append_only else 'changes'}. {remedy}"
         )
     return found

@@ -38,28 +38,33 @@ _BOTH = "both"
 
 
 def is_quiet(publisher: Path, subscriber: Path, publication: str, direction: str = _BOTH) -> bool:
-    """Return whether nothing has changed at both replicas since a full check found nothing to do.
+    """Return whether nothing has changed at both replicas since a full check found nothing to do."""
+    return waiting_if_quiet(publisher, subscriber, publication, direction) is not None
+
+
+def waiting_if_quiet(
+    publisher: Path, subscriber: Path, publication: str, direction: str = _BOTH
+) -> int | None:
+    """Return how many changes wait; None if anything has changed at a replica since a full check found nothing to do.
 
     Each publication has a note of its own: two on one pair of replicas list different tables.
     """
     try:
-        return not any(map(has_staged_session, (publisher, subscriber))) and any(
-            all(is_as_seen(seen) for seen in told["tables"])
-            for told in _remembered(publisher, subscriber, publication, direction)
-        )
+        if any(map(has_staged_session, (publisher, subscriber))):
+            return None
+        notes = _remembered(publisher, subscriber, publication, direction)
+        quiet = (told for told in notes if all(is_as_seen(seen) for seen in told["tables"]))
+        return next((int(told["waiting"]) for told in quiet), None)
     except Exception:
         # Whatever is wrong with the file or a table: the full check will say it.
-        return False
+        return None
 
 
-def nothing_to_do(
-    publisher: Path, subscriber: Path, publication: str, direction: str = _BOTH
-) -> SessionResult:
-    """Return the result of a session that `is_quiet` made unnecessary."""
+def nothing_to_do(subscriber: Path, publication: str, waiting: int = 0) -> SessionResult:
+    """Return the result of a session that `waiting_if_quiet` made unnecessary."""
     from mergerepl.model.results import SessionResult
 
-    waiting = [told.get("waiting", 0) for told in _remembered(publisher, subscriber, publication, direction)]
-    return SessionResult(publication, str(subscriber), "nothing_to_do", waiting=max(waiting, default=0))
+    return SessionResult(publication, str(subscriber), "nothing_to_do", waiting=waiting)
 
 
 def remember_quiet(

@@ -344,8 +344,9 @@ def _session_line(session: SessionResult, *, in_full: bool) -> str:
         problem = f", but for {', '.join(session.refused)}"
     else:
         problem = ", not validated" if session.is_failed else ""
+    waits = f", {counted(session.waiting, 'refused change')} waiting" if session.waiting else ""
     if session.status == "nothing_to_do":
-        return f"{who}: nothing to do{problem} ({took})."
+        return f"{who}: nothing to do{problem}{waits} ({took})."
     words = {"planned": "planned, nothing was changed (--dry-run)", "succeeded": "synchronized"}
     parts = [f"{who}: {words.get(session.status, session.status)}"]
     if in_full:
@@ -357,7 +358,7 @@ def _session_line(session: SessionResult, *, in_full: bool) -> str:
     parts[-1] += problem
     if session.late_changes:
         parts.append(f"{counted(session.late_changes, 'change')} made meanwhile will travel next time")
-    return f"{', '.join(parts)} ({took})."
+    return f"{', '.join(parts)}{waits} ({took})."
 
 
 def _counts(session: SessionResult) -> PhaseCounts:

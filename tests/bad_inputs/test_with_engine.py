@@ -167,15 +167,16 @@ NOT_TAKEN: list[Any] = [
 def test_rows_that_the_other_side_does_not_take(
     spark: SparkSession,
     network: Network,
-    refused: Refused,
     restrict: Callable[[SparkSession, Path], None],
     region: str,
     rule: str,
 ) -> None:
-    """What was captured stays captured; beyond it, a changeset that breaks a rule leaves no trace."""
+    """They wait where they were made, and are logged with the rule."""
     restrict(spark, network.root("hq") / "orders")
     write_table(network.root("north") / "orders", {**values(9), "region": [region]}, mode="append")
-    assert run(*SYNC).exit_code == 1
+    synced = run(*SYNC)
+    assert (synced.exit_code, "1 refused change waiting" in synced.stdout) == (0, True)
     assert [head_version(network.root(name) / "orders") for name in ("hq", "north")] == [1, 1]
-    says = (rule, "/hq/orders'", '{"id":9}', "Nothing of this article was applied", "Correct these rows")
-    refused(*SYNC, code=1, says=says)
+    (logged,) = json.loads(run("conflicts", "list", "hq", "--json").stdout)["conflicts"]
+    assert (logged["conflict_name"], logged["key"]) == ("insert refused at the publisher", {"id": "9"})
+    assert rule in logged["reason_text"]

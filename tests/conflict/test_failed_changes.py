@@ -1,53 +1,132 @@
-"""What becomes of rows that a table refuses."""
+"""What becomes of changes that a table refuses."""
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import Row, SparkSession
 
 from conflict.failed_changes import withheld
+from mergerepl.changes import PUBLISHER, RESOLVED_COLUMNS, SUBSCRIBER
 
 pytestmark = pytest.mark.spark
 
-RESOLVED = (
-    "rowguid string, verdict string, publisher_action string, subscriber_action string, deleted boolean"
+CHANGES = (
+    "rowguid string, deleted boolean, tombstone_type int, generation bigint, partchangegen bigint, "
+    "born_generation bigint, lineage map<int,bigint>, colv1 map<string,struct<nickname:int,version:bigint>>, "
+    "priority double, row struct<c0:string>"
 )
-CASES = {
-    "a row that goes up stays at the subscriber alone": (
-        ("upload", "insert", None),
-        True,
-        ("refused", None, None),
+REFUSED = (
+    "rowguid string, verdict string, publisher_action string, subscriber_action string, "
+    "refused_at_publisher string, refused_at_subscriber string"
+)
+LOGGED, NEW, WAITING = 5, 6, 9
+"""The generation whose rows are logged already, a later one, and the one in which changes wait."""
+
+UP, DOWN = (SUBSCRIBER, "upload"), (PUBLISHER, "download")
+Case = tuple[tuple[str, str], bool, int, int | None, tuple[str | None, str | None, str | None, str | None]]
+CASES: dict[str, tuple[Case, tuple[int | None, int | None] | None]] = {
+    # (side and verdict), deleted, generation, born, (actions, rules) -> conflict_type, born; None: does not wait here.
+    "insert refused at the publisher": (
+        (UP, False, NEW, NEW, ("insert", None, "CHECK x", None)),
+        (5, WAITING),
     ),
-    "a row that goes down stays at the publisher alone": (
-        ("download", None, "delete"),
-        True,
-        ("refused", None, None),
+    "insert refused at the subscriber": (
+        (DOWN, False, NEW, NEW, (None, "insert", None, "CHECK x")),
+        (6, WAITING),
     ),
-    "of a resolved row each side keeps its own": (
-        ("conflict", "update", "metadata"),
-        True,
-        ("refused", None, None),
+    "delete refused at the publisher": (
+        (UP, True, NEW, None, ("delete", None, "append-only", None)),
+        (7, None),
     ),
-    "of a merged row each side keeps its own": (("merge", "update", "update"), True, ("refused", None, None)),
-    "a row that nobody refuses goes on": (("upload", "update", None), False, ("upload", "update", None)),
+    "delete refused at the subscriber": (
+        (DOWN, True, NEW, None, (None, "delete", None, "append")),
+        (8, None),
+    ),
+    "update refused at the publisher": (
+        (UP, False, NEW, None, ("update", None, "NOT NULL", None)),
+        (9, None),
+    ),
+    "update refused at the subscriber": ((DOWN, False, NEW, 3, (None, "update", None, "type")), (10, 3)),
+    "an update of a deleted row is an insert there": (
+        (UP, False, NEW, None, ("insert", None, "c", None)),
+        (5, None),
+    ),
+    "one that was refused before by the same rules is not logged again": (
+        (UP, False, LOGGED, LOGGED, ("insert", None, "CHECK x", None)),
+        (None, WAITING),
+    ),
+    "what two sides came to and the publisher refuses is the subscriber's to log": (
+        ((SUBSCRIBER, "merge"), False, NEW, None, ("update", "update", "CHECK x", None)),
+        (9, None),
+    ),
+    "the publisher's version waits with it": (
+        ((PUBLISHER, "merge"), False, NEW, None, ("update", "update", "CHECK x", None)),
+        (None, None),
+    ),
+    "a winner that the loser's side refuses": (
+        ((PUBLISHER, "conflict"), False, NEW, None, ("metadata", "update", None, "CHECK x")),
+        (10, None),
+    ),
+    "an older version of what the other side sends does not wait": (
+        ((PUBLISHER, "upload"), False, NEW, None, ("update", None, "CHECK x", None)),
+        None,
+    ),
+    "a row that nobody refuses": (
+        ((SUBSCRIBER, "upload"), False, NEW, None, ("update", None, None, None)),
+        None,
+    ),
 }
 
 
 @pytest.fixture(scope="module")
-def found(spark: SparkSession) -> dict[str, tuple[str | None, ...]]:
-    rows = [(rule, *row, False) for rule, (row, _, _) in CASES.items()]
-    # One row may break a rule at each side.
-    refused = [
-        (rule, broken, "id=1") for rule, (_, is_refused, _) in CASES.items() if is_refused for broken in "ab"
-    ]
-    outcome = withheld(
-        spark.createDataFrame(rows, RESOLVED),
-        spark.createDataFrame(refused, "rowguid string, rule string, key string"),
-    )
-    assert outcome.columns == ["rowguid", "verdict", "publisher_action", "subscriber_action", "deleted"]
-    collected = outcome.collect()
-    assert len(collected) == len(CASES)
-    return {row[0]: tuple(row)[1:4] for row in collected}
+def found(spark: SparkSession) -> dict[str, Row]:
+    rows: dict[str, Row] = {}
+    for side in (PUBLISHER, SUBSCRIBER):
+        own = {rule: case for rule, (case, _) in CASES.items() if case[0][0] == side}
+        sent = [
+            (rule, deleted, 1 if deleted else None, generation, None, born, {1: 2}, None, 7.0, Row(c0=rule))
+            for rule, (_, deleted, generation, born, _) in own.items()
+        ]
+        # A row that no table refuses is not in REFUSED.
+        refused = [
+            (rule, verdict, actions[0], actions[1], actions[2], actions[3])
+            for rule, ((_, verdict), _, _, _, actions) in own.items()
+            if any(actions[2:])
+        ]
+        outcome = withheld(
+            spark.createDataFrame(sent, CHANGES),
+            spark.createDataFrame(refused, REFUSED),
+            side=side,
+            generation=WAITING,
+            logged=[LOGGED],
+        )
+        assert outcome.columns == list(RESOLVED_COLUMNS)
+        rows |= {row["rowguid"]: row for row in outcome.collect()}
+    return rows
 
 
 @pytest.mark.parametrize("rule", CASES)
-def test_what_is_done_with_it(found: dict[str, tuple[str | None, ...]], rule: str) -> None:
-    assert found[rule] == CASES[rule][2]
+def test_what_becomes_of_it(found: dict[str, Row], rule: str) -> None:
+    ((side, _), deleted, _, _, actions), expected = CASES[rule]
+    row = found.get(rule)
+    if expected is None:
+        assert row is None
+        return
+    assert row is not None
+    kind, born = expected
+    assert (row["verdict"], row["conflict_type"], row["born_generation"]) == ("refused", kind, born)
+    # Its source records its own version once more; nothing is done at the other side.
+    other = PUBLISHER if side == SUBSCRIBER else SUBSCRIBER
+    assert (row[f"{side}_action"], row[f"{side}_generation"]) == ("metadata", WAITING)
+    assert (row[f"{other}_action"], row[f"{other}_generation"]) == (None, None)
+    assert (row["deleted"], row["lineage"], row["priority"], row["row"]) == (
+        deleted,
+        {1: 2},
+        7.0,
+        Row(c0=rule),
+    )
+    if kind is None:
+        assert (row["loser"], row["note"], row["publisher_wins"]) == (None, None, None)
+    else:
+        assert row["loser"] == Row(deleted=deleted, lineage={1: 2}, priority=7.0, row=Row(c0=rule))
+        assert row["note"] == next(rule for rule in actions[2:] if rule)
+        assert row["publisher_wins"] == (side == SUBSCRIBER)
+    assert row["winner"] is None

@@ -105,6 +105,27 @@ def test_generations_without_changes_are_no_work() -> None:
     assert not SessionPlan(True, True, empty, empty).has_work
 
 
+def test_what_waits_for_another_destination_is_not_sent_and_not_known() -> None:
+    history = [generation(1), generation(2, waits_for="r"), generation(3, waits_for="other")]
+    found = enumeration(source(history=history), destination())
+    assert (numbers(found.generations), numbers(found.known), numbers(found.elsewhere)) == ([1, 2], [], [3])
+
+
+@pytest.mark.parametrize(("asked", "is_work"), [("as before", False), ("less", True), ("", True)])
+def test_what_a_destination_refused_is_no_work_until_it_asks_something_else(
+    asked: str, is_work: bool
+) -> None:
+    history = [generation(4, waits_for="r", refused_by="as before")]
+    to = replace(destination(3), rules=lambda _: asked)
+    found = enumeration(source(3, [generation(3), *history]), to)
+    assert numbers(found.generations) == [4]
+    assert found.has_changes == is_work
+    assert found.waiting_changes == (0 if is_work else 4)
+    both = enumeration(source(3, [generation(3), *history, generation(5)]), to)
+    assert both.has_changes
+    assert numbers(both.waiting) == ([] if is_work else [4])
+
+
 def plan(*, upload: bool = True, download: bool = True) -> SessionPlan:
     up = Enumeration(0, [generation(5), generation(6, LINES)], [generation(7, LINES)])
     return SessionPlan(upload, download, up, Enumeration(0, [generation(1), generation(2)], []))

@@ -271,6 +271,20 @@ def test_a_session_that_could_not_be_validated_keeps_its_counts(status, line):
     assert (said("synced", result)["ok"], said("synced", result)["sessions"][0]["status"]) == (False, status)
 
 
+@pytest.mark.parametrize(
+    ("status", "waiting", "line"),
+    [
+        ("nothing_to_do", 1, "north: nothing to do, 1 refused change waiting (2.0 s)"),
+        ("succeeded", 2, "north: synchronized, uploaded 0, downloaded 0, 2 refused changes waiting (2.0 s)"),
+    ],
+)
+def test_changes_that_wait_are_counted(status, waiting, line):
+    session = SessionResult("sales", "north", status, waiting=waiting, duration_s=2.0)
+    result = SyncResult("sales", (session,))
+    assert text("synced_round", result, time="T") == f"T  {line}\n"
+    assert said("synced", result)["sessions"][0]["waiting"] == waiting
+
+
 def test_a_round_is_one_line():
     different = results.ArticleValidation("orders", "checksum", 3, 3, 2)
     sessions = (
