@@ -57,7 +57,8 @@ def withheld(
     """Return RESOLVED of one side's changes that wait: it records its own version once more, in a generation that waits.
 
     A row that this side alone sent waits here; of a row that both sides changed, each side's version waits at that side.
-    Nothing is done at the side that refuses. It is logged there as a loser, with type 5 to 10, once for each version.
+    Nothing is done at the side that refuses. It is logged as a loser, with type 5 to 10, once for each version; its note is
+    the rule, also if it is logged already.
 
     Args:
         sent: CHANGES of the side, of one article.
@@ -99,7 +100,7 @@ def withheld(
         changes.PUBLISHER_WINS: if_logged(F.lit(other == PUBLISHER)),
         changes.RESOLVER: nothing.cast("string"),
         changes.MADE_COLUMNS: nothing.cast("array<string>"),
-        changes.NOTE: if_logged(F.substring(rule, 1, _LONGEST_REASON)),
+        changes.NOTE: F.substring(rule, 1, _LONGEST_REASON),
         changes.LOSER: if_logged(F.struct(*contender.names)).cast(contender),
         changes.WINNER: nothing.cast(contender),
     }

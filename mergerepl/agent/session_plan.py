@@ -1,6 +1,6 @@
 """What a session carries, from what both sides know of each other, and the manifest that commits to it."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from math import inf
@@ -11,7 +11,7 @@ from enumeration.plan import Numbers, SessionPlan, enumeration, plan_session
 from mergerepl.agent.sides import SideState
 from mergerepl.apply.conflict_log import log_app_id
 from mergerepl.apply.side import data_app_id, next_seq, session_number_of
-from mergerepl.changes import PUBLISHER, SUBSCRIBER
+from mergerepl.changes import OTHER_SIDE, PUBLISHER, SUBSCRIBER
 from mergerepl.delta.log import commit_text, is_delta_table
 from mergerepl.delta.transactions import transaction_version
 from mergerepl.staging.article import StagedArticle
@@ -73,11 +73,15 @@ def session_manifest(
         ]
 
     def received(
-        side: SideState, rows: Iterable[Generation], numbers_: Mapping[int, int]
+        side: SideState, rows: Sequence[Generation], numbers_: Mapping[int, int]
     ) -> list[Generation]:
+        sender = OTHER_SIDE[side.name]
         return [
             received_generation(
-                row, generation=numbers_[row.generation], nickname=side.info.nickname, now=now
+                _without_refused(row, rows, staged, sender),
+                generation=numbers_[row.generation],
+                nickname=side.info.nickname,
+                now=now,
             )
             for row in rows
             if row.generation in numbers_
@@ -149,6 +153,20 @@ def session_manifest(
         uploaded_guids=[row.guidsrc for row in plan.up.generations] if plan.upload else [],
         replicastate=str(uuid4()),
     )
+
+
+def _without_refused(
+    row: Generation, sent: Sequence[Generation], staged: Mapping[int, StagedArticle], sender: str
+) -> Generation:
+    """Return a generation as it is received: without changes if all of them waited for this side and are refused again.
+
+    It would be work for everybody that it is sent to next.
+    """
+    article = staged.get(row.art_nick)
+    if row.waits_for is None or article is None:
+        return row
+    waited = sum(g.changecount for g in sent if g.waits_for is not None and g.art_nick == row.art_nick)
+    return replace(row, changecount=0) if article.refused_again.get(sender, 0) >= waited else row
 
 
 def _side_work(

@@ -49,7 +49,7 @@ def choosing(command: Callable[..., Any]) -> Callable[..., Any]:
         type=click.IntRange(min(CONFLICT_NAMES), max(CONFLICT_NAMES)),
         metavar="N",
         multiple=True,
-        help="Only conflicts of this type (1 to 4).",
+        help=f"Only conflicts of this type ({min(CONFLICT_NAMES)} to {max(CONFLICT_NAMES)}).",
     )
     @click.option("--since", type=click.DateTime(), metavar="TIME", help="Only from this time on (UTC).")
     @click.option("--until", type=click.DateTime(), metavar="TIME", help="Only before this time (UTC).")

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
@@ -98,7 +99,8 @@ def side_versions(spark: SparkSession, side: Enumerated) -> DataFrame:
 class StagedArticle:
     """Counts of one staged article: the work of each side, conflicts, and merged or resolved rows.
 
-    `waiting` are by side its own changes that the other side's table refuses; `refused_by` is by side what its table asks.
+    `waiting` are by side its own changes that the other side's table refuses, `refused_again` those among them that waited
+    before; `refused_by` is by side what its table asks.
     """
 
     publisher: ArticleWork
@@ -106,6 +108,7 @@ class StagedArticle:
     conflicts: int
     resolved: int
     waiting: Mapping[str, int] = field(default_factory=dict)
+    refused_again: Mapping[str, int] = field(default_factory=dict)
     refused_by: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -128,8 +131,13 @@ def stage_article(
         _work(changes.SUBSCRIBER, found, article, from_versions[changes.SUBSCRIBER]),
         int(found["conflicts"]),
         int(found["resolved"]),
-        {side: int(found[f"{side}_waiting"]) for side in changes.OTHER_SIDE},
+        _by_side(found, "waiting"),
+        _by_side(found, "again"),
     )
+
+
+def _by_side(found: Mapping[str, Any], what: str) -> dict[str, int]:
+    return {side: int(found[f"{side}_{what}"]) for side in changes.OTHER_SIDE}
 
 
 def _unknown_generations(article: PublishedArticle, sender: str, rows: int) -> StoreError:
@@ -164,7 +172,11 @@ def _side_measures(side: str, article: PublishedArticle) -> dict[str, Column]:
     is_deleted = F.col(changes.DELETED) | (F.col(action) == changes.Action.LEAVE.value)
     changes_row = F.coalesce(F.col(action).isin([a.value for a in changes.DATA_ACTIONS]), F.lit(False))
     measures = {f"{side}_{a.value}": count(F.col(action) == a.value) for a in changes.Action}
-    measures[f"{side}_waiting"] = count(acts & (F.col(changes.VERDICT) == changes.Verdict.REFUSED.value))
+    waits = acts & (F.col(changes.VERDICT) == changes.Verdict.REFUSED.value)
+    measures[f"{side}_waiting"] = count(waits)
+    measures[f"{side}_again"] = count(
+        waits & F.col(changes.CONFLICT_TYPE).isNull() & F.col(changes.NOTE).isNotNull()
+    )
     measures[f"{side}_unnumbered"] = count(acts & F.col(changes.GENERATION_OF[side]).isNull())
     measures[f"{side}_live"] = count(acts & ~is_deleted)
     measures[f"{side}_deleted"] = count(acts & is_deleted)
