@@ -77,8 +77,8 @@ def resolve_conflicts(
     """Settle conflicts of one replica. Without rows to write no engine is started.
 
     Raises: ConfigurationError if the folder is no replica, no conflict is meant, or a column or value cannot be;
-        ConflictError if there are too many, a session is interrupted, or an article is not published any more; LeaseError;
-        StoreError, CommitConflictError.
+        ConflictError if there are too many, a session is interrupted, an article is not published any more, or one is a
+        change that a table refuses; LeaseError; StoreError, CommitConflictError.
     """
     with lease(root, purpose="mergerepl conflicts resolve"):
         replica = Replica(root).require()
@@ -89,6 +89,7 @@ def resolve_conflicts(
             if not dry_run:
                 _note(replica, rows, resolution, wish, {})
             return ResolveResult(resolution, wish.choice.value, len(rows), 0, dry_run=dry_run)
+        _refuse_failed_changes(replica, rows)
         articles = {article.nickname: article for article in replica.articles}
         _check_values(replica, rows, articles, wish)
         settled: list[ConflictRow] = []
@@ -156,6 +157,18 @@ def _chosen_rows(replica: Replica, chosen: ConflictFilter) -> list[ConflictRow]:
     for row in rows:
         newest.setdefault((row.tablenick, row.rowguid), row)
     return list(newest.values())
+
+
+def _refuse_failed_changes(replica: Replica, rows: Sequence[ConflictRow]) -> None:
+    failed = next((row for row in rows if ConflictType(row.conflict_type).is_failed_change), None)
+    if failed is not None:
+        raise ConflictError(
+            f"Conflict {failed.conflict_id} is a change that a table refuses ({failed.reason_text}): it was not decided, "
+            f"and waits at '{failed.origin_datasource}'. Nothing was changed. Correct the row there, or lift the rule, and "
+            "run `mergerepl sync`; or choose others by --type, or settle it with --winner.",
+            replica=str(replica.root),
+            conflict_id=failed.conflict_id,
+        )
 
 
 def _check_values(

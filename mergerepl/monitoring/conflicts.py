@@ -32,6 +32,7 @@ from mergerepl.systables.conflicts_info import (
     CONFLICT_COLUMNS,
     CONFLICT_ID,
     ConflictRow,
+    ConflictType,
 )
 
 if TYPE_CHECKING:
@@ -231,6 +232,9 @@ def _winning_row(
     The resolving session records the outcome, which includes the losing change too. A session of one direction
     records nothing at the replica that won: there the winner's own version is the oldest one.
     """
+    if ConflictType(row.conflict_type).is_failed_change:
+        # What it was refused in favour of is the row that stands there, whatever becomes of it.
+        return None
     versions = [each for each in versions if covers(each["lineage"], row.winning_lineage)]
 
     def order(version: Row) -> tuple[bool, int]:

@@ -13,7 +13,7 @@ from html import escape
 
 from mergerepl.model.results import ConflictRecord
 from mergerepl.model.value_text import text_of
-from mergerepl.report.conflict_names import conflict_name
+from mergerepl.report.conflict_names import REFUSED, conflict_name
 
 LONGEST_VALUE = 2000
 """Characters of a value that are shown."""
@@ -71,18 +71,21 @@ function draw() {
   for (const each of found) {
     const box = add(list, "article");
     add(box, "h2", each.article + "  " + each.key);
-    add(box, "div", each.time + "   " + each.meaning + "   won: " + each.winner + "   lost: " + each.loser);
+    const ends = each.refused ? ["refused at: ", "waits at: "] : ["won: ", "lost: "];
+    add(box, "div", [each.time, each.meaning, ends[0] + each.winner, ends[1] + each.loser].join("   "));
     const note = each.note ? " (" + each.note + ")" : "";
-    add(box, "div", "resolver " + each.resolver + note + "   " + each.status + "   " + each.id);
+    const why = each.refused ? each.reason : "resolver " + each.resolver + note;
+    add(box, "div", why + "   " + each.status + "   " + each.id);
     const table = add(box, "table");
     const head = add(add(table, "thead"), "tr");
-    for (const name of ["column", "losing row", "winning row"]) add(head, "th", name);
+    const rows = each.refused ? ["refused row"] : ["losing row", "winning row"];
+    for (const name of ["column", ...rows]) add(head, "th", name);
     const body = add(table, "tbody");
     for (const column of each.columns) {
       const row = add(body, "tr", undefined, column.mark);
       add(row, "th", column.name);
       cell(row, each.losing, column.name);
-      cell(row, each.winning, column.name);
+      if (!each.refused) cell(row, each.winning, column.name);
     }
   }
 }
@@ -160,6 +163,8 @@ def _facts(each: ConflictRecord) -> dict[str, object]:
         "loser": each.origin_datasource,
         "resolver": each.resolver or "",
         "note": each.note or "",
+        "reason": each.reason_text,
+        "refused": each.conflict_type in REFUSED,
         "status": each.status,
         "losing": losing,
         "winning": winning,
@@ -176,6 +181,8 @@ def _mark(
 ) -> str:
     if name in each.made_columns:
         return "made"
+    if each.conflict_type in REFUSED:
+        return ""
     if name in each.conflict_columns or losing is None or winning is None:
         return "conflict"
     return "differs" if losing.get(name) != winning.get(name) else ""

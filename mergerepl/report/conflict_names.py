@@ -14,6 +14,10 @@ CONFLICT_NAMES = {
 }
 
 
+REFUSED = range(5, 11)
+"""The types of changes that a table refuses: no other row has won over them."""
+
+
 def conflict_name(conflict_type: int) -> str:
     """Return the words for a type; a number that is not known stays a number."""
     return CONFLICT_NAMES.get(conflict_type, f"type {conflict_type}")

@@ -114,9 +114,9 @@ def side_by_side(
     return table
 
 
-def alone(losing: Mapping[str, object] | None) -> Table:
+def alone(losing: Mapping[str, object] | None, title: str = "losing row") -> Table:
     """Return the losing row alone; a missing row was a delete."""
-    table = Table(("column", "losing row"))
+    table = Table(("column", title))
     for column in losing or {}:
         table.add(column, _cell(losing, column))
     if losing is None:

@@ -22,7 +22,7 @@ from mergerepl.model.results import (
     SyncResult,
 )
 from mergerepl.report import tables
-from mergerepl.report.conflict_names import conflict_name
+from mergerepl.report.conflict_names import REFUSED, conflict_name
 from mergerepl.report.output import Output
 from mergerepl.report.table import Table, printable
 from mergerepl.report.words import changes, counted, key_text, moment_text, seconds, short, typed
@@ -191,6 +191,12 @@ class TextOutput(Output):
             self._say(f"  {each.reason_text}")
             if each.resolver is not None:
                 self._say(f"  resolver: {each.resolver}" + (f" ({each.note})" if each.note else ""))
+            if each.conflict_type in REFUSED:
+                self._say(
+                    f"  refused at {each.winner}, waits at {each.origin_datasource}; {moment_text(each.created)}"
+                )
+                self._table(tables.alone(each.losing_row, "refused row"))
+                continue
             self._say(
                 f"  lost: what {each.origin_datasource} held; won: what {each.winner} held; {moment_text(each.created)}"
             )

@@ -82,7 +82,6 @@ NOT_A_STEP = {
     "side.append_side_run",
     # Nothing of it counts before the manifest.
     "article.stage_article",
-    "withhold.withhold_refused",
     "stage_partitioned._write_events",
     "late_partitioned._stage",
     "stage_session.stage_articles",
