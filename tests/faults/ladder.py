@@ -69,5 +69,14 @@ LATE = ("late.before_manifest", "late.after_manifest")
 """Of a session beside which users wrote."""
 
 
+MAPPED = (
+    "run.before_mappings",
+    "run.after_MSmerge_current_partition_mappings",
+    "run.after_MSmerge_past_partition_mappings",
+    "run.after_MSmerge_generation_partition_mappings",
+)
+"""Of a run of a publisher with row filters: they follow the others of the run."""
+
+
 GIVEN_UP = ("give_up.before_move", "give_up.after_move", "give_up.before_pointer")
 """Of a session that is given up."""

@@ -7,13 +7,15 @@ so that every recovery is interrupted, too.
 import ast
 import itertools
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 import mergerepl
-from tests.faults.ladder import CAPTURED_BEFORE, GIVEN_UP, LADDER, LATE, SOME
+from mergerepl.systables.partitions import MAPPINGS
+from tests.faults.ladder import CAPTURED_BEFORE, GIVEN_UP, LADDER, LATE, MAPPED, SOME
 from tests.faults.sessions import row, stop_at, stopped_at
 from tests.properties.engine_network import EngineNetwork, Rows, Setting
 from tests.properties.reference import Subscriber
@@ -21,7 +23,8 @@ from tests.properties.side_by_side import OPERATIONS, START, Slot, Together, new
 
 ROOT = Path(__file__).parents[2]
 SIDES = ("publisher", "subscriber")
-ROOMS = ("agent", "apply", "staging", "tracking")
+TABLES = tuple(table.name for table in MAPPINGS)
+ROOMS = ("agent", "apply", "partitions", "staging", "tracking")
 """Those that a session writes from."""
 
 
@@ -32,16 +35,17 @@ def named_points() -> list[str]:
         for path in sorted((ROOT / "mergerepl" / folder).glob("*.py")):
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
                 if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "failpoint":
-                    names |= _names_of(node.args[0])
+                    named = TABLES if folder == "partitions" else SIDES
+                    names |= _names_of(node.args[0], named)
     return sorted(names)
 
 
-def _names_of(argument: ast.expr) -> set[str]:
+def _names_of(argument: ast.expr, named: Sequence[str]) -> set[str]:
     if isinstance(argument, ast.Constant):
         return {str(argument.value)}
     assert isinstance(argument, ast.JoinedStr)
     parts = [part.value if isinstance(part, ast.Constant) else None for part in argument.values]
-    return {"".join(side if part is None else str(part) for part in parts) for side in SIDES}
+    return {"".join(name if part is None else str(part) for part in parts) for name in named}
 
 
 DURABLE = {
@@ -104,7 +108,7 @@ UNDONE_TOGETHER = {
 
 def test_the_ladder_names_every_failpoint() -> None:
     assert [point for point in LADDER if point in SOME] == [*SOME]
-    assert sorted({*LADDER, *CAPTURED_BEFORE, *LATE, *GIVEN_UP}) == named_points()
+    assert sorted({*LADDER, *CAPTURED_BEFORE, *LATE, *MAPPED, *GIVEN_UP}) == named_points()
 
 
 def functions(*folders: str) -> dict[str, list[str]]:

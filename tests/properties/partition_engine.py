@@ -20,7 +20,7 @@ from deltalake import DeltaTable, write_deltalake
 import mergerepl
 from mergerepl.agent import merge_session
 from tests.properties.partition_histories import KEYS, SOME, VARIANTS, draw_row
-from tests.properties.partition_model import Filters, Network, Row, visible
+from tests.properties.partition_model import Filters, Network, Row
 
 APART = 1000
 """Keys of one world, and between those of two."""
@@ -35,6 +35,9 @@ REPLICAS = {"north": "A", "south": "B", "north2": "A"}
 
 Change = tuple[str, str, int, Row | None]
 """Replica, article, key, and the row as it becomes (None: deleted)."""
+
+Write = tuple[str, str, int, Row | None]
+"""Article, operation, key and values."""
 
 CLAUSES: dict[str, dict[str, Any]] = {
     "or": {
@@ -203,8 +206,8 @@ def _between(write: Callable[[], None]) -> Iterator[None]:
         merge_session.carry_out = carry_out
 
 
-def drawn_write(rng: random.Random, net: Network, replica: str) -> tuple[str, str, int, Row | None]:
-    """Return a write that some user may do at a replica: article, operation, key, values."""
+def drawn_write(rng: random.Random, net: Network, replica: str) -> Write:
+    """Return a write that some user may do at a replica."""
     side = net.hub if replica == "hub" else net.subs[replica]
     article = rng.choice(net.names)
     pick = SOME if replica == "hub" or rng.random() < 0.5 else [REPLICAS[replica]]
@@ -264,10 +267,63 @@ def difference(one: Mapping[str, Mapping[int, Row]], other: Mapping[str, Mapping
     ]
 
 
-def is_exact(engine: PartitionEngine, worlds: list[Recorded], replica: str) -> bool:
-    """Return whether a subscriber of the models has its partition of what the publisher captured."""
-    return all(
-        net.subs[replica].tables
-        == visible(net.filters, net.hub.parts, net.subs[replica].pid, net.hub.captured, net.hub.day)
-        for net in worlds
-    )
+class Played:
+    """Worlds on the models and on the engine: what both come to is compared after every session."""
+
+    def __init__(self, folder: Path, variant: str, seed: int, count: int) -> None:
+        self.name = f"{variant}, seed {seed}"
+        self.rng = random.Random(f"{seed} {variant}")
+        self.worlds = worlds_of(seed, variant, count)
+        rows = {w: {a: dict(t) for a, t in net.hub.tables.items()} for w, net in enumerate(self.worlds)}
+        self.engine = PartitionEngine(folder, variant, count, self.worlds[0].filters, rows)
+        self.compare("initialised", *REPLICAS)
+
+    def compare(self, when: str, *replicas: str) -> None:
+        """Fail where the rows of replicas are not those of the models."""
+        for name in replicas:
+            found = difference(self.engine.rows(name), expected(self.engine, self.worlds, name))
+            assert found == [], f"{self.name}: {name} {when}: {found[:6]}"
+
+    def drawn(self, net: Network, replica: str, most: int) -> list[Write]:
+        """Return some writes that users may do at a replica."""
+        return [drawn_write(self.rng, net, replica) for _ in range(self.rng.randint(0, most))]
+
+    def taken(self) -> list[tuple[int, Change]]:
+        """Return what was written in the models since the last call, by world."""
+        return [(world, change) for world, net in enumerate(self.worlds) for change in net.taken()]
+
+    def write(self) -> None:
+        """Let users write at all replicas."""
+        for net in self.worlds:
+            for replica in ("hub", *REPLICAS):
+                for call in self.drawn(net, replica, 2):
+                    net.write(replica, *call)
+        self.engine.write(self.taken())
+
+    def sync_models(self, name: str, *, late: bool = False, crash: str | None = None) -> list[tuple[int, Change]]:
+        """Run a session of every model; return what was written late."""
+        for net in self.worlds:
+            of_hub, of_sub = (self.drawn(net, each, 2) if late else [] for each in ("hub", name))
+            net.sync(name, late_hub=of_hub, late_sub=of_sub, crash=crash)
+        return self.taken()
+
+    def sync(self, name: str, *, late: bool = False) -> None:
+        """Run a session of one subscriber."""
+        self.engine.sync(name, self.sync_models(name, late=late))
+        self.compare(f"after {name}", "hub", name)
+
+    def finish(self) -> None:
+        """Synchronise everybody until nothing moves, then check what is kept of it."""
+        for _ in range(2):
+            for name in REPLICAS:
+                self.sync(name)
+        self.check()
+
+    def check(self) -> None:
+        """Fail where mappings are not those of the models, or where one more session of anybody does something."""
+        current, past = self.engine.netted()
+        nets = [net.netted() for net in self.worlds]
+        assert len(current) == sum(len(each) for each, _ in nets)
+        assert sorted(why for *_, why in past) == sorted(e.reason for _, each in nets for *_, e in each)
+        for name in REPLICAS:
+            assert self.engine.sync(name).status == "nothing_to_do"

@@ -1,0 +1,73 @@
+"""A session of filtered articles that dies at every step in turn ends as if it had not (I26 to I28, I32 to I35).
+
+Many worlds share the session, each with histories of its own: rows enter, stay and leave, with their parents and alone,
+while subscribers edit them. Then the models have had one session, and the engine has died in each part of it.
+"""
+
+import random
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import mergerepl
+from tests.faults.ladder import CAPTURED_BEFORE, LADDER, LATE, MAPPED
+from tests.faults.sessions import stop_at, stopped_at
+from tests.properties.partition_engine import REPLICAS, Played
+
+WORLDS = 24
+OF_CAPTURE = LADDER[: LADDER.index("capture.before_replinfo")]
+AFTER_CAPTURE = LADDER[LADDER.index("capture.before_replinfo") :]
+ALL = (*OF_CAPTURE, *MAPPED, *AFTER_CAPTURE)
+SOME = (
+    "run.after_MSmerge_current_partition_mappings",
+    "stage.after_manifest",
+    "publisher.after_merge",
+)
+"""Those that every run of the tests tries, and of the next session those at which a staged run has half of its mappings."""
+HALF_MAPPED = ("run.after_MSmerge_past_partition_mappings",)
+
+
+def climb(played: Played, monkeypatch: pytest.MonkeyPatch, points: tuple[str, ...]) -> None:
+    """Let sessions of north die at each point in turn; new changes are made where one comes to its end in between."""
+    remaining = list(points)
+    for _ in range(8):
+        played.write()
+        while remaining and stopped_at(remaining[0], played.engine, monkeypatch):
+            remaining.pop(0)
+        played.sync("north")
+        if not remaining:
+            return
+    assert remaining == []
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(
+    ("points", "captured_before"),
+    [
+        pytest.param(SOME, HALF_MAPPED, id="some"),
+        pytest.param(ALL, (*CAPTURED_BEFORE, *MAPPED), id="all", marks=pytest.mark.slow),
+    ],
+)
+def test_inv_27_28_32_a_session_that_dies_at_every_step_leaves_each_its_partition(
+    spark: SparkSession,
+    replica_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    points: tuple[str, ...],
+    captured_before: tuple[str, ...],
+) -> None:
+    played = Played(replica_dir, "or", 27, WORLDS)
+    climb(played, monkeypatch, points)
+    played.write()
+    for name in ("hub", "north"):
+        mergerepl.capture(replica_dir / name)
+    for point in captured_before:
+        stop_at(point, played.engine, monkeypatch)
+    # One side comes to its end, the other one has done nothing.
+    stop_at("publisher.before_merge", played.engine, monkeypatch, action="raise")
+    played.sync("north")
+    for name in ("south", "north2"):
+        played.sync(name)
+    played.check()
+    for name in ("hub", "north"):
+        assert not list((replica_dir / name / "_mergerepl" / "staging").glob("*"))
