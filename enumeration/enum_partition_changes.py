@@ -32,11 +32,16 @@ def enum_partition_changes(mappings: DataFrame, generations: Collection[int]) ->
     rows = mappings.where(F.array_contains(chosen, F.col(GENERATION)))
     is_in = F.col(ENTERED).isNotNull()
     was_in = ~F.coalesce(ENTERED, F.lit(False))
-    by_run = rows.groupBy(ROWGUID, SEQ).agg(
-        F.max(was_in).alias(HAD),
-        F.max(is_in).alias(HAS),
-        F.max(GENERATION).alias(GENERATION),
-        F.max(F.coalesce(REASON, F.lit(0))).alias(WHY),
+    # Both groupings find the rows of one rowguid together.
+    by_run = (
+        rows.repartition(ROWGUID)
+        .groupBy(ROWGUID, SEQ)
+        .agg(
+            F.max(was_in).alias(HAD),
+            F.max(is_in).alias(HAS),
+            F.max(GENERATION).alias(GENERATION),
+            F.max(F.coalesce(REASON, F.lit(0))).alias(WHY),
+        )
     )
     last_leave: Column = F.max_by(F.when(F.col(WHY) > 0, F.col(WHY)), F.when(F.col(WHY) > 0, F.col(SEQ)))
     return by_run.groupBy(ROWGUID).agg(

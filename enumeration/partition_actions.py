@@ -35,6 +35,7 @@ from mergerepl.changes import (
     Action,
     Verdict,
 )
+from mergerepl.engine.in_memory import in_one_task
 from mergerepl.lineage import columns as lineage
 from mergerepl.rows.images import image_type, same_image
 from mergerepl.systables.partitions import EVERYBODY, Reason
@@ -71,6 +72,7 @@ class PartitionRows:
         outcome: What comes of that (RESOLVED); a row that both sides hold in the same version is left out.
         memberships: MEMBERSHIPS of all rows that are sent, and of those that they move.
         window: WINDOW of the subscriber's partition.
+        most: At most so many rows are in any of them; None: nobody knows.
     """
 
     versions: DataFrame
@@ -78,6 +80,7 @@ class PartitionRows:
     outcome: DataFrame | None = None
     memberships: DataFrame | None = None
     window: DataFrame | None = None
+    most: int | None = None
 
 
 def without_strangers(sent: DataFrame, known: DataFrame) -> tuple[DataFrame, DataFrame]:
@@ -188,16 +191,21 @@ def _joined(rows: PartitionRows, image: StructType) -> DataFrame:
         (_PASS, rows.memberships, membership),
         (_WINDOW, rows.window, _WINDOW_TYPE),
     ]
+
+    def struct_of(frame: DataFrame, name: str) -> DataFrame:
+        return in_one_task(_as_struct(frame, name), rows.most)
+
     keys = [frame.select(ROWGUID) for _, frame, _ in parts if frame is not None]
     joined = keys[0]
     for more in keys[1:]:
         joined = joined.unionByName(more)
-    joined = joined.distinct().join(_as_struct(rows.versions, _VERSION), on=ROWGUID, how="left")
+    joined = in_one_task(joined, rows.most).distinct()
+    joined = joined.join(struct_of(rows.versions, _VERSION), on=ROWGUID, how="left")
     for name, frame, type_ in parts:
         if frame is None:
             joined = joined.withColumn(name, F.lit(None).cast(type_))
         else:
-            joined = joined.join(_as_struct(frame, name), on=ROWGUID, how="left")
+            joined = joined.join(struct_of(frame, name), on=ROWGUID, how="left")
     return joined
 
 

@@ -35,12 +35,13 @@ from mergerepl.changes import (
     Verdict,
 )
 from mergerepl.delta.plain_files import write_files
-from mergerepl.engine.in_memory import Kept
+from mergerepl.engine.in_memory import Kept, broadcast_if_few, in_one_task
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.progress import Progress
 from mergerepl.model.session_terms import SessionTerms, terms_of
 from mergerepl.partitions.filtered import FilteredPublication, generations_for
 from mergerepl.partitions.membership import AFTER, BEFORE, WRITTEN, MembershipPass, base_rows, group_rows
+from mergerepl.partitions.membership import Changed as SentRows
 from mergerepl.partitions.runs import read_mappings
 from mergerepl.partitions.touched import with_metadata
 from mergerepl.partitions.versions import versions_of
@@ -68,10 +69,11 @@ class _Sent:
 
 @dataclass(frozen=True)
 class _Window:
-    """WINDOW of one article and the publisher's versions (CHANGES) of its rows."""
+    """WINDOW of one article and the publisher's versions (CHANGES) of its rows; `count`: at most so many are in each."""
 
     rows: DataFrame
     versions: DataFrame
+    count: int
 
 
 @dataclass(frozen=True)
@@ -123,8 +125,7 @@ def stage_partitioned(session: PartitionedSession) -> dict[int, StagedArticle]:
     """
     try:
         sent = _sent(session)
-        memberships = _memberships(session, sent)
-        counts = event_counts(memberships)
+        memberships, counts = _memberships(session, sent)
         windows = _windows(session)
         found = {}
         for name, article in session.articles.items():
@@ -188,27 +189,32 @@ def _sent(session: PartitionedSession) -> dict[str, _Sent]:
     }
 
 
-def _memberships(session: PartitionedSession, sent: Mapping[str, _Sent]) -> dict[str, DataFrame]:
-    """Return MEMBERSHIPS of what the subscriber sends, written or not, and of what that moves."""
+def _memberships(
+    session: PartitionedSession, sent: Mapping[str, _Sent]
+) -> tuple[dict[str, DataFrame], dict[str, tuple[int, int]]]:
+    """Return MEMBERSHIPS of what the subscriber sends, written or not, and of what that moves, and their `event_counts`."""
     if not sent:
-        return {}
+        return {}, {}
     changed = {}
     for name, each in sent.items():
         before = each.known.select(ROWGUID, F.when(~F.col(DELETED), F.col(ROW)).alias(BEFORE))
         final = each.outcome.where(F.col(VERDICT).isin(*_WRITTEN)).select(
             ROWGUID, F.lit(True).alias(WRITTEN), F.when(~F.col(DELETED), F.col(ROW)).alias(AFTER)
         )
-        joined = each.sent.select(ROWGUID).join(before, on=ROWGUID, how="left")
-        joined = joined.join(final, on=ROWGUID, how="left")
+        # Each row that is sent is known once at most, and comes to one outcome.
+        joined = in_one_task(each.sent.select(ROWGUID), each.rows)
+        joined = joined.join(in_one_task(before, each.rows), on=ROWGUID, how="left")
+        joined = joined.join(in_one_task(final, each.rows), on=ROWGUID, how="left")
         is_written = F.coalesce(WRITTEN, F.lit(False))
         after = F.when(is_written, F.col(AFTER)).otherwise(F.col(BEFORE))
-        changed[name] = session.kept.keep(
-            joined.select(ROWGUID, BEFORE, after.alias(AFTER), is_written.alias(WRITTEN))
-        )
+        rows = joined.select(ROWGUID, BEFORE, after.alias(AFTER), is_written.alias(WRITTEN))
+        changed[name] = SentRows(session.kept.keep(rows), each.rows)
     publisher = session.publisher
     base = base_rows(session.spark, publisher.replica, session.publication.articles, publisher.info.captured)
     groups = group_rows(session.spark, session.publication.groups)
-    return MembershipPass(session.publication, groups, base, session.kept).run(changed)
+    pass_ = MembershipPass(session.publication, groups, base, session.kept)
+    found = pass_.run(changed)
+    return found, event_counts(found, pass_.counts)
 
 
 def _windows(session: PartitionedSession) -> dict[str, _Window]:
@@ -223,7 +229,9 @@ def _windows(session: PartitionedSession) -> dict[str, _Window]:
         sent = {row.generation for row in session.plan.down.of_articles([article.nickname]).generations}
         if not sent:
             continue
-        first_seq = min(row.first_seq for row in named if row.generation in sent)
+        changed = [row for row in named if row.generation in sent]
+        first_seq = min(row.first_seq for row in changed)
+        count = sum(row.changecount for row in changed)
         folder = session.publisher.replica.folder
         mappings = read_mappings(
             session.spark,
@@ -241,8 +249,9 @@ def _windows(session: PartitionedSession) -> dict[str, _Window]:
             through_seq_inclusive=session.last_seq,
             from_seq_exclusive=first_seq - 1,
         )
-        theirs = runs.join(window.select(ROWGUID), on=ROWGUID, how="left_semi")
-        found[name] = _Window(window, session.kept.keep(current_rows(theirs)))
+        wanted = broadcast_if_few(window.select(ROWGUID), count)
+        theirs = runs.join(wanted, on=ROWGUID, how="left_semi")
+        found[name] = _Window(window, session.kept.keep(current_rows(theirs)), count)
     return found
 
 
@@ -279,9 +288,10 @@ def _acted(
         )
     if not versions:
         return None
+    most = (2 * sent.rows if sent else 0) + (window.count if window else 0) + touched
     known = reduce(DataFrame.unionByName, versions)
     if len(versions) > 1:
-        known = known.dropDuplicates([ROWGUID])
+        known = in_one_task(known, most).dropDuplicates([ROWGUID])
     down = session.plan.down.of_articles([article.nickname])
     terms = PartitionTerms(
         partition_id=_partition_id(session),
@@ -297,6 +307,7 @@ def _acted(
         sent.outcome if sent is not None else None,
         memberships,
         window.rows if window is not None else None,
+        most,
     )
     return session.kept.keep(partition_actions(frames, terms))
 

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from mergerepl.changes import ROW, ROWGUID
 from mergerepl.delta.versions import read_version
-from mergerepl.engine.in_memory import Kept
+from mergerepl.engine.in_memory import Kept, broadcast_if_few, in_one_task, is_for_one_task
 from mergerepl.filters.clause import Column as ClauseColumn
 from mergerepl.filters.clause import SessionFunction
 from mergerepl.filters.columns import column_of, holds
@@ -72,6 +72,14 @@ def base_rows(
     return rows
 
 
+@dataclass(frozen=True)
+class Changed:
+    """CHANGED of one article, and how many rows that are at most."""
+
+    rows: DataFrame
+    count: int
+
+
 @dataclass
 class MembershipPass:
     """Computes memberships of one publication, article by article, parents first.
@@ -82,6 +90,7 @@ class MembershipPass:
         base: The rows that did not change.
         kept: Holds the results until their reader is done.
         found: Article name -> MEMBERSHIPS, of the articles in which there are any.
+        counts: How many rows these have.
         moved: Articles in which a row changed so that rows which follow it may move.
     """
 
@@ -90,9 +99,10 @@ class MembershipPass:
     base: Base
     kept: Kept
     found: dict[str, DataFrame] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
     moved: set[str] = field(default_factory=set)
 
-    def run(self, changed: Mapping[str, DataFrame]) -> dict[str, DataFrame]:
+    def run(self, changed: Mapping[str, Changed]) -> dict[str, DataFrame]:
         """Return MEMBERSHIPS by article name.
 
         Reads: CHANGED by article name; an article without changes is left out.
@@ -103,23 +113,26 @@ class MembershipPass:
                 self._evaluate(name, affected)
         return self.found
 
-    def _evaluate(self, name: str, affected: DataFrame) -> None:
+    def _evaluate(self, name: str, changed: Changed) -> None:
+        affected, count = changed.rows, changed.count
         sides = [
             affected.where(F.col(image).isNotNull()).select(
                 ROWGUID, F.lit(side).alias(_SIDE), F.lit(side).alias(_AT), F.col(image).alias(ROW)
             )
             for side, image in ((_OLD, BEFORE), (_NEW, AFTER))
         ]
-        members = self.members(name, sides[0].unionByName(sides[1]), (ROWGUID, _SIDE))
+        members = self.members(name, sides[0].unionByName(sides[1]), (ROWGUID, _SIDE), count=2 * count)
 
         def of(side: int) -> Column:
             return F.sort_array(F.collect_set(F.when(F.col(_SIDE) == side, F.col(PARTITION_ID))))
 
-        by_row = members.groupBy(ROWGUID).agg(of(_OLD).alias(WAS), of(_NEW).alias(IS))
-        rows = affected.join(by_row, on=ROWGUID, how="left").withColumns(
+        by_row = in_one_task(members, count).groupBy(ROWGUID).agg(of(_OLD).alias(WAS), of(_NEW).alias(IS))
+        rows = in_one_task(affected, count).join(in_one_task(by_row, count), on=ROWGUID, how="left")
+        rows = rows.withColumns(
             {each: F.coalesce(each, F.expr("cast(array() as array<int>)")) for each in (WAS, IS)}
         )
         self.found[name] = self.kept.keep(rows.withColumn(_MOVES, self._moves(name)))
+        self.counts[name] = count
         if self.publication.filters.joins_to(name) and not self.found[name].where(_MOVES).isEmpty():
             self.moved.add(name)
 
@@ -136,7 +149,7 @@ class MembershipPass:
 
         return ~contribution(BEFORE, WAS).eqNullSafe(contribution(AFTER, IS))
 
-    def _affected(self, name: str, changed: DataFrame | None) -> DataFrame | None:
+    def _affected(self, name: str, changed: Changed | None) -> Changed | None:
         """Return CHANGED with the unchanged rows that follow a moved one; None if there are none of either."""
         joins = [join for join in self.publication.filters.joins_of(name) if join.parent in self.moved]
         if not joins:
@@ -151,35 +164,43 @@ class MembershipPass:
                 )
                 for image in (BEFORE, AFTER)
             ]
-            parents = images[0].unionByName(images[1])
-            rows = self.base(name)
-            following.append(rows.join(F.broadcast(parents), on=self._on(join), how="left_semi"))
+            parents = broadcast_if_few(images[0].unionByName(images[1]), 2 * self.counts[join.parent])
+            following.append(self.base(name).join(parents, on=self._on(join), how="left_semi"))
         touched = with_rowguid(reduce(DataFrame.unionByName, following), article)
         if len(joins) > 1:
             touched = touched.dropDuplicates([ROWGUID])
         if changed is not None:
-            touched = touched.join(F.broadcast(changed.select(ROWGUID)), on=ROWGUID, how="left_anti")
+            known = broadcast_if_few(changed.rows.select(ROWGUID), changed.count)
+            touched = touched.join(known, on=ROWGUID, how="left_anti")
+        touched = self.kept.keep(touched)
+        count = touched.count()
+        if not count:
+            return changed
         affected = touched.select(
             ROWGUID, F.col(ROW).alias(BEFORE), F.col(ROW).alias(AFTER), F.lit(False).alias(WRITTEN)
         )
-        return affected if changed is None else affected.unionByName(changed)
+        if changed is None:
+            return Changed(affected, count)
+        return Changed(affected.unionByName(changed.rows), count + changed.count)
 
-    def members(self, name: str, rows: DataFrame, key: Sequence[str]) -> DataFrame:
+    def members(self, name: str, rows: DataFrame, key: Sequence[str], *, count: int) -> DataFrame:
         """Return the partitions of rows: the columns of `key` and partition_id; some may come twice.
 
-        Reads: `key`, at (the side on which its parents are looked up), row.
+        Reads: `key`, at (the side on which its parents are looked up), row; at most `count` rows.
         """
         filters = self.publication.filters
         found = []
         if name in filters.own:
-            found += [self._of_part(name, part, rows, key) for part in parts_of(filters.own[name])]
+            found += [self._of_part(name, part, rows, key, count) for part in parts_of(filters.own[name])]
         for join in filters.joins_of(name):
-            found += self._of_parents(name, join, rows, key)
+            found += self._of_parents(name, join, rows, key, count)
         if not found:
             found = [rows.select(*key, F.lit(EVERYBODY).alias(PARTITION_ID))]
         return reduce(DataFrame.unionByName, found)
 
-    def _of_part(self, name: str, part: Part, rows: DataFrame, key: Sequence[str]) -> DataFrame:
+    def _of_part(
+        self, name: str, part: Part, rows: DataFrame, key: Sequence[str], count: int | None = None
+    ) -> DataFrame:
         article = self.publication.articles[name]
 
         def of_row(column: ClauseColumn) -> Column:
@@ -196,10 +217,13 @@ class MembershipPass:
         for equality in part.equalities:
             one = column_of(equality.of_row, column=of_row, function=value)
             condition = condition & (one == column_of(equality.of_other, column=of_row, function=value))
-        return rows.join(F.broadcast(self.groups), on=condition).select(*key, PARTITION_ID)
+        groups = F.broadcast(self.groups)
+        if part.equalities and is_for_one_task(count):
+            rows, groups = in_one_task(rows, count), in_one_task(self.groups, count)
+        return rows.join(groups, on=condition).select(*key, PARTITION_ID)
 
     def _of_parents(
-        self, name: str, join: JoinFilter, rows: DataFrame, key: Sequence[str]
+        self, name: str, join: JoinFilter, rows: DataFrame, key: Sequence[str], count: int
     ) -> list[DataFrame]:
         known = self.found.get(join.parent)
         slim = rows.select(*key, _AT, self._slim(name, ROW, join).alias(ROW))
@@ -213,23 +237,33 @@ class MembershipPass:
                 )
                 for side, image, members in ((_OLD, BEFORE, WAS), (_NEW, AFTER, IS))
             ]
-            parents = sides[0].unionByName(sides[1])
-            matched = slim.join(parents, on=(F.col(_AT) == F.col("parent_side")) & self._on(join))
+            most = max(count, 2 * self.counts[join.parent])
+            parents = in_one_task(sides[0].unionByName(sides[1]), most)
+            on = (F.col(_AT) == F.col("parent_side")) & self._on(join)
+            matched = in_one_task(slim, most).join(parents, on=on)
             found.append(matched.select(*key, F.explode(_MEMBERS).alias(PARTITION_ID)))
         # Unchanged parents are the same on both sides.
         parent = self.publication.articles[join.parent]
         base = self.base(join.parent).select(F.col(ROW).alias(_PARENT_ROW))
-        matched = base.join(F.broadcast(slim), on=self._on(join))
+        matched = base.join(broadcast_if_few(slim, count), on=self._on(join))
         looked_up = with_rowguid(
             matched.select(*(F.col(each).alias(f"of_{each}") for each in key), F.col(_PARENT_ROW).alias(ROW)),
             parent,
         )
+        # Spark plans the levels above by themselves: together, what they read twice would double with each level.
+        looked_up = self.kept.keep(looked_up)
+        looked_up_count = looked_up.count()
+        if not looked_up_count:
+            return found
         if known is not None:
-            looked_up = looked_up.join(F.broadcast(known.select(ROWGUID)), on=ROWGUID, how="left_anti")
+            most = max(looked_up_count, self.counts[join.parent])
+            looked_up = in_one_task(looked_up, most).join(
+                in_one_task(known.select(ROWGUID), most), on=ROWGUID, how="left_anti"
+            )
         looked_up = looked_up.select(
             *(F.col(f"of_{each}").alias(each) for each in key), F.lit(_NEW).alias(_AT), ROW
         )
-        found.append(self.members(join.parent, looked_up, key))
+        found.append(self.members(join.parent, looked_up, key, count=looked_up_count))
         return found
 
     def _slim(self, name: str, image: str, join: JoinFilter) -> Column:

@@ -22,6 +22,7 @@ from mergerepl.partitions.membership import (
     AFTER,
     BEFORE,
     WRITTEN,
+    Changed,
     MembershipPass,
     base_rows,
     group_rows,
@@ -104,11 +105,12 @@ def _next_generation(session: LateSession, late: StagedLate, article: PublishedA
 def _stage(
     session: LateSession, late: StagedLate, captured: Mapping[str, tuple[CapturedArticle, DataFrame]]
 ) -> None:
-    changed = {name: _changed(session, *each) for name, each in captured.items()}
+    changed = {name: Changed(_changed(session, *each), each[0].changes) for name, each in captured.items()}
     base = base_rows(session.spark, session.side.replica, session.publication.articles, session.versions)
     groups = group_rows(session.spark, session.publication.groups)
-    memberships = MembershipPass(session.publication, groups, base, session.kept).run(changed)
-    counts = event_counts(memberships)
+    pass_ = MembershipPass(session.publication, groups, base, session.kept)
+    memberships = pass_.run(changed)
+    counts = event_counts(memberships, pass_.counts)
     for name, article in session.publication.articles.items():
         touched, events = counts.get(name, (0, 0))
         frames = [captured[name][1]] if name in captured else []

@@ -11,10 +11,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from mergerepl.changes import ROW, ROWGUID
-from mergerepl.engine.in_memory import Kept
+from mergerepl.engine.in_memory import Kept, in_one_task
 from mergerepl.errors import CaptureError
 from mergerepl.partitions.filtered import FilteredPublication, filtered_publication
-from mergerepl.partitions.membership import AFTER, WRITTEN, MembershipPass, base_rows, group_rows
+from mergerepl.partitions.membership import AFTER, WRITTEN, Changed, MembershipPass, base_rows, group_rows
 from mergerepl.partitions.runs import Events
 from mergerepl.partitions.touched import with_metadata
 from mergerepl.store.replica import Replica
@@ -57,9 +57,9 @@ def _of_publication(
 ) -> list[CapturedArticle]:
     items = {item.article.name: item for item in captured if item.article.pubid == publication.pubid}
     changed = {
-        name: items[name].images.withColumn(WRITTEN, F.lit(True))  # type: ignore[union-attr]
+        name: Changed(images.withColumn(WRITTEN, F.lit(True)), items[name].changes)
         for name in publication.articles
-        if name in items and items[name].images is not None
+        if name in items and (images := items[name].images) is not None
     }
     if not changed:
         return list(captured)
@@ -75,23 +75,27 @@ def _of_publication(
     base = base_rows(spark, replica, publication.articles, versions)
     kept = Kept()
     try:
-        found = MembershipPass(publication, group_rows(spark, publication.groups), base, kept).run(changed)
+        pass_ = MembershipPass(publication, group_rows(spark, publication.groups), base, kept)
+        found = pass_.run(changed)
         found = {name: rows for name, rows in found.items() if publication.filters.is_filtered(name)}
-        counts = event_counts(found)
+        counts = event_counts(found, pass_.counts)
         return _joined(spark, replica, publication, captured, genhistory, info, found, counts, kept)
     except BaseException:
         kept.release()
         raise
 
 
-def event_counts(found: Mapping[str, DataFrame]) -> dict[str, tuple[int, int]]:
-    """Return for each article how many of its MEMBERSHIPS are touched rows, and how many have mappings, in one job."""
+def event_counts(found: Mapping[str, DataFrame], counts: Mapping[str, int]) -> dict[str, tuple[int, int]]:
+    """Return for each article how many of its MEMBERSHIPS are touched rows, and how many have mappings.
+
+    One job counts them. `counts` are all of its MEMBERSHIPS.
+    """
     if not found:
         return {}
     frames = [
-        rows.agg(F.count_if(is_touched()).alias("touched"), F.count_if(has_events()).alias("events")).select(
-            F.lit(name).alias("name"), "touched", "events"
-        )
+        in_one_task(rows, counts[name])
+        .agg(F.count_if(is_touched()).alias("touched"), F.count_if(has_events()).alias("events"))
+        .select(F.lit(name).alias("name"), "touched", "events")
         for name, rows in found.items()
     ]
     return {row.name: (row.touched, row.events) for row in reduce(DataFrame.unionByName, frames).collect()}

@@ -300,7 +300,9 @@ class Played:
                     net.write(replica, *call)
         self.engine.write(self.taken())
 
-    def sync_models(self, name: str, *, late: bool = False, crash: str | None = None) -> list[tuple[int, Change]]:
+    def sync_models(
+        self, name: str, *, late: bool = False, crash: str | None = None
+    ) -> list[tuple[int, Change]]:
         """Run a session of every model; return what was written late."""
         for net in self.worlds:
             of_hub, of_sub = (self.drawn(net, each, 2) if late else [] for each in ("hub", name))
