@@ -28,3 +28,16 @@ class UnknownResolverError(ConflictError):
             article=article,
             resolver=resolver,
         )
+
+
+class ResolverError(ConflictError):
+    """A resolver of the agent's own could not be loaded, failed, or gave an answer that cannot be used."""
+
+    def __init__(self, article: str, function: str, problem: str) -> None:
+        """Name the article, the function and what is wrong with it."""
+        super().__init__(
+            f"Article '{article}': its resolver '{function}' {problem}. The session ended and nothing was changed. Correct "
+            "the function, or name another resolver in the file and run `mergerepl apply`.",
+            article=article,
+            resolver=function,
+        )

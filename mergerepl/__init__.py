@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from mergerepl.agent.resolver_functions import ResolverContext, register_resolver
     from mergerepl.api import (
         Project,
         capture,
@@ -42,6 +43,7 @@ __all__ = [
     "MergeReplError",
     "Project",
     "Publication",
+    "ResolverContext",
     "SessionResult",
     "Subscription",
     "SyncResult",
@@ -57,6 +59,7 @@ __all__ = [
     "lock",
     "pending",
     "purge_conflicts",
+    "register_resolver",
     "resolve_conflicts",
     "row",
     "status",
@@ -68,6 +71,7 @@ _HOMES = {
     "ChangeTracking": "mergerepl.compact.change_tracking",
     "ConflictFilter": "mergerepl.model.conflicts",
     "MergeReplError": "mergerepl.errors",
+    **dict.fromkeys(("ResolverContext", "register_resolver"), "mergerepl.agent.resolver_functions"),
     **dict.fromkeys(("Article", "Join", "Publication", "Subscription"), "mergerepl.model.publication"),
     **dict.fromkeys(("ApplyResult", "SessionResult", "SyncResult"), "mergerepl.model.results"),
 }

@@ -605,6 +605,16 @@ def resolve_conflicts(
     return resolve.resolve_conflicts(engine.session, _root(replica), chosen, wish, dry_run=dry_run)
 
 
+def resolver_functions() -> dict[str, str]:
+    """Return the functions that this agent has for the resolver `custom`: their names and what each is.
+
+    Raises: ConfigurationError if the agent's file cannot be used.
+    """
+    from mergerepl.agent.resolver_functions import known_functions
+
+    return known_functions()
+
+
 def purge_conflicts(
     replica: str | Path,
     chosen: ConflictFilter | None = None,

@@ -17,6 +17,8 @@ class Settings:
 
     debug: bool = False
     """`MERGEREPL_DEBUG=1`: an error shows its traceback, as `--verbose` does. Default: off."""
+    agent_config: str = ""
+    """`MERGEREPL_AGENT_CONFIG`: the agent's own file. Default: `~/.config/mergerepl/agent.yml`, if it is there."""
     log_level: str = "WARNING"
     """`MERGEREPL_LOG_LEVEL`: what the command line logs to standard error. Default: WARNING."""
 
@@ -30,6 +32,7 @@ class Settings:
         variables = os.environ if environment is None else environment
         return cls(
             debug=_flag("MERGEREPL_DEBUG", variables.get("MERGEREPL_DEBUG", "")),
+            agent_config=variables.get("MERGEREPL_AGENT_CONFIG", ""),
             log_level=_log_level(variables.get("MERGEREPL_LOG_LEVEL") or cls.log_level),
         )
 

@@ -6,9 +6,10 @@ from functools import cached_property, reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.types import DataType
 
 from conflict.detect import NAME, PUBLISHER_CHANGED, SIDES, SUBSCRIBER_CHANGED, is_conflict
-from conflict.resolvers import priority, sides
+from conflict.resolvers import custom, priority, sides
 from conflict.resolvers.base import Decide, Made, Rule, Rules, Values
 from mergerepl.changes import (
     ARTICLE,
@@ -26,7 +27,7 @@ from mergerepl.changes import (
     values_column,
 )
 from mergerepl.model.article import PublishedArticle
-from mergerepl.model.resolvers import resolver_info
+from mergerepl.model.resolvers import CUSTOM, resolver_info
 from mergerepl.model.session_terms import ArticleTerms
 from mergerepl.rows.images import image_type, same_value
 
@@ -99,6 +100,7 @@ def by_rules(articles: Sequence[tuple[PublishedArticle, ArticleTerms]], rules: R
             for article, terms in articles
             if rules[terms.resolver].resolver.reads is not None
         ]
+        answered = [article for article, terms in articles if terms.resolver == CUSTOM]
         making = [each for each in reading if each.terms.made_columns]
         by_value = [each for each in reading if not each.terms.made_columns]
         names = {terms.resolver for _, terms in articles}, {terms.update_delete for _, terms in articles}
@@ -114,12 +116,16 @@ def by_rules(articles: Sequence[tuple[PublishedArticle, ArticleTerms]], rules: R
         if names[0] != names[1] or of_deletes:
             wins = F.when(one_deleted(), _first_of(of_deletes)).otherwise(wins)
             decided_by = F.when(one_deleted(), F.col(f"{ARTICLE}.{UPDATE_DELETE}")).otherwise(decided_by)
+        if answered:
+            decided_by = F.coalesce(F.col(f"{custom.ANSWER}.{custom.NAME_OF}"), decided_by)
         answer = {
             PUBLISHER_WINS: F.when(is_conflict(), wins),
             RESOLVER: F.when(is_conflict(), decided_by),
             NOTE: F.lit(None).cast("string"),
         }
-        return detected.withColumns(answer | _made(making)) if making else detected.withColumns(answer)
+        if making or answered:
+            answer |= _made(making, answered, detected)
+        return detected.withColumns(answer)
 
     return decide
 
@@ -144,10 +150,26 @@ def _first_of(cases: Iterable[tuple[Column, Column]]) -> Column:
     return F.coalesce(chosen, priority.publisher_wins())
 
 
-def _made(making: Sequence[_Article]) -> dict[str, Column]:
-    """Return the values that rules make: the made column of each article, `made` and `note`."""
+def _made(
+    making: Sequence[_Article], answered: Sequence[PublishedArticle], detected: DataFrame
+) -> dict[str, Column]:
+    """Return the values that rules make: the made column of each article, `made` and `note`.
+
+    Of `answered` articles the rows that are answers are in their made columns already.
+    """
     columns: dict[str, Column] = {}
     entries, notes = [], []
+    for article in answered:
+        made_name, given = made_column(article.nickname), values_column(article.nickname)
+        image = image_type(detected, f"{PUBLISHER}.{given}")
+        is_row = (F.col(TABLENICK) == article.nickname) & custom.is_row()
+        for column, field in zip(article.columns, article.fields, strict=True):
+            if column in article.value_columns:
+                had = [F.col(f"{side}.{given}.{field}") for side in (PUBLISHER, SUBSCRIBER)]
+                value = F.col(f"{made_name}.{field}.{VALUE}")
+                entries.append((is_row, _entry(column, value, had, image[field].dataType)))
+    if answered:
+        notes.append(custom.note())
     for each in making:
         fields = []
         for name in each.terms.made_columns:
@@ -155,16 +177,19 @@ def _made(making: Sequence[_Article]) -> dict[str, Column]:
             fields.append(
                 F.struct(made.is_made.alias(IS_MADE), made.value.alias(VALUE)).alias(each.columns[name])
             )
-            differs = F.struct(
-                *(
-                    (~same_value(made.value, had, values.data_type)).alias(side)
-                    for side, had in ((PUBLISHER, values.publisher), (SUBSCRIBER, values.subscriber))
-                )
-            )
-            entry = F.struct(F.lit(name).alias("key"), differs.alias("value"))
+            entry = _entry(name, made.value, [values.publisher, values.subscriber], values.data_type)
             entries.append((each.is_of_it & made.is_made, entry))
             notes.append(made.note)
         columns[made_column(each.terms.tablenick)] = F.struct(*fields)
     present = F.array_compact(F.array(*(F.when(is_made, entry) for is_made, entry in entries)))
     note = F.concat_ws("; ", *notes)
     return columns | {MADE: F.map_from_entries(present), NOTE: F.when(note != "", note)}
+
+
+def _entry(column: str, made: Column, had: Sequence[Column], data_type: DataType) -> Column:
+    """Return an entry of `made`: whether a column's made value differs from the publisher's and the subscriber's."""
+    differs = (
+        (~same_value(made, value, data_type)).alias(side)
+        for side, value in zip((PUBLISHER, SUBSCRIBER), had, strict=True)
+    )
+    return F.struct(F.lit(column).alias("key"), F.struct(*differs).alias("value"))

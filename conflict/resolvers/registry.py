@@ -5,17 +5,17 @@ from itertools import chain
 from typing import Final
 
 from conflict.errors import ResolverInfoError, UnknownResolverError
-from conflict.resolvers import arithmetic, fields, ordered, priority, sets, sides, text
+from conflict.resolvers import arithmetic, custom, fields, ordered, priority, sets, sides, text
 from conflict.resolvers.adapter import by_rules
 from conflict.resolvers.base import Decide, Rule
 from mergerepl.model.article import PublishedArticle
-from mergerepl.model.resolvers import RESOLVERS, resolver_info
+from mergerepl.model.resolvers import CUSTOM, RESOLVERS, resolver_info
 from mergerepl.model.session_terms import ArticleTerms
 
 RULES: Final[dict[str, Rule]] = {
     rule.resolver.name: rule
     for rule in chain(
-        *(family.RULES for family in (priority, sides, ordered, arithmetic, text, sets, fields))
+        *(family.RULES for family in (priority, sides, ordered, arithmetic, text, sets, fields, custom))
     )
 }
 
@@ -33,7 +33,12 @@ def require_resolver(article: PublishedArticle) -> None:
         raise ResolverInfoError(article.name, str(error)) from error
     resolver = RESOLVERS[article.resolver]
     missing = next((name for name in info.columns if name not in article.value_columns), None)
-    if missing is not None or bool(info.columns) != (resolver.reads is not None):
+    is_custom = resolver.name == CUSTOM
+    if (
+        missing is not None
+        or bool(info.columns) != (resolver.reads is not None)
+        or is_custom != (info.function is not None)
+    ):
         raise ResolverInfoError(article.name, f"resolver_info is {article.resolver_info!r}")
 
 

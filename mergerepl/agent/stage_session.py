@@ -4,6 +4,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
@@ -11,7 +12,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from conflict.resolvers.registry import require_resolver
 from enumeration.plan import Enumeration, Numbers, SessionPlan, number_generations
+from mergerepl.agent.custom_code import answers_of_functions
 from mergerepl.agent.refused import ARTICLE_ERRORS, Refused, refuse
+from mergerepl.agent.resolver_functions import require_function
 from mergerepl.agent.session_plan import (
     session_manifest,
     session_plan,
@@ -104,6 +107,7 @@ def stage_articles(
                 publisher = enumerated(sides[PUBLISHER], nickname, plan.down)
                 subscriber = enumerated(sides[SUBSCRIBER], nickname, plan.up)
                 require_resolver(publisher.article)
+                require_function(publisher.article)
                 sent = Changed(
                     publisher.article,
                     terms_of(
@@ -117,7 +121,8 @@ def stage_articles(
                 changed[nickname] = with_ancestors(spark, sent, (publisher, subscriber))
                 rows += publisher.rows + subscriber.rows
         terms = session_terms(sides, plan, numbers)
-        decision = decided(list(changed.values()), terms, kept, rows=rows)
+        answered = partial(answers_of_functions, sides=(sides[PUBLISHER], sides[SUBSCRIBER]), kept=kept)
+        decision = decided(list(changed.values()), terms, kept, rows=rows, answered=answered)
 
         def stage(nickname: int) -> StagedArticle | None:
             # What was captured and came to nothing has a generation all the same.

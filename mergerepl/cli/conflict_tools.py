@@ -262,7 +262,7 @@ def summary(replica: str, chosen: ConflictFilter, output: Output) -> None:
 @click.command(cls=Command)
 @reporting
 def resolvers(output: Output) -> None:
-    """List the resolvers that a file may name, and what each needs.
+    """List the resolvers that a file may name, and the agent's own functions.
 
     Example:
       mergerepl conflicts resolvers
@@ -277,7 +277,13 @@ def resolvers(output: Output) -> None:
             each.original,
         )
     facts = [asdict(each) for each in RESOLVERS.values()]
-    output.reported({"resolvers": facts}, [table])
+    from mergerepl.api import resolver_functions
+
+    functions = resolver_functions()
+    own = Table(("function", "is"))
+    for name, place in sorted(functions.items()):
+        own.add(name, place)
+    output.reported({"resolvers": facts, "functions": functions}, [table, own] if functions else [table])
 
 
 COMMANDS = (summary, resolve, purge, export, report, resolvers)

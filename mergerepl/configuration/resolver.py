@@ -5,7 +5,7 @@ import re
 from mergerepl.configuration.schema import ResolverKeys
 from mergerepl.configuration.wording import shown
 from mergerepl.model.publication import Tracking
-from mergerepl.model.resolvers import RESOLVERS, OfDeletes, Resolver, ResolverInfo
+from mergerepl.model.resolvers import CUSTOM, FUNCTION, RESOLVERS, OfDeletes, Resolver, ResolverInfo
 
 _BRACKETS = re.compile(r"\[([^\]]+)\](?:\[([^\]]+)\])?")
 """A column, or a column and a delimiter, as the original has them in resolver_info."""
@@ -31,6 +31,10 @@ def told_to_resolver(stated: ResolverKeys, tracking: str) -> ResolverInfo:
         raise ResolverKeyError(
             "name", f"is {shown(resolver.name)}, which needs `tracking: column` in the same article"
         )
+    if resolver.name == CUSTOM:
+        return ResolverInfo(function=_function(stated))
+    if stated.function is not None:
+        raise ResolverKeyError("function", f"is not for {shown(resolver.name)}: remove it")
     columns, delimiter = _columns(stated, resolver)
     if resolver.name == "merge_text" and delimiter is None:
         raise ResolverKeyError(
@@ -43,6 +47,26 @@ def told_to_resolver(stated: ResolverKeys, tracking: str) -> ResolverInfo:
             "update_delete", f"is not for {shown(resolver.name)}, which decides deletes itself: remove it"
         )
     return ResolverInfo(columns, delimiter, stated.update_delete or OfDeletes.PRIORITY.value)
+
+
+def _function(stated: ResolverKeys) -> str:
+    """Return the name of the agent's function. `resolver_info` is the original's name of this key."""
+    others = (
+        key for key in ("column", "columns", "delimiter", "update_delete") if getattr(stated, key) is not None
+    )
+    if (other := next(others, None)) is not None:
+        raise ResolverKeyError(other, "is not for 'custom', whose function gets whole rows: remove it")
+    if stated.function is not None and stated.resolver_info is not None:
+        raise ResolverKeyError("resolver_info", "and `function` exclude each other: keep one")
+    key = "function" if stated.resolver_info is None else "resolver_info"
+    name = getattr(stated, key)
+    if name is None:
+        raise ResolverKeyError("name", "is 'custom', and `function` is missing: name a function of the agent")
+    if FUNCTION.fullmatch(name) is None:
+        raise ResolverKeyError(
+            key, f"is {shown(name)}; it is a name that the agent knows: letters, digits, `_` and `-`"
+        )
+    return str(name)
 
 
 def _columns(stated: ResolverKeys, resolver: Resolver) -> tuple[tuple[str, ...], str | None]:

@@ -121,6 +121,7 @@ class ResolverKeys(Keys):
         Literal["priority", "publisher_wins", "subscriber_wins", "update_wins", "delete_wins"] | None
     ) = None
     resolver_info: str | None = Field(default=None, min_length=1)
+    function: str | None = Field(default=None, min_length=1)
 
 
 class ArticleKeys(Keys):

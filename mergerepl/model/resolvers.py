@@ -4,6 +4,7 @@
 """
 
 import json
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -49,6 +50,9 @@ def _making(name: str, reads: TypeFamily, original: str | None = None, **more: b
 PRIORITY: Final = "priority"
 """The default: the higher priority wins."""
 
+CUSTOM: Final = "custom"
+"""A function of the agent's own decides."""
+
 _ORIGINAL: Final = "Microsoft SQL Server {} Conflict Resolver"
 _EARLIER: Final = "Microsoft SQL Server DATETIME (Earlier Wins) Conflict Resolver"
 _LATER: Final = "Microsoft SQL Server DATETIME (Later Wins) Conflict Resolver"
@@ -75,6 +79,7 @@ RESOLVERS: Final = {
         ),
         Resolver("publisher_wins", decides_deletes=True),
         Resolver("most_changes_win", by_row=False),
+        Resolver(CUSTOM, "Microsoft SQLServer Stored Procedure Resolver", decides_deletes=True),
     )
 }
 """The resolvers that there are, by name."""
@@ -90,9 +95,12 @@ LATER: Final = {
     "download_only": "one-way resolvers",
     "three_way_text": "resolvers that merge texts by lines",
     **{_ORIGINAL.format(f"{way} Only").lower(): "one-way resolvers" for way in ("Upload", "Download")},
-    "microsoft sqlserver stored procedure resolver": "resolvers of one's own",
 }
 """Names that this version refuses, and what they would be."""
+
+
+FUNCTION: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
+"""The name under which an agent has a function: never a module or a path, as replicas and files state it."""
 
 
 class OfDeletes(StrEnum):
@@ -107,11 +115,14 @@ class OfDeletes(StrEnum):
 
 @dataclass(frozen=True)
 class ResolverInfo:
-    """What an article states for its resolver: the columns it reads or makes, in order, and what goes between two texts."""
+    """What an article states for its resolver: the columns it reads or makes, in order, what goes between two texts, and
+    the name under which the agent has a function.
+    """
 
     columns: tuple[str, ...] = ()
     delimiter: str | None = None
     update_delete: str = OfDeletes.PRIORITY.value
+    function: str | None = None
 
     @property
     def stored(self) -> str | None:
@@ -122,6 +133,7 @@ class ResolverInfo:
             "columns": list(self.columns),
             "delimiter": self.delimiter,
             "update_delete": self.update_delete,
+            **({"function": self.function} if self.function is not None else {}),
         }
         return json.dumps(stated, ensure_ascii=False)
 
@@ -139,8 +151,10 @@ def resolver_info(stored: str | None) -> ResolverInfo:
     try:
         stated = json.loads(stored)
         columns, delimiter = stated["columns"], stated["delimiter"]
+        function = stated.get("function")
         is_valid = all(isinstance(name, str) for name in columns) and isinstance(delimiter, str | None)
-        info = ResolverInfo(tuple(columns), delimiter, OfDeletes(stated["update_delete"]).value)
+        is_valid = is_valid and (function is None or FUNCTION.fullmatch(function) is not None)
+        info = ResolverInfo(tuple(columns), delimiter, OfDeletes(stated["update_delete"]).value, function)
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"resolver_info is {stored!r}") from error
     if not is_valid:

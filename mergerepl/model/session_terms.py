@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.publication import Resolution
-from mergerepl.model.resolvers import PRIORITY, RESOLVERS, resolver_info
+from mergerepl.model.resolvers import CUSTOM, PRIORITY, RESOLVERS, resolver_info
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def terms_of(
     Halves that may not be put together (`whole_rows`) are decided by priority where the resolver would make a value.
     """
     resolver, info = RESOLVERS[article.resolver], resolver_info(article.resolver_info)
-    if whole_rows and resolver.makes_value:
+    if whole_rows and (resolver.makes_value or resolver.name == CUSTOM):
         resolver = RESOLVERS[PRIORITY]
     made = info.columns if resolver.makes_value else ()
     update_delete = resolver.name if resolver.decides_deletes else info.update_delete

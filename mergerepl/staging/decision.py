@@ -4,7 +4,7 @@ Rows of all articles enter as arrays of encoded fields, with the article's numbe
 typed rows where these are staged. (decisions/0010)
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 
@@ -29,11 +29,14 @@ from mergerepl.changes import (
 )
 from mergerepl.engine.in_memory import Kept, in_one_task
 from mergerepl.model.article import PublishedArticle
-from mergerepl.model.resolvers import resolver_info
+from mergerepl.model.resolvers import CUSTOM, resolver_info
 from mergerepl.model.session_terms import ArticleTerms, SessionTerms
 from mergerepl.rows.encodings import encoded_fields
 from mergerepl.rows.images import image_type
 from mergerepl.staging.article import Enumerated, side_versions
+
+Answered = Callable[[DataFrame, Sequence[PublishedArticle]], DataFrame]
+"""Gives detected rows with the answers to the conflicts of some articles (`conflict.resolvers.custom.with_answers`)."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,7 @@ def decided(
     kept: Kept,
     *,
     rows: int | None,
+    answered: Answered | None = None,
 ) -> DataFrame | None:
     """Return DECIDED of the contested articles, None if there are none.
 
@@ -74,6 +78,7 @@ def decided(
         terms: What the session has agreed on.
         kept: Holds the decision, which each article reads.
         rows: At most so many rows are compared; None: nobody knows how many.
+        answered: Adds the answers of the agent's own resolvers, which the articles with such a one need.
 
     Raises: UnknownResolverError.
     """
@@ -89,7 +94,12 @@ def decided(
     together = partial(DataFrame.unionByName, allowMissingColumns=True)
     at_publisher, at_subscriber = (in_one_task(reduce(together, side), rows) for side in sides)
     pairs = get_metadata(at_publisher, at_subscriber, [each.terms for each in contested], terms)
-    return kept.keep(resolve(detect(pairs), decide, terms))
+    detected = detect(pairs)
+    asking = [each.article for each in contested if each.terms.resolver == CUSTOM]
+    if asking:
+        assert answered is not None
+        detected = answered(kept.keep(detected), asking)
+    return kept.keep(resolve(detected, decide, terms))
 
 
 def with_ancestors(spark: SparkSession, changed: Changed, sides: tuple[Enumerated, Enumerated]) -> Changed:
@@ -128,6 +138,8 @@ def _with_ancestors(rows: DataFrame, changed: Changed, most: int | None) -> Data
 
 def _read_fields(article: PublishedArticle) -> list[str]:
     """Return the image fields of the columns that an article states for its resolver."""
+    if article.resolver == CUSTOM:
+        return list(article.fields)
     named = resolver_info(article.resolver_info).columns
     return [field for name, field in zip(article.columns, article.fields, strict=True) if name in named]
 

@@ -28,7 +28,7 @@ from mergerepl.engine.in_memory import Kept
 from mergerepl.failpoints import failpoint
 from mergerepl.lineage.value import agent_nickname, late_nickname
 from mergerepl.model.article import PublishedArticle
-from mergerepl.model.resolvers import PRIORITY, RESOLVERS
+from mergerepl.model.resolvers import CUSTOM, PRIORITY, RESOLVERS
 from mergerepl.model.session_terms import SessionTerms, terms_of
 from mergerepl.partitions.filtered import filtered_publication
 from mergerepl.rows.images import image_type, same_image
@@ -270,6 +270,8 @@ def _late_rows(
 
     # The late value is a newer state of one that is in a sum already. From the second round on no side is whose it was.
     is_default = changeset.manifest.round > 0 or RESOLVERS[article.resolver].makes_value
+    # Its function may fail, and the session must come to its end.
+    is_default = is_default or article.resolver == CUSTOM
     decided_as = replace(article, resolver=PRIORITY, resolver_info=None) if is_default else article
 
     def resolve(at_publisher: DataFrame, at_subscriber: DataFrame, *, whole_rows: bool = False) -> DataFrame:

@@ -84,6 +84,7 @@ subscriptions:
 
 
 ADDITIVE = "Microsoft SQL Server Additive Conflict Resolver"
+PROCEDURE = "Microsoft SQLServer Stored Procedure Resolver"
 
 
 @pytest.mark.parametrize(
@@ -92,6 +93,8 @@ ADDITIVE = "Microsoft SQL Server Additive Conflict Resolver"
         ("name: additive, column: n", "additive", ResolverInfo(("n",))),
         ("name: additive, columns: [n, m]", "additive", ResolverInfo(("n", "m"))),
         (f"name: {ADDITIVE}, resolver_info: n", "additive", ResolverInfo(("n",))),
+        ("name: custom, function: stock_rules", "custom", ResolverInfo(function="stock_rules")),
+        (f"name: {PROCEDURE}, resolver_info: stock-rules", "custom", ResolverInfo(function="stock-rules")),
         ("name: merge_text, resolver_info: '[t][==]'", "merge_text", ResolverInfo(("t",), "==")),
         ("name: merge_text, resolver_info: '[t]', delimiter: ' '", "merge_text", ResolverInfo(("t",), " ")),
         (
@@ -275,9 +278,10 @@ def test_a_root_that_the_engines_cannot_open_is_refused(folder, name):
 
 def test_settings_come_from_the_given_environment():
     assert Settings.from_environment({}) == Settings(debug=False, log_level="WARNING")
-    assert Settings.from_environment({"MERGEREPL_DEBUG": "1", "MERGEREPL_LOG_LEVEL": "info"}) == Settings(
-        True, "INFO"
-    )
+    told = {"DEBUG": "1", "LOG_LEVEL": "info", "AGENT_CONFIG": "agent.yml"}
+    assert Settings.from_environment(
+        {f"MERGEREPL_{name}": value for name, value in told.items()}
+    ) == Settings(debug=True, agent_config="agent.yml", log_level="INFO")
     for name, value in (("MERGEREPL_DEBUG", "maybe"), ("MERGEREPL_LOG_LEVEL", "LOUD")):
         with pytest.raises(ConfigurationError, match=name):
             Settings.from_environment({name: value})

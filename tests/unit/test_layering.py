@@ -371,8 +371,9 @@ FILE_ROOMS = {"mergerepl.compact.counters", "mergerepl.delta", "mergerepl.store"
 NO_REPLICA_FILES = {
     *("mergerepl.cli", "mergerepl.config", "mergerepl.demo", "mergerepl.doctor", "mergerepl.engine"),
     *("mergerepl.failpoints", "mergerepl.roots", "mergerepl.api", "mergerepl.conflict_tools.export"),
+    "mergerepl.agent.resolver_functions",
 }
-"""What looks at files of this machine: the file of a publication, scratch folders, JARs, where a root leads."""
+"""What looks at files of this machine: the file of a publication or an agent, scratch folders, JARs, where a root leads."""
 
 FILES_NOT_CONVERTED = {
     "mergerepl.publish.apply",

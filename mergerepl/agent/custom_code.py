@@ -1,0 +1,86 @@
+"""Resolvers of one's own: the one place where their functions meet rows."""
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from conflict.errors import ResolverError
+from conflict.resolvers.custom import (
+    OUTCOME,
+    PROBLEM,
+    complete,
+    conflicts_of,
+    problems_of,
+    schema_problem,
+    with_answers,
+)
+from mergerepl.agent.resolver_functions import ResolverContext, ResolverFunction, function_name, loaded
+from mergerepl.agent.sides import SideState
+from mergerepl.changes import ROWGUID
+from mergerepl.engine.in_memory import Kept
+from mergerepl.model.article import PublishedArticle
+
+log = logging.getLogger(__name__)
+
+_SHOWN = 3
+
+
+def answers_of_functions(
+    detected: DataFrame,
+    articles: Sequence[PublishedArticle],
+    *,
+    sides: tuple[SideState, SideState],
+    kept: Kept,
+) -> DataFrame:
+    """Return the detected rows with the answers of the functions that these articles name.
+
+    Each function runs once: what it answers is kept, so that a task that is computed again does not decide anew.
+
+    Raises: ResolverError if one fails or answers what cannot be used; ConfigurationError.
+    """
+    roots = sides[0].replica.root, sides[1].replica.root
+    for article in articles:
+        name = function_name(article)
+        function = loaded(article, name, roots)
+        asked = kept.keep(conflicts_of(detected, article))
+        if asked.count():
+            context = ResolverContext(article.name, *map(str, roots))
+            answers = _answers(article, name, function, asked, context, kept)
+        else:
+            # A function that fails on no rows is not to stop a session without conflicts.
+            answers = complete(asked.select(ROWGUID, F.lit("default").alias(OUTCOME)), asked)
+        detected = with_answers(detected, answers, article, name)
+    return detected
+
+
+def _answers(
+    article: PublishedArticle,
+    name: str,
+    function: ResolverFunction,
+    asked: DataFrame,
+    context: ResolverContext,
+    kept: Kept,
+) -> DataFrame:
+    try:
+        given: Any = function(asked, context)
+        if not isinstance(given, DataFrame):
+            raise ResolverError(article.name, name, f"returned {type(given).__name__}, not a DataFrame")
+        problem = schema_problem(given.schema, asked.schema)
+        if problem is not None:
+            raise ResolverError(article.name, name, f"answered what cannot be used: {problem}")
+        answers = kept.keep(complete(given, asked))
+        answers.count()
+    except ResolverError:
+        raise
+    except Exception as error:
+        log.debug("resolver %s failed", name, exc_info=True)
+        text = str(error).strip().partition("\n")[0]
+        raise ResolverError(article.name, name, f"failed: {type(error).__name__}: {text}") from error
+    found = problems_of(answers, asked, article.identity).limit(_SHOWN).collect()
+    if found:
+        told = ", ".join(f"{row[PROBLEM]} ({row[ROWGUID]})" for row in found)
+        raise ResolverError(article.name, name, f"answered what cannot be used: {told}")
+    return answers

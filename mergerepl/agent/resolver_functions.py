@@ -1,0 +1,157 @@
+"""Resolvers of one's own: where an agent finds their functions.
+
+A replica and a file state names only. What a name means is the agent's own matter: a function that this process registered,
+a line of the agent's file, or an entry point of an installed package.
+"""
+
+from __future__ import annotations
+
+import stat
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import yaml
+
+from conflict.errors import ResolverError, UnknownResolverError
+from mergerepl.errors import ConfigurationError
+from mergerepl.model.article import PublishedArticle
+from mergerepl.model.resolvers import CUSTOM, FUNCTION, RESOLVERS, resolver_info
+from mergerepl.settings import Settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+GROUP: Final = "mergerepl.resolvers"
+"""Entry points of installed packages that are such functions."""
+
+
+@dataclass(frozen=True)
+class ResolverContext:
+    """What a function is told beside the conflicts: the article and the roots of both replicas."""
+
+    article: str
+    publisher: str
+    subscriber: str
+
+
+ResolverFunction = Callable[["DataFrame", ResolverContext], "DataFrame"]
+"""Decides the conflicts of one article: from `conflict.resolvers.custom.conflicts_of` to rowguid, outcome, and, if it
+likes, row and message."""
+
+_registered: dict[str, ResolverFunction] = {}
+
+
+def register_resolver(name: str, function: Callable[[DataFrame, ResolverContext], DataFrame]) -> None:
+    """Let articles of this process's sessions name a function as their resolver.
+
+    Raises: ConfigurationError if the name is none, or that of a built-in resolver, or if it cannot be called.
+    """
+    _require_name(name, "register_resolver")
+    if not callable(function):
+        raise ConfigurationError(f"What is registered as resolver '{name}' cannot be called: {function!r}.")
+    _registered[name] = function
+
+
+def known_functions() -> dict[str, str]:
+    """Return the names that this agent knows, and what each is.
+
+    Raises: ConfigurationError if the agent's file cannot be used.
+    """
+    found = {point.name: point.value for point in entry_points(group=GROUP)}
+    found |= _stated()[0]
+    found |= {name: f"{each.__module__}:{each.__qualname__}" for name, each in _registered.items()}
+    return found
+
+
+def require_function(article: PublishedArticle) -> None:
+    """Check that the agent has the function that an article names, if it names one. It is not loaded.
+
+    Raises: UnknownResolverError naming those there are; ConfigurationError.
+    """
+    if article.resolver == CUSTOM:
+        name = function_name(article)
+        if name not in (known := known_functions()):
+            raise UnknownResolverError(article.name, name, known=[*known, *RESOLVERS])
+
+
+def function_name(article: PublishedArticle) -> str:
+    """Return the name that an article with the resolver `custom` states."""
+    name = resolver_info(article.resolver_info).function
+    assert name is not None
+    return name
+
+
+def loaded(article: PublishedArticle, name: str, roots: Sequence[Path]) -> ResolverFunction:
+    """Return the function of a name; `roots` are those of the session's replicas.
+
+    Raises: ResolverError if it cannot be loaded, or lies in a replica; ConfigurationError.
+    """
+    if name in _registered:
+        return _registered[name]
+    stated, folders = _stated()
+    place = stated.get(name)
+    if place is None:
+        place = next(point.value for point in entry_points(group=GROUP) if point.name == name)
+    module_name, _, attribute = place.partition(":")
+    sys.path[:0] = [folder for folder in folders if folder not in sys.path]
+    try:
+        module = import_module(module_name)
+        function = getattr(module, attribute)
+    except Exception as error:
+        raise ResolverError(
+            article.name, name, f"cannot be loaded from '{place}': {type(error).__name__}: {error}"
+        ) from error
+    source = Path(getattr(module, "__file__", None) or "/").resolve()
+    inside = next((root for root in roots if source.is_relative_to(root.resolve())), None)
+    if inside is not None:
+        raise ResolverError(article.name, name, f"lies in the replica '{inside}', which others may write")
+    if not callable(function):
+        raise ResolverError(article.name, name, f"is '{place}', which cannot be called")
+    return function  # type: ignore[no-any-return]
+
+
+def _stated() -> tuple[dict[str, str], list[str]]:
+    """Return what the agent's file states: name -> `module:function`, and folders to import from.
+
+    Raises: ConfigurationError.
+    """
+    named = Settings.from_environment().agent_config
+    path = Path(named).expanduser() if named else Path.home() / ".config" / "mergerepl" / "agent.yml"
+    if not named and not path.exists():
+        return {}, []
+    try:
+        if path.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise _of_file(path, "others may write it: take that right away (chmod go-w)")
+        stated = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
+        raise _of_file(path, f"it cannot be read ({type(error).__name__})") from error
+    is_valid = isinstance(stated, dict) and set(stated) <= {"resolvers", "python_path"}
+    resolvers = (stated.get("resolvers") or {}) if is_valid else None
+    folders = (stated.get("python_path") or []) if is_valid else None
+    if not (isinstance(resolvers, dict) and isinstance(folders, list)):
+        raise _of_file(
+            path, "it may state `resolvers` (names to `module:function`) and `python_path` (folders)"
+        )
+    for name, place in resolvers.items():
+        _require_name(name, str(path))
+        module, _, attribute = place.partition(":") if isinstance(place, str) else ("", "", "")
+        if not (module.replace(".", "_").isidentifier() and attribute.isidentifier()):
+            raise _of_file(path, f"resolver '{name}' is {place!r}, and must be `module:function`")
+    return dict(resolvers), [str(Path(str(folder)).expanduser()) for folder in folders]
+
+
+def _require_name(name: object, where: str) -> None:
+    if not isinstance(name, str) or FUNCTION.fullmatch(name) is None or name in RESOLVERS:
+        raise ConfigurationError(
+            f"{where}: {name!r} cannot be the name of a resolver: it has letters, digits, `_` and `-`, begins with a "
+            "letter, and is none of the built-in ones."
+        )
+
+
+def _of_file(path: Path, problem: str) -> ConfigurationError:
+    return ConfigurationError(f"The agent's file '{path}' cannot be used: {problem}.", path=str(path))
