@@ -132,9 +132,9 @@ def stage_articles(
             with refused_alone(nickname):
                 article_folder = folder / str(nickname)
                 outcome = resolved(changed[nickname], decision, terms, rows=rows)
-                staged = _written(spark, sides, nickname, outcome, article_folder)
+                written = _written(spark, sides, nickname, outcome, article_folder)
                 withholding = _withholding(sides, plan, numbers, changed[nickname], terms, kept)
-                staged = withhold_refused(spark, article_folder, staged, withholding, kept)
+                staged = withhold_refused(spark, article_folder, written, withholding, kept)
                 progress.step("stage", article=changed[nickname].article.name, rows=_rows_of(staged))
             return staged
 
