@@ -43,6 +43,14 @@ def working(command: Callable[..., Any]) -> Callable[..., Any]:
     return reporting(with_progress)
 
 
+procedures_option = click.option(
+    "--procedures",
+    multiple=True,
+    metavar="MODULE",
+    help="Import a module that registers procedures of transactional articles; may be repeated.",
+)
+
+
 def duration(text: str) -> int:
     """Return the seconds of a time such as `60s`, `5m`, `1h`; a bare number is seconds."""
     found = _DURATION.fullmatch(text.strip())

@@ -11,6 +11,7 @@ from mergerepl.cli.help import Command
 from mergerepl.cli.main import FAILED, TRANSIENT
 from mergerepl.cli.options import (
     duration,
+    procedures_option,
     subscriber_option,
     subscriber_root,
     sync_target,
@@ -60,11 +61,13 @@ if TYPE_CHECKING:
     metavar="SESSION",
     help="End a staged session that cannot be finished; its rows are kept. Alone.",
 )
+@procedures_option
 @working
 def sync(
     targets: tuple[str, ...],
     subscriber: str | None,
     interval: int | None,
+    procedures: tuple[str, ...],
     output: Output,
     progress: Progress,
     **options: Any,
@@ -92,6 +95,10 @@ def sync(
     from mergerepl import api
 
     target, only = sync_target(targets), subscriber_root(subscriber)
+    if procedures:
+        from mergerepl.transactional.procedures import load
+
+        load(procedures)
 
     def once() -> SyncResult:
         with progress:

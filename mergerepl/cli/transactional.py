@@ -9,7 +9,14 @@ import click
 
 from mergerepl.cli.help import Group
 from mergerepl.cli.main import FAILED
-from mergerepl.cli.options import limit_option, replica_root, reporting, subscriber_option, subscriber_root
+from mergerepl.cli.options import (
+    limit_option,
+    procedures_option,
+    replica_root,
+    reporting,
+    subscriber_option,
+    subscriber_root,
+)
 from mergerepl.report.output import Output
 
 if TYPE_CHECKING:
@@ -61,8 +68,15 @@ def logreader(root: str, output: Output) -> None:
 @root_argument
 @subscriber_option
 @click.option("--skip-errors", metavar="NUMBERS", help="Skip these errors, such as 20598:2627.")
+@procedures_option
 @reporting
-def distribute(root: str, subscriber: str | None, skip_errors: str | None, output: Output) -> None:
+def distribute(
+    root: str,
+    subscriber: str | None,
+    skip_errors: str | None,
+    procedures: tuple[str, ...],
+    output: Output,
+) -> None:
     """Apply the commands that the distributor has at the subscribers.
 
     A command that cannot be applied stops its agent before the transaction: exit code 1. --skip-errors goes on; each
@@ -71,6 +85,7 @@ def distribute(root: str, subscriber: str | None, skip_errors: str | None, outpu
     Example:
       mergerepl transactional distribute ./hq --subscriber ./north
       mergerepl transactional distribute ./hq --skip-errors 20598
+      mergerepl transactional distribute ./hq --procedures feed_procedures
     """
     from mergerepl import transactional as agents
     from mergerepl.report.transactional import distributed
@@ -78,7 +93,11 @@ def distribute(root: str, subscriber: str | None, skip_errors: str | None, outpu
     publisher, publication = _target(root)
     skip = None if skip_errors is None else _numbers(skip_errors)
     done = agents.distribute(
-        publisher, subscriber=subscriber_root(subscriber), publication=publication, skip_errors=skip
+        publisher,
+        subscriber=subscriber_root(subscriber),
+        publication=publication,
+        skip_errors=skip,
+        procedures=procedures,
     )
     output.reported([asdict(each) for each in done], [distributed(done)])
 
@@ -95,6 +114,7 @@ def _numbers(text: str) -> list[int]:
 @click.option("--article", metavar="NAME", help="Only this article.")
 @click.option("--operation", type=click.Choice(["insert", "update", "delete"]), help="Only this procedure.")
 @click.option("--batch", is_flag=True, help="The one MERGE that stands for all three.")
+@click.option("--custom", is_flag=True, help="Python to begin procedures of your own with.")
 @subscriber_option
 @reporting
 def script(
@@ -102,20 +122,29 @@ def script(
     article: str | None,
     operation: Literal["insert", "update", "delete"] | None,
     batch: bool,
+    custom: bool,
     subscriber: str | None,
     output: Output,
 ) -> None:
-    """Print the generated procedures as Spark SQL: the text that the agent executes.
+    """Print the generated procedures as Spark SQL.
+
+    The agent executes the text of --batch, which does the same to a batch of commands at once.
 
     Example:
       mergerepl transactional script ./hq --article orders --operation update
       mergerepl transactional script ./hq --batch
+      mergerepl transactional script ./hq --custom --operation update
     """
     from mergerepl import transactional as agents
 
     publisher, _ = _target(root)
     text = agents.script(
-        publisher, article=article, operation=operation, batch=batch, subscriber=subscriber_root(subscriber)
+        publisher,
+        article=article,
+        operation=operation,
+        batch=batch,
+        custom=custom,
+        subscriber=subscriber_root(subscriber),
     )
     output.reported({"script": text}, [text])
 

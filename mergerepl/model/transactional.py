@@ -72,6 +72,5 @@ class DistributionResult:
     deletes: int = 0
     skipped: int = 0
     batches: int = 0
-    retried_on_one_stream: int = 0
     latency_s: float | None = None
     xact_seqno: str | None = None

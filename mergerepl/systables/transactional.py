@@ -151,7 +151,7 @@ SUBSCRIPTIONS: Final = TypedTable(
         snapshot_seqno | binary | LSN of the snapshot
         last_xact_seqno | binary | last transaction that is known to have been applied; may lag
         skip_errors | array<string> | numbers of errors that are skipped
-        subscription_streams | int | streams in which a batch is judged
+        subscription_streams | int | articles of a batch that are worked on at a time
         destination | map<string,string> | article to its table below the subscriber, where it is another path
         subscription_guid | string not null | identity of the subscription
         is_equal | boolean | false after a command was skipped, until a validation found no difference
@@ -249,7 +249,6 @@ class HistoryRow:
     updates: int = 0
     deletes: int = 0
     skipped: int = 0
-    retried_on_one_stream: int = 0
     duration: float = 0.0
 
 
@@ -270,7 +269,6 @@ HISTORY: Final = TypedTable(
         updates | int | rows that were updated
         deletes | int | rows that were deleted
         skipped | int | commands that were skipped
-        retried_on_one_stream | int | 1 if the batch was judged again on one stream
         duration | double | seconds that the batch took
         """
     ),

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         status,
         validate,
     )
+    from mergerepl.transactional.procedures import Call, net, procedure
     from mergerepl.transactional.publish import apply_transactional
     from mergerepl.transactional.refusals import (
         LogReaderBusyError,
@@ -46,6 +47,7 @@ _MODEL = (
 _ERRORS = ("LogReaderBusyError", "TransactionalError", "TransactionalUsageError")
 
 __all__ = [
+    "Call",
     "DistributionResult",
     "LogReaderBusyError",
     "LogReaderResult",
@@ -61,7 +63,9 @@ __all__ = [
     "errors",
     "history",
     "logreader",
+    "net",
     "pending",
+    "procedure",
     "read",
     "reinit",
     "script",
@@ -74,6 +78,7 @@ _HOMES = {
     **dict.fromkeys(_MODEL, "mergerepl.model.transactional"),
     **dict.fromkeys(_ERRORS, "mergerepl.transactional.refusals"),
     "logreader": "mergerepl.transactional.log_reader",
+    **dict.fromkeys(("Call", "net", "procedure"), "mergerepl.transactional.procedures"),
     "apply_transactional": "mergerepl.transactional.publish",
 }
 

@@ -1,6 +1,6 @@
 """From the changes of commits to commands (transactional.md 3 and 4). Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -35,30 +35,34 @@ def key_type(shape: Shape) -> str:
 
 
 def commands_of(
-    spark: SparkSession, read: ReadRows, lsns: Mapping[int, Lsn], article: ArticleRow
+    spark: SparkSession,
+    read: ReadRows,
+    lsns: Mapping[int, Lsn],
+    article: ArticleRow,
+    updates: Collection[int] = (),
 ) -> DataFrame:
-    """Return the commands that follow from what was read of an article's source.
+    """Return the commands that follow from what was read of an article's source. `updates`: versions that an UPDATE made.
 
-    Reads: version, row_hash, before, after. Returns: the columns of MSrepl_commands.
+    Reads: version, before, after. Returns: the columns of MSrepl_commands.
     """
     shape = shape_of(article)
     image = image_type(read.rows, AFTER)
     at = {name: f"c{i}" for i, name in enumerate(read.columns)}
     changes = read.rows.select(
-        VERSION,
+        *(VERSION, BEFORE, AFTER),
         _side(BEFORE, at, shape, image, article).alias("old"),
         _side(AFTER, at, shape, image, article).alias("new"),
     )
     types: list[DataType] = [image[at[name]].dataType for name in shape.columns]
     old, new = ([F.col(f"{side}.c{k}") for k in range(1, len(types) + 1)] for side in ("old", "new"))
     same = [same_value(one, other, type_) for one, other, type_ in zip(old, new, types, strict=True)]
+    if article.singleton_key_updates and updates:
+        changes = _with_singletons(changes, updates)
+    else:
+        changes = changes.withColumn("key_change", F.lit(False))
     is_update = F.col("old").isNotNull() & F.col("new").isNotNull()
     is_there = F.col("old").isNotNull() | F.col("new").isNotNull()
     changes = changes.where(is_there & ~(is_update & all_true(same)))
-    if article.singleton_key_updates:
-        changes = _with_singletons(changes)
-    else:
-        changes = changes.withColumn("key_change", F.lit(False))
     changes = _with_lsn(spark, changes, lsns)
     operation = (
         F.when(F.col("old").isNull(), Operation.INSERT.value)
@@ -93,19 +97,23 @@ def _side(side: str, at: Mapping[str, str], shape: Shape, image: StructType, art
     return F.when(is_in, F.struct(*fields))
 
 
-def _with_singletons(changes: DataFrame) -> DataFrame:
-    """Make one update of the only delete and the only insert of a commit that changed nothing else (trace flag 8207)."""
+def _with_singletons(changes: DataFrame, updates: Collection[int]) -> DataFrame:
+    """Make one update of the key that an UPDATE changed, if its commit changed no other row (trace flag 8207).
+
+    What a filter leaves out counts: the row before and the row after must be the same one.
+    """
     commit = Window.partitionBy(VERSION)
-    ordered = commit.orderBy(F.col("old").isNull())
-    is_delete, is_insert = F.col("new").isNull(), F.col("old").isNull()
+    is_gone = F.col(AFTER).isNull() & F.col("old").isNotNull()
+    is_new = F.col(BEFORE).isNull() & F.col("new").isNotNull()
     counted = changes.select(
-        "*",
+        *(VERSION, "old", "new"),
         F.count(F.lit(1)).over(commit).alias("rows"),
-        F.count_if(is_delete).over(commit).alias("deletes"),
-        F.count_if(is_insert).over(commit).alias("inserts"),
-        F.lead("new").over(ordered).alias("moved"),
+        F.count_if(is_gone).over(commit).alias("old_rows"),
+        F.count_if(is_new).over(commit).alias("new_rows"),
+        F.first("new", ignorenulls=True).over(commit).alias("moved"),
     )
-    is_single = (F.col("rows") == 2) & (F.col("deletes") == 1) & (F.col("inserts") == 1)
+    has_two = (F.col("rows") == 2) & (F.col("old_rows") == 1) & (F.col("new_rows") == 1)
+    is_single = has_two & F.col(VERSION).isin(list(updates))
     return counted.where(~(is_single & F.col("old").isNull())).select(
         VERSION,
         "old",

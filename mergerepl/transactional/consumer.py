@@ -172,6 +172,13 @@ class Commands:
         self, cycle: Cycle, source: SourcePlan, article: ArticleRow, readings: Mapping[str, Sequence[int]]
     ) -> int:
         lsns = cycle.plan.lsns_of(source.object_id)
+        updates = {
+            entry.version
+            for entry in cycle.plan.entries
+            if entry.object_id == source.object_id
+            and entry.operation == "UPDATE"
+            and entry.from_version == entry.version
+        }
         places = readings.get(str(article.article_id), ())
         shapes = {
             row.schema_version: row
@@ -186,7 +193,7 @@ class Commands:
             for read, place in zip(cycle.changes(source.object_id), places, strict=True):
                 if place == version:
                     of_reading = {each: lsns[each] for each in read.reading.versions}
-                    made = commands_of(cycle.spark(), read, of_reading, shapes[version])
+                    made = commands_of(cycle.spark(), read, of_reading, shapes[version], updates)
                     frames.setdefault(version, []).append(made)
         written = 0
         for version, made_of in frames.items():

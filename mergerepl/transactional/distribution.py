@@ -12,11 +12,13 @@
 import json
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -46,20 +48,28 @@ from mergerepl.systables.transactional import (
     SubscriptionRow,
     TransactionRow,
 )
+from mergerepl.transactional.call_syntax import Operation
 from mergerepl.transactional.catalog import Distributor, Subscriber, shape_of
+from mergerepl.transactional.collected_writes import Write, carry_out, prepared
 from mergerepl.transactional.judge import LOGGED, Effect, Failure, judge
+from mergerepl.transactional.procedures import (
+    Procedure,
+    called,
+    custom_operations,
+    procedures_of,
+    session_of_procedures,
+)
 from mergerepl.transactional.refusals import SKIPPABLE, TransactionalError, TransactionalUsageError
 from mergerepl.transactional.schema import add_columns
 from mergerepl.transactional.scripts import batch_text
+from mergerepl.transactional.stages import stage_end
 
 DISTRIBUTE = "distribute"
 """The kind of the agent's commits (map.md 2)."""
 
 COMMIT_ATTEMPTS = 8
-STAGES = 1000
-"""Versions of the Delta transaction that each batch has."""
-
 SUCCEEDED, FAILED = 2, 6
+T = TypeVar("T")
 
 
 def app_id(guid: str) -> str:
@@ -99,6 +109,19 @@ class BatchPlan:
         )
 
 
+@dataclass(frozen=True)
+class Sent:
+    """An article's commands in a batch: how many, which operations are judged, which of them applied (None: all).
+
+    `writes` are what procedures of the user's own hand over.
+    """
+
+    commands: int
+    judged: frozenset[Operation] | None = None
+    applied: frozenset[Operation] | None = None
+    writes: tuple[Write, ...] = ()
+
+
 @dataclass
 class Agent:
     """A distribution agent at work: one subscription, its subscriber held."""
@@ -110,6 +133,7 @@ class Agent:
     skip: frozenset[int] = frozenset()
     batch_transactions: int = 10_000
     batch_commands: int = 0
+    streams: int = 1
     result: DistributionResult = field(init=False)
 
     def __post_init__(self) -> None:
@@ -136,6 +160,8 @@ class Agent:
             chosen = self._chosen(rows) if plan is None else _through(rows, plan.through_seqno)
             if not chosen:
                 return self.result
+            if plan is None:
+                chosen = self._one_stage(position, chosen)
             position = self._batch(position, chosen, plan)
             plan = None
 
@@ -191,6 +217,23 @@ class Agent:
             commands += count
         return chosen
 
+    def _one_stage(self, position: PositionRow, chosen: Sequence[TransactionRow]) -> list[TransactionRow]:
+        """Return the transactions for which one call of each procedure of the user's own is enough."""
+        through = chosen[-1].xact_seqno
+        named = {article for row in chosen for article in row.commands}
+        ends = [
+            stage_end(
+                self._commands(
+                    self.distributor.shape_at(row.article_id, through),
+                    position.transaction_timestamp,
+                    through,
+                )
+            )
+            for row in self._articles()
+            if row.article_id in named and custom_operations(shape_of(row))
+        ]
+        return [each for each in chosen if all(end.has(each.xact_seqno) for end in ends)]
+
     def _batch(
         self, position: PositionRow, chosen: Sequence[TransactionRow], plan: BatchPlan | None
     ) -> PositionRow:
@@ -204,6 +247,7 @@ class Agent:
                     counts[article_id] = counts.get(article_id, 0) + n
         through = chosen[-1].xact_seqno
         shapes = {each: self.distributor.shape_at(each, through) for each in mine}
+        procedures = {each: procedures_of(shape) for each, shape in shapes.items()}
         if chosen[0].kind == "schema":
             self._follow_columns(chosen[0].xact_seqno, shapes)
         if not counts:
@@ -215,10 +259,17 @@ class Agent:
             if plan is None:
                 heads = {each: head_version(self._table(shapes[each])) for each in counts}
                 plan = BatchPlan(position.batch + 1, position.transaction_timestamp, through, heads)
-            judged = {
-                each: self._judged(shapes[each], plan, counts[each], plan.heads[each], kept)
-                for each in counts
-            }
+            decided = plan
+            sent = self._each(
+                counts,
+                lambda each: self._called(
+                    shapes[each], procedures[each], decided, counts[each], chosen, kept
+                ),
+            )
+            judged = self._each(
+                counts,
+                lambda each: self._judged(shapes[each], decided, sent[each], decided.heads[each], kept),
+            )
             stop = min(
                 (
                     failure.order
@@ -230,27 +281,85 @@ class Agent:
             )
             if stop is not None and not is_decided:
                 return self._stopped(position, chosen, judged, stop)
+            writes = prepared(
+                [write for each in sent.values() for write in each.writes], self.subscriber.root, kept
+            )
             failpoint("distribute.before_plan")
             write_batch(self.subscriber.root, self.guid, plan.to_json())
             failpoint("distribute.after_plan")
-            late: dict[int, tuple[Failure, ...]] = {}
-            for each in counts:
-                late[each] = self._write(shapes[each], plan, counts[each], judged[each], kept)
-                failpoint("distribute.after_article")
+            late = self._each(
+                counts, lambda each: self._write(shapes[each], decided, sent[each], judged[each], kept)
+            )
+            carry_out(writes, self.spark, partial(self._transaction, plan))
         finally:
             kept.release()
         return self._arrived(position, chosen, judged, late, began)
 
+    def _each(self, articles: Iterable[int], work: Callable[[int], T]) -> dict[int, T]:
+        """Return what comes of some work on each article; `streams` of them are worked on at a time."""
+        listed = list(articles)
+        if self.streams == 1 or len(listed) == 1:
+            return {each: work(each) for each in listed}
+        with ThreadPoolExecutor(self.streams) as pool:
+            return dict(zip(listed, pool.map(work, listed), strict=True))
+
     def _table(self, row: ArticleRow) -> Path:
         return self.subscriber.table(self.subscription, row)
 
-    def _judged(self, row: ArticleRow, plan: BatchPlan, count: int, version: int, kept: Kept) -> Effect:
+    def _called(
+        self,
+        row: ArticleRow,
+        procedures: Mapping[Operation, Procedure],
+        plan: BatchPlan,
+        count: int,
+        chosen: Sequence[TransactionRow],
+        kept: Kept,
+    ) -> Sent:
+        """Call an article's procedures; without any, all commands are judged and applied.
+
+        Raises: TransactionalError 21074 if commands of the batch are gone; what a procedure raises.
+        """
+        if not procedures:
+            return Sent(count)
+        # What a procedure sets in its session ends with the batch.
+        session = session_of_procedures(self.spark())
+        commands = kept.keep(self._commands(row, plan.from_seqno, plan.through_seqno, spark=session))
+        found = {each["operation"]: each["count"] for each in commands.groupBy("operation").count().collect()}
+        self._require_all(row, count, sum(found.values()))
+        calls = called(
+            {each: known for each, known in procedures.items() if each.value in found},
+            row,
+            commands,
+            {each.xact_seqno: each.commit_time for each in chosen},
+            table=self._table(row),
+            subscriber=self.subscriber.root,
+            kept=kept,
+        )
+        generated = {each for each in Operation if each not in procedures}
+        applied = generated | {call.does for call in calls if call.calls_default}
+        return Sent(
+            count,
+            frozenset(applied | {call.does for call in calls if call.requires_rows}),
+            frozenset(applied),
+            tuple(write for call in calls for write in call.writes),
+        )
+
+    def _require_all(self, row: ArticleRow, count: int, found: int) -> None:
+        if found != count:
+            raise TransactionalError.expired(
+                self.subscriber.root,
+                f"{count} commands of article '{row.article}' are wanted and {found} are there",
+            )
+
+    def _judged(self, row: ArticleRow, plan: BatchPlan, sent: Sent, version: int, kept: Kept) -> Effect:
         """Return what the batch does to a table as it is at a version.
 
         Raises: TransactionalError 21074 if commands of the batch are gone.
         """
         spark = self.spark()
-        commands = self._commands(row, plan)
+        commands = self._commands(row, plan.from_seqno, plan.through_seqno)
+        if sent.judged is not None:
+            commands = commands.where(F.col("operation").isin([each.value for each in sent.judged]))
         table = self._table(row)
         effect = judge(
             spark,
@@ -259,40 +368,50 @@ class Agent:
             lambda names: read_columns(spark, table, version, list(names)),
             kept,
             table=str(table),
-            expected=count,
+            expected=sent.commands,
         )
-        if effect.commands != count:
-            raise TransactionalError.expired(
-                self.subscriber.root,
-                f"{count} commands of article '{row.article}' are wanted and {effect.commands} are there",
-            )
-        return effect
+        if sent.applied is None:
+            self._require_all(row, sent.commands, effect.commands)
+            return effect
+        applied = [each.value for each in sent.applied]
+        return replace(
+            effect,
+            rows=effect.rows.where(F.col("operation").isin(applied)),
+            counts={name: n for name, n in effect.counts.items() if name in applied},
+            commands=sent.commands,
+        )
 
-    def _commands(self, row: ArticleRow, plan: BatchPlan) -> DataFrame:
-        cycles = (Lsn(plan.from_seqno).scan_cycle - 1, Lsn(plan.through_seqno).scan_cycle)
-        rows = appended.read(self.spark(), self.distributor.commands_table(row), {"scan_cycle": cycles})
-        is_in = (F.col("xact_seqno") > F.lit(plan.from_seqno)) & (
-            F.col("xact_seqno") <= F.lit(plan.through_seqno)
+    def _commands(
+        self, row: ArticleRow, from_seqno: bytes, through_seqno: bytes, *, spark: SparkSession | None = None
+    ) -> DataFrame:
+        """Return an article's commands after one LSN, through another one."""
+        cycles = (Lsn(from_seqno).scan_cycle - 1, Lsn(through_seqno).scan_cycle)
+        rows = appended.read(
+            spark or self.spark(), self.distributor.commands_table(row), {"scan_cycle": cycles}
         )
-        return rows.where(is_in)
+        return rows.where(
+            (F.col("xact_seqno") > F.lit(from_seqno)) & (F.col("xact_seqno") <= F.lit(through_seqno))
+        )
+
+    def _transaction(self, plan: BatchPlan, place: str | None = None) -> Transaction:
+        """Return the Delta transaction of a batch: of the articles' tables, or of a place where a procedure writes."""
+        app = app_id(self.guid) if place is None else f"{app_id(self.guid)}-{place}"
+        unit = self._unit(plan) if place is None else None
+        return Transaction(app, plan.number, CommitMark(self.guid, f"{DISTRIBUTE}:{plan.number}", unit=unit))
 
     def _write(
-        self, row: ArticleRow, plan: BatchPlan, count: int, effect: Effect, kept: Kept
+        self, row: ArticleRow, plan: BatchPlan, sent: Sent, effect: Effect, kept: Kept
     ) -> tuple[Failure, ...]:
         """Execute the MERGE of an article once. Returns failures that only a foreign commit in between brought."""
         table = self._table(row)
-        transaction = Transaction(
-            app_id(self.guid),
-            plan.number * STAGES,
-            CommitMark(self.guid, f"{DISTRIBUTE}:{plan.number}", unit=self._unit(plan)),
-        )
+        transaction = self._transaction(plan)
         if transaction_version(table, transaction.app_id) >= transaction.version:
             return ()
         judged_at = plan.heads[row.article_id]
         for attempt in range(1, COMMIT_ATTEMPTS + 1):
             if (head := head_version(table)) != judged_at:
                 # Somebody else wrote to the table since it was judged.
-                effect, judged_at = self._judged(row, plan, count, head, kept), head
+                effect, judged_at = self._judged(row, plan, sent, head, kept), head
             try:
                 self._merge(row, table, effect, transaction)
                 break
@@ -305,7 +424,8 @@ class Agent:
                     ) from error
         commit = read_back(table, transaction, from_version_exclusive=judged_at)
         if commit.version > judged_at + 1:
-            effect = self._judged(row, plan, count, commit.version - 1, kept)
+            effect = self._judged(row, plan, sent, commit.version - 1, kept)
+        failpoint("distribute.after_article")
         return (
             effect.failures
             if judged_at != plan.heads[row.article_id] or commit.version > judged_at + 1
@@ -516,7 +636,15 @@ def distribute_one(
     stated = skip_errors if skip_errors is not None else subscription.skip_errors
     skip = skipped_numbers(stated)
     root = Path(subscription.subscriber)
-    agent = Agent(distributor, subscription, publication, spark, skip, **bounds)
+    agent = Agent(
+        distributor,
+        subscription,
+        publication,
+        spark,
+        skip,
+        streams=subscription.subscription_streams,
+        **bounds,
+    )
     if read_batch(root, agent.guid) is None:
         position = agent._position()
         if not distributor.transactions_after(position.transaction_timestamp):

@@ -32,17 +32,16 @@ from mergerepl.systables.transactional import (
     SubscriptionRow,
     TransactionRow,
 )
-from mergerepl.transactional.call_syntax import Operation
 from mergerepl.transactional.catalog import Distributor, Subscriber, distributor_at, shape_of
 from mergerepl.transactional.command_texts import BrowsedCommand, command_texts
 from mergerepl.transactional.comparison import differing
 from mergerepl.transactional.distribution import distribute_one
 from mergerepl.transactional.log_reader import held, log_reader
+from mergerepl.transactional.procedures import OPERATIONS, custom_operations, load, skeleton
 from mergerepl.transactional.publish import initialise, rows_at
 from mergerepl.transactional.refusals import TransactionalUsageError
 from mergerepl.transactional.scripts import batch_text, procedure_text
 
-_OPERATIONS = {"insert": Operation.INSERT, "update": Operation.UPDATE, "delete": Operation.DELETE}
 Root = str | os.PathLike[str]
 
 
@@ -92,15 +91,19 @@ def distribute(
     subscriber: Root | None = None,
     publication: str | None = None,
     skip_errors: Sequence[int] | None = None,
+    procedures: Sequence[str] = (),
     spark: SparkSession | None = None,
     lock_wait_s: float = 0.0,
 ) -> tuple[DistributionResult, ...]:
     """Run the distribution agents of a publisher: each subscription gets what the log reader has read.
 
+    `procedures` are modules that register procedures; those that this process has registered need none.
+
     Raises: TransactionalError where a command cannot be applied (20598, 2627), a subscription is too old (21074) or columns
         changed (21076); OutOfReachError if a subscriber is not there; LeaseError (run again).
     """
     distributor = _required(root)
+    load(procedures)
     found = []
     for name, row in subscriptions_of(distributor, subscriber=subscriber, publication=publication):
         found.append(
@@ -134,11 +137,13 @@ def script(
     article: str | None = None,
     operation: Literal["insert", "update", "delete"] | None = None,
     batch: bool = False,
+    custom: bool = False,
     subscriber: Root | None = None,
 ) -> str:
     """Return the generated procedures of the articles as Spark SQL; `batch`: the one MERGE that stands for all three.
 
-    The tables are those of the first subscriber, or of the one that is named. Starts no JVM.
+    `custom`: Python text to begin procedures of one's own with. The tables are those of the first subscriber, or of the one
+    that is named. Starts no JVM.
 
     Raises: TransactionalUsageError if there is no such article.
     """
@@ -154,9 +159,13 @@ def script(
         if batch:
             texts.append(batch_text(shape, table) + ";")
             continue
-        for name, each_operation in _OPERATIONS.items():
+        for name, each_operation in OPERATIONS.items():
             command = shape.command(each_operation)
-            if operation in (None, name) and command.method != "NONE" and command.procedure is None:
+            if operation not in (None, name) or command.method == "NONE":
+                continue
+            if custom:
+                texts.append(skeleton(shape, each_operation))
+            elif each_operation not in custom_operations(shape):
                 texts.append(procedure_text(shape, each_operation, table))
     return "\n\n".join(texts)
 

@@ -58,7 +58,6 @@ from mergerepl.systables.transactional import (
     PublicationRow,
     SubscriptionRow,
 )
-from mergerepl.transactional.call_syntax import KEYS, CommandType, Operation, default_procedure
 from mergerepl.transactional.catalog import Distributor, Subscriber
 from mergerepl.transactional.consumer import NAME
 from mergerepl.transactional.distribution import DISTRIBUTE, app_id, skipped_numbers
@@ -188,8 +187,6 @@ class Publishing:
         for each in self.publication.subscriptions:
             at = staying.get(each.subscriber)
             skipped_numbers(each.skip_errors)
-            if each.subscription_streams > 1:
-                raise TransactionalUsageError.later("subscription_streams above 1", "Leave the key out.")
             if at is None or at.status == SUBSCRIBED:
                 self._check_destinations(each, at, wanted)
                 what = "initialise" if each.sync_type == "automatic" else "subscribe"
@@ -241,14 +238,6 @@ class Publishing:
         folder = self.distributor.root / stated.table
         if not is_delta_table(folder):
             raise TransactionalError.bad_table(stated.name, f"'{folder}' is no Delta table", "Check `table`.")
-        for operation in Operation:
-            command = CommandType.parse(getattr(stated, KEYS[operation]), operation)
-            default = default_procedure(operation, stated.table)
-            if command.procedure not in (None, default):
-                raise TransactionalUsageError.later(
-                    f"A procedure of your own ('{command.procedure}' of article '{stated.name}')",
-                    f"Leave its name out, or write {default}.",
-                )
         state = open_table(folder)
         types = {each["name"]: ddl_of(each["type"]) for each in state.fields}
         for name in (*stated.key, *(stated.columns or ()), *stated.text_columns):

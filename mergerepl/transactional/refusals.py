@@ -7,6 +7,7 @@
 | LogReaderBusyError | 18752: another log reader or command holds the log; run again | 3 |
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -80,6 +81,19 @@ class TransactionalError(MergeReplError):
             "carried over. Everything before that change is applied. Begin again with the new columns: "
             f"`mergerepl transactional reinit PUBLISHER --subscriber {subscriber}`.",
             subscriber=str(subscriber),
+            article=article,
+        )
+
+    @classmethod
+    def stale_procedure(
+        cls, name: str, article: str, written_for: Sequence[str], columns: Sequence[str], schema_version: int
+    ) -> Self:
+        """21076: a procedure of the user's own was written for other columns."""
+        return cls(
+            SCHEMA_CHANGED,
+            f"The procedure '{name}' was written for the columns {', '.join(written_for)}; article '{article}' has "
+            f"{', '.join(columns)} (schema version {schema_version}). Everything before that change is applied. Write the "
+            "procedure again for these columns and state them in `columns`, or state `columns=None`.",
             article=article,
         )
 

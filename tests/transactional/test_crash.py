@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from mergerepl import failpoints
+from mergerepl import transactional as tr
 from mergerepl.cli.main import main
 from tests.cdc.databases import add, delete, update
 from tests.transactional.publications import CliRunner, new_table, publication_file, rows, run
@@ -27,12 +28,20 @@ POINTS = (
     "distribute.after_plan",
     "distribute.after_article",
     "distribute.after_article:2",
+    "distribute.before_write",
+    "distribute.after_write",
     "distribute.before_position",
     "distribute.after_position",
 )
 ALWAYS = ("logreader.after_plan", "transactional.before_gate", "distribute.after_article")
 """Where every run of the tests dies; `--long` dies everywhere."""
 NAMES = ("orders", "lines")
+
+
+@tr.procedure("keep_quantities", operation="update", call="MCALL")
+def keep_quantities(call: tr.Call) -> None:
+    call.append(call.commands.selectExpr("pkc1 AS id", "c3 AS qty", "xact_seqno"), "quantities")
+    call.default()
 
 
 class Feed:
@@ -42,7 +51,10 @@ class Feed:
         self.folder, self.next = folder, 100
         for name in NAMES:
             new_table(folder / "hq", name, {1: ("a", 1), 2: ("b", 2)})
-        articles = [{"name": "orders", "key": ["id"]}, {"name": "lines", "key": ["id"], "upd_cmd": "MCALL"}]
+        articles = [
+            {"name": "orders", "key": ["id"]},
+            {"name": "lines", "key": ["id"], "upd_cmd": "MCALL keep_quantities"},
+        ]
         self.file = publication_file(folder, articles)
         run("apply", self.file)
 
@@ -81,4 +93,7 @@ def test_a_death_at_any_step_is_made_up_for(feed: Feed, point: str, monkeypatch:
     monkeypatch.delenv("MERGEREPL_FAILPOINT")
     run("sync", feed.file)
     assert feed.differs() == []
+    assert sorted(row[:2] for row in rows(feed.folder / "north" / "quantities")) == [
+        (key, key) for key in range(101, feed.next + 1)
+    ]
     assert run("sync", feed.file)["sessions"][0]["status"] == "nothing_to_do"

@@ -1,0 +1,145 @@
+"""What procedures of the user's own write: collected, checked while nothing is written yet, then done once each."""
+
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from mergerepl.delta.append import append
+from mergerepl.delta.create import NewTable, create_table
+from mergerepl.delta.log import is_delta_table
+from mergerepl.delta.marks import CommitMark
+from mergerepl.delta.table import open_table
+from mergerepl.delta.transactions import Transaction, marked_session, transaction_version
+from mergerepl.delta.types import field, json_of
+from mergerepl.engine.errors import COMMIT_CONFLICTS
+from mergerepl.engine.in_memory import Kept
+from mergerepl.errors import CommitConflictError
+from mergerepl.failpoints import failpoint
+from mergerepl.rows.sql import quote
+from mergerepl.transactional.refusals import TransactionalUsageError
+from mergerepl.transactional.scripts import table_text
+
+ATTEMPTS = 8
+
+
+@dataclass(frozen=True)
+class Write:
+    """Rows for a table. `place` names the write among those of its subscription: article, operation, number."""
+
+    kind: Literal["append", "merge", "delete"]
+    rows: DataFrame
+    table: Path
+    on: tuple[str, ...]
+    place: str
+
+
+def prepared(writes: Sequence[Write], root: Path, kept: Kept) -> list[Write]:
+    """Return the writes with their rows computed: an error in them leaves nothing. Those without rows are left out.
+
+    Raises: TransactionalUsageError if a table or its columns are not there, or two rows agree in `on`.
+    """
+    found = []
+    for write in writes:
+        _check(write, root)
+        rows = kept.keep(write.rows)
+        if not rows.count():
+            continue
+        if write.on:
+            keys = rows.groupBy(*(F.col(quote(name)) for name in write.on)).agg(
+                F.count(F.lit(1)).alias("rows")
+            )
+            if keys.where("rows > 1").limit(1).count():
+                raise _refused(
+                    write,
+                    f"has several rows of one key ({', '.join(write.on)})",
+                    "`net(call)` leaves one of each row.",
+                )
+        found.append(replace(write, rows=rows))
+    return found
+
+
+def _check(write: Write, root: Path) -> None:
+    table = Path(*write.table.parts)
+    below = table.resolve().is_relative_to(root.resolve())
+    if not below or table == root or any(part.startswith("_") for part in table.relative_to(root).parts):
+        raise _refused(write, f"goes to a place that is no table below '{root}'", "Name a table there.")
+    if not is_delta_table(table):
+        if write.kind == "append":
+            return
+        raise _refused(write, "goes to a table that is not there", "Create it first.")
+    known = {each["name"].lower() for each in open_table(table).fields}
+    for name in (*write.rows.columns, *write.on):
+        if name.lower() not in known:
+            raise _refused(write, f"has a column '{name}' that the table has not", "Add it to the table.")
+    missing = [name for name in write.on if name not in write.rows.columns]
+    if missing:
+        raise _refused(write, f"has no column '{missing[0]}', which `on` names", "Select it.")
+
+
+def _refused(write: Write, why: str, remedy: str) -> TransactionalUsageError:
+    return TransactionalUsageError(
+        f"The {write.kind} of a procedure to '{write.table}' {why}. Nothing was applied. {remedy}",
+        table=str(write.table),
+    )
+
+
+def carry_out(
+    writes: Sequence[Write], spark: Callable[[], SparkSession], transaction_of: Callable[[str], Transaction]
+) -> None:
+    """Do each write once, also over crashes; `transaction_of` gives the Delta transaction of a place.
+
+    Raises: CommitConflictError if other writers win every time.
+    """
+    for write in writes:
+        transaction = transaction_of(write.place)
+        if not is_delta_table(write.table):
+            _create(write, transaction.mark)
+        failpoint("distribute.before_write")
+        if transaction_version(write.table, transaction.app_id) < transaction.version:
+            if write.kind == "append":
+                append(write.rows, write.table, transaction)
+            else:
+                _merge(write, spark(), transaction)
+        failpoint("distribute.after_write")
+
+
+def _create(write: Write, mark: CommitMark) -> None:
+    fields = [field(each.name, json_of(each.dataType.simpleString())) for each in write.rows.schema.fields]
+    create_table(write.table, NewTable(fields), mark)
+
+
+def _merge(write: Write, spark: SparkSession, transaction: Transaction) -> None:
+    names = [quote(name) for name in write.rows.columns]
+    on = " AND ".join(f"t.{quote(name)} = s.{quote(name)}" for name in write.on)
+    others = [quote(name) for name in write.rows.columns if name not in write.on]
+    text = f"MERGE INTO {table_text(str(write.table))} AS t USING written AS s ON {on}\n"
+    if write.kind == "delete":
+        text += "WHEN MATCHED THEN DELETE"
+    else:
+        if others:
+            text += f"WHEN MATCHED THEN UPDATE SET {', '.join(f't.{each} = s.{each}' for each in others)}\n"
+        values = ", ".join(f"s.{each}" for each in names)
+        text += f"WHEN NOT MATCHED THEN INSERT ({', '.join(names)}) VALUES ({values})"
+    view = f"written_{uuid.uuid4().hex}"
+    write.rows.createGlobalTempView(view)
+    try:
+        for attempt in range(1, ATTEMPTS + 1):
+            session = marked_session(spark, transaction)
+            session.sql(f"CREATE OR REPLACE TEMPORARY VIEW written AS SELECT * FROM global_temp.{view}")
+            try:
+                session.sql(text)
+                return
+            except COMMIT_CONFLICTS as error:
+                if attempt == ATTEMPTS:
+                    raise CommitConflictError(
+                        f"'{write.table}' is being changed by other writers: a procedure's {write.kind} lost {ATTEMPTS} "
+                        "commits in a row. Run again: the same batch is finished.",
+                        table=str(write.table),
+                    ) from error
+    finally:
+        spark.catalog.dropGlobalTempView(view)

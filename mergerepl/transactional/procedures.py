@@ -1,0 +1,336 @@
+"""Procedures of the user's own: Python callables over many commands at once (transactional.md 9).
+
+A replica holds their names only; the code is registered in the agent's own process.
+"""
+
+import importlib
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Literal
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from mergerepl.engine.in_memory import Kept
+from mergerepl.engine.session import new_session
+from mergerepl.rows.images import same_value
+from mergerepl.systables.transactional import ArticleRow
+from mergerepl.transactional.bitmask import bit_text, mask_text
+from mergerepl.transactional.call_syntax import CommandType, Method, Operation
+from mergerepl.transactional.catalog import shape_of
+from mergerepl.transactional.collected_writes import Write
+from mergerepl.transactional.refusals import TransactionalError, TransactionalUsageError
+from mergerepl.transactional.scripts import Shape
+
+OPERATIONS = {"insert": Operation.INSERT, "update": Operation.UPDATE, "delete": Operation.DELETE}
+_TITLES = {operation: title for title, operation in OPERATIONS.items()}
+_READS = ("SELECT", "WITH", "VALUES", "TABLE")
+_TRANSACTION = "spark.databricks.delta.write.txn"
+
+
+@dataclass(frozen=True)
+class Procedure:
+    """A registered procedure. `columns` are those of the article that it was written for; None is any."""
+
+    name: str
+    operation: Operation
+    method: Method
+    columns: tuple[str, ...] | None
+    body: Callable[["Call"], None]
+
+
+_registered: dict[str, Procedure] = {}
+
+
+def procedure(
+    name: str,
+    *,
+    operation: Literal["insert", "update", "delete"],
+    call: str = "CALL",
+    columns: Sequence[str] | None = None,
+) -> Callable[[Callable[["Call"], None]], Callable[["Call"], None]]:
+    """Register a procedure in this process: `upd_cmd: "XCALL audit_update"` of an article names it.
+
+    `call` is the command type's method. `columns` are the article's columns, in order: after a change of columns the agent
+    refuses the procedure; None accepts any columns.
+
+    Raises: TransactionalUsageError if the method does not fit the operation.
+    """
+    try:
+        command = CommandType.parse(f"{call} {name}", OPERATIONS[operation])
+    except (KeyError, ValueError) as error:
+        raise TransactionalUsageError(
+            f"The procedure '{name}' cannot be registered: {call} for {operation} {error}."
+        ) from error
+
+    def register(body: Callable[["Call"], None]) -> Callable[["Call"], None]:
+        stated = tuple(columns) if columns is not None else None
+        _registered[name] = Procedure(name, command.operation, command.method, stated, body)
+        return body
+
+    return register
+
+
+def load(modules: Sequence[str]) -> None:
+    """Import the modules that register procedures; they may lie in the working folder.
+
+    Raises: TransactionalUsageError if one cannot be imported.
+    """
+    if modules and os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    for module in modules:
+        try:
+            importlib.import_module(module)
+        except Exception as error:
+            raise TransactionalUsageError(
+                f"The procedures of '{module}' cannot be imported: {type(error).__name__}: {error}. Nothing was changed. "
+                "Name a module as `import` does, such as `feed_procedures` for ./feed_procedures.py."
+            ) from error
+
+
+def custom_operations(shape: Shape) -> dict[Operation, str]:
+    """Return the operations of an article that a procedure of the user's own carries out, with its name."""
+    named = {each: shape.command(each).procedure for each in Operation}
+    return {each: name for each, name in named.items() if name not in (None, shape.procedure(each))}
+
+
+def procedures_of(article: ArticleRow) -> dict[Operation, Procedure]:
+    """Return the user's own procedures of an article, by operation.
+
+    Raises: TransactionalUsageError if one is not registered here, or for another operation or method; TransactionalError
+        21076 if one was written for other columns.
+    """
+    shape = shape_of(article)
+    found = {}
+    for operation, name in custom_operations(shape).items():
+        known = _registered.get(name)
+        method = shape.command(operation).method
+        if known is None:
+            raise TransactionalUsageError(
+                f"Article '{article.article}' calls the procedure '{name}', and this process has none of that name. "
+                "Nothing was applied. Name the module that registers it: `--procedures MODULE`."
+            )
+        if (known.operation, known.method) != (operation, method):
+            raise TransactionalUsageError(
+                f"Article '{article.article}' calls '{name}' by {method} for {_TITLES[operation]}; it is registered for "
+                f"{known.method}, {_TITLES[known.operation]}. Nothing was applied. Register it as the article calls it."
+            )
+        if known.columns is not None and known.columns != article.columns:
+            raise TransactionalError.stale_procedure(
+                name, article.article, known.columns, article.columns, article.schema_version
+            )
+        found[operation] = known
+    return found
+
+
+@dataclass
+class Call:
+    """What a procedure is called with. What it writes is carried out after all procedures of the batch have returned.
+
+    `commands`: xact_seqno (binary), command_id (bigint), commit_time (timestamp) and the parameters of the call syntax:
+    old_c1…, c1…, pkc1…, bitmap. There may be several updates of one row; `net` leaves one. `table` is the article's table
+    at the subscriber, `spark` a session of this batch's own.
+    """
+
+    article: str
+    operation: Literal["insert", "update", "delete"]
+    table: str
+    subscriber: str
+    commands: DataFrame
+    spark: SparkSession
+    shape: Shape
+    writes: list[Write] = field(default_factory=list)
+    calls_default: bool = False
+    requires_rows: bool = False
+
+    @property
+    def does(self) -> Operation:
+        """The operation."""
+        return OPERATIONS[self.operation]
+
+    def default(self) -> None:
+        """Do with these commands what the generated procedure would; this comes before other writes of the procedures."""
+        self.calls_default = True
+
+    def require_rows(self) -> None:
+        """Let commands fail with 20598 whose row is not there (an insert with 2627 if it is)."""
+        self.requires_rows = True
+
+    def append(self, rows: DataFrame, table: str) -> None:
+        """Append rows to a table below the subscriber, which is made if it is not there."""
+        self._add("append", rows, table, ())
+
+    def merge(self, rows: DataFrame, table: str, on: Sequence[str]) -> None:
+        """Update the rows of a table that agree in the columns `on`, insert the others."""
+        self._add("merge", rows, table, on)
+
+    def delete(self, rows: DataFrame, table: str, on: Sequence[str]) -> None:
+        """Delete the rows of a table that agree in the columns `on`."""
+        self._add("delete", rows, table, on)
+
+    def _add(
+        self, kind: Literal["append", "merge", "delete"], rows: DataFrame, table: str, on: Sequence[str]
+    ) -> None:
+        place = f"{self.shape.article_id}-{self.does}-{len(self.writes)}"
+        self.writes.append(Write(kind, rows, Path(self.subscriber) / table, tuple(on), place))
+
+    def sql(self, text: str) -> DataFrame:
+        """Return what a query finds; `commands` is a view of it.
+
+        Raises: TransactionalUsageError for anything else: the agent writes, in a transaction of its own.
+        """
+        word = (re.match(r"\s*\(*\s*(\w+)", text) or [""] * 2)[1].upper()
+        if word not in _READS:
+            raise TransactionalUsageError(
+                f"The procedure of article '{self.article}' executes {word or text}: a procedure begins and ends no "
+                "transactions and writes nothing by itself. Nothing was applied. Hand rows to `call.append`, `call.merge` "
+                "or `call.delete`."
+            )
+        self.commands.createOrReplaceTempView("commands")
+        return self.spark.sql(text)
+
+    def has_changed(self, column: int | str) -> Column:
+        """Return whether an update changes a column, by its number (from 1) or its name.
+
+        Raises: TransactionalUsageError if the call syntax does not say (CALL).
+        """
+        k = self.shape.columns.index(column) + 1 if isinstance(column, str) else column
+        command = self.shape.command(self.does)
+        if command.passes_bitmap:
+            return F.expr(bit_text("bitmap", k))
+        if command.passes_old and command.passes_new:
+            return ~same_value(F.col(f"old_c{k}"), F.col(f"c{k}"), self.commands.schema[f"c{k}"].dataType)
+        raise TransactionalUsageError(
+            f"{command.method} does not say which columns changed. Let article '{self.article}' use SCALL, MCALL or XCALL."
+        )
+
+
+def net(call: Call) -> DataFrame:
+    """Return one command for each row: of several updates the last value of each column, the first old ones."""
+    command = call.shape.command(call.does)
+    columns = range(1, len(call.shape.columns) + 1)
+    places = call.shape.key_places
+    if command.passes_key:
+        key = {f"pkc{i}": F.col(f"pkc{i}") for i in range(1, len(places) + 1)}
+    else:
+        key = {f"k{k}": F.col(f"old_c{k}" if command.passes_old else f"c{k}") for k in places}
+    order = F.struct("xact_seqno", "command_id")
+    has_mask = command.passes_bitmap
+
+    def last(k: int) -> Column:
+        at = F.when(F.expr(bit_text("bitmap", k)), order) if has_mask else order
+        return F.max_by(f"c{k}", at).alias(f"c{k}")
+
+    found = call.commands.groupBy(*(each.alias(name) for name, each in key.items())).agg(
+        *(F.max_by(name, order).alias(name) for name in ("xact_seqno", "command_id", "commit_time")),
+        *(F.min_by(f"old_c{k}", order).alias(f"old_c{k}") for k in columns if command.passes_old),
+        *(last(k) for k in columns if command.passes_new),
+        *(F.max(F.expr(bit_text("bitmap", k))).alias(f"bit{k}") for k in columns if has_mask),
+    )
+    if has_mask:
+        found = found.withColumn("bitmap", F.expr(mask_text([f"bit{k}" for k in columns])))
+    return found.select(*call.commands.columns)
+
+
+def session_of_procedures(spark: SparkSession) -> SparkSession:
+    """Return a session beside another: what a procedure sets there ends with the batch."""
+    session = new_session(spark)
+    for key in ("spark.sql.session.timeZone", "spark.sql.ansi.enabled"):
+        session.conf.set(key, str(spark.conf.get(key)))
+    return session
+
+
+def called(
+    found: Mapping[Operation, Procedure],
+    article: ArticleRow,
+    commands: DataFrame,
+    commit_times: Mapping[bytes, datetime],
+    *,
+    table: Path,
+    subscriber: Path,
+    kept: Kept,
+) -> list[Call]:
+    """Call the procedures of an article: deletes, updates, inserts. Nothing is written yet.
+
+    Reads: commands (MSrepl_commands), in a session of their own.
+
+    Raises: TransactionalUsageError if a procedure set a Delta transaction.
+    """
+    import pyarrow as pa
+
+    spark = commands.sparkSession
+    shape = shape_of(article)
+    times = pa.table(
+        {
+            "xact_seqno": pa.array(commit_times, pa.binary()),
+            "commit_time": pa.array(commit_times.values(), pa.timestamp("us", "UTC")),
+        }
+    )
+    timed = kept.keep(commands.join(F.broadcast(spark.createDataFrame(times)), on="xact_seqno", how="left"))
+    calls = []
+    for operation in (Operation.DELETE, Operation.UPDATE, Operation.INSERT):
+        if operation not in found:
+            continue
+        call = Call(
+            article.article,
+            _TITLES[operation],  # type: ignore[arg-type]
+            str(table),
+            str(subscriber),
+            timed.where(F.col("operation") == operation.value).select(
+                *("xact_seqno", "command_id", "commit_time"),
+                *_parameters(shape, shape.command(operation)),
+            ),
+            spark,
+            shape,
+        )
+        found[operation].body(call)
+        if spark.conf.get(f"{_TRANSACTION}Version", None) or spark.conf.get(f"{_TRANSACTION}AppId", None):
+            raise TransactionalUsageError(
+                f"The procedure '{found[operation].name}' set {_TRANSACTION}Version or {_TRANSACTION}AppId, which "
+                "belong to the agent: later writes would be skipped silently. Nothing was applied. Use `call.append`."
+            )
+        calls.append(call)
+    return calls
+
+
+def _parameters(shape: Shape, command: CommandType) -> list[Column]:
+    return [
+        F.col("bitmap")
+        if name == "bitmap"
+        else F.col(f"{_side(name)}.{name.removeprefix('old_')}").alias(name)
+        for name in command.parameters(len(shape.columns), len(shape.key))
+    ]
+
+
+def _side(parameter: str) -> str:
+    return "old" if parameter.startswith("old_") else "pk" if parameter.startswith("pk") else "new"
+
+
+def skeleton(shape: Shape, operation: Operation) -> str:
+    """Return Python text to begin a procedure with: it does what the generated one does."""
+    command = shape.command(operation)
+    types = dict(zip((f"c{k}" for k in range(1, len(shape.columns) + 1)), shape.types, strict=True))
+    types |= {f"pkc{i}": type_ for i, type_ in enumerate(shape.key_types, 1)}
+    shown = [
+        f"{name} {types.get(name.removeprefix('old_'), 'binary')}"
+        for name in command.parameters(len(shape.columns), len(shape.key))
+    ]
+    name = command.procedure or f"my_{_TITLES[operation]}_{shape.article}"
+    body, columns = re.sub(r"\W", "_", name), json.dumps(shape.columns, ensure_ascii=False)
+    return "\n".join(
+        [
+            "from mergerepl import transactional as tr",
+            "",
+            "",
+            f'@tr.procedure("{name}", operation="{_TITLES[operation]}", call="{command.method}", columns={columns})',
+            f"def {body}(call: tr.Call) -> None:",
+            f"    # call.commands: xact_seqno, command_id, commit_time, {', '.join(shown)}",
+            "    call.default()",
+        ]
+    )

@@ -1,0 +1,217 @@
+"""The engine equals the reference: drawn transactions of many subscribers at once, judged as one batch each."""
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from mergerepl.engine.in_memory import Kept
+from mergerepl.transactional.call_syntax import Operation
+from mergerepl.transactional.commands import key_type, row_type
+from mergerepl.transactional.judge import judge
+from mergerepl.transactional.scripts import Shape, batch_text, statements
+from tests.properties import transactional_model as model
+
+pytestmark = pytest.mark.spark
+
+HISTORIES = 150
+ROOM = 100
+"""Keys of a history: history h has the keys h * ROOM + 1 to h * ROOM + 7, so that all are judged as one batch."""
+
+COLUMNS = ("c", "v2", "v3", "v4")
+
+
+Rows = dict[int, tuple]
+
+
+def drawn(
+    method: dict[str, str], *, tampered: bool = True
+) -> tuple[Rows, list[tuple[int, model.Command]], Rows, set]:
+    """Return the subscriber's rows, the commands of all histories, the rows afterwards and the errors, by the reference."""
+    before: dict[int, tuple] = {}
+    after: dict[int, tuple] = {}
+    errors, commands = set(), []
+    for number in range(HISTORIES):
+        rng = random.Random(number)
+        start = {k: (k, rng.randint(0, 2), None, 1) for k in rng.sample(range(1, 8), rng.randint(0, 6))}
+        own = []
+        for xact, (pre, post) in enumerate(model.drawn_commits(rng, start, rng.randint(1, 8)), 1):
+            own += model.commands_of(xact, pre, post, method, singleton=True)
+        subscriber = dict(start)
+        for _ in range(rng.choice([0, 1, 2]) if tampered else 0):
+            k = rng.randint(1, 7)
+            if k in subscriber and rng.random() < 0.6:
+                del subscriber[k]
+            else:
+                subscriber[k] = (k, 9, 9, 9)
+        left, found = model.row_by_row(subscriber, own, {model.NOT_FOUND, model.DUPLICATE})
+        base = number * ROOM
+        before |= {base + k: (base + k, *row[1:]) for k, row in subscriber.items()}
+        after |= {base + k: (base + k, *row[1:]) for k, row in left.items()}
+        errors |= {(number, *order, error) for error, order in found}
+        commands += [(number, command) for command in own]
+    return before, commands, after, errors
+
+
+def stored(number: int, command: model.Command) -> dict[str, Any]:
+    """Return a command as MSrepl_commands has it; command_id says which history it is of."""
+    base = number * ROOM
+
+    def row(values: tuple | None) -> dict[str, Any] | None:
+        if values is None:
+            return None
+        key = None if values[0] is None else base + values[0]
+        return {f"c{k}": value for k, value in enumerate((key, *values[1:]), 1)}
+
+    has_key = command.op != "ins" and command.old is None
+    return {
+        "xact_seqno": command.xact.to_bytes(10, "big"),
+        "command_id": number * 1_000 + command.command_id,
+        "hashkey": 0,
+        "operation": command.op,
+        "key_change": command.op == "upd" and command.new_key != command.pk,
+        "old": row(command.old),
+        "new": row(command.new),
+        "pk": {"pkc1": base + command.pk} if has_key else None,
+        "bitmap": command.bits,
+    }
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        {"ins": "CALL", "upd": "SCALL", "del": "CALL"},
+        pytest.param({"ins": "CALL", "upd": "XCALL", "del": "XCALL"}, marks=pytest.mark.slow),
+        pytest.param({"ins": "CALL", "upd": "MCALL", "del": "CALL"}, marks=pytest.mark.slow),
+        pytest.param({"ins": "CALL", "upd": "CALL", "del": "XCALL"}, marks=pytest.mark.slow),
+    ],
+    ids=lambda method: method["upd"],
+)
+def test_a_batch_as_one_merge_is_row_by_row(
+    spark: SparkSession, replica_dir: Path, method: dict[str, str]
+) -> None:
+    before, commands, after, errors = drawn(method)
+    shape = Shape(1, 1, "t", "t", COLUMNS, ("int",) * 4, ("c",), method["ins"], method["upd"], method["del"])
+    table = replica_dir / "t"
+    rows = [dict(zip(COLUMNS, row, strict=True)) for row in before.values()]
+    schema = pa.schema([(name, pa.int32()) for name in COLUMNS])
+    spark.createDataFrame(pa.Table.from_pylist(rows, schema=schema)).write.format("delta").save(str(table))
+    ddl = (
+        "xact_seqno binary, command_id bigint, hashkey int, operation string, key_change boolean, "
+        f"old {row_type(shape)}, new {row_type(shape)}, pk {key_type(shape)}, bitmap binary"
+    )
+    frame = spark.createDataFrame([_row(stored(*each), ddl) for each in commands], ddl)
+    kept = Kept()
+    effect = judge(
+        spark,
+        frame,
+        shape,
+        lambda names: spark.read.format("delta").load(str(table)).select(*names),
+        kept,
+        table=str(table),
+    )
+    assert effect.commands == len(commands)
+    found = {
+        (
+            each.command_id // 1_000,
+            int.from_bytes(each.xact_seqno, "big"),
+            each.command_id % 1_000,
+            each.number,
+        )
+        for each in effect.failures
+    }
+    assert found == errors
+    assert len(errors) > 50
+    assert any(command.op == "upd" and command.new_key != command.pk for _, command in commands)
+    effect.rows.createOrReplaceTempView("commands")
+    spark.sql(batch_text(shape, str(table), bounds=effect.bounds))
+    left = {row["c"]: tuple(row) for row in spark.read.format("delta").load(str(table)).collect()}
+    assert left == after
+    kept.release()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("update", ["SCALL", "MCALL", "CALL", "XCALL"])
+def test_the_printed_procedures_one_command_at_a_time_are_the_batch(
+    spark: SparkSession, replica_dir: Path, update: str
+) -> None:
+    """Round by round, each history has its next command executed; the batch of the reference leaves the same rows."""
+    method = {"ins": "CALL", "upd": update, "del": "XCALL" if update == "XCALL" else "CALL"}
+    before, commands, after, errors = drawn(method, tampered=False)
+    assert not errors
+    shape = Shape(1, 1, "t", "t", COLUMNS, ("int",) * 4, ("c",), method["ins"], method["upd"], method["del"])
+    of_history: dict[int, list[model.Command]] = {}
+    for number, command in commands:
+        of_history.setdefault(number, []).append(command)
+    few = {number: own for number, own in of_history.items() if len(own) <= 6}
+    assert len(few) > 20
+    table = replica_dir / "t"
+    rows = [dict(zip(COLUMNS, row, strict=True)) for key, row in before.items() if key // ROOM in few]
+    schema = pa.schema([(name, pa.int32()) for name in COLUMNS])
+    spark.createDataFrame(pa.Table.from_pylist(rows, schema=schema)).write.format("delta").save(str(table))
+    for turn in range(6):
+        for operation in Operation:
+            given = [
+                stored(number, own[turn])
+                for number, own in few.items()
+                if len(own) > turn and own[turn].op == operation
+            ]
+            ddl = f"old {row_type(shape)}, new {row_type(shape)}, pk {key_type(shape)}, bitmap binary"
+            listed = [{name: each[name] for name in ("old", "new", "pk", "bitmap")} for each in given]
+            spark.createDataFrame([_row(each, ddl) for each in listed], ddl).selectExpr(
+                *(f"old.c{k} AS old_c{k}" for k in range(1, 5)),
+                *(f"new.c{k} AS c{k}" for k in range(1, 5)),
+                *("coalesce(pk.pkc1, old.c1) AS pkc1", "bitmap"),
+            ).createOrReplaceTempView("commands")
+            for statement in statements(shape, operation, str(table)) if given else ():
+                spark.sql(statement).collect()
+    left = {row["c"]: tuple(row) for row in spark.read.format("delta").load(str(table)).collect()}
+    assert left == {key: row for key, row in after.items() if key // ROOM in few}
+
+
+def _row(values: dict[str, Any], ddl: str) -> tuple:
+    del ddl
+    return tuple(
+        tuple(value.values())
+        if isinstance(value, dict)
+        else bytearray(value)
+        if isinstance(value, bytes)
+        else value
+        for value in values.values()
+    )
+
+
+def test_the_three_printed_procedures_do_what_the_agent_does(spark: SparkSession, replica_dir: Path) -> None:
+    shape = Shape(1, 1, "t", "t", ("a`b", "v.2"), ("int", "string"), ("a`b",))
+    table = replica_dir / "t"
+    start = spark.createDataFrame([(1, "a"), (2, "b"), (3, None)], "`a``b` int, `v.2` string")
+    start.write.format("delta").save(str(table))
+
+    def run(operation: Operation, rows: Sequence[tuple], ddl: str) -> None:
+        spark.createDataFrame(rows, ddl).createOrReplaceTempView("commands")
+        for statement in statements(shape, operation, str(table)):
+            spark.sql(statement).collect()
+
+    # A bit with a NULL sets NULL; without its bit a column is kept. A key change has the key's bit.
+    run(
+        Operation.UPDATE,
+        [(None, "x", 1, b"\x02"), (20, None, 2, b"\x01"), (None, None, 3, b"\x00")],
+        "c1 int, c2 string, pkc1 int, bitmap binary",
+    )
+    run(Operation.DELETE, [(3,)], "pkc1 int")
+    run(Operation.INSERT, [(4, "d")], "c1 int, c2 string")
+    left = sorted(tuple(row) for row in spark.read.format("delta").load(str(table)).collect())
+    assert left == [(1, "x"), (4, "d"), (20, "b")]
+    for operation, row, ddl, number in [
+        (Operation.UPDATE, (None, "x", 99, b"\x02"), "c1 int, c2 string, pkc1 int, bitmap binary", "20598"),
+        (Operation.DELETE, (99,), "pkc1 int", "20598"),
+        (Operation.INSERT, (4, "d"), "c1 int, c2 string", "2627"),
+    ]:
+        with pytest.raises(Exception, match=number):
+            run(operation, [row], ddl)
+    assert spark.read.format("delta").load(str(table)).where(F.lit(True)).count() == 3
