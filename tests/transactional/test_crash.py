@@ -33,7 +33,7 @@ POINTS = (
     "distribute.before_position",
     "distribute.after_position",
 )
-ALWAYS = ("logreader.after_plan", "transactional.before_gate", "distribute.after_article")
+ALWAYS = ("transactional.before_gate", "distribute.after_article")
 """Where every run of the tests dies; `--long` dies everywhere."""
 NAMES = ("orders", "lines")
 

@@ -76,7 +76,8 @@ def test_a_subscriber_that_somebody_tampered_with(spark: SparkSession, replica_d
     run("sync", hq)
     assert rows(north / "orders") == rows(orders)
     assert len(run("transactional", "history", hq)) == 3
-    assert run("transactional", "cleanup", hq)["commands"] >= 4
+    # All but the newest one: times are counted from there.
+    assert run("transactional", "cleanup", hq)["commands"] == 3
     shown = run("transactional", "read", north, "orders")
     assert len(shown) == len(rows(orders))
     script = run("transactional", "script", hq)["script"]
