@@ -12,7 +12,6 @@ from pyspark.sql import SparkSession
 import mergerepl
 from mergerepl.delta.table import open_table
 from mergerepl.errors import (
-    ApplyError,
     ConfigurationError,
     EnumerationError,
     StoreError,
@@ -127,8 +126,8 @@ def test_inv_06_a_session_that_one_side_does_not_take_is_given_up_and_the_next_o
     assert "refuses" in done.given_up.reason
     assert "mergerepl sync" in done.given_up.next_step
     check_kept(engine, session)
-    with pytest.raises(ApplyError, match="CHECK constraint 'refuses'"):
-        engine.sync("north")
+    # The next session brings all but what that side still refuses.
+    assert engine.sync("north").waiting > 0
     assert not list((engine.path("hub") / "_mergerepl" / "staging").iterdir())
     restate(engine.path(replica) / "t", None)
     check_all_there(engine)

@@ -207,6 +207,7 @@ def staged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Staged:
     monkeypatch.setattr(carry_out, "append_side_run", append_run)
     monkeypatch.setattr(carry_out, "log_conflicts", log_conflicts)
     monkeypatch.setattr(engine, "session", lambda **_: None)
+    monkeypatch.setattr(engine, "choose_engine", lambda spark, _: spark)
     return Staged(Network(tmp_path))
 
 
