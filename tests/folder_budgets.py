@@ -23,7 +23,7 @@ MINUTES = {
     "rows": 1.0,
     "scenarios": 2.0,
     "spark": 13.0,
-    "transactional": 3.0,
+    "transactional": 4.5,
     "triggers": 1.5,
     "unit": 3.5,
 }
