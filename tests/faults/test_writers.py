@@ -45,7 +45,7 @@ MORE_STEPS = {
 @pytest.mark.parametrize(
     ("tracking", "overwritten", "steps"),
     [
-        pytest.param("row", 1, SOME_STEPS, id="row, some"),
+        pytest.param("row", 1, SOME_STEPS, id="row, some", marks=pytest.mark.slow),
         pytest.param("row", 1, STEPS, id="row", marks=pytest.mark.slow),
         pytest.param("row", 0, STEPS | MORE_STEPS, id="row, the other way", marks=pytest.mark.slow),
         pytest.param("column", 1, STEPS | MORE_STEPS, id="column", marks=pytest.mark.slow),
