@@ -250,7 +250,7 @@ def _log_all_late_conflicts(spark: SparkSession, changeset: Changeset, parties: 
 
 
 def _late_rounds(changeset: Changeset) -> list[Changeset]:
-    return staged_changesets(changeset.folder, "late-*")
+    return staged_changesets(changeset.folder)
 
 
 def _has_conflicts(changeset: Changeset) -> bool:

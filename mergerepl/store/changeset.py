@@ -186,19 +186,19 @@ def staged_folders(staging: Path) -> list[Path]:
     return sorted(path for path in staging.iterdir() if path.is_dir()) if staging.is_dir() else []
 
 
-def staged_changesets(staging: Path, pattern: str = "*") -> list[Changeset]:
-    """Return the changesets below a folder that were completed, by name.
+def staged_changesets(folder: Path) -> list[Changeset]:
+    """Return the changesets below a folder that were completed, by name: sessions, or late rounds of one.
 
     Raises: StoreError if a manifest is damaged.
     """
-    found = [read_changeset(folder) for folder in sorted(staging.glob(pattern)) if folder.is_dir()]
+    found = map(read_changeset, staged_folders(folder))
     return [changeset for changeset in found if changeset is not None]
 
 
 def unfinished_sessions(staging: Path) -> list[str]:
     """Return the sessions that were staged and not finished, by name: at a publisher, or by pointers at a subscriber."""
     staged = sorted(staging.iterdir()) if staging.is_dir() else []
-    return [path.stem for path in staged if path.suffix == ".json" or (path / MANIFEST).exists()]
+    return [path.stem for path in staged if path.suffix == ".json" or is_staged(path)]
 
 
 def read_changeset(folder: Path) -> Changeset | None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from mergerepl.store.changeset import MANIFEST, write_durably
+from mergerepl.store.changeset import is_staged, write_durably
 from mergerepl.store.replica import Replica
 
 
@@ -29,7 +29,7 @@ class Pointer(NamedTuple):
     @property
     def is_staged(self) -> bool:
         """True when the session was staged whole: it will be carried out."""
-        return self.publisher is not None and (self.publisher.staging / self.session / MANIFEST).exists()
+        return self.publisher is not None and is_staged(self.publisher.staging / self.session)
 
 
 def pointers(subscriber: Replica) -> Iterator[Pointer]:
