@@ -1,4 +1,4 @@
-"""Changes that a table refuses: they stay with whoever sent them, are logged, and are sent again.
+"""Changes that a table refuses: they stay at their source, are logged, and are sent again.
 
 Merge session step: after resolve, for rows that a rule of their destination's table would not take. Pure.
 """

@@ -37,7 +37,7 @@ def answers_of_functions(
 ) -> DataFrame:
     """Return the detected rows with the answers of the functions that these articles name.
 
-    Each function runs once: what it answers is kept, so that a task that is computed again does not decide anew.
+    Each function runs once: what it answers is kept, so that a task that Spark repeats finds the same decision.
 
     Raises: ResolverError if one fails or answers what cannot be used; ConfigurationError.
     """
@@ -81,6 +81,6 @@ def _answers(
         raise ResolverError(article.name, name, f"failed: {type(error).__name__}: {text}") from error
     found = problems_of(answers, asked, article.identity).limit(_SHOWN).collect()
     if found:
-        told = ", ".join(f"{row[PROBLEM]} ({row[ROWGUID]})" for row in found)
-        raise ResolverError(article.name, name, f"answered what cannot be used: {told}")
+        problems = ", ".join(f"{row[PROBLEM]} ({row[ROWGUID]})" for row in found)
+        raise ResolverError(article.name, name, f"answered what cannot be used: {problems}")
     return answers

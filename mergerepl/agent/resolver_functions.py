@@ -32,7 +32,7 @@ GROUP: Final = "mergerepl.resolvers"
 
 @dataclass(frozen=True)
 class ResolverContext:
-    """What a function is told beside the conflicts: the article and the roots of both replicas."""
+    """What a function is given beside the conflicts: the article and the roots of both replicas."""
 
     article: str
     publisher: str

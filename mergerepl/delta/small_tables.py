@@ -48,7 +48,7 @@ def version_and_rows(
     """Return the version of a table and rows of it, as `read_rows` does."""
     from deltalake import DeltaTable
 
-    with _told_plainly(path):
+    with _as_store_error(path):
         table = DeltaTable(str(path))
         refuse_empty_commit(path, table.version())
         stored = {field.name for field in table.schema().fields}
@@ -66,7 +66,7 @@ def version_and_rows(
 
 
 def _query_builder() -> "QueryBuilder":
-    """Return delta-rs' queries, told to read Spark's times as Spark does.
+    """Return delta-rs' queries, set to read Spark's times as Spark does.
 
     By default Spark writes them as INT96, which DataFusion takes for nanoseconds in 64 bits: after 2262-04-11, and before
     1677-09-21, it would read other times.
@@ -113,7 +113,7 @@ def column_names(path: Path) -> list[str]:
 
     Raises: StoreError if the table is missing or unreadable.
     """
-    with _told_plainly(path):
+    with _as_store_error(path):
         return [field["name"] for field in open_table(path).fields]
 
 
@@ -124,7 +124,7 @@ def count_rows(path: Path, *, where: str | None = None) -> int:
     """
     from deltalake import DeltaTable, QueryBuilder
 
-    with _told_plainly(path):
+    with _as_store_error(path):
         table = DeltaTable(str(path))
         if where is None:
             return int(table.count())  # By the files' statistics.
@@ -140,7 +140,7 @@ def counts_by(path: Path, column: str, *, where: str) -> dict[Any, int]:
     """
     from deltalake import DeltaTable, QueryBuilder
 
-    with _told_plainly(path):
+    with _as_store_error(path):
         name = quoted(column)
         query = f"select {name} as value, count(*) as n from t where {where} group by {name}"
         found = QueryBuilder().register("t", DeltaTable(str(path))).execute(query).read_all()
@@ -148,8 +148,8 @@ def counts_by(path: Path, column: str, *, where: str) -> dict[Any, int]:
 
 
 @contextmanager
-def _told_plainly(path: Path) -> Iterator[None]:
-    """Tell what delta-rs raises while it reads a table as an error of ours.
+def _as_store_error(path: Path) -> Iterator[None]:
+    """Raise what delta-rs raises while it reads a table as an error of ours.
 
     Raises: StoreError.
     """

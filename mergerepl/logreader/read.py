@@ -112,7 +112,7 @@ def _read(
 
 
 def _unreadable(error: Exception) -> str | None:
-    """Return why a table cannot be read, whoever tries; None for an error that has to do with this machine."""
+    """Return why nobody can read a table; None for an error that has to do with this machine."""
     if (gone := gone_reason(error)) is not None:
         return gone
     text = str(error)

@@ -50,7 +50,7 @@ class Withholding:
 def withhold_refused(
     spark: SparkSession, rows_folder: Path, staged: StagedArticle, of: Withholding, kept: Kept
 ) -> StagedArticle:
-    """Return what a staged article amounts to without the rows that a table refuses; its folder is written anew.
+    """Return what a staged article amounts to without the rows that a table refuses; its folder is written again.
 
     Halves of two changes that no table takes together are decided as whole rows first.
 
