@@ -17,8 +17,8 @@ def enum_changes(
 ) -> DataFrame:
     """Return the rows whose latest change the destination has not seen.
 
-    A row is told by its latest version only, so older generations it was part of do not matter; and if that
-    version lies in a generation the destination holds, there is nothing to tell.
+    Only the latest version of a row is sent, so older generations that it was part of do not matter. If that
+    version lies in a generation that the destination holds, nothing is sent.
 
     Reads: current metadata rows (one per rowguid, CHANGES columns). Returns: CHANGES.
     """

@@ -60,8 +60,8 @@ def get_metadata(
     other is a conflict candidate. So is a row whose key the destination knows with a lineage that is not covered by what
     is sent: of a candidate, what the destination knows stands in the place of a change.
 
-    The content of a row, whatever column that is besides the metadata, comes along: its encoded fields where all articles
-    are decided together, the typed row of an article of which only one side has changes.
+    The columns besides the metadata are the content of a row and come along: its encoded fields where all articles are
+    decided together, the typed row where only one side has changes of the article.
 
     Args:
         at_publisher: Changes the subscriber has not seen, with tablenick; None if there are none.

@@ -165,7 +165,7 @@ class SessionPlan:
 
     @property
     def tablenicks(self) -> list[int]:
-        """The articles of which something is carried."""
+        """The articles that have something to send."""
         carried = [
             *(self.up.generations if self.upload else ()),
             *(self.down.generations if self.download else ()),

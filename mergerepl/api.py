@@ -186,7 +186,7 @@ def sync(
         lease_wait_s: Seconds to wait for another agent to let go of a replica.
         give_up: Id of a session that is staged at the publisher and cannot be finished, or the beginning of it: end that
             session instead, and run none. One that can be finished is finished. Goes with none of the other settings.
-        progress: Told of each step.
+        progress: Receives each step.
 
     Returns: One result per session. A session that fails for a reason of its own is `failed` in the result
     when there are several; the only one raises. An article that cannot go on while others can is named in `refused` of
@@ -333,7 +333,7 @@ def _session(
     result = merge_session(publisher, subscriber, row, name, lease_wait_s=lease_wait_s, **terms)
     if result.status == "nothing_to_do":
         # Another `apply` may have come between, while the session waited for its leases.
-        remember_quiet(publisher.anew(), subscriber.anew(), name, direction, waiting=result.waiting)
+        remember_quiet(publisher.reread(), subscriber.reread(), name, direction, waiting=result.waiting)
         remember_subscriptions(publisher.root)
     return result
 
@@ -345,7 +345,7 @@ def _require_choice(what: str, given: str, choices: Sequence[str]) -> None:
 
 
 def _require_limit(limit: int) -> None:
-    """Refuse a limit that the query engine would not take: it would be told as a damaged table."""
+    """Refuse a limit that the query engine would not take: its error would look like a damaged table."""
     if not 0 <= limit <= LONGEST_LIST:
         raise ConfigurationError(f"The limit is out of range: give one from 0 to {LONGEST_LIST:,}.")
 
@@ -713,8 +713,8 @@ def validate(
 ) -> dict[str, tuple[ArticleValidation, ...]]:
     """Compare subscribers with their publisher. Returns subscriber root -> one result per article, keys named.
 
-    Level `rowcount` starts a JVM only for tables whose log does not tell, such as those with deletion vectors. A subscriber
-    that cannot be compared has the `error` at its articles when there are several; the only one raises.
+    Level `rowcount` starts a JVM only for tables whose log does not give it, such as those with deletion vectors. A
+    subscriber that cannot be compared has the `error` at its articles when there are several; the only one raises.
 
     Raises: ConfigurationError if an argument is wrong, a root is no replica or there is no such subscription. If there is
         one subscription only: SchemaMismatchError if published columns are gone; StoreError if a table cannot be read;
@@ -734,7 +734,7 @@ def validate(
             found = not_compared(item.publisher, item.publication, level, error.details())
             if not found:
                 raise
-        # A subscriber of several publications is told once, with the articles of them all.
+        # A subscriber of several publications is returned once, with the articles of them all.
         compared[str(item.subscriber)] = (*compared.get(str(item.subscriber), ()), *found)
     return compared
 

@@ -87,7 +87,7 @@ def _java_and_jars() -> Iterator[Check]:
     try:
         cache.root()
     except EngineError:
-        return  # `_cache` tells it.
+        return  # `_cache` reports it.
     try:
         chosen = jars.chosen_jars()
         in_pyspark = [] if chosen else jars.pyspark_jars()
@@ -204,7 +204,7 @@ def _with_disk(name: str, folder: Path, detail: str) -> Check:
     detail += f", {free / 1024**3:.1f} GiB free"
     if free < LOW_DISK_BYTES:
         return Check(
-            name, Status.WARN, detail, "Make room: changed files are written anew before old ones go."
+            name, Status.WARN, detail, "Make room: changed files are written again before old ones go."
         )
     return Check(name, Status.OK, detail)
 
@@ -267,14 +267,14 @@ def _faulty(folder: Path, faults: FaultyFiles, *, mended: int) -> Check:
         "hold times as INT96, which deltalake takes for others before 1678 and after 2261": faults.int96,
         "have names that are not ASCII, which deltalake cannot remove": faults.not_ascii,
     }
-    told = "; ".join(f"{len(files)} of {faults.count} {kind}" for kind, files in kinds.items() if files)
+    counts = "; ".join(f"{len(files)} of {faults.count} {kind}" for kind, files in kinds.items() if files)
     if mended:
-        return Check(f"files {faults.table}", Status.OK, f"{told}. Written again: {mended}")
+        return Check(f"files {faults.table}", Status.OK, f"{counts}. Written again: {mended}")
     remedy = (
         f"`mergerepl doctor {folder} --mend` writes these files again, their rows as Spark reads them. Run it before "
         "another library writes to the table."
     )
-    return Check(f"files {faults.table}", Status.WARN, told, remedy)
+    return Check(f"files {faults.table}", Status.WARN, counts, remedy)
 
 
 def _mended(folder: Path, faults: FaultyFiles) -> int:

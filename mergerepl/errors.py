@@ -12,7 +12,7 @@
     ├── ApplyError                a staged changeset could not be applied
     │   └── UnfinishedSessionError  the one that was staged before
     ├── RefusedArticlesError      several articles cannot go on
-    ├── DemoError                 the story of `mergerepl demo` came out otherwise than told
+    ├── DemoError                 a result of `mergerepl demo` is not the expected one
     └── StoreError                a table or file of a replica cannot be read or written
         ├── CommitConflictError   another writer won the commit; run again         (transient)
         ├── LeaseError            another agent holds the replica; run again       (transient)
@@ -153,7 +153,7 @@ class RefusedArticlesError(MergeReplError):
 
 
 class DemoError(MergeReplError):
-    """The story of `mergerepl demo` came out otherwise than told, and ends."""
+    """A result of `mergerepl demo` is not the expected one; the demo ends."""
 
 
 class StoreError(MergeReplError):

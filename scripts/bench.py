@@ -196,7 +196,7 @@ def report_turns(name: str, load: Load, seconds: tuple[list[float], list[float]]
 
 
 def scale(spark: SparkSession, rounds: int, warm_up: int) -> None:
-    """Compare the same changes in 1 M and in 10 M rows, with the time inside Delta's own MERGE told apart."""
+    """Compare the same changes in 1 M and in 10 M rows, with the time inside Delta's own MERGE reported separately."""
     for load in (HUNDRED, HUNDRED_IN_10M):
         with tempfile.TemporaryDirectory() as name:
             ours = Ours(spark, Path(name), load)

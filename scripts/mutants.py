@@ -43,8 +43,8 @@ class Mutant:
 
 def read_mutants() -> list[Mutant]:
     """Return the faults of tests/mutants.yml."""
-    told = yaml.safe_load((ROOT / "tests" / "mutants.yml").read_text(encoding="utf-8"))
-    return [Mutant(**{**each, "tests": told["tests"][each["tests"]]}) for each in told["mutants"]]
+    stated = yaml.safe_load((ROOT / "tests" / "mutants.yml").read_text(encoding="utf-8"))
+    return [Mutant(**{**each, "tests": stated["tests"][each["tests"]]}) for each in stated["mutants"]]
 
 
 def plant(mutant: Mutant, folder: Path) -> None:
@@ -63,12 +63,12 @@ def plant(mutant: Mutant, folder: Path) -> None:
 
 @contextmanager
 def lent_jvm() -> Iterator[dict[str, str]]:
-    """Start a JVM that all runs use, one after the other: a cold one takes longer than most tests. Yields what tells it."""
+    """Start a JVM that all runs use, one after the other: a cold one takes longer than most tests. Yields its address."""
     scratch = Path(tempfile.mkdtemp(prefix="mergerepl-mutants-"))
     settings = confs.session_confs(scratch=scratch, cores=confs.usable_cores(), long_running=True)
     # pyspark takes the confs of a JVM it is given, as from spark-submit, from system properties.
-    told = {"spark.master": "local[*]", "spark.app.name": "mutants", **settings}
-    os.environ["JAVA_TOOL_OPTIONS"] = " ".join(f"-D{name}={value}" for name, value in told.items())
+    properties = {"spark.master": "local[*]", "spark.app.name": "mutants", **settings}
+    os.environ["JAVA_TOOL_OPTIONS"] = " ".join(f"-D{name}={value}" for name, value in properties.items())
     running = jvm.launch(find_java(), long_running=True, heap_mb=4096)
     del os.environ["JAVA_TOOL_OPTIONS"]
     try:

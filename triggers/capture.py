@@ -41,10 +41,10 @@ from mergerepl.feed.net_changes import (
 )
 from mergerepl.model.article import PublishedArticle
 from mergerepl.rows.images import (
+    differs_from_expression,
     identity_value,
     image_type,
     rowguid_of_image,
-    unlike_generated,
     with_readable,
 )
 from mergerepl.rows.key_bounds import KeyBounds, bound_measures, bounds_found, within_bounds
@@ -391,7 +391,7 @@ def _check_generated(window: CaptureWindow, net: NetRows) -> None:
             for name, field in zip(article.columns, article.fields, strict=True)
         )
     )
-    measures = [F.count_if(differs) for differs in unlike_generated(window.generated_columns).values()]
+    measures = [F.count_if(differs) for differs in differs_from_expression(window.generated_columns).values()]
     others = dict(zip(window.generated_columns, rows.agg(*measures).collect()[0], strict=True))
     name = next((name for name, count in others.items() if count), None)
     if name is None:

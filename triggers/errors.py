@@ -50,9 +50,9 @@ class FeedGapError(CaptureError):
     def of(cls, article: str, table: Path, version: int, gap: str) -> "FeedGapError":
         """Return the error that says since which version changes are lost, and what the feed lacks."""
         return cls(
-            f"Article '{article}': the changes of '{table}' since version {version} cannot be told any more: {gap}, and "
-            "that version cannot be read either. Nothing was changed. Initialise this replica anew, or restore the table "
-            "from a copy that still has these versions.",
+            f"Article '{article}': the changes of '{table}' since version {version} cannot be computed any more: {gap}, "
+            "and that version cannot be read either. Nothing was changed. Initialise this replica again, or restore the "
+            "table from a copy that still has these versions.",
             article=article,
             table=str(table),
         )
@@ -74,7 +74,7 @@ def replaced_table(article: str, table: Path, root: Path) -> CaptureError:
     return CaptureError(
         f"Article '{article}': table '{table}' was dropped and created again, or replaced, or given columns by a MERGE of "
         "deltalake (its table id changed), so what happened to its rows is not recorded. Nothing was changed. Restore the "
-        "former table (RESTORE TABLE, if its versions go on), or initialise this replica anew; to replace all rows, use "
+        "former table (RESTORE TABLE, if its versions go on), or initialise this replica again; to replace all rows, use "
         "INSERT OVERWRITE instead.",
         replica=str(root),
         article=article,
@@ -86,7 +86,7 @@ def older_copy(article: str, table: Path, root: Path, what: str) -> CaptureError
     return CaptureError(
         f"Article '{article}': table '{table}' {what}. Its folder was replaced by an older copy. Nothing was changed. Put "
         "the newer folder back (to go back in time use RESTORE TABLE, which is captured as a change), or initialise the "
-        "replica anew.",
+        "replica again.",
         replica=str(root),
         article=article,
     )

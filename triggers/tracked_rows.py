@@ -90,8 +90,8 @@ def tracked_rows(
 ) -> DataFrame:
     """Return one CAPTURED row per net change: what the trigger of its kind writes; with `base` if the article needs it.
 
-    Lineage and colv1 continue what is known of the row, also of a deleted one (a re-insert). A row that existed and
-    of which nothing is known is the publication's: {0: 1}. An insert of an unknown key starts from {}. So does one of a key
+    Lineage and colv1 continue what is known of the row, also of a deleted one (a re-insert). A row that existed
+    and has no metadata is the publication's: {0: 1}. An insert of an unknown key starts from {}. So does one of a key
     whose row left the partition (type 5), above its versions: that row goes on elsewhere, and this is another one.
 
     Reads: net changes with their rowguid; `known` = KNOWN_COLUMNS of at least these rows as they are now, None if

@@ -107,10 +107,10 @@ def capture_window(at: ArticleTable, window: "FeedWindow", *, is_late: bool = Fa
 
 
 def user_changes(window: "FeedWindow", replid: str, *, is_late: bool) -> "list[Commit]":
-    """Return the commits that are changes by users to merge replication, whoever else marked them.
+    """Return the commits that merge replication takes as changes by users, also those that another product marked.
 
-    A session that does its part moves the captured version beyond its MERGEs. What is left of a session that was given up
-    before that is in no metadata: it counts as if users had written it.
+    A session that finishes a replica moves the captured version past its own MERGEs. MERGEs of a session that was given up
+    before that are in no metadata: they count as if users had written them.
     """
     is_own = partial(is_own_of_merge, replid=replid)
 

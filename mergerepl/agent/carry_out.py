@@ -88,7 +88,7 @@ def carry_out(
     """Carry out a staged changeset at these replicas, by side; with both, finish the session. Returns None if
     it is not finished.
 
-    The caller holds the replicas; they may lie elsewhere than when the changeset was staged. `record` is told
+    The caller holds the replicas; they may lie elsewhere than when the changeset was staged. `record` gets
     the outcome before the changeset is dropped, so that the history has it too.
 
     Raises: CommitConflictError, ApplyError, StoreError. The changeset stays staged; the next run takes it up.
@@ -202,7 +202,7 @@ def _write_all(
     def merge(work: ArticleWork) -> Commit:
         article = side.articles[work.nickname]
         facts = open_table(side.replica.table(article))
-        # Whoever finishes an interrupted session may have another time zone.
+        # An interrupted session may be finished in another time zone.
         engine.require_utc(spark, article.name, facts.path, facts.metadata.timestamp_partitions)
         return merge_article(
             spark,

@@ -44,8 +44,8 @@ def give_up_session(
     subscriber = _subscriber(changeset, publisher)
     roots = [publisher.root, *([subscriber.root] if subscriber is not None else [])]
     with leases(*roots, purpose=f"mergerepl sync {publisher.root} --give-up", wait_s=lease_wait_s):
-        publisher = publisher.anew()
-        subscriber = subscriber.anew() if subscriber is not None else None
+        publisher = publisher.reread()
+        subscriber = subscriber.reread() if subscriber is not None else None
         refuse_copies(*(each for each in (publisher, subscriber) if each is not None))
         return _finished_or_given_up(changeset, publisher, subscriber, spark_of)
 

@@ -67,21 +67,18 @@ def merge_session(
     started = time.monotonic()
     start_time = datetime.now(UTC)
     doing = f"synchronizing '{publisher.root}' with '{subscriber.root}'"
-    # Told inside of the leases too, which end otherwise after an interrupt than after an error that is ours.
+    # Errors are translated inside of the leases too: leases end differently after an interrupt than after our errors.
     with told_plainly(doing), _leases(publisher, subscriber, lease_wait_s), told_plainly(doing):
         for replica in (publisher, subscriber):
             sweep_root(replica.root)
         # What was read before the leases may have changed while they were waited for.
-        publisher, subscriber = publisher.anew(), subscriber.anew()
+        publisher, subscriber = publisher.reread(), subscriber.reread()
         _refuse(publisher, subscriber)
         progress.step("recover")
         recovered = recover(publisher, subscriber, spark_of)
         sides = open_sides(publisher, subscriber, subscription)
         _refuse_one_way(sides, publication, upload=upload, download=download)
         names = {nickname: article.name for nickname, article in sides[PUBLISHER].articles.items()}
-
-        def told(result: SessionResult, refused: Refused) -> SessionResult:
-            return _with_refused(result, refused, names)
 
         progress.step("capture")
         sides, refused = with_windows(sides)
@@ -93,7 +90,7 @@ def merge_session(
         if not has_work(sides, plan):
             for side in sides.values():
                 move_versions(side.replica, side.info, side.windows)
-            return _timed(told(nothing, refused), started)
+            return _timed(_with_refused(nothing, refused, names), started)
         spark = spark_of()
         for replica in (publisher, subscriber):
             record_jvm(replica.root, engine.jvm_pid())
@@ -108,7 +105,7 @@ def merge_session(
                     item.release()
         refused |= not_captured | not_staged
         if changeset is None:
-            return _timed(told(nothing, refused), started)
+            return _timed(_with_refused(nothing, refused, names), started)
         progress.step(
             "apply",
             rows=changeset.manifest.counts(PUBLISHER).total + changeset.manifest.counts(SUBSCRIBER).total,
@@ -119,7 +116,7 @@ def merge_session(
             duration_s = time.monotonic() - started
             result = session_result(publication, subscriber, outcome, duration_s, recovered)
             waiting = sum(row.changecount for row in changeset.manifest.waiting_generations)
-            results.append(told(replace(result, waiting=waiting), refused))
+            results.append(_with_refused(replace(result, waiting=waiting), refused, names))
             session_history.record(publisher, subscriber, changeset.manifest, results[0], start_time)
 
         with named(changeset, publisher):

@@ -39,7 +39,7 @@ def _of_article(conflicts: DataFrame, article: PublishedArticle) -> list[Conflic
         for field, type_ in zip(article.fields, article.types, strict=True)
         if field in article.identity_fields
     }
-    told = (
+    shown = (
         by_key.limit(SHOWN)
         .select(
             F.struct(*(key.alias(field) for field, key in keys.items())),
@@ -61,7 +61,7 @@ def _of_article(conflicts: DataFrame, article: PublishedArticle) -> list[Conflic
             _texts(winning, article),
             _texts(losing, article),
         )
-        for key, conflict_type, winner, winning, losing in zip(*map(python_values, told), strict=True)
+        for key, conflict_type, winner, winning, losing in zip(*map(python_values, shown), strict=True)
     ]
 
 

@@ -90,7 +90,7 @@ def refuse_interrupted(publisher: Replica, subscriber: Replica) -> None:
         if work.replid == own_id or not changeset.is_done(PUBLISHER):
             raise EnumerationError(
                 f"Session {folder.name} of '{publisher.root}' was interrupted and is half carried out, so what a next one "
-                "will do cannot be told yet. Nothing was changed. Run `mergerepl sync`, which finishes it first. "
+                "will do is not known yet. Nothing was changed. Run `mergerepl sync`, which finishes it first. "
                 f"{give_up_advice(publisher.root, folder.name)}",
                 replica=str(publisher.root),
             )
@@ -130,13 +130,17 @@ def roll_forward(
             publisher, subscriber, manifest, result, datetime.fromisoformat(manifest.started)
         )
 
-    unlike = {
-        name: told for name, replica in sides.items() if (told := _unlike_staged(changeset, name, replica))
+    restored = {
+        name: difference
+        for name, replica in sides.items()
+        if (difference := _difference_from_staged(changeset, name, replica))
     }
     if is_ours and (later := _later_session(changeset, subscriber)):
-        unlike = {PUBLISHER: f"the subscriber has completed session {later} since, which is not known there"}
-    if PUBLISHER not in unlike:
-        held = {name: replica for name, replica in sides.items() if name not in unlike}
+        restored = {
+            PUBLISHER: f"the subscriber has completed session {later} since, which is not known there"
+        }
+    if PUBLISHER not in restored:
+        held = {name: replica for name, replica in sides.items() if name not in restored}
         try:
             with named(changeset, publisher):
                 carry_out(spark, changeset, held, record=record)
@@ -152,10 +156,10 @@ def roll_forward(
                 replica=str(publisher.root),
                 session=session,
             ) from error
-    for name, told in unlike.items():
+    for name, difference in restored.items():
         raise EnumerationError(
             f"Session {manifest.session} of '{publisher.root}' with '{subscriber_root}' was interrupted, and since then "
-            f"the {name} '{sides[name].root}' was put back to an older state: {told}. The session cannot be finished "
+            f"the {name} '{sides[name].root}' was put back to an older state: {difference}. The session cannot be finished "
             f"there. {_way_out(changeset, publisher, name)}",
             replica=str(sides[name].root),
             session=manifest.session,
@@ -187,8 +191,8 @@ def named(changeset: Changeset, publisher: Replica) -> Iterator[None]:
         raise UnfinishedSessionError(manifest.session, str(publisher.root), subscriber, reason) from error
 
 
-def _unlike_staged(changeset: Changeset, name: str, replica: Replica) -> str | None:
-    """Return how a replica is another one than the session was staged against, None if it is the same.
+def _difference_from_staged(changeset: Changeset, name: str, replica: Replica) -> str | None:
+    """Return how a replica differs from the one that the session was staged against, None if it is the same.
 
     One that was restored may have gone on without us: it has runs, and commits of these numbers, that we did not see.
     """

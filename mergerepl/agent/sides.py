@@ -134,7 +134,7 @@ def open_sides(
 
 
 def with_windows(sides: dict[str, SideState]) -> tuple[dict[str, SideState], Refused]:
-    """Return the sides with what happened to their tables since the last capture, told from their logs.
+    """Return the sides with what happened to their tables since the last capture, read from their logs.
 
     An article that cannot be captured at one side is left out at both.
     """

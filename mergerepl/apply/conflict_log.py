@@ -62,7 +62,7 @@ def log_conflicts(
     if not chosen:
         return
     if changeset.manifest.round > 1:
-        # From the second late round on both changes are this replica's: the places tell their order, not who held them.
+        # From the second late round on both changes are this replica's: the places say their order, not who held them.
         works = dict.fromkeys((PUBLISHER, SUBSCRIBER), works[_side_of(changeset.manifest)])
     infos = [_info_rows(spark, changeset, article, works) for article in chosen]
     # The rows first: a conflict without its losing row says that the loser was a delete.

@@ -1,4 +1,4 @@
-"""How failures are told to people: on standard error, each message from a line that begins with `Error: `."""
+"""How failures are reported to people: on standard error, each message from a line that begins with `Error: `."""
 
 import click
 

@@ -111,7 +111,7 @@ class CommandGroup(Group):
 
 
 def log_to_stderr(level: str) -> None:
-    """Send what is logged to standard error, unless whoever calls has said already where it goes."""
+    """Send what is logged to standard error, unless the caller has configured logging already."""
     handler = logging.StreamHandler()
     handler.addFilter(_is_no_echo)
     logging.basicConfig(level=level, format="%(levelname)s %(name)s: %(message)s", handlers=[handler])
@@ -146,8 +146,8 @@ def _interrupted(*, as_json: bool) -> int:
     if as_json:
         from mergerepl.report.json import dumps
 
-        told = {"error": "Interrupted", "message": message, "transient": True}
-        click.echo(dumps({"error": told}, indent=None))
+        interrupted = {"error": "Interrupted", "message": message, "transient": True}
+        click.echo(dumps({"error": interrupted}, indent=None))
     else:
         click.echo(message, err=True)
     return INTERRUPTED

@@ -100,7 +100,7 @@ def _is_final(session: SessionResult, *, has_run: bool) -> bool:
 
 
 def _is_out_of_reach(facts: Mapping[str, object]) -> bool:
-    """Return whether an error's facts name a replica of which nothing is there: not mounted any more, if it once was."""
+    """Return whether an error's facts name a replica whose folder is gone, perhaps because it is not mounted any more."""
     root = facts.get("replica")
     return root is not None and is_absent(Path(str(root)))
 

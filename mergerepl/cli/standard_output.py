@@ -46,7 +46,7 @@ class StandardOutput:
 @contextlib.contextmanager
 def standard_output() -> Iterator[StandardOutput]:
     """Let `sys.stdout` remember what went wrong with it. What the terminal's encoding lacks is shown as an escape."""
-    # Whoever closes one (`>&-`) wants to see nothing.
+    # A closed stream (`>&-`) shows nothing.
     sys.stdout = sys.stdout or _nowhere()
     sys.stderr = sys.stderr or _nowhere()
     for stream in (sys.stdout, sys.stderr):

@@ -157,7 +157,7 @@ def transactions(path: str, only_open: bool, limit: int, output: Output) -> None
 @click.argument("bsn", metavar="BSN", type=click.IntRange(min=1))
 @reporting
 def abort(path: str, bsn: int, output: Output) -> None:
-    """End an open transaction, whoever began it. Its owner gets an error at its next call.
+    """End an open transaction of any owner. The owner gets an error at its next call.
 
     Example:
       mergerepl tracking abort ./branch 17

@@ -29,7 +29,7 @@ def validate(
     """Compare each subscriber with the publisher; differing keys are named.
 
     Changes nothing. Exit code 1 if they differ: changes that have not been synchronized yet do that too. Of several
-    subscribers, one that cannot be compared is told beside the others; 3 if that is all, and may be gone next time.
+    subscribers, one that cannot be compared is reported beside the others; 3 if that is all, and may be gone next time.
 
     Example:
       mergerepl validate sales.yml --level checksum

@@ -144,7 +144,7 @@ def _added(file: Path, stats: Mapping[str, Any]) -> AddAction:
 
 
 def _stats(file: Path, bounded: Sequence[str]) -> dict[str, Any]:
-    """Return what a commit tells of a file (PROTOCOL.md, Per-file Statistics), from the file's own footer."""
+    """Return what a commit records of a file (PROTOCOL.md, Per-file Statistics), from the file's own footer."""
     import pyarrow.parquet as pq
 
     footer = pq.read_metadata(file)
@@ -152,11 +152,11 @@ def _stats(file: Path, bounded: Sequence[str]) -> dict[str, Any]:
     index = {footer.schema.column(i).path: i for i in range(len(footer.schema))}
     stats: dict[str, Any] = {"numRecords": footer.num_rows, "minValues": {}, "maxValues": {}, "nullCount": {}}
     for name in bounded:
-        told = [group.column(index[name]).statistics for group in groups] if name in index else []
-        if told and all(each is not None and each.has_min_max and each.has_null_count for each in told):
-            stats["minValues"][name] = min(each.min for each in told)
-            stats["maxValues"][name] = max(each.max for each in told)
-            stats["nullCount"][name] = sum(each.null_count for each in told)
+        found = [group.column(index[name]).statistics for group in groups] if name in index else []
+        if found and all(each is not None and each.has_min_max and each.has_null_count for each in found):
+            stats["minValues"][name] = min(each.min for each in found)
+            stats["maxValues"][name] = max(each.max for each in found)
+            stats["nullCount"][name] = sum(each.null_count for each in found)
     return stats
 
 
@@ -204,7 +204,7 @@ def may_hold(file: dict[str, Any], bounds: Bounds) -> bool:
 def newest_runs(table: Path, *, rows: int) -> int | None:
     """Return the run beyond which lie at least so many of a table's rows, about, and at most half of them.
 
-    None if there is no such run, or where the log does not tell.
+    None if there is no such run, or if the log does not say how many rows there are.
     """
     last, count = f"max.{SEQ}", "num_records"
     # Spark writes a file also where a task has no rows.

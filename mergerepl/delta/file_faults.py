@@ -1,6 +1,6 @@
 """Files of a table that libraries other than Spark read or remove wrongly: by their footers and names, without an engine.
 
-Spark writes times as INT96 unless it is told otherwise. deltalake takes these for nanoseconds in 64 bits, and when it
+By default Spark writes times as INT96. deltalake takes these for nanoseconds in 64 bits, and when it
 rewrites the file, 9999-12-31 has become 1816-03-29. And Spark writes a path such as `region=Île/…` as it is, where
 deltalake encodes it: the file that deltalake then removes is none of the table's.
 """

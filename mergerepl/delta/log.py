@@ -177,7 +177,7 @@ def head_version(table: Path) -> int:
 
 
 def _refuse_gap(table: Path, versions: set[int], *, after: int) -> None:
-    """Check that no commit is missing after a version: nobody can tell what the table is at its head then.
+    """Check that no commit is missing after a version: without it the table's head is unknown.
 
     Raises: StoreError naming the first one.
     """
@@ -205,7 +205,7 @@ def written_ns(table: Path, version: int) -> int:
 
 
 def as_seen(table: Path, version: int) -> list[Any]:
-    """Return what tells a table at a version from the same one after any other commit, as JSON can hold it.
+    """Return what distinguishes a table at a version from the same one after any other commit, as JSON can hold it.
 
     Raises: FileNotFoundError if the version's log file is gone.
     """
@@ -214,7 +214,7 @@ def as_seen(table: Path, version: int) -> list[Any]:
 
 
 def is_as_seen(seen: list[Any]) -> bool:
-    """Return whether a table is still what `as_seen` told of it, by two look-ups whatever the length of the log."""
+    """Return whether a table is still as `as_seen` returned it: two look-ups, for a log of any length."""
     table, version = Path(seen[0]), seen[1]
     try:
         return as_seen(table, version) == seen and not log_path(table, version + 1).exists()

@@ -64,10 +64,10 @@ def merge_rows(
         bounds: Image field -> (lowest, highest) key, as literal texts: prunes files of the table.
         transaction: Mark and transaction of the commit.
         from_version_exclusive: Where to look for our own commit from.
-        generated_columns: Columns that Delta computes. Two merged halves of a row may come to a value that
-            neither side told, and Delta refuses any other.
-        left_out_columns: Columns of the table, not of the article, that a row which is inserted now had before
-            `from_version_exclusive` deleted it; they come back with it.
+        generated_columns: Columns that Delta computes. Two merged halves of a row may give a value that
+            neither side sent, and Delta refuses any other.
+        left_out_columns: Columns of the table that the article leaves out. A row that was deleted after
+            `from_version_exclusive` and is inserted now gets its former values of them back.
 
     Returns: Our commit; it changes no data if the table already was in the final state.
 
@@ -89,7 +89,7 @@ def merge_rows(
                 _merge(session, source, table, article, chosen, bounds, generated_columns, left_out)
             break
         except COMMIT_CONFLICTS as error:
-            # Another writer changed rows we read. Everything is read and decided anew; its rows are captured late.
+            # Another writer changed rows we read. Everything is read and decided again; its rows are captured late.
             if attempt == COMMIT_ATTEMPTS:
                 raise lost_commits(article.name, table) from error
             log.info("commit conflict on %s, attempt %s", table, attempt)

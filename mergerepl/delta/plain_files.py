@@ -27,7 +27,7 @@ _READER_FEATURES = frozenset({"timestampNtz"})
 """Features with which a file's rows are still the table's rows."""
 
 _FILES_AT_MOST = 1000
-"""Spark is told every file by its name; of more, Delta on Spark knows them quicker."""
+"""Spark is given every file by its name. More files than this are listed quicker by Delta on Spark."""
 
 _RELATIVE_NAME = re.compile(r"(?!(.*/)?[._])[^/%:*?\[{\\][^%:*?\[{\\]*")
 """A path below the table that is written in the log as it is, and that Spark takes neither for a pattern nor for hidden."""
@@ -108,7 +108,7 @@ def read_columns(
         is_padded = any(CHAR_VARCHAR in (field.metadata or {}) for field in schema)
         files = None if is_padded else plain_files(state)
     except Exception as error:
-        # A feature that only Delta on Spark knows, say; and what it cannot read either, it tells better.
+        # A feature that only Delta on Spark knows, say; and its errors about what it cannot read either are better.
         logger.info("%s: read through Spark: %s", table, error)
         files = None
     if files and len(files) <= files_at_most:

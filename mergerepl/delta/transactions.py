@@ -17,7 +17,7 @@ from mergerepl.engine.session import new_session
 from mergerepl.errors import CommitConflictError
 
 USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
-"""The conf of what a session's commits tell of themselves. Only in a session of its own: it stays set."""
+"""The conf with the metadata that a session's commits carry. Only in a session of its own: it stays set."""
 
 
 @dataclass(frozen=True)

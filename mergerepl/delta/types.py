@@ -97,7 +97,7 @@ def bare(data_type: Json) -> Json:
 
 
 def padded_types(column: Field) -> list[str]:
-    """Return the char types in a column: what Spark writes to and reads from them is padded, unlike other strings."""
+    """Return the char types in a column: what Spark writes to and reads from them is padded."""
     return _PADDED.findall(str(column["metadata"].get(CHAR_VARCHAR, "")))
 
 

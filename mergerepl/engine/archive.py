@@ -1,4 +1,4 @@
-"""The class-data-sharing archive: Spark's classes, mapped into each JVM instead of parsed and verified anew.
+"""The class-data-sharing archive: Spark's classes, mapped into each JVM instead of parsed and verified again.
 
 It halves the time to the first commit. It is made from the list of classes that a first real run loaded, by a
 process of its own with low priority after that run: some 45 s of one core, once per Java and set of JARs.
@@ -39,7 +39,7 @@ def options(java: Java, class_path: list[Path], scratch: Path) -> list[str]:
     archive = archive_path(java, class_path)
     if not archive.exists():
         return [f"-XX:DumpLoadedClassList={scratch / 'classes'}"]
-    # Says that it is in use, to whoever removes old archives.
+    # Its time says that it is in use: the archives with the oldest times are removed.
     with contextlib.suppress(OSError):
         archive.touch()
     # `auto`: an archive that does not fit after all is passed over, with a word in the log.

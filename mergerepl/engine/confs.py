@@ -26,13 +26,13 @@ TIMESTAMP_TYPE = ("spark.sql.timestampType", "TIMESTAMP_LTZ")
 """A conf and the value with which the word timestamp means an instant, as in Delta's logs."""
 
 PASSES_OVER_FILES = ("spark.sql.files.ignoreMissingFiles", "spark.sql.files.ignoreCorruptFiles")
-"""Where one is true, a read tells fewer rows instead of failing: a gap in the feed would be no changes."""
+"""Where one is true, a read returns fewer rows instead of failing: a gap in the feed would look like no changes."""
 
 ENGINE = "spark.mergerepl.engine"
 """A conf of the session: who writes users' tables, `spark` or `auto` (few rows by delta-rs, where a table allows it)."""
 
 UMASK = "fs.permissions.umask-mode"
-"""Hadoop's conf of which permissions new files lack; its default is 022."""
+"""Hadoop's conf of the permissions that new files lack; its default is 022."""
 
 _SIZE = re.compile(r"([0-9]{1,9})([mg])")
 
@@ -67,11 +67,11 @@ def session_confs(*, scratch: Path, cores: int, long_running: bool) -> dict[str,
         # Articles' plans take turns: at the default of 100 their generated classes push each other out.
         "spark.sql.codegen.cache.maxEntries": "5000",
         # Delta's own rows (a log's actions) have 138 fields; above this limit (default 100) every task of a
-        # query writes and formats the code of its projections anew: a fourth of all the tasks' time (measured).
+        # query writes and formats the code of its projections again: a fourth of all the tasks' time (measured).
         "spark.sql.codegen.maxFields": "200",
         # A file that cannot be read is an error, whatever a spark-defaults.conf says.
         **dict.fromkeys(PASSES_OVER_FILES, "false"),
-        # Each page of a file has a checksum of its own, whoever wrote it; the embedded session makes no `.crc` files.
+        # Every writer gives each page of a file a checksum; the embedded session makes no `.crc` files.
         "spark.hadoop.parquet.page.verify-checksum.enabled": "true",
         # Files of replicas may be read by whom other files of this user may. Hadoop asks no process for its umask.
         f"spark.hadoop.{UMASK}": f"{umask():03o}",

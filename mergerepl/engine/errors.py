@@ -33,7 +33,7 @@ _DEEP = (
 _NOT_OPENED = re.compile(
     r"FileNotFoundException: (/.*) \((?!No such file or directory\)$)([^()]+)\)$", re.MULTILINE
 )
-"""How Java tells of a file that is there."""
+"""Java's message about a file that exists but could not be opened."""
 
 
 @contextmanager
@@ -68,7 +68,7 @@ def told_plainly(doing: str) -> Iterator[None]:
 
 
 def unopened_file(error: Exception) -> tuple[str, str] | None:
-    """Return a file that Java could not open though it is there, and why; None if an error tells of none.
+    """Return a file that Java could not open though it is there, and why; None if an error names none.
 
     Java has one exception for this and for files that are gone, and Spark says of both that the file does not exist.
     """
@@ -90,7 +90,7 @@ def gone_reason(error: Exception) -> str | None:
         "DELTA_VERSIONS_NOT_CONTIGUOUS": "versions are gone from its log",
         "DELTA_VERSION_NOT_FOUND": "versions are gone from its log",
         "DELTA_LOG_FILE_NOT_FOUND": "versions are gone from its log",
-        "DELTA_REMOVE_FILE_CDC_MISSING_EXTENDED_METADATA": "files were removed by a writer that tells too little of them",
+        "DELTA_REMOVE_FILE_CDC_MISSING_EXTENDED_METADATA": "files were removed by a writer that records too little of them",
         "DELTA_CHANGE_DATA_FEED_INCOMPATIBLE": "its schema changed in between",
         "FileNotFoundException": "files of its changes were removed by VACUUM",
     }

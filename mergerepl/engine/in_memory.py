@@ -1,7 +1,7 @@
 """Rows that a session reads more than once stay in memory (on disk where that is short) until they are let go.
 
 Spark's cache would turn the rows into columns and back again, a twelfth of all that a session of 100,000 changes costs;
-and where contents are read through Delta (a deletion vector, say), an append to them makes Spark compute anew what the
+and where contents are read through Delta (a deletion vector, say), an append to them makes Spark compute again what the
 cache was filled from. A local checkpoint keeps the rows as they are.
 """
 
@@ -75,6 +75,6 @@ def in_one_task(frame: DataFrame, rows: int | None, *, join: str = "merge") -> D
 def broadcast_if_few(keys: DataFrame, rows: int) -> DataFrame:
     """Return keys that go to every task if they are few, so that what they are looked up in need not be shuffled.
 
-    Spark itself does not know how many rows it was told to keep.
+    Spark itself does not know how many rows were kept.
     """
     return F.broadcast(keys) if rows <= _FEW_ROWS else keys

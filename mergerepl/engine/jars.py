@@ -125,8 +125,8 @@ def pyspark_home() -> Path:
 def resolve(java: Java) -> None:
     """Resolve the JARs with the Ivy inside pyspark into the cache.
 
-    They are resolved into a folder of their own, verified, and only then renamed into place: whoever is
-    interrupted, or runs at the same time as another, leaves whole files or none.
+    They are resolved into a folder of their own, verified, and only then renamed into place: a process that
+    is interrupted, or runs at the same time as another, leaves whole files or none.
 
     Raises:
         EngineError: The cache cannot be written, Ivy failed, or what it brought has another checksum.

@@ -10,7 +10,7 @@ def passed(value: int | float, data_type: str) -> Column:
     """Return a constant as a column of rows that have a rowguid.
 
     Spark writes a number as it is into the Java code it makes of a query, so a query with a generation or a time in
-    it is new code in every session: 18 classes in each, to be made and compiled anew while an agent runs. An array
+    it is new code in every session: 18 classes in each, to be made and compiled again while an agent runs. An array
     is handed to the code; and as the index depends on the row, the optimizer cannot see that its element is a
     constant.
     """

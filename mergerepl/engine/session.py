@@ -1,7 +1,7 @@
 """The only place that obtains a SparkSession: the user's own, or an embedded local one.
 
 Functions elsewhere take `spark` or a store. A notebook, a Databricks job or a spark-submit has a session: it
-is used as it is, if its reads tell every row. Without one, a JVM is started here, and ends with this process, also if
+is used as it is, if its reads return every row. Without one, a JVM is started here, and ends with this process, also if
 that is killed.
 """
 

@@ -40,7 +40,8 @@ class UnmatchedRemovals:
 def unmatched_removals(table: Path, version: int, commits: Sequence[Commit]) -> UnmatchedRemovals:
     """Return the removals of commits after a version that removed nothing.
 
-    The version's files are listed only where a library other than Spark removed one of which a log may have two names.
+    The version's files are listed only where a library other than Spark removed a file whose name a log may spell in
+    two ways.
     """
     if not any(commit.removes_by_own_names for commit in commits):
         return UnmatchedRemovals()

@@ -1,4 +1,4 @@
-"""What happened to a table after a position, told by its log: facts only, read without an engine.
+"""What happened to a table after a position, as its log records it: facts only, read without an engine.
 
 Every product that reads a feed begins here. What it cannot use it refuses itself.
 """

@@ -15,7 +15,7 @@ def empty_lineage() -> Column:
 
 
 def published_lineage() -> Column:
-    """Return the lineage of a row that exists and of which no change is recorded."""
+    """Return the lineage of a row that exists and has no recorded change."""
     return F.expr(f"cast(map({PUBLICATION}, {PUBLISHED[PUBLICATION]}) as {LINEAGE_TYPE})")
 
 

@@ -12,7 +12,7 @@ PUBLICATION = 0
 """The writer of every row that was there when its table was published: no replica has this nickname."""
 
 PUBLISHED: Lineage = {PUBLICATION: 1}
-"""The lineage of a row that exists and of which no change is recorded. (decisions/0002)"""
+"""The lineage of a row that exists and has no recorded change. (decisions/0002)"""
 
 
 def bump(lineage: Lineage, nickname: int, floor: int = 0) -> dict[int, int]:

@@ -1,11 +1,11 @@
-"""How the library tells a person what it is doing. The library calls `step`; the caller shows it."""
+"""How the library reports to a person what it is doing. The library calls `step`; the caller shows it."""
 
 from types import TracebackType
 from typing import Protocol, Self
 
 
 class Progress(Protocol):
-    """Told of each step of an apply, a sync or a capture; used as a context for the time of the work."""
+    """Receives each step of an apply, a sync or a capture; used as a context for the time of the work."""
 
     def step(self, name: str, *, article: str | None = None, rows: int | None = None) -> None:
         """Say that a step begins: its name, such as "capture", the article, and its rows if known."""

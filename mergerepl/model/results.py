@@ -61,8 +61,8 @@ class KeyDifference:
 class ArticleValidation:
     """Row counts (and, for level `checksum`, order-independent row hashes) of one article at both sides.
 
-    `missing_at` names the side that does not have the article at all: publisher or subscriber. `publication` tells
-    articles of one name apart.
+    `missing_at` names the side that does not have the article at all: publisher or subscriber. `publication`
+    distinguishes articles of one name.
     """
 
     article: str
@@ -326,10 +326,10 @@ class ConflictRecord:
     """One conflict: a row of MSmerge_conflicts_info with its losing row (absent for a losing delete).
 
     `origin_datasource` and `winner` are the two ends of the session: the replica that held the losing change, and the
-    one that held the winning change, whoever made it. `conflict_columns`: what both sides held different values of and,
-    tracked by column, both had changed; empty if one side had deleted the row. `resolver` decided; it made the values of
-    `made_columns` in the winning row, and `note` is what it says of that. `status`: `open`, or `settled` by somebody. Of an
-    article that is not published any more (`is_published`) only the losing row is shown.
+    one that held the winning change; other replicas may have made the changes. `conflict_columns`: columns with
+    different values at the two sides and, if tracked by column, changed at both; empty if one side had deleted the
+    row. `resolver` decided. It computed the values of `made_columns` in the winning row; `note` is its remark on them.
+    `status`: `open` or `settled`. If the article is no longer published (`is_published`), only the losing row is shown.
     """
 
     conflict_id: str
@@ -367,7 +367,7 @@ class RowReplicaInfo:
     """One row at one replica, as sp_showrowreplicainfo shows it; `source` is contents, tombstone or none.
 
     `current`: its lineage includes every change that the replicas in reach know of; a row that nobody changed
-    since it was published is current everywhere. `problem` says why the table cannot tell whether it has the row.
+    since it was published is current everywhere. `problem` says why the row cannot be looked up in the table.
     """
 
     replica: str

@@ -8,7 +8,7 @@ NULL = "NULL"
 
 
 def text_of(value: object) -> str | None:
-    """Return a value as text, in the words of docs/cli-json.md whoever read it; NULL stays None.
+    """Return a value as docs/cli-json.md writes it, the same for every library that read it; NULL stays None.
 
     A struct or map is a mapping; a map whose keys a mapping cannot hold is a list of pairs, as Arrow has it.
     """

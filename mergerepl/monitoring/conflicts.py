@@ -269,12 +269,12 @@ def _versions(
     deleted = read_rows(replica.tombstone, names, where=where)
     for version in (*live, *deleted):
         nickname = version[contents.TABLENICK]
-        told = {
+        held = {
             **version,
             "lineage": dict(version["lineage"] or {}),
             "image": version.get(contents.row_column(nickname)),
         }
-        found[nickname, version[contents.ROWGUID]].append(told)
+        found[nickname, version[contents.ROWGUID]].append(held)
     return found
 
 
@@ -304,11 +304,11 @@ def conflict_frame(
     taken = {name.lower() for name in chosen.columns}
     own = {column.name for column in CONFLICT_COLUMNS if column.name.lower() not in taken} - {CONFLICT_ID}
     losers = losers.drop(*own)
-    told = [
+    fields = [
         F.col(f"i.{quote(name)}").alias(f"info_{name}" if name.lower() in taken else name)
         for name in infos.columns
     ]
     joined = infos.alias("i").join(
         losers.alias("l"), on=F.col(f"i.{CONFLICT_ID}") == F.col(f"l.{CONFLICT_ID}"), how="left"
     )
-    return joined.select(*(F.col(f"l.{quote(name)}") for name in chosen.columns), *told)
+    return joined.select(*(F.col(f"l.{quote(name)}") for name in chosen.columns), *fields)

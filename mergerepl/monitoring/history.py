@@ -26,7 +26,7 @@ _RUNSTATUS: dict[int | None, str] = {
 def session_history(
     root: Path, *, limit: int = 20, subscriber: str | None = None
 ) -> tuple[SessionRecord, ...]:
-    """Return the last sessions a replica took part in, newest first; one recorded twice is told once.
+    """Return the last sessions a replica took part in, newest first; one recorded twice is returned once.
 
     `subscriber` is the root of one of them, free of links; the replica may know it by one.
 
@@ -100,7 +100,7 @@ def _rows_of(replica: Replica, table: TypedTable[RowT], ids: Sequence[str], sinc
 def _record(
     row: SessionRow, articles: Iterable[ArticleHistoryRow], messages: Iterable[HistoryRow]
 ) -> SessionRecord:
-    told = sorted(messages, key=lambda message: message.timestamp or row.start_time, reverse=True)
+    newest_first = sorted(messages, key=lambda message: message.timestamp or row.start_time, reverse=True)
     return SessionRecord(
         row.session_id,
         row.publication,
@@ -112,7 +112,7 @@ def _record(
         PhaseCounts(row.upload_inserts, row.upload_updates, row.upload_deletes, row.upload_conflicts),
         PhaseCounts(row.download_inserts, row.download_updates, row.download_deletes, row.download_conflicts),
         _articles(articles),
-        tuple(dict.fromkeys(message.comments for message in told if message.comments)),
+        tuple(dict.fromkeys(message.comments for message in newest_first if message.comments)),
     )
 
 

@@ -51,7 +51,7 @@ def members(replica: Replica, pubid: str, *, asking: str | None = None) -> tuple
     try:
         all_, missing = members(found[0], pubid, asking=replica.info().replid)
     except StoreError:
-        # Who the others are is not to be read; what is wrong is told with the publisher.
+        # The other members cannot be read; the problem is reported with the publisher.
         return [found[0], replica], missing
     return all_ if any(each.root == replica.root for each in all_) else [*all_, replica], missing
 

@@ -27,11 +27,11 @@ _SYSTEM_TABLES = (
     "sysmergesubscriptions",
     "MSmerge_genhistory",
     "MSmerge_replinfo",
-    # Whoever edited them is told, also where there is nothing to do.
+    # An edit of these is reported even where there is nothing to do.
     "MSmerge_contents",
     "MSmerge_tombstone",
 )
-_TELL_SUBSCRIPTIONS = ("sysmergepublications", "sysmergesubscriptions", "MSmerge_replinfo")
+_SUBSCRIPTION_TABLES = ("sysmergepublications", "sysmergesubscriptions", "MSmerge_replinfo")
 _SYSTEM_FOLDER = "_mergerepl"
 _SUBSCRIPTIONS = "subscriptions"
 _BOTH = "both"
@@ -53,8 +53,8 @@ def waiting_if_quiet(
         if any(map(has_staged_session, (publisher, subscriber))):
             return None
         notes = _remembered(publisher, subscriber, publication, direction)
-        quiet = (told for told in notes if all(is_as_seen(seen) for seen in told["tables"]))
-        return next((int(told["waiting"]) for told in quiet), None)
+        quiet = (note for note in notes if all(is_as_seen(seen) for seen in note["tables"]))
+        return next((int(note["waiting"]) for note in quiet), None)
     except Exception:
         # Whatever is wrong with the file or a table: the full check will say it.
         return None
@@ -90,8 +90,8 @@ def remember_quiet(
     is_staged = any(has_staged_session(replica.root) for replica in (publisher, subscriber))
     if is_staged or not _has_nothing(publisher, subscriber, pubid, direction):
         return
-    told = {"format": _FORMAT, "publication": publication, "tables": seen, "waiting": waiting}
-    write_note(publisher.root, _name(publisher.root, subscriber.root, publication, direction), told)
+    note = {"format": _FORMAT, "publication": publication, "tables": seen, "waiting": waiting}
+    write_note(publisher.root, _name(publisher.root, subscriber.root, publication, direction), note)
 
 
 Target = tuple[Path, Path, str]
@@ -101,22 +101,22 @@ Target = tuple[Path, Path, str]
 def noted_subscriptions(root: Path) -> list[Target] | None:
     """Return the active subscriptions of a publisher as they were noted; None if they must be read.
 
-    A note holds for the very folder it was made in: a copy of a replica has its own subscriptions to tell.
+    A note is valid only in the folder where it was made: a copy of a replica may have other subscriptions.
     """
     root = root.expanduser().resolve()
     try:
-        told = read_note(root, _SUBSCRIPTIONS)
-        is_valid = told is not None and told["format"] == _FORMAT and told["root"] == str(root)
+        note = read_note(root, _SUBSCRIPTIONS)
+        is_valid = note is not None and note["format"] == _FORMAT and note["root"] == str(root)
         if (
-            told is None
+            note is None
             or not is_valid
-            or not told["tables"]
-            or not all(is_as_seen(seen) for seen in told["tables"])
+            or not note["tables"]
+            or not all(is_as_seen(seen) for seen in note["tables"])
         ):
             return None
         return [
             (Path(publisher), Path(subscriber), str(name))
-            for publisher, subscriber, name in told["subscriptions"]
+            for publisher, subscriber, name in note["subscriptions"]
         ]
     except Exception:
         # Whatever is wrong with the file or a table: reading them will say it.
@@ -124,14 +124,14 @@ def noted_subscriptions(root: Path) -> list[Target] | None:
 
 
 def remember_subscriptions(root: Path) -> None:
-    """Note the active subscriptions of a publisher with the tables they are told from."""
+    """Note the active subscriptions of a publisher with the tables they are read from."""
     from mergerepl.store.subscription import subscriptions_of_root
 
-    tables = [root / _SYSTEM_FOLDER / name for name in _TELL_SUBSCRIPTIONS]
+    tables = [root / _SYSTEM_FOLDER / name for name in _SUBSCRIPTION_TABLES]
     seen = [as_seen(table, head_version(table)) for table in tables]
     subscriptions = [[str(part) for part in target] for target in subscriptions_of_root(root)]
-    told = {"format": _FORMAT, "root": str(root), "tables": seen, "subscriptions": subscriptions}
-    write_note(root, _SUBSCRIPTIONS, told)
+    note = {"format": _FORMAT, "root": str(root), "tables": seen, "subscriptions": subscriptions}
+    write_note(root, _SUBSCRIPTIONS, note)
 
 
 def _name(publisher: Path, subscriber: Path, publication: str, direction: str) -> str:
@@ -144,16 +144,16 @@ def _remembered(publisher: Path, subscriber: Path, publication: str, direction: 
     """Return what was noted for a direction; nothing to do both ways is nothing to do in each."""
     notes: list[dict[str, Any]] = []
     for noted in dict.fromkeys((_BOTH, direction)):
-        told = read_note(publisher, _name(publisher, subscriber, publication, noted))
+        note = read_note(publisher, _name(publisher, subscriber, publication, noted))
         # A damaged note says nothing, and hides no other.
         with contextlib.suppress(LookupError, TypeError):
             if (
-                told is not None
-                and told["format"] == _FORMAT
-                and told["publication"] == publication
-                and told["tables"]
+                note is not None
+                and note["format"] == _FORMAT
+                and note["publication"] == publication
+                and note["tables"]
             ):
-                notes.append(told)
+                notes.append(note)
     return notes
 
 

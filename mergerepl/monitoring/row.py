@@ -61,7 +61,7 @@ def row_info(root: Path, *, article: str, key: Mapping[str, str], publication: s
         except StoreError as error:
             damaged.append(_unknown(replica, error))
     stored = (_as_stored(replica.table(same), same, typed) for replica, same in alike)
-    values = next((told for told in stored if told is not None), typed)
+    values = next((each for each in stored if each is not None), typed)
     rowguid = _rowguid(chosen, values)
     found: list[RowReplicaInfo] = []
     for replica, same in alike:
@@ -76,9 +76,9 @@ def row_info(root: Path, *, article: str, key: Mapping[str, str], publication: s
         newest = merge(newest, each.lineage)
     floor = chosen.maxversion_at_cleanup
     # Of a damaged one nobody knows whether it is up to date.
-    told = [*(replace(each, current=covers(each.lineage, newest, floor)) for each in found), *damaged]
+    shown = [*(replace(each, current=covers(each.lineage, newest, floor)) for each in found), *damaged]
     order = [str(replica.root) for replica in reached]
-    replicas = tuple(sorted(told, key=lambda each: order.index(each.replica)))
+    replicas = tuple(sorted(shown, key=lambda each: order.index(each.replica)))
     publisher = next((each for each in alike if each[0].publishes(chosen.pubid)), None)
     partitions = row_partitions(*publisher, rowguid) if publisher is not None else ()
     return RowInfo(
@@ -107,11 +107,11 @@ def _key_values(article: PublishedArticle, key: Mapping[str, str]) -> list[KeyVa
 
 
 def _as_stored(table: Path, article: PublishedArticle, values: Sequence[KeyValue]) -> list[KeyValue] | None:
-    """Return key values as a table holds them: the texts of a char(n) column are padded. None if nobody can tell."""
+    """Return key values as a table holds them: the texts of a char(n) column are padded. None if unknown."""
     try:
         state = open_table(table)
     except StoreError as error:
-        # Another replica's table may tell; what is wrong with this one is said with the row.
+        # Another replica's table may declare them; the problem of this one is reported with the row.
         log.info("%s: its declared types are not known: %s", table, error)
         return None
     declared = {name: _CHAR.fullmatch(state.declared_lengths(name)) for name in article.identity}
@@ -133,7 +133,7 @@ def _rowguid(article: PublishedArticle, values: Sequence[KeyValue]) -> str:
 
 
 def _unknown(replica: Replica, error: StoreError) -> RowReplicaInfo:
-    """Return what is told of a replica whose system tables cannot be read: why; the others are told beside it."""
+    """Return the entry of a replica whose system tables cannot be read: the problem. The others have their own."""
     nickname = replica.info().nickname
     return RowReplicaInfo(
         str(replica.root), nickname, NONE, None, {}, (), None, current=False, problem=error.message
@@ -190,7 +190,7 @@ def _row(
     except SchemaMismatchError as error:
         return None, error.message
     except MergeReplError:
-        # One replica that lost its table is told beside the others, and no engine is started for it.
+        # A replica that lost its table is reported beside the others; no engine is started for it.
         _, problem = head_or_problem(article, table)
         if problem is not None:
             return None, problem

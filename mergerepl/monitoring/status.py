@@ -1,4 +1,4 @@
-"""`mergerepl status`: one replica, its articles and its subscriptions; what is wrong is told, not raised."""
+"""`mergerepl status`: one replica, its articles and its subscriptions; problems are reported, not raised."""
 
 from collections.abc import Callable, Sequence
 from enum import IntEnum

@@ -63,7 +63,7 @@ def _problem(article: PublishedArticle, window: FeedWindow) -> str | None:
     if any(
         each.metadata is not None and each.metadata.table_id != window.position.table_id for each in stated
     ):
-        return f"Article '{article.name}': its table was created anew at version {stated[0].version}."
+        return f"Article '{article.name}': its table was dropped and created again at version {stated[0].version}."
     return None
 
 
@@ -80,7 +80,7 @@ def head_or_problem(article: PublishedArticle, table: Path) -> tuple[int, str | 
 def _gone(article: PublishedArticle, table: Path) -> str:
     return (
         f"Article '{article.name}': its table '{table}' is gone or no Delta table any more. Restore it, or initialise this "
-        "replica anew."
+        "replica again."
     )
 
 

@@ -41,7 +41,7 @@ def apply_publication(
     Args:
         publication: As the file states it.
         dry_run: Check everything and change nothing.
-        progress: Told of each step as it begins.
+        progress: Receives each step as it begins.
         capture: Captures the changes of the publisher at a root, whose lease is held, in the publication of a pubid
             (the agent's part). Without it, a publication that is in use already can get no new subscribers.
         finish: Finishes a session that was interrupted (the agent's part): root of the publisher, root of the

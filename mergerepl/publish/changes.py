@@ -47,7 +47,7 @@ from mergerepl.systables.catalog import (
 from mergerepl.systables.table import RowT, TypedTable
 from triggers.errors import table_gone
 
-_PUBLISH_ANEW = (
+_PUBLISH_AGAIN = (
     "take all subscriptions and then the article out of the file, running `mergerepl apply` after each, and put them "
     "in again (an article that is the only one gets another name instead)"
 )
@@ -69,7 +69,7 @@ def check_article_unchanged(article: Article, row: ArticleRow) -> None:
         if before != now:
             raise PublicationError(
                 f"Article '{article.name}': `{name}` was {_shown(before)} and is {_shown(now)} in the file. "
-                f"It cannot change while the article is published. Put it back; or {_PUBLISH_ANEW}.",
+                f"It cannot change while the article is published. Put it back; or {_PUBLISH_AGAIN}.",
                 article=article.name,
             )
 
@@ -133,7 +133,7 @@ def _differing(rows: Sequence[object], wanted: Columns) -> Columns:
     return {name: value for name, value in wanted.items() if any(getattr(row, name) != value for row in rows)}
 
 
-def _told(rows: Sequence[object], change: Columns) -> str:
+def _changed_from(rows: Sequence[object], change: Columns) -> str:
     before = {
         name: next(former for row in rows if (former := getattr(row, name)) != value)
         for name, value in change.items()
@@ -148,7 +148,7 @@ def publication_steps(work: Work, replicas: Sequence[ReplicaState]) -> list[Step
     if not change:
         return []
     run = partial(_update_everywhere, replicas, catalog.PUBLICATIONS, change, pubid=work.pubid)
-    return [Step(PlanStep("change", work.publication.name, _told(rows, change)), run)]
+    return [Step(PlanStep("change", work.publication.name, _changed_from(rows, change)), run)]
 
 
 def article_steps(
@@ -162,7 +162,7 @@ def article_steps(
         change = _differing(rows, article_settings(article))
         if change:
             run = partial(_update_everywhere, replicas, catalog.ARTICLES, change, artid=artid)
-            steps.append(Step(PlanStep("change", article.name, _told(rows, change)), run))
+            steps.append(Step(PlanStep("change", article.name, _changed_from(rows, change)), run))
     return steps
 
 
@@ -185,7 +185,7 @@ def subscription_steps(
         failpoint("change.between_sides")
         update_rows(work.publisher, catalog.SUBSCRIPTIONS, change, subid=row.subid)
 
-    return [Step(PlanStep("change", subscription.subscriber, _told(rows, change)), run)]
+    return [Step(PlanStep("change", subscription.subscriber, _changed_from(rows, change)), run)]
 
 
 def unsubscribe_step(
@@ -198,7 +198,7 @@ def unsubscribe_step(
 ) -> Step:
     """Return the step that ends a subscription. The subscriber keeps its tables, if it has them all.
 
-    Its detail tells what was never uploaded; `staged` are guids of generations that are, by a step before.
+    Its detail names what was never uploaded; `staged` are guids of generations that an earlier step uploads.
     """
     is_unfinished = row.status == SubscriptionState.INACTIVE
     is_copied = row.sync_type == SyncKind.AUTOMATIC
@@ -206,13 +206,13 @@ def unsubscribe_step(
         "were not finished: removed" if is_unfinished and is_copied else "stay"
     )
     if subscriber is None:
-        detail += " (the replica cannot be reached: it is not told, and may have changes never uploaded)"
+        detail += " (the replica cannot be reached: the end is not recorded there, and it may have changes never uploaded)"
     elif not is_unfinished:
         try:
             unsent = unsent_changes(work.publisher, subscriber.root, work.pubid, staged=staged)
         except StoreError as error:
-            # It is about to leave; what is damaged there keeps it no longer.
-            unsent = f"what cannot be told ({error.message})"
+            # It is about to leave; damage there must not keep it.
+            unsent = f"an unknown number of changes ({error.message})"
         if unsent:
             detail += (
                 f"; never uploaded: {unsent}. To send them first, run `mergerepl sync {work.publisher} "
@@ -232,28 +232,28 @@ def unsubscribe_step(
     return Step(PlanStep("unsubscribe", row.subscriber_server, detail), run)
 
 
-def tell_ended_step(work: Work, subscriber: Path) -> Step:
-    """Return the step that tells a subscriber that its subscription ended while it was out of reach."""
+def record_end_step(work: Work, subscriber: Path) -> Step:
+    """Return the step that records at a subscriber that its subscription ended while it was out of reach."""
     ended = {"status": int(SubscriptionState.DELETED)}
     run = partial(update_rows, subscriber, catalog.SUBSCRIPTIONS, ended, pubid=work.pubid)
-    detail = "tell it that its subscription ended while it was out of reach; its tables stay"
+    detail = "record there that its subscription ended while it was out of reach; its tables stay"
     return Step(PlanStep("unsubscribe", str(subscriber), detail), run)
 
 
 def moved_step(work: Work, replica: ReplicaState, before: Path, others: Sequence[ReplicaState]) -> Step:
-    """Return the step that tells a moved replica, and those that know it, where it is now."""
+    """Return the step that records a replica's new place, at itself and at the replicas that know it."""
 
     def run() -> None:
         for other in (each for each in others if each.info):
             _note_place(work, other.root, replica)
-        # Last: by this the next `apply` knows that all were told.
+        # Last: it says to the next `apply` that every replica has the new place.
         change_info(replica.root, root=str(replica.root))
 
     return Step(PlanStep("move", str(replica.root), f"was at '{before}'"), run)
 
 
-def told_steps(work: Work, publisher: ReplicaState, subscribers: Sequence[ReplicaState]) -> list[Step]:
-    """Return a step for each subscriber that the publisher's move was not told, such as those of another file."""
+def record_move_steps(work: Work, publisher: ReplicaState, subscribers: Sequence[ReplicaState]) -> list[Step]:
+    """Return a step for each subscriber where the publisher's move is not recorded, such as those of another file."""
     steps = []
     for subscriber in subscribers:
         about = [row for row in subscriber.subscriptions if row.replid == publisher.repid]
@@ -261,7 +261,7 @@ def told_steps(work: Work, publisher: ReplicaState, subscribers: Sequence[Replic
         before = next((place for place in known if not same_place(Path(place), publisher.root)), None)
         if before is not None:
             run = partial(_note_place, work, subscriber.root, publisher)
-            detail = f"tell it that its publisher is not at '{before}' any more"
+            detail = f"record there that its publisher is not at '{before}' any more"
             steps.append(Step(PlanStep("move", str(subscriber.root), detail), run))
     return steps
 
@@ -381,14 +381,14 @@ def columns_changed(article: ArticleRow, table: TableState) -> PublicationError:
     """Return the error that a published table has not the columns any more with which it was published."""
     return PublicationError(
         f"Article '{article.name}': the columns of table '{table.path}' changed since it was published. Undo that; or "
-        f"{_PUBLISH_ANEW}.",
+        f"{_PUBLISH_AGAIN}.",
         article=article.name,
         table=str(table.path),
     )
 
 
 @contextmanager
-def published_anew_otherwise(*errors: type[MergeReplError]) -> Iterator[None]:
+def publish_again_otherwise(*errors: type[MergeReplError]) -> Iterator[None]:
     """Name another way out where a publication that nobody subscribes to cannot be captured for one of these errors.
 
     Raises: PublicationError instead of them.
@@ -397,7 +397,7 @@ def published_anew_otherwise(*errors: type[MergeReplError]) -> Iterator[None]:
         yield
     except errors as error:
         raise PublicationError(
-            f"{error.message} As nobody subscribes to the publication, you may as well {_PUBLISH_ANEW}.",
+            f"{error.message} As nobody subscribes to the publication, you may as well {_PUBLISH_AGAIN}.",
             **error.facts,
         ) from error
 

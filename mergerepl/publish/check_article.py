@@ -1,4 +1,4 @@
-"""Whether a table can be published as an article: everything its Delta log tells, before any row is read."""
+"""Whether a table can be published as an article: everything that its Delta log says, before any row is read."""
 
 from collections.abc import Sequence
 from pathlib import Path

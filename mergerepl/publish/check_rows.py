@@ -22,7 +22,7 @@ from mergerepl.publish.check_article import published_fields
 from mergerepl.publish.declared_rules import declared_rules
 from mergerepl.publish.partition_texts import text_rules
 from mergerepl.publish.text_lengths import length_rules
-from mergerepl.rows.images import unlike_generated, with_readable
+from mergerepl.rows.images import differs_from_expression, with_readable
 from mergerepl.rows.sql import quote
 from mergerepl.snapshot.replica_table import is_computable
 
@@ -32,7 +32,7 @@ GUID_PATTERN = "^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
 
 _ROWS = "__mr_rows"
 _RULE = "__mr_rule"
-_UNLIKE = "__mr_unlike"
+_DIFFERS = "__mr_differs"
 
 
 def check_rows(spark: SparkSession, article: Article, table: TableState) -> None:
@@ -92,14 +92,14 @@ def check_texts(spark: SparkSession, article: Article, table: TableState) -> Non
         return
     rule = F.coalesce(*(F.when(~is_kept, F.lit(name)) for name, is_kept in rules.items()))
     rows = read_version(spark, table.path, table.version)
-    # Partition columns are told from the log alone.
-    told = rows.select(*(quote(name) for name in article.identity), rule.alias(_RULE)).where(
+    # Partition columns are read from the log alone.
+    broken = rows.select(*(quote(name) for name in article.identity), rule.alias(_RULE)).where(
         F.col(_RULE).isNotNull()
     )
-    first = told.select(_RULE).first()
+    first = broken.select(_RULE).first()
     if first is None:
         return
-    alike = with_readable(told.where(F.col(_RULE) == first[_RULE]), article.identity).take(
+    alike = with_readable(broken.where(F.col(_RULE) == first[_RULE]), article.identity).take(
         MOST_TEXTS_NAMED + 1
     )
     keys = [", ".join(f"{name}={_text(row[name])}" for name in article.identity) for row in alike]
@@ -125,15 +125,15 @@ def check_generated(rows: DataFrame, generated: Mapping[str, str], *, article: s
     if not generated:
         return
     counts = rows.agg(
-        *(F.count_if(unlike).alias(name) for name, unlike in unlike_generated(generated).items())
+        *(F.count_if(differs).alias(name) for name, differs in differs_from_expression(generated).items())
     ).first()
     assert counts is not None
     for name, expression in generated.items():
         if counts[name]:
-            told = f"{counts[name]} row{'' if counts[name] == 1 else 's'}"
+            count = f"{counts[name]} row{'' if counts[name] == 1 else 's'}"
             zone = rows.sparkSession.conf.get("spark.sql.session.timeZone")
             raise PublicationError(
-                f"Article '{article}': in {told} of table '{table}', generated column '{name}' is not what its "
+                f"Article '{article}': in {count} of table '{table}', generated column '{name}' is not what its "
                 f"expression ({expression}) gives in this session, whose time zone is {zone}. They were written in "
                 "another time zone, perhaps, and no copy of the table would take them. Delete these rows and "
                 f"insert them again, and later ones too, in a session with spark.sql.session.timeZone {zone}, "
@@ -180,19 +180,19 @@ def _text(value: object) -> str:
 def bad_identities(rows: DataFrame, article: Article, generated: Mapping[str, str]) -> DataFrame:
     """Return the identities that are no identities: columns, how many rows have it, and why it is bad.
 
-    Those of rows whose generated columns (name -> expression) hold something else come with them, without a reason:
-    one scan tells of both.
+    Identities of rows whose generated columns (name -> expression) hold something else come with them, without a
+    reason: one scan finds both.
     """
     columns = [F.col(quote(name)) for name in article.identity]
     # a GUID is the same in either case
     identity: list[Column] = [F.lower(columns[0]).alias(article.identity[0])] if article.rowguid else columns
-    is_unlike = reduce(or_, unlike_generated(generated).values(), F.lit(False))
-    counted = rows.groupBy(*identity).agg(F.count(F.lit(1)).alias(_ROWS), F.bool_or(is_unlike).alias(_UNLIKE))
+    differs = reduce(or_, differs_from_expression(generated).values(), F.lit(False))
+    counted = rows.groupBy(*identity).agg(F.count(F.lit(1)).alias(_ROWS), F.bool_or(differs).alias(_DIFFERS))
     has_null = F.lit(False)
     for column in columns:
         has_null = has_null | column.isNull()
     reason = F.when(has_null, F.lit("NULL values")).when(F.col(_ROWS) > 1, F.lit("duplicate values"))
     if article.rowguid:
         reason = reason.when(~columns[0].rlike(GUID_PATTERN), F.lit("values that are no GUIDs"))
-    told = counted.select("*", reason.alias("__mr_reason"))
-    return told.where(F.col("__mr_reason").isNotNull() | F.col(_UNLIKE))
+    judged = counted.select("*", reason.alias("__mr_reason"))
+    return judged.where(F.col("__mr_reason").isNotNull() | F.col(_DIFFERS))

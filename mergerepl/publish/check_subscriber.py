@@ -29,7 +29,7 @@ def check_was_ours(publisher: ReplicaState, subscriber: ReplicaState, row: Subsc
         if row is not None and row.is_active:
             raise PublicationError(
                 f"Subscriber '{root}' has lost its replica: there are no system tables below it. If the "
-                "folder is elsewhere or not mounted, bring it back. To initialise it anew, take the "
+                "folder is elsewhere or not mounted, bring it back. To initialise it again, take the "
                 "subscription out of the file, run `mergerepl apply`, move the old tables away and put the "
                 "subscription in again.",
                 replica=str(root),

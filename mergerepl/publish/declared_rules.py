@@ -26,6 +26,6 @@ def declared_rules(table: TableState, columns: Collection[str]) -> dict[str, Col
         if inside is not None:
             rules[f"NOT NULL inside of column '{field['name']}'"] = inside
     for name, text in table.invariants.items():
-        # Delta, unlike SQL, takes a row only if the condition is true: NULL breaks it.
+        # Delta takes a row only if the condition is true. In SQL NULL passes, here it breaks the rule.
         rules[f"invariant of column '{name}' ({text})"] = F.coalesce(F.expr(text), F.lit(False))
     return rules

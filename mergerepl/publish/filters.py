@@ -18,9 +18,9 @@ from mergerepl.publish.check_article import published_fields
 Values = Mapping[SessionFunction, str | None]
 """What the functions give in one partition."""
 
-PUBLISH_ANEW = (
+PUBLISH_AGAIN = (
     "take all subscriptions out of the file, then the article, running `mergerepl apply` after each, and put them in "
-    "again (docs/configuration.md, Publishing an article anew)"
+    "again (docs/configuration.md, Publishing an article again)"
 )
 
 
@@ -161,7 +161,7 @@ def check_filters_unchanged(
         if one != other:
             raise PublicationError(
                 f"Article '{article}' was published {_said(one)} and is {_said(other)} in the file. Put that back; "
-                f"or {PUBLISH_ANEW}.",
+                f"or {PUBLISH_AGAIN}.",
                 article=article,
             )
 

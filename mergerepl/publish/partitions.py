@@ -12,7 +12,7 @@ from mergerepl.model.resolvers import CUSTOM
 from mergerepl.model.results import PlanStep
 from mergerepl.partitions.filtered import function_column, partition_groups
 from mergerepl.publish.changes import update_rows
-from mergerepl.publish.filters import PUBLISH_ANEW, check_filters_unchanged
+from mergerepl.publish.filters import PUBLISH_AGAIN, check_filters_unchanged
 from mergerepl.publish.rows import Columns, filter_columns
 from mergerepl.publish.situation import Pair, Situation
 from mergerepl.publish.work import Step, Work
@@ -42,7 +42,7 @@ def check_filtered(situation: Situation) -> None:
         if before == NO_FILTERS != filters:
             raise PublicationError(
                 f"Publication '{publication.name}' has active subscriptions and no row filter, and is to get one: its "
-                f"subscribers have no partition yet. Take the filter out; or {PUBLISH_ANEW}.",
+                f"subscribers have no partition yet. Take the filter out; or {PUBLISH_AGAIN}.",
                 publication=publication.name,
             )
         for pair in situation.pairs:
@@ -165,7 +165,7 @@ def add_partition(
 
     The caller holds the publisher. The next capture computes memberships for it.
     """
-    row = next(row for row in publisher.anew().publications if row.pubid == pubid)
+    row = next(row for row in publisher.reread().publications if row.pubid == pubid)
     number = row.publication_number or 0
     groups = publisher.control.rows(partitions.PARTITION_GROUPS)
     functions = list(values)
@@ -186,7 +186,7 @@ def add_partition(
 
 def partition_column(publisher: Replica, pubid: str, subscription: Subscription) -> Columns:
     """Return the partition of a subscription, for its row of sysmergesubscriptions at the publisher."""
-    row = next(row for row in publisher.anew().publications if row.pubid == pubid)
+    row = next(row for row in publisher.reread().publications if row.pubid == pubid)
     filters = stored_filters(row)
     if filters == NO_FILTERS:
         return {"partition_id": None}

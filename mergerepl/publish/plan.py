@@ -97,8 +97,8 @@ def _steps_before_last(situation: Situation) -> Iterator[Step]:
     for left, replica_left in situation.left:
         staged = [guid for session in publisher.sessions for guid in session.manifest.uploaded_guids]
         yield changes.unsubscribe_step(work, left, replica_left, situation.articles, staged=staged)
-    for replica in situation.untold:
-        yield changes.tell_ended_step(work, replica.root)
+    for replica in situation.to_inform:
+        yield changes.record_end_step(work, replica.root)
     for article in situation.articles:
         if is_removed(situation, article):
             yield _unpublish_step(work, article)
@@ -118,7 +118,7 @@ def _move_steps(situation: Situation) -> Iterator[Step]:
         if before is not None:
             yield changes.moved_step(work, replica, before, replicas)
     if where_it_was(publisher) is None:
-        yield from changes.told_steps(work, publisher, subscribers)
+        yield from changes.record_move_steps(work, publisher, subscribers)
 
 
 def _finish_steps(situation: Situation) -> Iterator[Step]:
@@ -249,7 +249,7 @@ def _capture_step(situation: Situation) -> Step:
         elif situation.is_subscribed:
             work.agent.capture(publisher.root, work.pubid)
         else:
-            with changes.published_anew_otherwise(FeedGapError, SchemaMismatchError):
+            with changes.publish_again_otherwise(FeedGapError, SchemaMismatchError):
                 work.agent.capture(publisher.root, work.pubid)
 
     return Step(PlanStep("capture", str(publisher.root), "bring the publisher's metadata up to date"), run)
@@ -263,7 +263,7 @@ def _subscribe_step(work: Work, pair: Pair, names: Sequence[str], nickname: int,
         else f"{', '.join(names)} are there already"
     )
     if pair.row is not None:
-        detail += ", anew: it was interrupted"
+        detail += ", again: it was interrupted"
     detail += lacking
 
     def run() -> None:

@@ -85,7 +85,7 @@ def read_replica(root: Path) -> ReplicaState:
     if missing:
         raise PublicationError(
             f"Replica '{root}' has lost its system tables {', '.join(missing)}. Restore the folder "
-            f"'{root / FOLDER}' from a copy taken together with the tables, or initialise the replica anew: "
+            f"'{root / FOLDER}' from a copy taken together with the tables, or initialise the replica again: "
             f"remove '{root / FOLDER}', take the subscription out of the file, run `mergerepl apply`, and "
             "put it in again.",
             replica=str(root),
@@ -102,7 +102,7 @@ def read_replica(root: Path) -> ReplicaState:
 def _staged_sessions(root: Path) -> tuple["Changeset", ...]:
     """Return the sessions staged at a publisher, by name; one without a manifest does not count.
 
-    Recovery needs the rows of the subscription and of its articles: whoever takes them out finishes the session first.
+    Recovery needs the rows of the subscription and of its articles: the session is finished before they are removed.
 
     Raises: StoreError if a manifest is damaged.
     """
@@ -190,7 +190,7 @@ def change_info(replica: Path, /, **values: Any) -> None:
 def note_captured(replica: Path, /, tables: Mapping[int, tuple[Path, int, str]]) -> None:
     """Note tables as captured, in one commit: nickname -> the table, its version and its Delta table id.
 
-    The version's commit is noted too, so that another table in this place is told at once.
+    The version's commit is noted too, so that another table in this place is detected at once.
     """
     commits = {nickname: commit_text(table, version) for nickname, (table, version, _) in tables.items()}
     change_info(

@@ -72,7 +72,7 @@ class Pair:
 class Situation:
     """The publication of the file beside what its replicas say of it.
 
-    `left` are subscriptions that the file no longer names, each with its replica if that can be reached; `untold` are
+    `left` are subscriptions that the file no longer names, each with its replica if that can be reached; `to_inform` are
     replicas that are back, whose subscription ended while they were out of reach; `new` are articles to be published;
     `uncaptured` are the tables of a publication that nobody subscribed to yet, by nickname, as they were checked;
     `filters` are the file's.
@@ -82,7 +82,7 @@ class Situation:
     publisher: ReplicaState
     pairs: list[Pair]
     left: list[tuple[SubscriptionRow, ReplicaState | None]]
-    untold: list[ReplicaState]
+    to_inform: list[ReplicaState]
     new: list[NewArticle] = field(default_factory=list)
     uncaptured: dict[int, TableState] | None = None
     filters: PublicationFilters = NO_FILTERS
@@ -144,7 +144,7 @@ def _if_readable(root: Path) -> ReplicaState:
     try:
         return read_replica(root)
     except (PublicationError, StoreError, OSError):
-        # Not there, damaged, or on a mount that does not answer: nobody can tell it anything.
+        # Not there, damaged, or on a mount that does not answer: nothing can be recorded there.
         return ReplicaState(root)
 
 
@@ -192,9 +192,9 @@ def _situation(
     at = {replica.repid: replica for replica in seen if replica.info}
     left = [(r, at.get(r.replid)) for r in rows if id(r) not in named]
     known_yet = {*(replica.repid for replica in replicas), *(r.replid for r in rows)}
-    untold = [replica for repid, replica in at.items() if repid not in {publisher.repid, *known_yet}]
+    to_inform = [replica for repid, replica in at.items() if repid not in {publisher.repid, *known_yet}]
     work = Work(publication, pubid, publisher.root, agent, progress)
-    return Situation(work, publisher, pairs, left, untold)
+    return Situation(work, publisher, pairs, left, to_inform)
 
 
 def _check_publisher(publisher: ReplicaState) -> None:
@@ -315,9 +315,9 @@ def _check_subscriptions(situation: Situation) -> None:
 
 
 def _check_not_moved(situation: Situation, pair: Pair) -> None:
-    """Refuse the former folder of a subscriber whose move was told by another publication's file.
+    """Refuse the former folder of a subscriber whose move was recorded through another publication's file.
 
-    That it is known there no more means neither that its subscription is to end nor that there is to be a second one.
+    The subscriber is no longer known there. That neither ends its subscription nor asks for a second one.
 
     Raises: PublicationError.
     """
@@ -369,7 +369,7 @@ def _check_in_step(situation: Situation) -> None:
             if situation.is_subscribed or window.head_version is None:
                 check_captured_table(at, window)
             else:
-                with changes.published_anew_otherwise(CaptureError, SchemaMismatchError):
+                with changes.publish_again_otherwise(CaptureError, SchemaMismatchError):
                     check_captured_table(at, window)
 
 
@@ -414,7 +414,7 @@ def _is_idle(situation: Situation) -> bool:
 
 
 def _copied(situation: Situation) -> list[ArticleRow]:
-    """Return the articles, published already, of which a subscriber is to get a copy."""
+    """Return the articles that are published already and that a subscriber is to get as a copy."""
     pairs = [pair for pair in situation.pairs if pair.subscription.sync_type is SyncType.AUTOMATIC]
     work, articles = situation.work, situation.articles
     return [row for row in articles if any(missing_articles(work, pair, [row]) for pair in pairs)]

@@ -39,8 +39,8 @@ def _fits(value: Column, declared: T.DataType) -> Column | None:
             parts = [_fits(value.getField(field.name), field.dataType) for field in declared]
         case _:
             return None
-    told = [part for part in parts if part is not None]
-    return reduce(and_, told) if told else None
+    rules = [part for part in parts if part is not None]
+    return reduce(and_, rules) if rules else None
 
 
 def _all_fit(values: Column, declared: T.DataType) -> Column | None:
@@ -48,8 +48,8 @@ def _all_fit(values: Column, declared: T.DataType) -> Column | None:
         return None
 
     def fits(value: Column) -> Column:
-        told = _fits(value, declared)
-        assert told is not None
-        return told
+        rule = _fits(value, declared)
+        assert rule is not None
+        return rule
 
     return F.forall(values, fits)

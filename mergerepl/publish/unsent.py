@@ -1,4 +1,4 @@
-"""What a subscriber changed and never uploaded, told before its subscription ends."""
+"""What a subscriber changed and never uploaded, reported before its subscription ends."""
 
 from collections.abc import Collection
 from pathlib import Path
@@ -21,7 +21,7 @@ def unsent_changes(publisher: Path, subscriber: Path, pubid: str, *, staged: Col
     """
     replica = Replica(subscriber)
     info = replica.info()
-    # Also of one that is ended here already: the publisher was to be told next when that was cut short.
+    # Also if the subscription is ended here already: a run was cut short before it ended at the publisher.
     about_publisher = replica.relations(pubid)
     if not about_publisher:
         return ""
@@ -35,10 +35,10 @@ def unsent_changes(publisher: Path, subscriber: Path, pubid: str, *, staged: Col
     generations = unsent_generations(replica, about_publisher[0], articles, destination=destination)
     looks = [uncaptured(replica, article, info) for article in articles]
     changes, commits = sum(row.changecount for row in generations), sum(look.commits for look in looks)
-    told = [f"{_count(changes, 'change')}"] if changes else []
-    told += [f"{_count(commits, 'commit')} not captured yet"] if commits else []
-    told += [f"what cannot be told ({look.problem})" for look in looks if look.problem]
-    return " and ".join(told)
+    parts = [f"{_count(changes, 'change')}"] if changes else []
+    parts += [f"{_count(commits, 'commit')} not captured yet"] if commits else []
+    parts += [f"an unknown number of changes ({look.problem})" for look in looks if look.problem]
+    return " and ".join(parts)
 
 
 def _count(number: int, noun: str) -> str:

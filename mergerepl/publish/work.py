@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Step:
-    """One thing to do: how it is told, and what does it."""
+    """One thing to do: its line in the plan, and the function that does it."""
 
     plan: PlanStep
     run: Callable[[], None]
@@ -66,7 +66,7 @@ class Work:
             self._record_jvm()
 
     def _record_jvm(self) -> None:
-        """Note the JVM that writes for us, so that whoever comes after a kill waits for its end."""
+        """Note the JVM that writes for us, so that the next process after a kill waits for its end."""
         from mergerepl.engine.session import jvm_pid
 
         for root in self.held:

@@ -26,7 +26,7 @@ class Output(ABC):
     """One method for each thing a command reports. Results go to `out`; what failed, for people, to standard error."""
 
     is_for_programs: ClassVar[bool] = False
-    """Whether a program reads it: no progress is drawn, and results tell the errors of their parts themselves."""
+    """Whether a program reads it: no progress is drawn, and results contain the errors of their parts."""
 
     def __init__(self, out: TextIO) -> None:
         self.out = out

@@ -49,7 +49,7 @@ def subscriptions(status: ReplicaStatus) -> Table:
 
 
 def waiting(subscriptions: Sequence[PendingSubscription]) -> Table:
-    """Return what waits to travel; articles of which nothing does are left out."""
+    """Return what waits to travel; articles without such changes are left out."""
     names = ("subscription", "publication", "article", "direction")
     table = Table((*names, ">generations", ">changes", ">not captured"))
     for each in subscriptions:
@@ -170,7 +170,7 @@ def _differs(rows: Iterable[Mapping[str, object] | None], column: str) -> bool:
 
 
 def _cell(row: Mapping[str, object] | None, column: str) -> str:
-    """Return one value; a NULL can be told from empty text, and a row that is not there from both."""
+    """Return one value. NULL, empty text and a missing row look different."""
     return "" if row is None else value_text(row.get(column))
 
 

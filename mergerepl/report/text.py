@@ -132,13 +132,13 @@ class TextOutput(Output):
             self._say(
                 "`not captured` counts commits to the table that the next sync or `mergerepl capture` reads."
             )
-        # Several subscriptions tell the same table.
-        told = [
+        # Several subscriptions report the same table.
+        found = [
             problem
             for each in subscriptions
             for problem in (each.problem, *(a.problem for a in each.articles))
         ]
-        problems = list(filter(None, dict.fromkeys(told)))
+        problems = list(filter(None, dict.fromkeys(found)))
         for problem in problems:
             self._say(f"Problem: {problem}")
         if not table.rows and not problems:
@@ -213,7 +213,7 @@ class TextOutput(Output):
                     )
             else:
                 self._table(tables.alone(each.losing_row))
-                self._say("  The article is not published any more, so only the losing row is told.")
+                self._say("  The article is not published any more, so only the losing row is shown.")
         self._older(len(conflicts), total)
 
     def row(self, row: RowInfo) -> None:

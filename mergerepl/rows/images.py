@@ -161,7 +161,7 @@ def with_readable(rows: DataFrame, names: Collection[str]) -> DataFrame:
     )
 
 
-def unlike_generated(generated: Mapping[str, str]) -> dict[str, Column]:
+def differs_from_expression(generated: Mapping[str, str]) -> dict[str, Column]:
     """Return for each generated column (name -> expression) whether a row's value is not what this session computes."""
     return {
         name: ~F.col(quote(name)).eqNullSafe(F.expr(expression)) for name, expression in generated.items()

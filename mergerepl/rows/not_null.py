@@ -77,12 +77,12 @@ def holds_inside(value: Column, data_type: T.DataType, *, of_row: bool = True) -
         case T.MapType():
             return _all_hold(F.map_values(value), data_type.valueType, nullable=data_type.valueContainsNull)
         case T.StructType():
-            told = [
+            rules = [
                 _holds(value.getField(each.name), each.dataType, nullable=each.nullable, of_row=of_row)
                 for each in data_type
             ]
-            all_told = reduce(and_, [each for each in told if each is not None])
-            return all_told if of_row else value.isNull() | all_told
+            all_hold = reduce(and_, [each for each in rules if each is not None])
+            return all_hold if of_row else value.isNull() | all_hold
         case _:
             return None
 
@@ -96,7 +96,7 @@ def _holds(value: Column, data_type: T.DataType, *, nullable: bool, of_row: bool
 
 def _all_hold(values: Column, data_type: T.DataType, *, nullable: bool) -> Column:
     def holds(value: Column) -> Column:
-        told = _holds(value, data_type, nullable=nullable, of_row=False)
-        return F.lit(True) if told is None else told
+        rule = _holds(value, data_type, nullable=nullable, of_row=False)
+        return F.lit(True) if rule is None else rule
 
     return F.coalesce(F.forall(values, holds), F.lit(True))

@@ -29,11 +29,10 @@ from mergerepl.tracking.capture import CapturedArticle
 
 @dataclass(frozen=True)
 class Enumerated:
-    """One side of one article: where its enumeration starts, and what of it is already in memory or not to be
-    told.
+    """One side of one article: where its enumeration starts, and what of it is in memory or not to be sent.
 
-    `is_complete_in_memory` holds if everything after the start was captured in this session; `rows` is how many rows the
-    generations after the start have, those of which the destination knows among them.
+    `is_complete_in_memory`: everything after the start was captured in this session. `rows` counts the rows of the
+    generations after the start, with those that the destination knows.
     """
 
     replica: Replica
@@ -50,7 +49,7 @@ class Enumerated:
 
 
 def side_changes(spark: SparkSession, side: Enumerated, kept: Kept) -> DataFrame | None:
-    """Return the CHANGES one side has to tell the other of one article, None if there are none."""
+    """Return the CHANGES of one article that one side has to send to the other, None if there are none."""
     if not side.sent.generations:
         return None
     captured = side.captured.rows if side.captured is not None else None
@@ -72,12 +71,12 @@ def side_changes(spark: SparkSession, side: Enumerated, kept: Kept) -> DataFrame
         # It is being committed meanwhile, or never (a dry run); its rows are newer than every run read here.
         uncommitted = captured.withColumn(SEQ, passed(side.through_seq_inclusive + 1, "bigint"))
         runs = runs.unionByName(uncommitted)
-    told = enum_changes(
+    changes_to_send = enum_changes(
         current_rows(in_one_task(runs, side.rows)),
         from_generation_exclusive=side.sent.from_generation_exclusive,
         known_generations=[row.generation for row in side.sent.known],
     )
-    return kept.keep(told)
+    return kept.keep(changes_to_send)
 
 
 def side_versions(spark: SparkSession, side: Enumerated) -> DataFrame:
@@ -117,7 +116,7 @@ def stage_article(
 ) -> StagedArticle:
     """Write the RESOLVED rows of one article and return what they amount to, counted while they are written.
 
-    Raises: StoreError if a side is told of generations that it cannot number.
+    Raises: StoreError if a side is sent generations that it cannot number.
     """
     observation = Observation()
     observed = rows.observe(observation, *_measures(article))
@@ -144,7 +143,7 @@ def _unknown_generations(article: PublishedArticle, sender: str, rows: int) -> S
     return StoreError(
         f"Article '{article.name}': {rows} changed rows of the {sender} belong to generations that its system table "
         f"'{genhistory.NAME}' does not know: it was edited, or restored to an earlier version alone. Nothing was applied. "
-        "Restore its '_mergerepl' folder from a copy taken together with the tables, or initialise the subscribers anew.",
+        "Restore its '_mergerepl' folder from a copy taken together with the tables, or initialise the subscribers again.",
         article=article.name,
     )
 

@@ -1,8 +1,8 @@
 """What a destination table would not take of a changeset, before anything is applied.
 
 A row that breaks a CHECK constraint, a NOT NULL or a length at its destination would make the MERGE fail for
-the whole article, and a partition column would hold some texts as others. It is told from the staged rows and the
-destination's log, so that such rows are withheld; of filtered articles, the article is left out of the session.
+the whole article, and a partition column would hold some texts as others. The staged rows and the destination's log are
+checked, so that such rows are withheld; a filtered article is left out of the session as a whole.
 """
 
 import logging
@@ -45,7 +45,7 @@ _CHECK = "delta.constraints."
 def rules_of(facts: TableState, article: PublishedArticle) -> dict[str, Column]:
     """Return name -> condition of what a table asks of its rows beyond their types, on columns by their own names."""
     rules = {
-        # Delta, unlike SQL, takes a row only if the condition is true: NULL breaks it.
+        # Delta takes a row only if the condition is true. In SQL NULL passes, here it breaks the rule.
         f"CHECK constraint '{key.removeprefix(_CHECK)}' ({text})": F.coalesce(F.expr(text), F.lit(False))
         for key, text in facts.properties.items()
         if key.startswith(_CHECK)
@@ -207,7 +207,7 @@ def _refuse_table(
 def _refuse_other_padding(article: PublishedArticle, publisher: TableState, subscriber: TableState) -> None:
     """Check that texts are padded at both sides or at none: equal keys would differ, and each row come twice.
 
-    A table that is declared anew is told from its log, unless it was while a session worked.
+    The log shows a table that was declared again, unless that happened while a session worked.
 
     Raises: ApplyError.
     """
@@ -273,7 +273,7 @@ def _with_left_out(
     named: DataFrame, facts: TableState, article: PublishedArticle, held: DataFrame
 ) -> DataFrame:
     """Return rows with the columns that the article leaves out, as the MERGE will write them: what the table's row of that
-    key has, else the default or NULL; what is generated is computed anew.
+    key has, else the default or NULL. Generated columns are computed again.
     """
     others = [field for field in facts.fields if field["name"] not in article.columns]
     plain = [field for field in others if field["name"] not in facts.generated_columns]

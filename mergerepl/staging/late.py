@@ -97,7 +97,7 @@ def stage_late_round(
     changes.
 
     A round that is staged already (by a run that then died) is taken as it is. `versions` are those of the replica's tables
-    (by tablenick) of which everything is captured, or was written by the session.
+    (by tablenick) up to which every commit is captured or was written by the session.
     """
     number = changeset.manifest.round + 1
     folder = changeset.late_folder(side.name, number)
@@ -222,7 +222,7 @@ def _work_of(side: Side, article: PublishedArticle) -> ArticleWork:
 def _left_alone(
     spark: SparkSession, changeset: Changeset, side: Side, article: PublishedArticle
 ) -> DataFrame | None:
-    """Return what the changeset tells of rows it left as they were: a late write overwrote nothing there, it follows.
+    """Return the changeset's versions of rows that it left as they were: a late write overwrote nothing there, it follows.
 
     Returns: KNOWN_COLUMNS; None if there are none.
     """
@@ -296,7 +296,7 @@ def _late_rows(
         return acted
     # Both halves stood in this table, but not together: each row is one side's as a whole, and the other's is logged.
     publishers, subscribers = (
-        told.join(broken, on=changes.ROWGUID, how="left_semi") for told in (at_publisher, at_subscriber)
+        wanted.join(broken, on=changes.ROWGUID, how="left_semi") for wanted in (at_publisher, at_subscriber)
     )
     as_wholes = resolve(publishers, subscribers, whole_rows=True)
     others = acted.join(broken, on=changes.ROWGUID, how="left_anti")
@@ -321,7 +321,7 @@ def _not_taken(
 ) -> DataFrame | None:
     """Return the rowguids of rows to be written that the table would not take; None if it takes all.
 
-    All of them where a rule cannot be computed, as for an overflow in a CHECK: nobody can say of which row.
+    All of them if a rule cannot be computed, as for an overflow in a CHECK: the error does not name the row.
     """
     facts = open_table(side.replica.table(article))
     written = acted.where(F.col(side.action).isin(Action.INSERT.value, Action.UPDATE.value))
@@ -343,7 +343,7 @@ def _in_table(
 ) -> DataFrame:
     """Return the late rows as the table holds them now: as our MERGE wrote them, or else as the user left them.
 
-    A row of which the changeset told only metadata was not written by us, so the user's late write stands.
+    If the changeset has only metadata of a row, we did not write it, so the user's late write stands.
 
     Returns: rowguid, held_deleted, held_row.
     """
@@ -358,11 +358,11 @@ def _in_table(
     held = late.select(changes.ROWGUID, F.struct(changes.DELETED, changes.ROW).alias("left")).join(
         written, on=changes.ROWGUID, how="left"
     )
-    told = F.coalesce("written", "left")
+    held_now = F.coalesce("written", "left")
     return held.select(
         changes.ROWGUID,
-        told[changes.DELETED].alias("held_deleted"),
-        told[changes.ROW].alias("held_row"),
+        held_now[changes.DELETED].alias("held_deleted"),
+        held_now[changes.ROW].alias("held_row"),
     )
 
 

@@ -1,6 +1,6 @@
 """Join the small files that sessions append to the system tables, so that an agent is as quick after a year as at first.
 
-Nothing is decided here and no row changes: which version of a row counts is still told from all of them.
+Nothing is decided here and no row changes: the version of a row that counts is still computed from all of them.
 """
 
 import logging

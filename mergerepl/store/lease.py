@@ -1,7 +1,7 @@
 """One agent a replica at a time: a file lock with its holder written beside it.
 
-On a local path Delta's commits are not mutually exclusive between processes (reliability.md 0.1), so whoever
-writes a replica takes this lock: the agent for a whole session, a user job through `mergerepl.lock(path)`.
+On a local path Delta's commits are not mutually exclusive between processes (reliability.md 0.1), so every
+writer of a replica takes this lock: the agent for a whole session, a user job through `mergerepl.lock(path)`.
 `flock` ends with its process, so a killed agent leaves no stale lock; what may outlive it is its JVM with a
 commit in flight, so a new holder first waits for the JVM of the previous one to end.
 """
@@ -124,7 +124,7 @@ def record_jvm(root: Path, pid: int | None, *, file: str = LOCK_FILE) -> None:
 def holder(root: Path, *, file: str = LOCK_FILE) -> dict[str, object] | None:
     """Return who holds the replica by a lock file (pid, host, purpose, since), or None if it is free. For `doctor`.
 
-    Told by the note: even a shared lock, taken to look, would make another command find the replica in use.
+    Only the note is read: even a shared lock, taken to look, would make another command find the replica in use.
     """
     path = root / file
     try:
@@ -142,7 +142,7 @@ def holder(root: Path, *, file: str = LOCK_FILE) -> dict[str, object] | None:
 def check_not_held(root: Path) -> None:
     """Check that no other process of this machine holds the replica.
 
-    Whether one of another machine lives cannot be told here: one that was killed leaves its note as well.
+    A process of another machine cannot be checked: one that was killed leaves its note as well.
 
     Raises: LeaseError naming the holder.
     """
@@ -180,7 +180,7 @@ def _acquired(file: Path, wait_s: float) -> int:
 
 def _opened(file: Path) -> int:
     try:
-        # Whoever may write to the folder may lock it: as the umask has it for all files.
+        # A user who may write to the folder may lock it: the umask decides, as for all files.
         return os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     except OSError as error:
         raise StoreError(

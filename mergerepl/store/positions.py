@@ -28,7 +28,7 @@ def captured_position(replica: Replica, article: PublishedArticle, info: Replica
             f"Article '{article.name}': MSmerge_replinfo of '{replica.root}' does not say up to which version "
             f"its table '{replica.table(article)}' was captured: it was edited or damaged. Nothing was changed. "
             "Restore the '_mergerepl' folder from a copy taken together with the tables, or initialise the "
-            "replica anew.",
+            "replica again.",
             replica=str(replica.root),
             article=article.name,
         )

@@ -101,8 +101,8 @@ class Replica:
         self.tombstone = self.folder / tombstone.NAME
         self.staging = self.folder / "staging"
 
-    def anew(self) -> "Replica":
-        """Return the replica with nothing taken as known but what its control plane finds unchanged."""
+    def reread(self) -> "Replica":
+        """Return the replica as it is now: everything is read again but what its control plane finds unchanged."""
         replica = Replica(self.root)
         replica.control = self.control
         return replica
@@ -161,7 +161,7 @@ class Replica:
         return self.staging.is_dir() and any(self.staging.iterdir())
 
     def require_tables(self) -> None:
-        """Check that no system table is gone: what is written next would begin it anew, without its past.
+        """Check that no system table is gone: the next write would create it again, without its past rows.
 
         Raises: StoreError naming those that are gone.
         """
@@ -200,7 +200,7 @@ class Replica:
     def save_info(self, info: ReplicaInfo) -> None:
         """Store the row of MSmerge_replinfo: the commit point of a capture or an apply.
 
-        Whoever moves a captured version need not know of its commit: it is noted here.
+        The commit of each captured version is noted here, so that callers need not know it.
         """
         self.control.replace(replinfo.TABLE, [replace(info, captured_commits=self._noted(info))])
 
@@ -211,9 +211,9 @@ class Replica:
             version = info.captured.get(article.nickname)
             if version is None:
                 continue
-            told = self.noted_commit(article, info) or commit_text(self.table(article), version)
-            if told is not None:
-                noted[article.nickname] = told
+            commit = self.noted_commit(article, info) or commit_text(self.table(article), version)
+            if commit is not None:
+                noted[article.nickname] = commit
         return noted
 
     def noted_commit(self, article: PublishedArticle, info: ReplicaInfo) -> str | None:
@@ -283,7 +283,7 @@ class Replica:
         """Return the generations after one, by number, as they are now.
 
         A run beyond the last one committed does not count: the capture or the session that appended it never came to its
-        commit point, and its changes are told anew.
+        commit point, and its changes are captured again.
         """
         rows = self._generations(f"generation > {from_generation_exclusive}")
         latest = {row.guidsrc: row for row in sorted(rows, key=lambda row: row.seq)}

@@ -1,4 +1,4 @@
-"""Runs: what a session appends to contents and tombstone, and what they tell of each row.
+"""Runs: what a session appends to contents and tombstone, and the state of each row that they record.
 
 Every run has a number (seq) above all before it; the latest run of a row is what is known of it.
 """
@@ -107,8 +107,8 @@ def latest_of(
 ) -> DataFrame:
     """Return what contents and tombstones know of some rows of an article, the latest version of each.
 
-    What changed lately changes again: where there is much more than these rows need, the newest runs are read
-    first, and older ones only for the rows that those do not tell of.
+    Rows that changed recently often change again. So if the tables hold much more than these rows, the newest runs
+    are read first, and older ones only for the rows that are not among them.
 
     Args:
         spark: Session.
@@ -129,19 +129,19 @@ def latest_of(
     if bound is None and is_for_one_task(rows):
         runs = read_runs(spark, folder, article, through_seq_inclusive=through_seq_inclusive)
         wanted = in_one_task(guids, rows, join="shuffle_hash")
-        # Each wanted row is there once. A semi-join Spark would do before it joins the tasks.
+        # Each wanted row is there once. Spark would do a semi-join before it joins the tasks.
         there = in_one_task(runs, rows, join="shuffle_hash").join(wanted, on=ROWGUID)
         return in_one_task(current_rows(there, columns), rows)
-    told = latest(broadcast_if_few(guids, rows), above=bound, most=through_seq_inclusive)
+    newest = latest(broadcast_if_few(guids, rows), above=bound, most=through_seq_inclusive)
     if bound is None:
-        return told
-    told = kept.keep(told)
-    found = told.count()
+        return newest
+    newest = kept.keep(newest)
+    found = newest.count()
     if found == rows:
-        return told
-    others = guids.join(broadcast_if_few(told.select(ROWGUID), found), on=ROWGUID, how="left_anti")
+        return newest
+    others = guids.join(broadcast_if_few(newest.select(ROWGUID), found), on=ROWGUID, how="left_anti")
     older = latest(broadcast_if_few(others, rows - found), above=None, most=min(bound, through_seq_inclusive))
-    return told.unionByName(older)
+    return newest.unionByName(older)
 
 
 def delete_runs_after(spark: SparkSession, table: Path, *, through_seq_inclusive: int) -> bool:

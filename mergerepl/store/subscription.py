@@ -1,4 +1,4 @@
-"""Which subscription two replica roots mean, and which subscriptions a root has; told by the control plane.
+"""Which subscription two replica roots mean, and which subscriptions a root has; read from the control plane.
 
 At the publisher, a subscription is the row of sysmergesubscriptions about the subscriber; at the subscriber,
 the one about the publisher. Each replica also has a row about itself.
@@ -38,8 +38,8 @@ def find_subscription(
     active = next((row for row in chosen if row.is_active), None)
     if active is None:
         was = (
-            "has ended. To subscribe it again, put it in the file and move its old tables away; then, or to tell it of "
-            "that end, run `mergerepl apply FILE`."
+            "has ended. To subscribe it again, put it in the file, move its old tables away and run `mergerepl apply "
+            "FILE`. To record the end at the subscriber too, run `mergerepl apply FILE`."
             if all(row.is_ended for row in chosen)
             else "is not initialised yet. Run `mergerepl apply FILE`."
         )

@@ -1,7 +1,7 @@
 """Contents and tombstone are the sessions' own: what they say of a row decides which changes count as known.
 
-Whoever edits them by hand (a lineage made NULL, rows deleted, an older version restored) may make a user's write look
-known where it is not, and it would be overwritten without a word. The log tells who changed rows last.
+An edit by hand (a lineage made NULL, rows deleted, an older version restored) may make a user's write look known where
+it is not, and a session would overwrite it silently. The log records who changed rows last.
 """
 
 from pathlib import Path
@@ -15,7 +15,7 @@ def refuse_edited(table: Path) -> None:
     """Check that the rows of a table to which only sessions and `apply` write are as they left them.
 
     Only the last change of rows is looked at, so this is asked before each of ours. An edit that was undone by RESTORE is
-    none. What is gone from the log tells nothing any more.
+    none. An edit whose commit is gone from the log is not detected.
 
     Raises: StoreError naming the commit and the version to go back to.
     """

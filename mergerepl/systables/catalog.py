@@ -110,7 +110,7 @@ PUBLICATIONS: Final = TypedTable(
         retention_period_unit | int | 0 day, 1 week, 2 month, 3 year, 4 hour
         generation_leveling_threshold | int | changes above which a generation may be split
         automatic_reinitialization_policy | int | 1: upload before an automatic reinitialisation
-        definition | string | the publication as last applied (JSON), to tell a changed file
+        definition | string | the publication as last applied (JSON), to detect a changed file
         publisher_replid | string not null | identity of the publisher's replica: of this one, where it publishes
         dynamic_filters | int | 1: a filter uses HOST_NAME() or SUSER_SNAME()
         use_partition_groups | int | 1: memberships are computed when rows change
@@ -193,7 +193,7 @@ ARTICLES: Final = TypedTable(
         pre_creation_command | int | what to do with a table already at the subscriber: 0 none, 1 drop
         pubid | string not null | publication
         nickname | int not null | article nickname, the same at every replica
-        column_tracking | int not null | 1: conflicts are told by column
+        column_tracking | int not null | 1: conflicts are detected by column
         status | int not null | 1 unsynced, 2 active
         conflict_table | string not null | name of the conflict table
         article_resolver | string not null | resolver name

@@ -138,7 +138,7 @@ COMMITS: Final = TypedTable(
         csn | bigint not null | commit sequence number
         bsn | bigint not null | begin sequence number
         commit_time | timestamp not null | when it committed
-        nonce | string not null | tells this transaction from another one under the same number
+        nonce | string not null | distinguishes this transaction from another one under the same number
         tracking_context | string | context of all its changes; NULL if they had none, or several
         versions | map<string,bigint> | table to its version after the transaction
         foreign_version | bigint | version of the foreign commit that was adopted

@@ -96,7 +96,7 @@ TABLE: Final = TypedTable(
         f"""
         tablenick | int not null | article nickname
         rowguid | string not null | row
-        origin_datasource | string | root of the session's end that held the losing change, whoever made it
+        origin_datasource | string | root of the session's end that held the losing change; another replica may have made it
         conflict_type | int not null | 1 update, 2 column update, 3 update lost to a delete, 4 delete lost to an update;
           refused by a table: 5 and 6 an insert, 7 and 8 a delete, 9 and 10 an update (publisher's and subscriber's table)
         reason_code | int | the conflict type again, as in the original; of types 5 to 10 what refused it: 1 a CHECK or
@@ -106,7 +106,7 @@ TABLE: Final = TypedTable(
         MSrepl_create_time | timestamp not null | when the conflict was resolved
         origin_datasource_id | string | its replica id
         conflict_id | string not null | identity of the conflict, shared with the conflict table
-        winner_datasource_id | string | replica id of the end that held the winning change, whoever made it
+        winner_datasource_id | string | replica id of the end that held the winning change; another may have made it
         winner_datasource | string | its root
         losing_lineage | {LINEAGE_TYPE} | lineage of the losing change
         winning_lineage | {LINEAGE_TYPE} | lineage of the winning change

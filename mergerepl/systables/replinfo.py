@@ -49,7 +49,7 @@ TABLE: Final = TypedTable(
         """
         repid | string not null | identity of this replica
         replnickname | int not null | short id, unique among the replicas that know each other
-        root | string not null | where the replica was when it was last written: a copy is told from the original by it
+        root | string not null | where the replica was when it was last written: it distinguishes a copy from the original
         schema_version | int not null | version of the set of system tables
         last_seq | bigint not null | the last committed run of contents and tombstone
         last_generation | bigint not null | the last generation number given out

@@ -56,7 +56,7 @@ class SystemTable:
 
     @property
     def required(self) -> list[str]:
-        """Return the columns without whose values a replica cannot be told: rows are refused where one is NULL."""
+        """Return the columns that every row needs: a row where one of them is NULL is refused."""
         return [column.name for column in self.columns if column.is_required]
 
 

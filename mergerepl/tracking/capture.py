@@ -43,8 +43,8 @@ Known = Callable[[DataFrame, int], DataFrame | None]
 class CapturedArticle:
     """What is new in one article: `rows` (CHANGES columns), readable until `release`; None if nothing is new.
 
-    Where row filters decide: `images` (rowguid, before, after) of the changed rows; `touched` unchanged rows of which the
-    membership changed are among `rows`, and `events` has the mappings of all.
+    Where row filters decide: `images` (rowguid, before, after) of the changed rows. `rows` includes `touched` unchanged
+    rows whose membership changed, and `events` has the mappings of all.
     """
 
     window: CaptureWindow
@@ -89,7 +89,7 @@ def read_changes(
 ) -> CapturedArticle:
     """Compute the net changes of a window as CHANGES rows of the given open generation.
 
-    `known_meanwhile` (KNOWN_COLUMNS) is newer than what the runs tell of its rows.
+    `known_meanwhile` (KNOWN_COLUMNS) is newer than the runs' versions of its rows.
 
     Raises: NullKeyError, DuplicateKeyError naming keys; FeedGapError if neither the feed nor the old version
     is there; CaptureError if a generated column has values that this session computes otherwise; EngineError if the

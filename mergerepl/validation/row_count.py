@@ -8,7 +8,7 @@ from mergerepl.errors import StoreError
 
 
 def row_count(table: Path) -> int:
-    """Return the number of rows of a table's latest version. Starts an engine only if the log does not tell.
+    """Return the number of rows of a table's latest version. Starts an engine only if the log does not say it.
 
     Raises: StoreError if it is no Delta table.
     """

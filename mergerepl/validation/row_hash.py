@@ -1,4 +1,4 @@
-"""The hash of a row: equal bits, equal hash, whoever wrote the row and in whatever column order."""
+"""The hash of a row: equal bits, equal hash, for every writer and every order of the columns."""
 
 from collections.abc import Iterable, Sequence
 
@@ -21,8 +21,8 @@ _NULLS_AT_ONCE = 62
 def row_hash(columns: Sequence[str], schema: T.StructType) -> Column:
     """Return the 64-bit hash of a row's columns, taken in the given order.
 
-    xxhash64 passes over NULLs (NULL, 'a' and 'a', NULL would hash alike) and takes -0.0 for 0.0, so both are
-    told to it in extra terms.
+    xxhash64 skips NULLs (NULL, 'a' and 'a', NULL would hash alike) and takes -0.0 for 0.0, so extra terms
+    distinguish both.
     """
     terms: list[Column] = []
     for name in columns:

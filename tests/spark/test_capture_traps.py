@@ -327,6 +327,6 @@ def test_inv_24_an_update_of_delta_rs_whose_replaced_files_are_gone_is_refused(
     table.update(updates={"a": "concat('r', random())"}, predicate="id in (1, 2)")
     table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
     before = versions(replica_dir)
-    with pytest.raises(FeedGapError, match="cannot be told any more: files of its changes were removed"):
+    with pytest.raises(FeedGapError, match="cannot be computed any more: files of its changes were removed"):
         site.sync()
     assert versions(replica_dir) == before
