@@ -471,15 +471,18 @@ def drop_partition(replica: str | Path, partition_id: int) -> PartitionInfo:
 def status(replica: str | Path) -> ReplicaStatus:
     """Return who a replica is, what it publishes or receives, and how far its subscriptions are. Starts no JVM.
 
-    What is wrong with a table stands in `problems`; it is not raised.
+    What is wrong with a table stands in `problems`; it is not raised. So do the warnings of Change Data Capture, where the
+    folder has it.
 
     Raises: ConfigurationError if the folder is no replica; PublicationError, StoreError if its system tables
         cannot be read.
     """
     from mergerepl.agent.table_problems import table_problems
+    from mergerepl.cdc.monitoring import problems_at
     from mergerepl.monitoring.status import replica_status
 
-    return replica_status(_root(replica), table_problems=table_problems)
+    found = replica_status(_root(replica), table_problems=table_problems)
+    return replace(found, problems=(*found.problems, *problems_at(found.replica)))
 
 
 def pending(replica: str | Path) -> tuple[PendingSubscription, ...]:

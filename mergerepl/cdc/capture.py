@@ -75,8 +75,9 @@ def run_cycles(
     for _ in range(maxscans):
         with told_plainly("changes were captured"), held(reader, "cdc capture"):
             done = one_cycle(reader, maxtrans=maxtrans)
-            if done.scan_cycle is not None and done.scan_cycle % JOIN_EVERY == 0:
-                join_small_files(Database(reader.root))
+            database = Database(reader.root)
+            if done.scan_cycle is not None and done.scan_cycle % JOIN_EVERY == 0 and database.is_enabled:
+                join_small_files(database)
         if done.scan_cycle is not None or done.paused:
             cycles += 1
         transactions, rows = transactions + done.transactions, rows + done.rows

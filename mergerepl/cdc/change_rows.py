@@ -5,7 +5,7 @@ from functools import reduce
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+from pyspark.sql.types import DataType, StructType
 
 from mergerepl.cdc.mask import full_mask, mask_length
 from mergerepl.changes import ROW
@@ -15,6 +15,7 @@ from mergerepl.feed.net_changes import AFTER, BEFORE
 from mergerepl.logreader.consumer import ReadRows
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.rows.images import image_type, same_value
+from mergerepl.rows.nested import in_shape, is_nested
 from mergerepl.systables.cdc import (
     DELETE,
     END_LSN,
@@ -54,10 +55,10 @@ def change_rows(
 
     Returns: The columns of the change table, in order.
     """
-    changes = read.rows
-    image = image_type(changes, AFTER)
     field_of = {name: f"c{i}" for i, name in enumerate(read.columns)}
     fields = tuple(None if source is None else field_of[source] for _, source, _ in captured)
+    changes = _in_captured_shape(read.rows, fields, captured)
+    image = image_type(changes, AFTER)
     masked = changes.select(*(VERSION, ROW_HASH, BEFORE, AFTER), _mask(fields, image).alias(UPDATE_MASK))
     # An update of columns that are not captured.
     masked = masked.where(~(_is_update() & (F.col(UPDATE_MASK) == F.lit(bytes(mask_length(len(captured)))))))
@@ -76,6 +77,22 @@ def change_rows(
         *values,
         F.lit(cycle).cast("bigint").alias(SCAN_CYCLE),
     )
+
+
+def _in_captured_shape(
+    changes: DataFrame, fields: Sequence[str | None], captured: Sequence[tuple[str, str | None, str]]
+) -> DataFrame:
+    """Return changes whose nested values have the fields that the change table has: one that came later is not captured."""
+    image = image_type(changes, AFTER)
+    for field, (_, _, type_) in zip(fields, captured, strict=True):
+        if field is None or not is_nested(have := image[field].dataType):
+            continue
+        want = DataType.fromDDL(type_)
+        if have.simpleString() != want.simpleString():
+            for side in (BEFORE, AFTER):
+                value = in_shape(F.col(f"{side}.{field}"), have, want)
+                changes = changes.withColumn(side, F.col(side).withField(field, value))
+    return changes
 
 
 def _is_update() -> Column:

@@ -10,6 +10,7 @@ from typing import Any
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import DataType
 
 from mergerepl.cdc.change_rows import change_rows
 from mergerepl.cdc.database import Database
@@ -25,7 +26,7 @@ from mergerepl.delta.properties import KEPT_A_DAY
 from mergerepl.delta.retype import with_types
 from mergerepl.delta.small_tables import quoted
 from mergerepl.delta.transactions import Transaction, transaction_version
-from mergerepl.delta.types import field, json_of, nullable
+from mergerepl.delta.types import field, json_of, nested_names, nullable
 from mergerepl.delta.versions import read_version
 from mergerepl.failpoints import failpoint
 from mergerepl.logreader.column_changes import is_mapped, statement
@@ -359,6 +360,9 @@ def _is_mapped(source: SourcePlan, rows: Sequence[ReadRows]) -> bool:
 def _loses(frame: DataFrame, column: str, type_: str) -> bool:
     """Return whether a value of a column is none of another type; also where no value can be: a struct has other fields."""
     old = frame.schema[column].dataType
+    if _names_inside(old) != _names_inside(DataType.fromDDL(type_)):
+        # A cast goes by the places of fields, and would take one for another.
+        return True
     value = F.col(quote(column))
     back = value.try_cast(type_).try_cast(old)
     try:
@@ -366,6 +370,10 @@ def _loses(frame: DataFrame, column: str, type_: str) -> bool:
     except AnalysisException:
         return True
     return not lost.isEmpty()
+
+
+def _names_inside(data_type: DataType) -> list[str]:
+    return list(nested_names(data_type.jsonValue()))
 
 
 def _instance(stated: Mapping[str, Any]) -> ChangeTable:

@@ -24,7 +24,7 @@ from mergerepl.delta.types import ddl_of
 from mergerepl.engine.errors import told_plainly
 from mergerepl.errors import PublicationError
 from mergerepl.failpoints import failpoint
-from mergerepl.logreader.column_changes import column_id
+from mergerepl.logreader.column_changes import added_fields, column_id
 from mergerepl.logreader.consumer import COMPARE, STOP
 from mergerepl.logreader.guard import key_of, refuse_other_key
 from mergerepl.logreader.log_reader import LogReader
@@ -158,6 +158,9 @@ def _decided(
     at_position = {each["name"]: each for each in metadata_of(row).fields}
     newest = {each["name"]: each for each in wanted.state.fields}
     found = {name: at_position.get(name, newest[name]) for name in wanted.columns}
+    for name, field in found.items():
+        if added_fields(field["type"], newest[name]["type"], name):
+            found[name] = newest[name]
     ids = {name: column_id(wanted.state.fields, name) for name in newest}
     lsn = plan.lsn(plan.entries[0])
     instance = ChangeTable(

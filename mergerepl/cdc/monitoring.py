@@ -1,12 +1,12 @@
 """What there is to see of a database: positions, errors, scan sessions, columns. Nothing here starts Spark."""
 
 import os
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from mergerepl.cdc.database import Database, database_at
 from mergerepl.delta.log import head_version, is_delta_table, written_ns
 from mergerepl.delta.properties import FILE_RETENTION, LOG_RETENTION, interval_of
-from mergerepl.errors import StoreError
+from mergerepl.errors import MergeReplError, StoreError
 from mergerepl.logreader.cut import moment_of_ns
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.logreader.positions import read_state
@@ -120,6 +120,18 @@ def warnings_of(found: DatabaseStatus, now: datetime) -> list[StatusWarning]:
                 )
                 warnings.append(StatusWarning(each.source, CRITICAL if left <= _NONE else WARNING, text))
     return warnings
+
+
+def problems_at(database: str | os.PathLike[str]) -> tuple[str, ...]:
+    """Return what is wrong with the captured tables of a folder, or why nobody knows; nothing where CDC is not enabled."""
+    found = database_at(database)
+    if not found.is_enabled:
+        return ()
+    try:
+        warnings = warnings_of(status(found.root), datetime.now(UTC))
+    except MergeReplError as error:
+        return (f"Change Data Capture: {error.message}",)
+    return tuple(f"Change Data Capture of '{each.source}': {each.text}" for each in warnings)
 
 
 def errors(database: str | os.PathLike[str], *, limit: int = 20) -> list[ScanError]:

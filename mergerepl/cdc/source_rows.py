@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import DataType
 
 from mergerepl.cdc.database import database_at
 from mergerepl.cdc.intervals import checked_lsn
@@ -19,6 +20,7 @@ from mergerepl.errors import StoreError
 from mergerepl.logreader.column_changes import column_id, is_mapped
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.logreader.positions import read_state
+from mergerepl.rows.nested import in_shape
 from mergerepl.rows.sql import quote
 
 
@@ -73,7 +75,8 @@ def snapshot(
         if name not in stored:
             value = F.lit(None).cast(column.column_type)
         elif stored[name].dataType.simpleString() != column.column_type:
-            value = F.col(quote(name)).try_cast(column.column_type)
+            wanted = DataType.fromDDL(column.column_type)
+            value = in_shape(F.col(quote(name)), stored[name].dataType, wanted)
         else:
             value = F.col(quote(name))
         columns.append(value.alias(column.column_name))

@@ -18,9 +18,10 @@ roots_argument = click.argument("roots", metavar="ROOT...", nargs=-1, required=T
 
 @click.group(cls=Group)
 def agent() -> None:
-    """Run the jobs of databases: capture and cleanup.
+    """Run the jobs of databases: capture and cleanup; for transactional publications, the log reader.
 
-    One process serves any number of roots. It looks at the jobs of each (`mergerepl cdc jobs`) twice a second.
+    One process serves any number of roots. It looks at the jobs of each (`mergerepl cdc jobs`) twice a second. The log of
+    a root with publications is read without a word; `mergerepl transactional distribute` brings the commands on.
 
     Example:
       mergerepl agent run ./shop
@@ -61,12 +62,12 @@ def status(roots: tuple[str, ...], output: Output) -> None:
     Example:
       mergerepl agent status ./shop
     """
-    from mergerepl import cdc
-    from mergerepl.jobs.control import agent_status
+    from mergerepl.cdc.database import database_at
+    from mergerepl.jobs.control import agent_status, jobs_of
     from mergerepl.report import cdc as shown
 
     found = [agent_status(root) for root in roots]
-    jobs = {each.root: cdc.help_jobs(each.root) if cdc.is_cdc_enabled(each.root) else [] for each in found}
+    jobs = {each.root: jobs_of(database_at(each.root)) for each in found}
     value = [{"agent": each, "jobs": jobs[each.root]} for each in found]
     output.reported({"roots": value}, [part for each in found for part in shown.agent(each, jobs[each.root])])
 

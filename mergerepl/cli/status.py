@@ -13,18 +13,33 @@ from mergerepl.report.output import Output
 @replica_argument
 @reporting
 def status(replica: str, output: Output) -> None:
-    """Show what a replica holds and how far each subscription is.
+    """Show what a replica holds and how far each subscription is; and what is wrong with tables that CDC captures.
 
     Example:
       mergerepl status ./hq
     """
-    from mergerepl import api, config
+    from mergerepl import api, cdc, config
+    from mergerepl.cdc.monitoring import problems_at
+    from mergerepl.errors import ConfigurationError
 
     if (target := config.transactional_target(replica)) is not None:
         from mergerepl import transactional
         from mergerepl.report.transactional import status_parts
 
-        found = transactional.status(target[0])
-        output.reported(found, status_parts(found))
+        found, problems = transactional.status(target[0]), problems_at(target[0])
+        parts = [*status_parts(found), *(f"Problem: {each}" for each in problems)]
+        output.reported({**found, "problems": problems}, parts)
         return
-    output.status(api.status(replica_root(replica)))
+    root = replica_root(replica)
+    try:
+        state = api.status(root)
+    except ConfigurationError:
+        if not cdc.is_cdc_enabled(root):
+            raise
+        from mergerepl.report import cdc as shown
+
+        captured, problems = cdc.status(root), problems_at(root)
+        parts = [*shown.status(captured), *(f"Problem: {each}" for each in problems)]
+        output.reported({"cdc": captured, "problems": problems}, parts)
+        return
+    output.status(state)

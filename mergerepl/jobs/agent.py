@@ -15,11 +15,11 @@ from mergerepl.cdc.job_rows import CAPTURE, CLEANUP, LOG_READER
 from mergerepl.cdc.jobs import stop_job
 from mergerepl.cdc.log import log_reader
 from mergerepl.errors import MergeReplError, Transient
+from mergerepl.jobs.control import jobs_of
 from mergerepl.jobs.schedule import CaptureState, CleanupState
 from mergerepl.logreader.log_reader import LogReader
 from mergerepl.model.cdc import Job, JobEvent
 from mergerepl.store.lease import AGENT_LOCK, lease
-from mergerepl.systables.cdc import CDC_JOBS
 
 log = logging.getLogger(__name__)
 
@@ -60,10 +60,7 @@ class DatabaseJobs:
             self._run(CLEANUP, self._cleanup)
 
     def _jobs(self) -> dict[str, Job]:
-        # Between its steps `disable_db` leaves a folder without tables.
-        if not self.database.is_enabled or not self.database.control.exists(CDC_JOBS):
-            return {}
-        return {job.job_type: job for job in self.database.control.rows(CDC_JOBS)}
+        return {job.job_type: job for job in jobs_of(self.database)}
 
     def _run(self, job_type: str, run: Callable[[], str]) -> bool:
         """Run a job once, and report. Returns whether it was done; a job that failed is tried again."""
@@ -113,7 +110,7 @@ def run(
 ) -> None:
     """Run the jobs of databases until asked to stop: the cycle that runs is finished first.
 
-    A folder that is not enabled (yet) has no jobs; it is looked at again and again.
+    A folder without jobs (yet) is looked at again and again.
 
     Raises: ConfigurationError if there is no such folder; LeaseError if another agent has one of them.
     """
@@ -125,7 +122,8 @@ def run(
             stack.enter_context(lease(each.root, purpose="agent", file=AGENT_LOCK))
         try:
             for each in databases:
-                text = "its jobs run" if each.is_enabled else "is not enabled for Change Data Capture yet"
+                is_asked = each.is_enabled or jobs_of(each)
+                text = "its jobs run" if is_asked else "has neither capture instances nor publications yet"
                 report(JobEvent(datetime.now(UTC), str(each.root), "agent", text))
             watched = [DatabaseJobs(each, report, is_asked_to_stop) for each in databases]
             while not is_asked_to_stop():

@@ -1,18 +1,41 @@
-"""Who runs the jobs of a root, and how to end it."""
+"""What the jobs of a root are, who runs them, and how to end that."""
 
 import os
 import signal
 import socket
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from mergerepl import roots
+from mergerepl.cdc.consumer import is_shared
+from mergerepl.cdc.database import Database
+from mergerepl.cdc.job_rows import LOG_READER, new_job
 from mergerepl.errors import ConfigurationError, LeaseError
-from mergerepl.model.cdc import AgentStatus
+from mergerepl.logreader.positions import has_log_reader, read_state
+from mergerepl.model.cdc import AgentStatus, Job
 from mergerepl.store.lease import AGENT_LOCK, holder
+from mergerepl.systables.cdc import CDC_JOBS
 
 _LOOK_S = 0.1
+
+_FOR_PUBLICATIONS = replace(new_job("", LOG_READER, {}), job_id="")
+"""The job of a log that is read for publications alone: without capture instances no table states it. It always runs."""
+
+
+def jobs_of(database: Database) -> list[Job]:
+    """Return the jobs of a folder, by their types. No Spark."""
+    found: list[Job] = []
+    # Between its steps `disable_db` leaves a folder without tables.
+    if database.is_enabled and database.control.exists(CDC_JOBS):
+        found = sorted(database.control.rows(CDC_JOBS), key=lambda job: job.job_type)
+        if database.instances():
+            return found
+    is_stated = any(job.job_type == LOG_READER for job in found)
+    if not is_stated and has_log_reader(database.log) and is_shared(read_state(database.log)):
+        found.append(_FOR_PUBLICATIONS)
+    return found
 
 
 def agent_status(root: str | os.PathLike[str]) -> AgentStatus:

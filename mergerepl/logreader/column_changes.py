@@ -6,11 +6,16 @@ Delta keeps no SQL text: statements are rebuilt from the difference.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mergerepl.delta.types import ddl_of
+from mergerepl.delta.types import Json, ddl_of
 from mergerepl.logreader.plan import ColumnChange
 from mergerepl.rows.sql import quote
 
 ADD, DROP, RENAME, TYPE, NULLABILITY, REPLACE = "add", "drop", "rename", "type", "nullability", "replace"
+
+FIELDS = "fields"
+"""A type that has more fields inside, or others first: each value has all that it had, by the names of the fields."""
+
+_PARTS = {"elementType": "element", "valueType": "value"}
 
 _COLUMN_ID = "delta.columnMapping.id"
 
@@ -49,7 +54,15 @@ def column_changes(version: int, before: Fields, after: Fields) -> list[ColumnCh
         if new["name"] != name:
             found.append(ColumnChange(version, RENAME, name, new["name"], type_, type_, column_id=number))
         if (new_type := ddl_of(new["type"])) != type_:
-            found.append(ColumnChange(version, TYPE, name, new["name"], type_, new_type, column_id=number))
+            fields = added_fields(old["type"], new["type"], quote(new["name"]))
+            kind = TYPE if fields is None else FIELDS
+            found.append(
+                ColumnChange(
+                    *(version, kind, name, new["name"], type_, new_type),
+                    column_id=number,
+                    added_fields=tuple(fields or ()),
+                )
+            )
         if new["nullable"] != old["nullable"]:
             found.append(
                 ColumnChange(
@@ -65,20 +78,51 @@ def column_changes(version: int, before: Fields, after: Fields) -> list[ColumnCh
     return found
 
 
+def added_fields(old: Json, new: Json, path: str) -> list[str] | None:
+    """Return the fields, with their types as SQL, that a type has more inside; None if it differs in another way.
+
+    `path` is the column's name in SQL. The order of fields does not count.
+    """
+    if ddl_of(old) == ddl_of(new):
+        return []
+    if isinstance(old, str) or isinstance(new, str) or old["type"] != new["type"]:
+        return None
+    if "keyType" in old and ddl_of(old["keyType"]) != ddl_of(new["keyType"]):
+        return None
+    pairs = [(old[part], new[part], f"{path}.{name}") for part, name in _PARTS.items() if part in old]
+    found = []
+    if "fields" in old:
+        known = {each["name"]: each["type"] for each in old["fields"]}
+        given = {each["name"]: each["type"] for each in new["fields"]}
+        if known.keys() - given.keys():
+            return None
+        pairs = [(known[name], given[name], f"{path}.{quote(name)}") for name in known]
+        found = [f"{path}.{quote(name)} {ddl_of(given[name]).upper()}" for name in given if name not in known]
+    for pair in pairs:
+        inner = added_fields(*pair)
+        if inner is None:
+            return None
+        found += inner
+    return found
+
+
 def is_additive(changes: Sequence[ColumnChange]) -> bool:
-    """Return whether columns were only added, or may be NULL now: older rows are read with NULLs."""
-    return all(change.kind in (ADD, NULLABILITY) for change in changes)
+    """Return whether columns and fields were only added, or may be NULL now: older rows are read with NULLs."""
+    return all(change.kind in (ADD, FIELDS, NULLABILITY) for change in changes)
 
 
 def statement(change: ColumnChange, table: str) -> str:
     """Return the SQL statement that makes a change."""
     alter = f"ALTER TABLE delta.{quote(table)}"
+    retyped = f"{alter} ALTER COLUMN {quote(change.new_name)} TYPE {change.new_type.upper()}"
+    added = ", ".join(change.added_fields)
     name, new = quote(change.column), quote(change.new_name)
     return {
         ADD: f"{alter} ADD COLUMNS ({new} {change.new_type.upper()})",
         DROP: f"{alter} DROP COLUMN {name}",
         RENAME: f"{alter} RENAME COLUMN {name} TO {new}",
-        TYPE: f"{alter} ALTER COLUMN {new} TYPE {change.new_type.upper()}",
+        TYPE: retyped,
+        FIELDS: f"{alter} ADD COLUMNS ({added})" if added else retyped,
         NULLABILITY: f"{alter} ALTER COLUMN {new} {'DROP' if change.is_nullable else 'SET'} NOT NULL",
         REPLACE: f"REPLACE TABLE delta.{quote(table)}",
     }[change.kind]

@@ -81,8 +81,8 @@ class Reading:
 class ColumnChange:
     """What one commit did to the columns of a source.
 
-    `kind`: add, drop, rename, type, nullability, replace. `column` is the name before, `new_name` the one after; types are
-    Spark DDL.
+    `kind`: add, drop, rename, type, fields, nullability, replace. `column` is the name before, `new_name` the one after;
+    types are Spark DDL. `added_fields` are those that a type has more inside, as SQL.
     """
 
     version: int
@@ -93,6 +93,7 @@ class ColumnChange:
     new_type: str = ""
     is_nullable: bool = True
     column_id: int = 0
+    added_fields: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

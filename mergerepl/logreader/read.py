@@ -9,6 +9,7 @@ from pathlib import Path
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import DataType
 
 from mergerepl.delta.table import open_table
 from mergerepl.delta.types import ddl_of
@@ -20,9 +21,10 @@ from mergerepl.feed.commit_changes import KeptEvents, as_feed, commit_changes, k
 from mergerepl.feed.net_changes import CHANGE_TYPE, COMMIT_VERSION, RowShape
 from mergerepl.feed.read import read_segment
 from mergerepl.feed.window import Segment
-from mergerepl.logreader.column_changes import ADD, RENAME, TYPE, column_changes
+from mergerepl.logreader.column_changes import ADD, FIELDS, RENAME, TYPE, column_changes
 from mergerepl.logreader.consumer import STOP, PauseSource, ReadRows
 from mergerepl.logreader.plan import Reading, SourcePlan
+from mergerepl.rows.nested import in_shape
 from mergerepl.rows.sql import quote
 
 log = logging.getLogger(__name__)
@@ -186,11 +188,15 @@ def rows_before(spark: SparkSession, path: Path, version: int, reading: Reading)
     new = {change.new_name for change in changes if change.kind == ADD}
     renamed = {change.new_name: change.column for change in changes if change.kind == RENAME}
     retyped = {change.new_name for change in changes if change.kind == TYPE}
+    reshaped = {change.new_name for change in changes if change.kind == FIELDS}
 
     def value(name: str, type_: str) -> Column:
         if name in new:
             return F.lit(None).cast(type_)
-        column = F.col(quote(renamed.get(name, name)))
+        before = renamed.get(name, name)
+        column = F.col(quote(before))
+        if name in reshaped:
+            return in_shape(column, rows.schema[before].dataType, DataType.fromDDL(type_))
         return column.try_cast(type_) if name in retyped else column
 
     selected = (value(each["name"], ddl_of(each["type"])).alias(each["name"]) for each in reading.fields)

@@ -20,7 +20,7 @@ from mergerepl.delta.types import field, json_of
 from mergerepl.failpoints import failpoint
 from mergerepl.filters.clause import columns_of
 from mergerepl.filters.parse import parse_stored
-from mergerepl.logreader.column_changes import ADD, DROP, NULLABILITY, RENAME, REPLACE, TYPE
+from mergerepl.logreader.column_changes import ADD, DROP, FIELDS, NULLABILITY, RENAME, REPLACE, TYPE
 from mergerepl.logreader.consumer import Cycle, PauseSource, ReadRows, Wanted
 from mergerepl.logreader.plan import ColumnChange, Entry, Plan, SourcePlan
 from mergerepl.logreader.positions import LogState
@@ -285,12 +285,12 @@ def _after(article: ArticleRow, changes: Sequence[ColumnChange]) -> ArticleRow |
             }
             statements.append(f"RENAME COLUMN {change.column} TO {change.new_name}")
             is_additive = False
-        elif change.kind == TYPE and change.new_name in columns:
+        elif change.kind in (TYPE, FIELDS) and change.new_name in columns:
             columns[change.new_name] = change.new_type
             statements.append(f"ALTER COLUMN {change.new_name} TYPE {change.new_type.upper()}")
             is_additive = False
         else:
-            assert change.kind in (ADD, DROP, RENAME, TYPE, NULLABILITY, REPLACE), change.kind
+            assert change.kind in (ADD, DROP, RENAME, TYPE, FIELDS, NULLABILITY, REPLACE), change.kind
     if not statements:
         return None
     return replace(

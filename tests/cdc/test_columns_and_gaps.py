@@ -156,39 +156,63 @@ def test_types_that_change(spark: SparkSession, replica_dir: Path, monkeypatch: 
     assert database.instance("dbo_texts").end_lsn is None
 
 
-def test_a_struct_with_another_field_pauses_its_table_alone(spark: SparkSession, replica_dir: Path) -> None:
-    # No cast leads from one struct to the other, neither of rows that are kept nor of a version that is compared.
+def test_fields_that_are_added_inside_and_fields_that_are_lost(
+    spark: SparkSession, replica_dir: Path
+) -> None:
+    # A new field is as a new column is. Where one is lost, no cast leads to the new type, by places least of all.
     cdc.enable_db(replica_dir)
-    for name in ("nested", "compared"):
-        table = replica_dir / name
+    for name in ("nested", "replaced", "lost"):
         spark.sql(
-            f"create table delta.`{table}` (id int, s struct<a:int>) using delta "
-            "tblproperties ('delta.enableChangeDataFeed' = 'true')"
+            f"create table delta.`{replica_dir / name}` (id int, s struct<a:int>, l array<struct<a:int>>, "
+            "m map<string, struct<a:int>>) using delta tblproperties ('delta.enableChangeDataFeed' = 'true')"
+        )
+        spark.sql(
+            f"insert into delta.`{replica_dir / name}` select 1, struct(1), array(struct(1)), map('k', struct(1))"
         )
         cdc.enable_table(replica_dir, name, index="id")
-        spark.sql(f"insert into delta.`{table}` values (1, named_struct('a', 1))")
-    database = enabled(replica_dir, {"orders": ROWS})
-    cdc.scan(replica_dir)
-    spark.sql(f"alter table delta.`{replica_dir / 'nested'}` add columns (s.b int)")
-    spark.sql(
-        f"create or replace table delta.`{replica_dir / 'compared'}` using delta tblproperties "
-        "('delta.enableChangeDataFeed' = 'true') as select 1 id, named_struct('a', 1, 'b', 2) s"
-    )
-    add(replica_dir / "orders", {3: ("c", 3)})
+    nested = f"delta.`{replica_dir / 'nested'}`"
+    spark.sql(f"update {nested} set s.a = 2")
+    spark.sql(f"alter table {nested} add columns (s.b int, l.element.b int, m.value.b int first)")
+    # It begins at the position: its shape is the one of the head all the same.
+    cdc.enable_table(replica_dir, "nested", capture_instance="wide")
+    spark.sql(f"update {nested} set s.b = 7, l = array(named_struct('a', 1, 'b', 7), null)")
+    new = "named_struct('b', 8, 'a', 1) s, array(named_struct('a', 1, 'b', 8)) l, map('k', named_struct('a', 1)) m"
+    other = new.replace("'a', 1) s", "'x', 1) s")
+    for name, values in (("replaced", new), ("lost", other)):
+        spark.sql(
+            f"create or replace table delta.`{replica_dir / name}` using delta tblproperties "
+            f"('delta.enableChangeDataFeed' = 'true') as select 1 id, {values} union all select 2, {values}"
+        )
     done = cdc.scan(replica_dir)
-    assert done.paused.keys() == {"nested", "compared"}
-    assert all("--restart" in why for why in done.paused.values())
-    assert [row[3] for row in changes(database, "dbo_orders")] == [3]
-    assert numbers_of_errors(database) == [(22976, 16), (22976, 16)]
-    for name in ("nested", "compared"):
-        assert cdc.resume(replica_dir, f"dbo_{name}", restart=True)
-        spark.sql(f"insert into delta.`{replica_dir / name}` values (2, named_struct('a', 1, 'b', 2))")
-    cdc.scan(replica_dir)
-    found = {name: changes(database, f"dbo_{name}") for name in ("nested", "compared")}
-    assert {name: [row[3] for row in rows] for name, rows in found.items()} == {
-        "nested": [2],
-        "compared": [2],
-    }
+    assert done.paused.keys() == {"lost"}
+    assert "--restart" in done.paused["lost"]
+    database = database_at(replica_dir)
+    assert numbers_of_errors(database) == [(22976, 16)]
+    one, many = {"a": 1}, [{"a": 1}]
+    kept = ({"k": one},)
+    assert changes(database, "dbo_nested") == [
+        (0, 3, "02", 1, one, many, *kept),
+        (0, 4, "02", 1, {"a": 2}, many, *kept),
+        (1, 3, "04", 1, {"a": 2}, many, *kept),
+        (1, 4, "04", 1, {"a": 2}, [{"a": 1}, None], *kept),
+    ]
+    wide = [(row[1], row[2], row[4]) for row in changes(database, "wide")]
+    two = {"a": 2, "b": None}
+    assert wide == [
+        (3, "02", {"a": 1, "b": None}),
+        *((4, "02", two), (3, "06", two), (4, "06", {"a": 2, "b": 7})),
+    ]
+    assert statements(database, "dbo_nested") == [
+        ("ADD COLUMNS (`s`.`b` INT, `l`.element.`b` INT, `m`.value.`b` INT)", False)
+    ]
+    assert [(row[1], row[3], row[4]) for row in changes(database, "dbo_replaced")] == [(2, 2, one)]
+    rows, _ = cdc.snapshot(replica_dir, "dbo_nested")
+    assert rows.schema["s"].dataType.simpleString() == "struct<a:int>"
+    assert rows.collect()[0]["s"].asDict() == {"a": 2}
+    assert cdc.resume(replica_dir, "dbo_lost", restart=True)
+    spark.sql(f"insert into delta.`{replica_dir / 'lost'}` select 3, {other}")
+    assert cdc.scan(replica_dir).paused == {}
+    assert [row[4] for row in changes(database, "dbo_lost")] == [{"b": 8, "x": 1}]
 
 
 def test_gaps_are_compared_or_stop_their_table(spark: SparkSession, replica_dir: Path) -> None:

@@ -2,6 +2,8 @@
 
 import json
 import os
+import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,6 +17,7 @@ import mergerepl
 from mergerepl import cdc
 from mergerepl.cdc.database import database_at
 from mergerepl.cli.main import main
+from mergerepl.delta.log import log_path
 from mergerepl.delta.marks import CommitMark
 from tests.cdc.databases import (
     add,
@@ -43,13 +46,14 @@ def marked_add(table: Path, key: int, step: str) -> None:
 def test_whose_commits_they_are_and_masks_of_200_columns_and_strings_that_are_no_utf8(
     spark: SparkSession, replica_dir: Path
 ) -> None:
-    # Cases 42, 44 and 47 in one cycle.
+    # Cases 16, 42 to 44, 47 and 48.
     database = enabled(replica_dir, {"orders": ROWS})
-    wide = pa.schema([("id", pa.int64()), *((f"c{i}", pa.int32()) for i in range(2, 201))])
-    first = pa.Table.from_pylist([dict.fromkeys(wide.names, 1)], schema=wide)
+    integers = ((f"c{i}", pa.int32()) for i in range(2, 200))
+    wide = pa.schema([("id", pa.int64()), *integers, ("c200", pa.float64())])
+    first = pa.Table.from_pylist([{**dict.fromkeys(wide.names, 1), "c200": 0.0}], schema=wide)
     write_deltalake(str(replica_dir / "wide"), first, configuration={"delta.enableChangeDataFeed": "true"})
     cdc.enable_table(replica_dir, "wide", index="id")
-    texts = new_table(replica_dir, "texts", ROWS)
+    texts = new_table(replica_dir, "texts", {1: ("a", 1), 2: (None, 2)})
     cdc.enable_table(replica_dir, "texts", index="id")
     origins = {
         "": "user",
@@ -63,10 +67,24 @@ def test_whose_commits_they_are_and_masks_of_200_columns_and_strings_that_are_no
     }
     for key, step in enumerate(origins, 10):
         marked_add(replica_dir / "orders", key, step)
-    DeltaTable(str(replica_dir / "wide")).update({"c9": "2", "c200": "2"})
+    # A user's unit, a table of which is not captured: its LSN at once, as every commit. It is dated a year ahead, too.
+    unit = {"userMetadata": json.dumps({"mergerepl_unit": {"id": "u", "tables": ["orders", "elsewhere"]}})}
+    properties = CommitProperties(custom_metadata=unit)
+    write_deltalake(
+        str(replica_dir / "orders"), arrow({30: ("x", 1)}), mode="append", commit_properties=properties
+    )
+    ahead = time.time() + 365 * 86_400
+    os.utime(
+        log_path(replica_dir / "orders", DeltaTable(str(replica_dir / "orders")).version()), (ahead, ahead)
+    )
+    DeltaTable(str(replica_dir / "wide")).update({"c9": "2", "c200": "-0.0"})
     spark.sql(f"update delta.`{texts}` set note = cast(X'61FFFE' as string) where id = 1")
     spark.sql(f"insert into delta.`{texts}` values (3, cast(X'C328' as string), 3)")
-    assert cdc.scan(replica_dir).transactions == len(origins) + 3
+    update(texts, "note is null", note="''")
+    assert cdc.scan(replica_dir).transactions == len(origins) + 5
+    newest = entries(database)[-1]
+    assert newest.commits[0]["version"] == len(origins) + 1
+    assert newest.tran_end_time <= datetime.now(UTC)
     number = database.instance("dbo_orders").source_object_id
     told = [c["origin"] for e in entries(database) if e.kind == "transaction" for c in e.commits]
     of_orders = [
@@ -76,14 +94,14 @@ def test_whose_commits_they_are_and_masks_of_200_columns_and_strings_that_are_no
         for c in e.commits
         if c["source_object_id"] == number
     ]
-    assert of_orders == list(origins.values())
-    assert told.count("user") == 4
-    assert [row[3] for row in changes(database, "dbo_orders")] == [*range(10, 10 + len(origins))]
+    assert of_orders == [*origins.values(), "user"]
+    assert told.count("user") == 6
+    assert [row[3] for row in changes(database, "dbo_orders")] == [*range(10, 10 + len(origins)), 30]
     masks = {bytes(row[4]) for row in rows_seen(database, "dbo_wide")}
     assert masks == {bytes([0x80, *[0] * 22, 0x01, 0x00])}
     assert cdc.has_column_changed(replica_dir, "dbo_wide", "c200", masks.pop())
     notes = change_table(spark, database, "dbo_texts").selectExpr("hex(cast(note as binary)) note")
-    assert [row.note for row in notes.collect()] == ["61", "61FFFE", "C328"]
+    assert [row.note for row in notes.collect()] == ["61", "61FFFE", "C328", None, ""]
 
 
 @pytest.mark.slow
@@ -147,6 +165,9 @@ def test_the_job_that_was_stopped_for_days_holds_what_is_unread(
             at = file.stat().st_mtime - ten_days
             os.utime(file, (at, at))
     assert run_status(replica_dir) == ["critical"]
+    shown = json.loads(CliRunner().invoke(main, ["status", str(replica_dir), "--json"]).output)
+    assert len(shown["problems"]) == 1
+    assert "'orders': Unread commits: 2" in shown["problems"][0]
     cdc.vacuum(replica_dir, "orders")
     cdc.scan(replica_dir)
     assert [row[1] for row in changes(database, "dbo_orders")] == [2, 3, 4]

@@ -1,59 +1,98 @@
-"""What many scan cycles leave: few files of a change table, no unused ones, a short log. No Spark."""
+"""What many scan cycles leave: few files of a change table, no unused ones, a short log."""
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from pyspark.sql import SparkSession
 
 from mergerepl import cdc
 from mergerepl.cdc.capture import JOIN_EVERY, JOINED_BYTES, SMALL_FILES
+from mergerepl.cdc.database import Database
 from mergerepl.delta.appended import join_appended_files, may_hold
 from mergerepl.delta.plain_files import plain_files
 from mergerepl.delta.table import open_table
-from mergerepl.store.control import CHECKPOINT_INTERVAL
-from mergerepl.systables.cdc import SCAN_CYCLE
-from tests.cdc.databases import new_table
+from mergerepl.logreader.lsn import Lsn
+from mergerepl.systables.cdc import APP_ID, LSN_TIME_MAPPING, SCAN_CYCLE, LsnTime
+from tests.cdc.databases import enabled, new_table
 
-SCHEMA = pa.schema([("id", pa.int64()), ("note", pa.string()), (SCAN_CYCLE, pa.int64())])
+ORDERS = "dbo_orders"
 
 
-@pytest.mark.parametrize(
-    ("cycles", "join_every", "most", "target_bytes"),
-    [
-        (120, 8, 16, 8192),
-        pytest.param(3_000, JOIN_EVERY, SMALL_FILES, JOINED_BYTES, marks=pytest.mark.slow),
-    ],
-)
-def test_one_of_many_cycles_is_in_at_most_two_files(
-    tmp_path: Path, cycles: int, join_every: int, most: int, target_bytes: int
-) -> None:
-    table, joined = tmp_path / "ct", 0
-    for cycle in range(1, cycles + 1):
-        rows = [{"id": key, "note": f"{cycle}-{key}" * 50, SCAN_CYCLE: cycle} for key in range(20)]
-        write_deltalake(
-            str(table),
-            pa.Table.from_pylist(rows, schema=SCHEMA),
-            mode="append",
-            configuration={
-                "delta.dataSkippingStatsColumns": f"`{SCAN_CYCLE}`",
-                "delta.checkpointInterval": CHECKPOINT_INTERVAL,
-            },
-        )
-        if cycle % join_every == 0:
+def filled(database: Database, cycles: int, *, join_every: int, most: int, target_bytes: int) -> list[Lsn]:
+    """Append rows of so many scan cycles as captures do, joining files; returns their LSNs. The gate shows all of them."""
+    table = database.change_table(database.instance(ORDERS))
+    first, joined = database.gate_cycle + 1, 0
+    schema = DeltaTable(str(table)).to_pyarrow_table().schema
+    found = [Lsn.of(first + number, 1) for number in range(cycles)]
+    for number, lsn in enumerate(found, 1):
+        rows = [
+            {
+                "__$start_lsn": bytes(lsn),
+                "__$seqval": bytes([2, key, *bytes(8)]),
+                "__$operation": 2,
+                "__$update_mask": b"\x07",
+                "id": key,
+                "note": f"{number}-{key}" * 50,
+                SCAN_CYCLE: lsn.scan_cycle,
+            }
+            for key in range(20)
+        ]
+        write_deltalake(str(table), pa.Table.from_pylist(rows, schema=schema), mode="append")
+        if number % join_every == 0:
             joined += join_appended_files(table, most=most, target_bytes=target_bytes)
-    files = plain_files(open_table(table), bounded=(SCAN_CYCLE,))
-    assert files is not None
     assert joined > 3
-    assert len(files) < cycles / 4
+    now = datetime.now(UTC)
+    entries = [
+        LsnTime(
+            start_lsn=bytes(lsn),
+            tran_begin_time=now,
+            tran_end_time=now,
+            tran_id=bytes(10),
+            tran_begin_lsn=bytes(lsn),
+            scan_cycle=lsn.scan_cycle,
+            kind="transaction",
+            commits=(),
+        )
+        for lsn in found
+    ]
+    database.control.append(LSN_TIME_MAPPING, entries, once=(APP_ID, found[-1].scan_cycle))
+    return found
+
+
+def test_one_of_many_cycles_is_in_at_most_two_files(replica_dir: Path) -> None:
+    database = enabled(replica_dir, {"orders": {}}, index=None)
+    found = filled(database, 120, join_every=8, most=16, target_bytes=8192)
+    files = plain_files(open_table(database.change_table(database.instance(ORDERS))), bounded=(SCAN_CYCLE,))
+    assert files is not None
+    assert len(files) < len(found) / 4
     opened = [
-        sum(may_hold(file, {SCAN_CYCLE: (cycle - 1, cycle)}) for file in files)
-        for cycle in range(1, cycles + 1)
+        sum(may_hold(file, {SCAN_CYCLE: (lsn.scan_cycle - 1, lsn.scan_cycle)}) for file in files)
+        for lsn in found
     ]
     assert min(opened) == 1
     assert max(opened) <= 2
-    assert sum(file["num_records"] for file in files) == 20 * cycles
+    assert sum(file["num_records"] for file in files) == 20 * len(found)
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.timeout(1800)
+def test_a_query_of_one_of_ten_thousand_cycles_opens_at_most_two_files(
+    spark: SparkSession, replica_dir: Path
+) -> None:
+    # By the input files of the queries' own plans.
+    database = enabled(replica_dir, {"orders": {}}, index=None)
+    found = filled(database, 10_000, join_every=JOIN_EVERY, most=SMALL_FILES, target_bytes=JOINED_BYTES)
+    asked = [*found[::500], *found[-JOIN_EVERY * 3 :: 7], found[-1]]
+    queries = [cdc.get_all_changes(replica_dir, ORDERS, lsn, lsn, ordered=False) for lsn in asked]
+    opened = [len(query.inputFiles()) for query in queries]
+    assert min(opened) == 1
+    assert max(opened) <= 2
+    assert [query.count() for query in queries[::10]] == [20] * len(queries[::10])
 
 
 def test_cleanup_removes_what_replaced_tables_left(replica_dir: Path) -> None:

@@ -5,6 +5,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from mergerepl.cdc.database import database_at
+from mergerepl.jobs.agent import DatabaseJobs
+from mergerepl.model.cdc import JobEvent
 from tests.cdc.databases import add, delete, merge, update
 from tests.transactional.publications import new_table, publication_file, rows, run
 
@@ -28,6 +31,14 @@ def test_from_a_file_to_rows_at_the_subscriber(spark: SparkSession, replica_dir:
     spark.sql(f"update delta.`{orders}` set id = 50 where id = 5")
     waiting = run("transactional", "pending", hq)
     assert [(each["commands"], each["unread_commits"]) for each in waiting] == [(0, 5)]
+    # No capture instance is there: an agent reads the log for the publication all the same.
+    (job,) = run("agent", "status", hq)["roots"][0]["jobs"]
+    assert (job["job_type"], job["requested"], job["pollinginterval"]) == ("logreader", "started", 5)
+    events: list[JobEvent] = []
+    jobs = DatabaseJobs(database_at(hq), events.append, lambda: False)
+    jobs.look()
+    jobs.look()
+    assert [(each.job, each.text) for each in events] == [("logreader", "transactions 5, change rows 7.")]
     done = run("sync", file)
     assert rows(north / "orders") == rows(orders)
     (session,) = done["sessions"]
@@ -46,6 +57,7 @@ def test_from_a_file_to_rows_at_the_subscriber(spark: SparkSession, replica_dir:
     assert run("sync", file)["sessions"][0]["status"] == "nothing_to_do"
     assert [each["differing"] for each in run("validate", file)] == [0]
     state = run("status", hq)
+    assert state["problems"] == []
     assert [each["commands_waiting"] for each in state["publications"][0]["subscriptions"]] == [0]
 
 

@@ -66,7 +66,19 @@ def test_times_never_fall_and_a_cycle_is_later_than_the_one_before():
     assert end_times([last], last=None) == [last]
 
 
-def field(name: str, type_: str = "long", *, number: int | None = None, nullable: bool = True) -> dict:
+def struct(*names: str) -> dict:
+    return {"type": "struct", "fields": [field(name) for name in names]}
+
+
+def array(element: dict) -> dict:
+    return {"type": "array", "elementType": element, "containsNull": True}
+
+
+def mapped(key: dict) -> dict:
+    return {"type": "map", "keyType": key, "valueType": "long", "valueContainsNull": True}
+
+
+def field(name: str, type_: str | dict = "long", *, number: int | None = None, nullable: bool = True) -> dict:
     metadata = {} if number is None else {"delta.columnMapping.id": number}
     return {"name": name, "type": type_, "nullable": nullable, "metadata": metadata}
 
@@ -81,6 +93,38 @@ def field(name: str, type_: str = "long", *, number: int | None = None, nullable
         ([field("a", "integer")], [field("a")], ["type"], "ALTER COLUMN `a` TYPE BIGINT"),
         ([field("a")], [field("a", nullable=False)], ["nullability"], "ALTER COLUMN `a` SET NOT NULL"),
         ([field("a"), field("b")], [field("b"), field("a")], [], None),
+        (
+            [field("s", struct("x"))],
+            [field("s", struct("y", "x"))],
+            ["fields"],
+            "ADD COLUMNS (`s`.`y` BIGINT)",
+        ),
+        (
+            [field("l", array(struct("x")))],
+            [field("l", array(struct("x", "y")))],
+            ["fields"],
+            "ADD COLUMNS (`l`.element.`y` BIGINT)",
+        ),
+        (
+            [field("s", struct("x", "y"))],
+            [field("s", struct("y", "x"))],
+            ["fields"],
+            "ALTER COLUMN `s` TYPE STRUCT<Y:BIGINT,X:BIGINT>",
+        ),
+        (
+            [field("s", struct("x"))],
+            [field("s", struct("y"))],
+            ["type"],
+            "ALTER COLUMN `s` TYPE STRUCT<Y:BIGINT>",
+        ),
+        (
+            [field("s", struct("x", "y"))],
+            [field("s", struct("x"))],
+            ["type"],
+            "ALTER COLUMN `s` TYPE STRUCT<X:BIGINT>",
+        ),
+        ([field("s", struct("x"))], [field("s", array(struct("x")))], ["type"], None),
+        ([field("m", mapped(struct("x")))], [field("m", mapped(struct("x", "y")))], ["type"], None),
     ],
 )
 def test_what_a_commit_did_to_columns(before, after, kinds, sql):
@@ -88,7 +132,7 @@ def test_what_a_commit_did_to_columns(before, after, kinds, sql):
     assert [each.kind for each in found] == kinds
     if sql is not None:
         assert statement(found[0], "/t") == f"ALTER TABLE delta.`/t` {sql}"
-    assert is_additive(found) == (set(kinds) <= {"add", "nullability"})
+    assert is_additive(found) == (set(kinds) <= {"add", "fields", "nullability"})
 
 
 def captured(*names: str) -> list[CapturedColumn]:

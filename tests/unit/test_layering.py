@@ -150,6 +150,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     | FEATURES
     | {
         "mergerepl.agent",
+        "mergerepl.cdc",
         "mergerepl.config",
         "mergerepl.report.conflict_html",
         "mergerepl.transactional",
