@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from mergerepl.cdc.cleaning import cleanup, cleanup_change_table
     from mergerepl.cdc.consumers import apply_changes
     from mergerepl.cdc.enabling import adopt, disable_db, enable_db, is_cdc_enabled
+    from mergerepl.cdc.envelopes import to_debezium
     from mergerepl.cdc.instances import (
         disable_table,
         enable_table,
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
         generate_wrapper_function,
         register_functions,
         register_source,
-        to_debezium,
     )
     from mergerepl.cdc.lsn_times import (
         decrement_lsn,
@@ -137,11 +137,12 @@ _HOMES = {
         ("add_job", "change_job", "drop_job", "help_jobs", "start_job", "stop_job"), "mergerepl.cdc.jobs"
     ),
     **dict.fromkeys(
-        ("generate_wrapper_function", "register_functions", "register_source", "to_debezium"),
+        ("generate_wrapper_function", "register_functions", "register_source"),
         "mergerepl.cdc.later",
     ),
     **dict.fromkeys(("adopt", "disable_db", "enable_db", "is_cdc_enabled"), "mergerepl.cdc.enabling"),
     "resume": "mergerepl.cdc.resuming",
+    "to_debezium": "mergerepl.cdc.envelopes",
     "apply_changes": "mergerepl.cdc.consumers",
     "vacuum": "mergerepl.cdc.retention",
     "Lsn": "mergerepl.logreader.lsn",

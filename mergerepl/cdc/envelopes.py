@@ -32,8 +32,8 @@ def to_debezium(changes: DataFrame, database: str | os.PathLike[str], instance: 
         instance: Name of the capture instance.
 
     Returns: before and after (structs of the captured columns, or NULL), op (c, u, d), source (schema, table, commit_lsn,
-    change_lsn, ts_ms: when it was committed), ts_ms (the same). LSNs are written as epoch:cycle:slot in hexadecimal. Rows of
-    one LSN are in the order of `change_lsn`.
+    change_lsn, ts_ms: when it was committed), ts_ms (the same). LSNs are written as epoch:cycle:slot, in hexadecimal. Rows
+    of one LSN are in the order of `change_lsn`.
 
     Raises: CdcUsageError 22985 if there is no such instance.
     """

@@ -5,11 +5,6 @@ from typing import Any, NoReturn
 from mergerepl.cdc.refusals import CdcUsageError
 
 
-def to_debezium(*_: Any, **__: Any) -> NoReturn:
-    """Refuse: envelopes are not supported yet."""
-    raise CdcUsageError.later("to_debezium", "Build the envelope from get_all_changes with `all update old`.")
-
-
 def register_functions(*_: Any, **__: Any) -> NoReturn:
     """Refuse: SQL table functions are not supported yet."""
     raise CdcUsageError.later(

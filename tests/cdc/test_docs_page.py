@@ -52,5 +52,6 @@ def test_the_page_does_what_it_says(
     # The incremental load, the load of one's own, and the target of the first after the last update.
     assert rows_of("lake/orders") == [(1, "paid", 11.0), (3, "paid", 31.0), (4, "new", 40.0)]
     assert [row["order_id"] for row in typed["changes"].collect()] == [3]
+    assert all('"op"' in row["value"] for row in typed["messages"].collect())
     cdc.apply_changes("shop", "dbo_orders", "lake/orders", "lake")
     assert rows_of("lake/orders") == rows_of("shop/orders")

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 from deltalake import DeltaTable, write_deltalake
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from mergerepl import cdc, failpoints
 from mergerepl.cdc.database import Database
@@ -89,6 +89,29 @@ def applied(rows: list[Any], before: dict[int, tuple[Any, ...]]) -> dict[int, tu
     return after
 
 
+def check_envelopes(envelopes: DataFrame, seen: list[tuple[Any, ...]]) -> None:
+    """Check that envelopes say what rows of all changes do, `all update old`."""
+    assert envelopes.columns == ["before", "after", "op", "source", "ts_ms"]
+    payloads = [json.loads(row[0]) for row in envelopes.selectExpr("to_json(struct(*))").collect()]
+    rows = {(row[0], row[1], row[2]): dict(zip(("id", "note", "qty"), row[4:], strict=True)) for row in seen}
+    expected = []
+    for (lsn, seqval, operation), row in rows.items():
+        if operation == 3:
+            continue
+        before = {1: row, 2: None, 4: rows.get((lsn, seqval, 3))}[operation]
+        after = None if operation == 1 else row
+        sides = {name: side for name, side in (("before", before), ("after", after)) if side is not None}
+        text = ":".join(part.hex() for part in (lsn[:4], lsn[4:8], lsn[8:]))
+        expected.append((text, {1: "d", 2: "c", 4: "u"}[operation], sides))
+    found = [
+        (each["source"]["commit_lsn"], each["op"], {k: each[k] for k in ("before", "after") if k in each})
+        for each in payloads
+    ]
+    assert sorted(found, key=str) == sorted(expected, key=str)
+    assert {(each["source"]["schema"], each["source"]["table"]) for each in payloads} == {("dbo", "orders")}
+    assert all(each["ts_ms"] == each["source"]["ts_ms"] > 0 for each in payloads)
+
+
 def test_all_and_net_changes_lead_from_one_snapshot_to_another(shop: Shop, spark: SparkSession) -> None:
     root, high = shop.root, cdc.get_max_lsn(shop.root)
     everything = change_table(spark, shop.database, ORDERS).collect()
@@ -108,6 +131,7 @@ def test_all_and_net_changes_lead_from_one_snapshot_to_another(shop: Shop, spark
     seen = [tuple(row) for row in old.collect()]
     expected = [(row[0], row[2], row[3], row[4], *row[5:8]) for row in everything if row[0] > second]
     assert seen == expected
+    check_envelopes(cdc.to_debezium(old, root, ORDERS), seen)
     new = cdc.get_all_changes(*window, ordered=False).collect()
     assert sorted(map(tuple, new)) == sorted(row for row in seen if row[2] != 3)
     net = cdc.get_net_changes(*window, "all with merge")
@@ -401,12 +425,7 @@ def test_a_second_instance_takes_over_and_an_idle_day_is_empty(
     assert found == dummy.start_lsn == cdc.get_max_lsn(root)
     assert cdc.get_all_changes(root, ORDERS, found, found).isEmpty()
     assert cdc.version_of(root, ORDERS, found) == cdc.version_of(root, ORDERS, high)
-    for refused in (
-        cdc.to_debezium,
-        cdc.register_functions,
-        cdc.register_source,
-        cdc.generate_wrapper_function,
-    ):
+    for refused in (cdc.register_functions, cdc.register_source, cdc.generate_wrapper_function):
         with pytest.raises(cdc.CdcUsageError, match="is not supported yet"):
             refused(root)
 
