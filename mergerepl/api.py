@@ -478,10 +478,14 @@ def status(replica: str | Path) -> ReplicaStatus:
         cannot be read.
     """
     from mergerepl.agent.table_problems import table_problems
-    from mergerepl.cdc.monitoring import problems_at
     from mergerepl.monitoring.status import replica_status
 
     found = replica_status(_root(replica), table_problems=table_problems)
+    if not os.path.isdir(os.path.join(found.replica, "_cdc")):
+        # What follows loads Spark's library.
+        return found
+    from mergerepl.cdc.monitoring import problems_at
+
     return replace(found, problems=(*found.problems, *problems_at(found.replica)))
 
 

@@ -19,11 +19,11 @@ def status(replica: str, output: Output) -> None:
       mergerepl status ./hq
     """
     from mergerepl import api, cdc, config
-    from mergerepl.cdc.monitoring import problems_at
     from mergerepl.errors import ConfigurationError
 
     if (target := config.transactional_target(replica)) is not None:
         from mergerepl import transactional
+        from mergerepl.cdc.monitoring import problems_at
         from mergerepl.report.transactional import status_parts
 
         found, problems = transactional.status(target[0]), problems_at(target[0])
@@ -36,6 +36,7 @@ def status(replica: str, output: Output) -> None:
     except ConfigurationError:
         if not cdc.is_cdc_enabled(root):
             raise
+        from mergerepl.cdc.monitoring import problems_at
         from mergerepl.report import cdc as shown
 
         captured, problems = cdc.status(root), problems_at(root)

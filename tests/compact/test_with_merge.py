@@ -8,6 +8,8 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 import mergerepl
+from mergerepl import failpoints
+from mergerepl.compact.errors import TrackingError, TransactionConflictError
 from mergerepl.model.tracking import TrackingKeyType
 from mergerepl.store.replica import Replica
 from tests.compact.databases import held, new_table, rows
@@ -50,3 +52,69 @@ def test_both_in_one_folder(spark: SparkSession, replica_dir: Path) -> None:
     window = reader.enumerate()
     assert held(window) == {"inserts": {4: "tracked"}, "updates": {1: "tracked", 3: "merged"}, "deletes": [2]}
     assert mergerepl.sync(file).sessions[0].download.total == 0
+    both_sides(tracking, mergerepl.ChangeTracking(north), file)
+
+
+def both_sides(hq: mergerepl.ChangeTracking, north: mergerepl.ChangeTracking, file: Path) -> None:
+    """Track the subscriber, too: what a session brings has the other replica as context, at either end."""
+    north.enable_tracking("orders", TrackingKeyType.PRIMARY_KEY, key="id")
+    roots = {hq: file.parent / "hq", north: file.parent / "north"}
+    theirs = {hq: Replica(roots[north]).info().replid, north: Replica(roots[hq]).info().replid}
+    readers = {side: side.consumer("both", start="now") for side in (hq, north)}
+
+    def seen() -> list[dict]:
+        """Return what each side's consumer gets: with the session's changes, and without; hq's first."""
+        found = []
+        for side, reader in readers.items():
+            window = reader.enumerate()
+            found += [held(window), held(reader.enumerate(exclude_context=theirs[side]))]
+            reader.acknowledge(window)
+        assert notes(roots[hq]) == notes(roots[north])
+        return found
+
+    nothing = {"inserts": {}, "updates": {}, "deletes": []}
+    # Each side changes rows of its own; one that comes and goes is nothing to either.
+    with hq.transaction() as tx:
+        tx.update("orders", {"note": "'hq'"}, where="id = 1")
+        tx.insert("orders", rows((10, "hq")))
+    with north.transaction() as tx:
+        tx.delete("orders", where="id = 3")
+        tx.insert("orders", rows((20, "north"), (21, "north")))
+    north.delete("orders", where="id = 21")
+    mergerepl.sync(file)
+    of_hq = {"inserts": {10: "hq"}, "updates": {1: "hq"}, "deletes": []}
+    of_north = {"inserts": {20: "north"}, "updates": {}, "deletes": [3]}
+    whole = {"inserts": {10: "hq", 20: "north"}, "updates": {1: "hq"}, "deletes": [3]}
+    assert seen() == [whole, of_hq, whole, of_north]
+    # A conflict: the publisher's row stands, and the session's change of it is the last one of the other side.
+    hq.update("orders", {"note": "'winner'"}, where="id = 1")
+    north.update("orders", {"note": "'loser'"}, where="id = 1")
+    held_open = north.begin()
+    held_open.update("orders", {"note": "'late'"}, where="id in (1, 4)")
+    mergerepl.sync(file)
+    with pytest.raises(TransactionConflictError):
+        held_open.commit()
+    won = {**nothing, "updates": {1: "winner"}}
+    assert seen() == [won, won, won, nothing]
+    # A transaction that its process decided and did not write is in the next session.
+    dead = north.begin()
+    dead.update("orders", {"note": "'decided'"}, where="id = 4")
+    with pytest.MonkeyPatch.context() as dying:
+        dying.setattr(failpoints, "_passed", {})
+        dying.setenv("MERGEREPL_FAILPOINT", "tracking.before_write=raise")
+        with pytest.raises(TrackingError, match="Do not repeat"):
+            dead.commit()
+    session = mergerepl.sync(file).sessions[0]
+    assert (session.upload.total, session.download.total) == (1, 0)
+    decided = {**nothing, "updates": {4: "decided"}}
+    assert seen() == [decided, nothing, decided, decided]
+    # What a session gave a side, and that side changed in turn, goes back once.
+    hq.update("orders", {"note": "'again'"}, where="id = 4")
+    mergerepl.sync(file)
+    north.update("orders", {"note": "concat(note, '!')"}, where="id = 4")
+    mergerepl.sync(file)
+    turned = {**nothing, "updates": {4: "again!"}}
+    assert seen() == [turned, nothing, turned, turned]
+    assert mergerepl.sync(file).sessions[0].download.total == 0
+    (compared,) = next(iter(mergerepl.validate(file).values()))
+    assert compared.ok
