@@ -256,7 +256,7 @@ class Hub:
     def apply(
         self, *, dry_run: bool = False, capture: Callable[[Path, str], None] | None = None
     ) -> ApplyResult:
-        noted = capture or (lambda *told: self.captures.append(told))
+        noted = capture or (lambda *arguments: self.captures.append(arguments))
         return apply_publication(self.publication, dry_run=dry_run, capture=noted)
 
     def copied(self, folder: Path) -> "Hub":
@@ -406,7 +406,7 @@ class Network:
         control.replace(catalog.PUBLICATIONS, [row])
         control.replace(catalog.ARTICLES, [article])
         control.replace(catalog.SUBSCRIPTIONS, subscriptions)
-        # Whoever applied the file held the replica; the lock's file stays, empty.
+        # `apply` held the replica; the lock's file stays, empty.
         (root / LOCK_FILE).touch()
 
 

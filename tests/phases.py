@@ -235,7 +235,7 @@ def winners(spark: SparkSession, name: str, cases: Mapping[str, tuple[float, flo
 
 
 class Contest(NamedTuple):
-    """A row (id, v, a) that is live at both sides, and the resolver that is told of v: what each side has changed it to.
+    """A row (id, v, a) that is live at both sides, and the resolver that is given v: what each side has changed it to.
 
     `hq` and `north` are SQL values of v, of this type; None says that the side deleted the row. `only` is the one side that
     changed v, where it is one; a was changed at both sides, to 'p' and 's'. `base` is v before, None if nobody knows.

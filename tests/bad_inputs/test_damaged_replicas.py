@@ -255,7 +255,7 @@ def test_a_row_is_told_beside_a_replica_with_a_damaged_system_table(network: Net
         None,
     )
     assert f"'{damaged}" in replicas["north"]["problem"]
-    assert {name: told["current"] for name, told in replicas.items()} == {
+    assert {name: entry["current"] for name, entry in replicas.items()} == {
         "hq": True,
         "north": False,
         "south": True,
@@ -266,8 +266,8 @@ def test_a_row_is_told_by_a_subscriber_whose_publisher_is_damaged(network: Netwo
     damaged = network.system_table("hq", "sysmergesubscriptions")
     last_commit(damaged).write_text("{")
     shown = run("row", "north", *ROW[2:], "--json")
-    told = {Path(each["replica"]).name: each["row"] for each in json.loads(shown.stdout)["replicas"]}
-    assert told["north"] == {"id": "1", "region": "N", "amount": "1.0"}, shown.output
+    rows = {Path(each["replica"]).name: each["row"] for each in json.loads(shown.stdout)["replicas"]}
+    assert rows["north"] == {"id": "1", "region": "N", "amount": "1.0"}, shown.output
 
 
 @pytest.mark.parametrize("table", ["MSmerge_genhistory", "sysmergearticles"])
@@ -275,8 +275,8 @@ def test_pending_tells_of_the_others_beside_a_damaged_subscriber(network: Networ
     damaged = network.system_table("north", table)
     last_commit(damaged).write_text("{")
     network.add_rows("south", 9)
-    told = json.loads(run("pending", "hq", "--json").stdout)["subscriptions"]
-    north, south = sorted(told, key=lambda each: str(each["subscriber"]))
+    subscriptions = json.loads(run("pending", "hq", "--json").stdout)["subscriptions"]
+    north, south = sorted(subscriptions, key=lambda each: str(each["subscriber"]))
     assert f"'{damaged}" in north["problem"]
     assert [each["direction"] for each in north["articles"]] == ["download"]
     assert south["problem"] is None

@@ -319,7 +319,7 @@ def test_51_an_unknown_code_is_shown_as_it_is(network: Network, refused: Refused
 
 
 def test_conflicts_of_a_rowguid_with_a_quote_are_shown(network: Network) -> None:
-    """Whoever writes a GUID column may write any text."""
+    """A user may write any text to a GUID column."""
     stored = DeltaTable(str(network.system_table("hq", conflicts_info.NAME)))
     (row,) = rows_of(network, conflicts_info.TABLE)
     write(stored, pa.schema(stored.schema().to_arrow()), [{**row, "rowguid": "it's"}])

@@ -52,7 +52,7 @@ def test_over_100_hostile_clauses_are_refused_and_nothing_happens(
     (tmp_path / "hq").mkdir()
     file = tmp_path / "sales.yml"
     before = canary.stat()
-    told = []
+    messages = []
     for clause in HOSTILE:
         text = clause.format(canary=canary)
         is_plain = [letter.isprintable() and letter not in '"\\' for letter in text]
@@ -60,9 +60,9 @@ def test_over_100_hostile_clauses_are_refused_and_nothing_happens(
             letter if plain else f"\\u{ord(letter):04x}" for letter, plain in zip(text, is_plain, strict=True)
         )
         file.write_text(f'{HEAD}  - {{name: orders, key: [id], filter: "{quoted}"}}\n', encoding="utf-8")
-        told.append((text, refusal(file)))
-    assert [text for text, message in told if "line 4: articles[0].filter " not in message] == []
-    assert max(len(message) for _, message in told) < 400
+        messages.append((text, refusal(file)))
+    assert [text for text, message in messages if "line 4: articles[0].filter " not in message] == []
+    assert max(len(message) for _, message in messages) < 400
     assert len(HOSTILE) > 100
     assert {path.name for path in tmp_path.iterdir()} == {"canary", "hq", "sales.yml"}
     assert canary.stat() == before, "it was not even read"

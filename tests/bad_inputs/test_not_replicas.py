@@ -109,8 +109,8 @@ def test_a_subscriber_that_nobody_may_look_into_keeps_no_other_away(
     network: Network, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     deny(monkeypatch, network.root("north") / "_mergerepl")
-    told = json.loads(run("sync", FILE, "--json").stdout)
-    status = {Path(each["subscriber"]).name: each["status"] for each in told["sessions"]}
+    report = json.loads(run("sync", FILE, "--json").stdout)
+    status = {Path(each["subscriber"]).name: each["status"] for each in report["sessions"]}
     assert status == {"north": "failed", "south": "nothing_to_do"}
 
 

@@ -121,7 +121,7 @@ def test_37_replicas_in_odd_folders_are_synchronized(odd: Odd) -> None:
 
 
 def test_68_a_column_that_was_dropped_and_added_again_is_empty_everywhere(odd: Odd) -> None:
-    """The feed tells nothing of it: no row was written."""
+    """The feed has no row of it: no row was written."""
     rows = odd.rows("hq", "odd", "id", "v", "coalesce(w, '-')")
     assert rows == odd.rows("north", "odd", "id", "v", "coalesce(w, '-')")
     assert rows == [(1, "hq", "-"), (2, "north", "-"), (3, "new", "w")]

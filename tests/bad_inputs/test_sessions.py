@@ -87,7 +87,7 @@ def unknown_feature(table: Path) -> None:
 
 
 def file_elsewhere(name: str) -> Callable[[Path], None]:
-    """Return what names a file of somebody else, as a clone does, or whoever can write the log."""
+    """Return a function that names a file of somebody else, as a clone does, or anyone who can write the log."""
 
     def forge(table: Path) -> None:
         file = {"path": name, "size": 1, "modificationTime": 1, "partitionValues": {}, "dataChange": True}
@@ -107,8 +107,8 @@ CHANGES: list[Any] = [
     pytest.param(altered(no_null), ("'region' became NOT NULL", *SCHEMA), id="70 NOT NULL"),
     pytest.param(gone, ("is gone or no Delta table any more", "Restore it"), id="25 gone"),
     pytest.param(file_instead, ("is gone or no Delta table any more", "Restore it"), id="26 a file"),
-    pytest.param(recreated, ("was dropped and created again", "Restore the former table"), id="49 created anew"),
-    pytest.param(recreated_at_its_head, ("was dropped and created again",), id="49 anew, same version"),
+    pytest.param(recreated, ("was dropped and created again", "Restore the former table"), id="49 created again"),
+    pytest.param(recreated_at_its_head, ("was dropped and created again",), id="49 again, same version"),
     pytest.param(put_back_at_its_head, ("another commit as version 0", "Put the newer folder back"), id="49 another copy"),
     pytest.param(empty_commit, (f"{1:020d}.json was not written to the end", "restore it"), id="empty commit"),
     pytest.param(binary_commit, ("cannot be read", "is damaged", "Restore the file"), id="7 binary commit"),
@@ -165,8 +165,8 @@ def test_a_gap_in_a_log_is_told_at_once(
 
 REPLACED: list[Any] = [
     pytest.param(gone, ("is gone or no Delta table any more", "Restore it"), id="25 gone"),
-    pytest.param(recreated, ("was dropped and created again", "Restore the former table"), id="49 created anew"),
-    pytest.param(recreated_at_its_head, ("was dropped and created again",), id="49 anew, same version"),
+    pytest.param(recreated, ("was dropped and created again", "Restore the former table"), id="49 created again"),
+    pytest.param(recreated_at_its_head, ("was dropped and created again",), id="49 again, same version"),
     pytest.param(put_back_at_its_head, ("another commit as version 0",), id="49 another copy"),
 ]  # fmt: skip
 
@@ -208,8 +208,8 @@ def test_25_a_capture_needs_no_table_of_a_subscription_that_has_ended(network: N
     gone(network.root("north") / "orders")
     shown = run("capture", "north")
     assert (shown.exit_code, shown.stderr) == (0, ""), shown.output
-    told = json.loads(run("status", "north", "--json").stdout)
-    assert (told["problems"], told["articles"]) == ([], [])
+    report = json.loads(run("status", "north", "--json").stdout)
+    assert (report["problems"], report["articles"]) == ([], [])
 
 
 @pytest.mark.usefixtures("no_engine")

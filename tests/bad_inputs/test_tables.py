@@ -110,7 +110,7 @@ def link_to_a_table_of_a_subscriber(network: Network) -> dict[str, Any]:
 
 
 def table_that_is_a_link_there(network: Network) -> dict[str, Any]:
-    """The replica `north` may publish its link; where that leads, nothing tells of it."""
+    """The replica `north` may publish its link; no system table is at the place where it leads."""
     (network.folder / "elsewhere").mkdir()
     (network.root("north") / "orders").rename(network.folder / "elsewhere" / "orders")
     (network.root("north") / "orders").symlink_to(network.folder / "elsewhere" / "orders")

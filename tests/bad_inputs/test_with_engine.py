@@ -93,7 +93,7 @@ def empty_data_files(table: Path) -> None:
 
 
 def forged_path(table: Path) -> None:
-    """Name a file of somebody else, as whoever can write the log may."""
+    """Name a file of somebody else, as anyone can who may write the log."""
     file = {"path": "file:///etc/passwd", "size": 1, "modificationTime": 1, "partitionValues": {}}
     commit(table, {"commitInfo": {"operation": "WRITE"}}, {"add": {**file, "dataChange": True}})
 
@@ -129,10 +129,10 @@ def test_a_row_is_told_beside_a_table_that_cannot_be_read(
     before = state_of(network.folder)
     shown = run("row", "hq", "--article", "orders", "--key", "id=1", "--json")
     assert shown.exit_code == 0, shown.output
-    told = {Path(each["replica"]).name: each for each in json.loads(shown.stdout)["replicas"]}
-    assert told["hq"]["row"] == told["south"]["row"] == {"id": "1", "region": "N", "amount": "1.0"}
-    assert told["north"]["row"] is None
-    assert "/north/orders'" in told["north"]["problem"]
+    entries = {Path(each["replica"]).name: each for each in json.loads(shown.stdout)["replicas"]}
+    assert entries["hq"]["row"] == entries["south"]["row"] == {"id": "1", "region": "N", "amount": "1.0"}
+    assert entries["north"]["row"] is None
+    assert "/north/orders'" in entries["north"]["problem"]
     assert state_of(network.folder) == before
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.bad_inputs.conftest import state_of
 
-# Root without these capabilities is refused like anybody else; whoever is not root cannot drop them, and need not.
+# Root without these capabilities is refused like any user; a process that is not root cannot drop them, and need not.
 _DROP = """
 import ctypes, os, sys
 libc, PR_CAPBSET_DROP = ctypes.CDLL(None), 24

@@ -1,8 +1,8 @@
 """A process that appends rows to a Delta table, one commit each.
 
 `python -m tests.faults.appender TABLE NAME COUNT PAUSE GATE [lock]` says `ready`, waits for the file GATE, and
-ends after COUNT commits, PAUSE seconds apart, or when GATE is gone. Its last line is how many commits it was told
-succeeded.
+ends after COUNT commits, PAUSE seconds apart, or when GATE is gone. Its last line is the number of commits
+that returned without an error.
 """
 
 import sys

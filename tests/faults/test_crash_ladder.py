@@ -64,7 +64,7 @@ DURABLE = {
     *("drop_pointer", "write_pointer", "drop_rows", "new_folder", "set_aside", "mark_done"),
     "drop_half_written_pointers",
 }
-"""Calls with which agent and apply change what outlives the process, whoever they are called of."""
+"""Calls with which agent and apply change what outlives the process, on any object."""
 
 DURABLE_OF = {"append": {"control", "appended", "delta"}, "replace": {"control"}}
 """Those that mean it of these only: a list is appended to as well."""

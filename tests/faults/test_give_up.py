@@ -61,9 +61,9 @@ def stick(engine: EngineNetwork, monkeypatch: pytest.MonkeyPatch, replica: str) 
     die(engine, monkeypatch, "stage.after_manifest")
     restate(engine.path(replica) / "t", "a <> 'north'" if replica == "hub" else "a <> 'hub'")
     (staged,) = (engine.path("hub") / "_mergerepl" / "staging").iterdir()
-    with pytest.raises(UnfinishedSessionError, match=rf"--give-up {staged.name}") as told:
+    with pytest.raises(UnfinishedSessionError, match=rf"--give-up {staged.name}") as refused:
         engine.sync("north")
-    assert told.value.details()["session"] == staged.name
+    assert refused.value.details()["session"] == staged.name
     return staged.name
 
 

@@ -170,7 +170,7 @@ def test_inv_21_a_publisher_put_back_to_before_a_session_that_its_subscriber_did
 def test_inv_21_only_the_subscriber_has_carried_out_a_session(
     engine: EngineNetwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So it looks, too, where the publisher was put back: the two cannot be told apart."""
+    """It looks the same where the publisher was put back: nothing distinguishes the two."""
     edit(engine)
     without_replinfo("hub")(engine, monkeypatch)
     give_up(engine)

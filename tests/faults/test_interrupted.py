@@ -244,8 +244,8 @@ def test_inv_10_a_dry_run_says_that_a_session_was_interrupted_and_all_that_it_di
     engine.sync("north")
     check(engine)
     assert mergerepl.sync(engine.path("hub"), dry_run=True).sessions[0].status == "nothing_to_do"
-    told = mergerepl.history(engine.path("hub"))[0]
-    assert (told.upload.updates, told.upload.conflicts, told.download.updates) == (1, 1, 2)
+    session = mergerepl.history(engine.path("hub"))[0]
+    assert (session.upload.updates, session.upload.conflicts, session.download.updates) == (1, 1, 2)
 
 
 def test_an_article_that_one_side_lacks_is_named(engine: EngineNetwork) -> None:

@@ -98,7 +98,7 @@ def test_inv_25_commits_that_slip_in_before_the_merge_survive_or_are_logged(
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_inv_25_second_rows_of_a_key_that_slip_in_are_told_and_no_row_is_lost_with_one_of_them(
+def test_inv_25_second_rows_of_a_key_that_slip_in_are_reported_and_no_row_is_lost_with_one_of_them(
     spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     site = Site(spark, replica_dir, ["orders"])
@@ -114,8 +114,8 @@ def test_inv_25_second_rows_of_a_key_that_slip_in_are_told_and_no_row_is_lost_wi
         thread.join(600)
     monkeypatch.delenv("MERGEREPL_FAILPOINT")
     assert isinstance(outcome[0], mergerepl.SessionResult), outcome
-    told = [message for message in caplog.messages if "Remove the others" in message]
-    assert told
+    warnings = [message for message in caplog.messages if "Remove the others" in message]
+    assert warnings
     assert any("NULL in their key" in message for message in caplog.messages)
     assert not any("comparing versions" in message for message in caplog.messages)
     # One of two rows goes: the one that was there, the one that came, or both, in turn.

@@ -55,13 +55,13 @@ def test_the_ledger_notices_what_it_is_for() -> None:
     updated = Write("k", "t6", "update", "t2", replica="north")
     assert problems([first, second, deleted, updated], {"k": "t6"}, [("k", DELETE_LOST, None)]) == (0, 0, 0)
     assert problems([first, second, deleted, updated], {"k": "t6"}, []) == (1, 0, 0)
-    anew = Write("k", "t4", "insert", version=1)
-    assert problems([first, second, deleted, anew], {"k": "t2"}, [("k", 1, "t4")]) == (0, 0, 0)
-    assert problems([first, second, deleted, anew], {"k": "t2"}, []) == (1, 0, 0)
-    elsewhere = replace(anew, replica="north")
+    again = Write("k", "t4", "insert", version=1)
+    assert problems([first, second, deleted, again], {"k": "t2"}, [("k", 1, "t4")]) == (0, 0, 0)
+    assert problems([first, second, deleted, again], {"k": "t2"}, []) == (1, 0, 0)
+    elsewhere = replace(again, replica="north")
     assert problems([first, second, deleted, elsewhere], {"k": "t2"}, [("k", 1, "t4")]) == (1, 0, 0)
     deleted_again = Write("k", "t5", "delete", "t2", version=2)
-    assert problems([first, second, anew, deleted_again], {"k": "t2"}, [("k", 1, "t4")]) == (1, 0, 0)
+    assert problems([first, second, again, deleted_again], {"k": "t2"}, [("k", 1, "t4")]) == (1, 0, 0)
     assert problems([first], {"k": "t1", "j": "t9"}, []) == (0, 1, 0)
     assert problems([first], {"j": "t1"}, []) == (1, 1, 0)
     # One conflict speaks for the deletes of one version of the row.
@@ -111,7 +111,7 @@ class Agent:
         return sum(session["status"] not in ("nothing_to_do", "failed") for session in sessions)
 
     def turned_away(self) -> int:
-        """Return how often it was told to try again, because a replica was in use."""
+        """Return how often it was refused because a replica was in use."""
         return sum("error" in line for line in self._rounds())
 
 

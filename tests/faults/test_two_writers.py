@@ -67,7 +67,7 @@ class Appending:
         return self
 
     def wait(self) -> None:
-        """Wait for all, and keep how many commits each was told succeeded."""
+        """Wait for all, and keep how many commits of each returned without an error."""
         for name, process in self._running.items():
             said, _ = process.communicate(timeout=600)
             assert process.returncode == 0

@@ -48,9 +48,9 @@ def merge(_: object, changeset: Changeset, side: Side, work: ArticleWork, **__: 
     table, transaction = side.replica.table(side.articles[1]), data_transaction(changeset, side, 1)
     failpoint(f"{side.name}.before_merge")
     if find_own_commit(table, transaction.mark, from_version_exclusive=work.from_version) is None:
-        told = {"operation": "MERGE", "operationMetrics": {"numTargetRowsUpdated": "1"}}
-        told["userMetadata"] = transaction.mark.to_user_metadata()
-        commit(table, {"commitInfo": told})
+        info = {"operation": "MERGE", "operationMetrics": {"numTargetRowsUpdated": "1"}}
+        info["userMetadata"] = transaction.mark.to_user_metadata()
+        commit(table, {"commitInfo": info})
     failpoint(f"{side.name}.after_merge")
     done = find_own_commit(table, transaction.mark, from_version_exclusive=work.from_version)
     assert done is not None
@@ -379,8 +379,8 @@ def test_inv_10_a_dry_run_says_that_a_session_was_interrupted_and_all_that_it_di
     assert staged.sync().recovered == 1
     staged.check()
     assert staged.sync(dry_run=True).status == "nothing_to_do"
-    (told,) = mergerepl.history(staged.network.root("hq"))
-    assert (told.upload.updates, told.upload.conflicts, told.download.updates) == (1, 1, 1)
+    (session,) = mergerepl.history(staged.network.root("hq"))
+    assert (session.upload.updates, session.upload.conflicts, session.download.updates) == (1, 1, 1)
 
 
 def test_a_capture_waits_for_the_publisher_of_a_session_that_is_not_finished(staged: Staged) -> None:

@@ -1,7 +1,7 @@
 """Users insert, update, delete and overwrite at every step of a session, and between a crash and the next run.
 
 Hundreds of rows at once, chosen by chance, so that every kind of write meets every kind of change that the session
-brings (I6, I7, I8, I9, I25, I26). What must come of each is told by the journal of the writes alone, without a model.
+brings (I6, I7, I8, I9, I25, I26). The expected result is computed from the journal of the writes alone, without a model.
 """
 
 from collections.abc import Mapping

@@ -57,9 +57,9 @@ class Ledger:
     def _lost_deletes(self) -> list[Write]:
         """Return deletes after which the row is there, or an update of it, and nothing says so.
 
-        A delete leaves no token. Where the key was inserted anew, that insert has its own fate: it may lose to the row that
-        was deleted. A conflict that a delete lost speaks for the deletes of the row by one replica's users, and of all that
-        were merged with it before.
+        A delete leaves no token. Where the key was inserted again, that insert has its own fate: it may lose to the row
+        that was deleted. A conflict that a delete lost speaks for the deletes of the row by one replica's users, and of
+        all that were merged with it before.
         """
         inserted = {
             (w.replica, w.key): w.version

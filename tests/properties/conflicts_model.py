@@ -208,14 +208,14 @@ class Network:
         )
         new = {next(self.edits)}
         of = tuple((c, old.edits_of(c) | (new if row is None or c in changed else set())) for c in COLUMNS)
-        self._put(replica, Version(row, lineage, colv, replica.priority, old.seen | new, of), told=())
+        self._put(replica, Version(row, lineage, colv, replica.priority, old.seen | new, of), knowing=())
 
-    def _put(self, replica, version, *, told):
+    def _put(self, replica, version, *, knowing):
         self.silent += not replica.now.seen <= version.seen or not covers(
             version.lineage, replica.now.lineage
         )
         replica.chain.append(version)
-        replica.unsent = {peer: peer not in told for peer in replica.unsent}
+        replica.unsent = {peer: peer not in knowing for peer in replica.unsent}
         replica.waiting.clear()
 
     def ancestor(self, hub, sub):
@@ -273,7 +273,7 @@ class Network:
             return "refused by hub" if dest.name == HUB else "refused by sub"
         if version.row != dest.now.row:
             self.moves += 1
-        self._put(dest, version, told=(source.name,))
+        self._put(dest, version, knowing=(source.name,))
         source.unsent[dest.name] = False
         return None
 
@@ -307,10 +307,10 @@ class Network:
             self.log.append(conflict)
         if up:
             self.moves += final.row != hub.now.row
-            self._put(hub, final, told=(sub.name,) if down else ())
+            self._put(hub, final, knowing=(sub.name,) if down else ())
         if down:
             self.moves += final.row != sub.now.row
-            self._put(sub, final, told=(HUB,) if up else ())
+            self._put(sub, final, knowing=(HUB,) if up else ())
         return None
 
     def _resolved(self, hub, sub, mine, theirs, up):

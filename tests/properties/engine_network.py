@@ -163,12 +163,12 @@ class EngineNetwork:
         there = Replica(self.path(replica))
         seq = there.info().last_seq
         runs = read_runs(self.spark, there.folder, there.articles[0], through_seq_inclusive=seq)
-        told = current_rows(runs).selectExpr("row.c0 as key", "lineage", "colv1").toArrow().to_pylist()
+        rows = current_rows(runs).selectExpr("row.c0 as key", "lineage", "colv1").toArrow().to_pylist()
         return {
             row["key"]: Tracked(
                 dict(row["lineage"]), {name: by["nickname"] for name, by in row["colv1"] or ()}
             )
-            for row in told
+            for row in rows
         }
 
 
@@ -237,11 +237,11 @@ def _differing_pasts(engine: EngineNetwork, model: Network) -> dict[str, list[st
         replica = model.replicas[name]
         for key in {*there, *replica.contents, *replica.tombstones}:
             ours, meta = there.get(key, _UNTRACKED), replica.meta(key)
-            told = (ours.nicknames, ours.columns)
+            found_there = (ours.nicknames, ours.columns)
             lineage, colv = (meta.lineage, meta.colv) if meta else ({}, {})
             expected = (frozenset(lineage), {column: nickname for column, (nickname, _) in colv.items()})
-            if told != expected:
-                found[key].append(f"past at {name}: engine {told}, model {expected}")
+            if found_there != expected:
+                found[key].append(f"past at {name}: engine {found_there}, model {expected}")
     hub, *subscribers = engine.names
     for pair in [pair for name in subscribers for pair in ((hub, name), (name, hub))]:
         knowing, known = (model.replicas[name].seen for name in pair)

@@ -331,7 +331,7 @@ class Network:
 
     # -- applying ------------------------------------------------------------------------------------------
     def _recover(self, crash: str | None = None) -> bool:
-        """Roll every staged session forward before anything else happens, whoever's turn it is; False after a crash."""
+        """Roll every staged session forward before anything else happens, at every replica's turn; False after a crash."""
         return all(self._apply(cs, crash) or cs not in self.staged for cs in list(self.staged))
 
     def _apply(self, cs: Changeset, crash: str | None) -> bool:

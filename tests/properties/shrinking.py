@@ -21,7 +21,7 @@ REGRESS = Path(__file__).parents[1] / "regress"
 MOST_RUNS = 6
 HISTORIES_AT_ONCE = 8
 ALL_PARTS_UP_TO = 8
-"""Operations of which all parts are tried at once: 2^8 rows a history."""
+"""Operations whose subsets are all tried at once: 2^8 rows a history."""
 
 Differing = Callable[[Schedule, Mapping[str, History]], Mapping[str, list[str]]]
 """Plays histories through a schedule; key -> what differs."""
@@ -34,7 +34,7 @@ class Case:
     setting: Setting
     schedule: Schedule
     history: History
-    told: str = ""
+    note: str = ""
 
     def to_json(self) -> str:
         """Return the case as a regression file holds it: one moment and one operation a line."""
@@ -51,7 +51,7 @@ class Case:
             if isinstance(moment, Slot) and moment in self.history.operations
         ]
         content = {
-            "told": json.dumps(self.told),
+            "note": json.dumps(self.note),
             "setting": json.dumps(asdict(self.setting)),
             "schedule": _one_a_line(schedule),
             "row": json.dumps(self.history.row),
@@ -67,11 +67,11 @@ def _one_a_line(items: Sequence[object]) -> str:
 def read_case(file: Path) -> Case:
     """Read a regression file."""
     content = json.loads(file.read_text(encoding="utf-8"))
-    told = content["setting"]
+    stated = content["setting"]
     setting = Setting(
-        tuple(Subscriber(**subscriber) for subscriber in told["subscribers"]),
-        told["tracking"],
-        told["resolution"],
+        tuple(Subscriber(**subscriber) for subscriber in stated["subscribers"]),
+        stated["tracking"],
+        stated["resolution"],
     )
     schedule: Schedule = tuple(
         Session(moment["sync"], moment["direction"])
@@ -81,7 +81,7 @@ def read_case(file: Path) -> Case:
     )
     operations = {Slot(replica, number): operation for replica, number, operation in content["operations"]}
     assert operations.keys() <= set(schedule), f"{file.name}: an operation in a slot that the schedule lacks"
-    return Case(setting, schedule, History(content["row"], operations), content["told"])
+    return Case(setting, schedule, History(content["row"], operations), content["note"])
 
 
 def save_case(case: Case, folder: Path) -> Path:
@@ -99,7 +99,7 @@ def assert_equal(
     histories: Mapping[str, History],
     differing: Mapping[str, list[str]],
     *,
-    told: str,
+    note: str,
     folder: Path = REGRESS,
 ) -> None:
     """Fail if histories differ: with the smallest one, saved to be played on every run from now on.
@@ -115,7 +115,7 @@ def assert_equal(
         return play(new_engine, setting, schedule, histories).differing()
 
     short, history, problems = shrink(run, schedule, found)
-    case = Case(setting, short, history, told)
+    case = Case(setting, short, history, note)
     if problems:
         where = f"The smallest is saved as {save_case(case, folder)}"
     else:
@@ -123,7 +123,7 @@ def assert_equal(
         where = "By itself none differs: other rows, or the keys, have a part in it. One of them"
         problems = next(iter(differing.values()))
     raise AssertionError(
-        f"{len(differing)} histories differ. {told}. {where}:\n{case.to_json()}" + "\n".join(problems)
+        f"{len(differing)} histories differ. {note}. {where}:\n{case.to_json()}" + "\n".join(problems)
     )
 
 

@@ -106,17 +106,18 @@ class Together:
         """Run one session of both, and compare what it says that it did with the differences it made."""
         expected = counted(self.model, subscriber, direction)
         session = self.engine.sync(subscriber, direction)
-        told = (_told(session.upload), _told(session.download), (session.upload + session.download).conflicts)
-        # One that died before has reported what it came to itself.
-        if told != expected and not session.recovered:
-            self.miscounted.append(f"{subscriber}, {direction}: told {told}, made {expected}")
+        conflicts = (session.upload + session.download).conflicts
+        reported = (_reported(session.upload), _reported(session.download), conflicts)
+        # A session that died before has reported its own part.
+        if reported != expected and not session.recovered:
+            self.miscounted.append(f"{subscriber}, {direction}: reported {reported}, made {expected}")
 
     def differing(self) -> dict[str, list[str]]:
         """Return key -> what differs between engine and model."""
         return differing_keys(self.engine, self.model)  # type: ignore[arg-type]
 
 
-def _told(counts: PhaseCounts) -> Moved:
+def _reported(counts: PhaseCounts) -> Moved:
     return (counts.inserts, counts.updates, counts.deletes)
 
 

@@ -111,8 +111,8 @@ def test_inv_04_every_history_of_two_replicas(
         for number, operations in enumerate(itertools.product(OPERATIONS, repeat=len(slots)))
     }
     together = play(new_engine, setting, schedule, histories)
-    told = f"Of two replicas and {rounds} slots, all there are"
-    assert_equal(new_engine, setting, schedule, histories, together.differing(), told=told)
+    note = f"Of two replicas and {rounds} slots, all there are"
+    assert_equal(new_engine, setting, schedule, histories, together.differing(), note=note)
     assert together.miscounted == []
     assert together.engine.sync("north").status == "nothing_to_do"
     assert together.engine.rows("hub") == together.engine.rows("north")
@@ -195,6 +195,6 @@ def test_random_deep_histories(new_engine: NewEngine, seed: int, setting: Settin
     schedule = (*moments, *map(Session, names * 2))
     histories = {key: History(rows[key], operations[key]) for key in keys}
     together = play(new_engine, setting, schedule, histories)
-    assert_equal(new_engine, setting, schedule, histories, together.differing(), told=f"Seed {seed}")
+    assert_equal(new_engine, setting, schedule, histories, together.differing(), note=f"Seed {seed}")
     assert together.miscounted == []
     assert all(together.engine.rows(name) == together.engine.rows("hub") for name in names)

@@ -80,7 +80,7 @@ def random_histories(seed: int, slots: list[Slot], count: int) -> dict[str, Hist
 def test_equal_histories_are_no_failure(tmp_path: Path) -> None:
     histories = random_histories(1, SLOTS, 200)
     differing = play(Exact, SETTING, THREE_SESSIONS, histories).differing()
-    assert_equal(Exact, SETTING, THREE_SESSIONS, histories, differing, told="seed 1", folder=tmp_path)
+    assert_equal(Exact, SETTING, THREE_SESSIONS, histories, differing, note="seed 1", folder=tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -91,7 +91,7 @@ def test_a_planted_difference_is_shrunk_saved_and_found_again(tmp_path: Path) ->
     with pytest.raises(
         AssertionError, match=r"histories differ\. seed 2\. The smallest is saved as .*found-"
     ):
-        assert_equal(Forgetful, SETTING, THREE_SESSIONS, histories, differing, told="seed 2", folder=tmp_path)
+        assert_equal(Forgetful, SETTING, THREE_SESSIONS, histories, differing, note="seed 2", folder=tmp_path)
     (file,) = tmp_path.iterdir()
     case = read_case(file)
     (hub_slot, hub_operation), (north_slot, north_operation) = sorted(
@@ -131,7 +131,7 @@ def test_a_difference_that_needs_other_rows_is_said_to_and_not_saved(tmp_path: P
     histories = random_histories(4, SLOTS, 20)
     differing = {"r0003": ["a row differs"]}
     with pytest.raises(AssertionError, match=r"By itself none differs[\s\S]*a row differs"):
-        assert_equal(Exact, SETTING, THREE_SESSIONS, histories, differing, told="seed 4", folder=tmp_path)
+        assert_equal(Exact, SETTING, THREE_SESSIONS, histories, differing, note="seed 4", folder=tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 

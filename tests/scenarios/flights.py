@@ -108,8 +108,8 @@ class Expected:
 
 
 @dataclass(frozen=True)
-class Told:
-    """What the hub has to tell of a row: the row (None: deleted) and the columns that were changed on the way."""
+class Change:
+    """What the hub sends of a row: the row (None: deleted) and the columns that were changed on the way."""
 
     row: Row | None
     changed: frozenset[str]
@@ -123,19 +123,19 @@ def expected(sample: SampleTable, base: Mapping[Key, Row], edits: Mapping[str, E
     hub, *subscribers = edits
     by_column = sample.tracking == "column"
     news = {
-        key: told
+        key: change
         for key, row in edits[hub].items()
-        if (told := _told(base.get(key), row, sample)) is not None
+        if (change := _change(base.get(key), row, sample)) is not None
     }
     result = Expected({})
     for subscriber in subscribers:
         for key, row in edits[subscriber].items():
-            theirs = _told(base.get(key), row, sample)
+            theirs = _change(base.get(key), row, sample)
             if theirs is None:
                 continue
             ours = news.get(key)
             news[key] = theirs if ours is None else _met(ours, theirs, key, result, by_column=by_column)
-    result.rows = {key: told.row for key, told in news.items()}
+    result.rows = {key: change.row for key, change in news.items()}
     return result
 
 
@@ -143,22 +143,22 @@ def by_key(table: pa.Table, key: tuple[str, ...]) -> pa.Table:
     return table.sort_by([(name, "ascending") for name in key])
 
 
-def _told(before: Row | None, after: Row | None, sample: SampleTable) -> Told | None:
+def _change(before: Row | None, after: Row | None, sample: SampleTable) -> Change | None:
     """Return what an edit comes to, None if nothing: an insert changes every column, an update those that differ."""
     if after is None or before is None:
-        return None if after is before else Told(after, frozenset(_values(after or before or {}, sample)))
+        return None if after is before else Change(after, frozenset(_values(after or before or {}, sample)))
     changed = frozenset(name for name in _values(after, sample) if after[name] != before[name])
-    return Told(after, changed) if changed else None
+    return Change(after, changed) if changed else None
 
 
 def _values(row: Row, sample: SampleTable) -> list[str]:
     return [name for name in row if name not in sample.key]
 
 
-def _met(ours: Told, theirs: Told, key: Key, result: Expected, *, by_column: bool) -> Told:
+def _met(ours: Change, theirs: Change, key: Key, result: Expected, *, by_column: bool) -> Change:
     """Return what the hub holds after a subscriber's edit met its own; a conflict is the subscriber's loss."""
 
-    def lost(kind: int) -> Told:
+    def lost(kind: int) -> Change:
         result.conflicts[kind] += 1
         result.losers.append((kind, key, theirs.row))
         return ours
@@ -168,16 +168,16 @@ def _met(ours: Told, theirs: Told, key: Key, result: Expected, *, by_column: boo
             return ours
         return lost(3 if ours.row is None else 4)
     if ours.row == theirs.row:
-        return Told(ours.row, ours.changed | theirs.changed)
+        return Change(ours.row, ours.changed | theirs.changed)
     clashing = {name for name in ours.changed & theirs.changed if ours.row[name] != theirs.row[name]}
     if not by_column:
         return lost(1)
     if clashing:
-        # What the loser had changed is overridden: whoever comes next meets a change of those columns, too.
+        # What the loser had changed is overridden: the next subscriber meets a change of those columns, too.
         overridden = {name for name in theirs.changed if ours.row[name] != theirs.row[name]}
-        return Told(lost(2).row, ours.changed | overridden)
+        return Change(lost(2).row, ours.changed | overridden)
     merged = {**ours.row, **{name: theirs.row[name] for name in theirs.changed}}
-    return Told(merged, ours.changed | theirs.changed)
+    return Change(merged, ours.changed | theirs.changed)
 
 
 # Making the edits: one way a site. ----------------------------------------------------------------------

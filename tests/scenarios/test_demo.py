@@ -21,7 +21,7 @@ from mergerepl.model.results import ArticleValidation, SessionResult, SyncResult
 DAY = ((2, 8),)
 
 
-class Told:
+class Demo:
     """What the demo said, and the folder it left."""
 
     def __init__(self, folder: Path) -> None:
@@ -46,39 +46,39 @@ class Told:
 
 
 @pytest.fixture(scope="module")
-def told(spark, tmp_path_factory):
+def demo(spark, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(story, "DAYS", DAY)
-        return Told(tmp_path_factory.mktemp("demo") / "a folder")
+        return Demo(tmp_path_factory.mktemp("demo") / "a folder")
 
 
 @pytest.mark.slow
 @pytest.mark.spark
 class TestStory:
-    def test_it_publishes_all_tables_everywhere(self, told):
-        published = told.table("article", "key")
+    def test_it_publishes_all_tables_everywhere(self, demo):
+        published = demo.table("article", "key")
         assert [row["article"] for row in published] == [sample.name for sample in TABLES]
         sizes = {name: table.num_rows for name, table in read_sample(DAY).items()}
         for row in published:
             assert {row[f"rows at {site}"] for site in SITES} == {str(sizes[row["article"]])}
 
-    def test_every_edit_changed_rows(self, told):
-        edits = told.table("site", "with", "what")
+    def test_every_edit_changed_rows(self, demo):
+        edits = demo.table("site", "with", "what")
         assert {row["site"] for row in edits} == set(SITES)
         assert len({row["with"] for row in edits}) == 3
         assert all(int(row["rows"]) > 0 for row in edits)
 
-    def test_what_moved_is_what_the_sessions_recorded(self, told):
-        said = told.table("subscriber", "direction", "inserts")
-        recorded = mergerepl.history(told.folder / "hq")
+    def test_what_moved_is_what_the_sessions_recorded(self, demo):
+        said = demo.table("subscriber", "direction", "inserts")
+        recorded = mergerepl.history(demo.folder / "hq")
         for column in ("inserts", "updates", "deletes", "conflicts"):
             counted = sum(getattr(session.upload + session.download, column) for session in recorded)
             assert sum(int(row[column]) for row in said) == counted
 
-    def test_both_changes_of_the_merged_flight_survive(self, told):
-        rows = told.table("flight", "site")
+    def test_both_changes_of_the_merged_flight_survive(self, demo):
+        rows = demo.table("flight", "site")
         for row in rows:
-            held = told.sites.row(row["site"], "flights", told.cast.merged)
+            held = demo.sites.row(row["site"], "flights", demo.cast.merged)
             assert (row["dep_delay after"], row["arr_delay after"]) == (
                 str(held["dep_delay"]),
                 str(held["arr_delay"]),
@@ -92,30 +92,30 @@ class TestStory:
             before["north"][1],
         )
 
-    def test_each_conflict_is_shown_with_its_loser(self, told):
-        logged = mergerepl.conflict_records(told.folder / "hq")
+    def test_each_conflict_is_shown_with_its_loser(self, demo):
+        logged = mergerepl.conflict_records(demo.folder / "hq")
         assert sorted(conflict.conflict_type for conflict in logged) == [1, 2, 3]
-        one, other = told.cast.spare_planes
-        (row,) = told.table("flights", "column", "losing row")
+        one, other = demo.cast.spare_planes
+        (row,) = demo.table("flights", "column", "losing row")
         assert (row["column"], row["losing row"], row["winning row"]) == ("tailnum", other, one)
-        assert {told.sites.row(site, "flights", told.cast.contested)["tailnum"] for site in SITES} == {one}
-        assert {row["winning row"] for row in told.table("planes", "column")} == {"(deleted)"}
-        assert [told.sites.row(site, "planes", told.cast.retired) for site in SITES] == [None] * 3
+        assert {demo.sites.row(site, "flights", demo.cast.contested)["tailnum"] for site in SITES} == {one}
+        assert {row["winning row"] for row in demo.table("planes", "column")} == {"(deleted)"}
+        assert [demo.sites.row(site, "planes", demo.cast.retired) for site in SITES] == [None] * 3
         assert (
-            "The change of north (priority 75.00) won over the one of south (priority 0.00)" in told.lines()
+            "The change of north (priority 75.00) won over the one of south (priority 0.00)" in demo.lines()
         )
 
-    def test_the_clients_flight_reaches_the_other_subscriber(self, told):
+    def test_the_clients_flight_reaches_the_other_subscriber(self, demo):
         before, after = (
-            list(row.values())[1:] for row in told.table(f"flight {story._flight_name(told.cast.extra)}")
+            list(row.values())[1:] for row in demo.table(f"flight {story._flight_name(demo.cast.extra)}")
         )
         assert (before, after) == (["yes", "no", "yes"], ["yes"] * 3)
 
-    def test_all_checksums_are_ok(self, told):
-        assert {row["checksum"] for row in told.table("subscriber", "article")} == {"ok"}
+    def test_all_checksums_are_ok(self, demo):
+        assert {row["checksum"] for row in demo.table("subscriber", "article")} == {"ok"}
         for sample in TABLES:
             tables = [
-                DeltaTable(str(told.folder / site / sample.name))
+                DeltaTable(str(demo.folder / site / sample.name))
                 .to_pyarrow_table()
                 .sort_by([(name, "ascending") for name in sample.key])
                 .to_pylist()
@@ -123,12 +123,12 @@ class TestStory:
             ]
             assert all(table == tables[0] for table in tables), sample.name
 
-    def test_the_last_sync_does_nothing(self, told):
-        line = next(str(item) for item in reversed(told.items) if str(item).startswith("mergerepl sync"))
+    def test_the_last_sync_does_nothing(self, demo):
+        line = next(str(item) for item in reversed(demo.items) if str(item).startswith("mergerepl sync"))
         assert "north nothing to do, south nothing to do" in line
 
-    def test_the_commands_it_names_run(self, told):
-        commands = told.table("command")
+    def test_the_commands_it_names_run(self, demo):
+        commands = demo.table("command")
         assert len(commands) >= 6
         for row in commands:
             _, *arguments = shlex.split(row["command"])
@@ -172,7 +172,7 @@ def test_a_story_whose_session_failed_ends_there(monkeypatch):
 
 
 def test_a_story_whose_replicas_differ_is_no_good_example(monkeypatch, tmp_path):
-    unlike = ArticleValidation("flights", "checksum", 1, 1, 1)
-    monkeypatch.setattr(story.api, "validate", lambda *_, **__: {"/south": (unlike,)})
+    different = ArticleValidation("flights", "checksum", 1, 1, 1)
+    monkeypatch.setattr(story.api, "validate", lambda *_, **__: {"/south": (different,)})
     with pytest.raises(DemoError, match="the replicas differ"):
         story._validate(Sites(tmp_path), lambda _: None)

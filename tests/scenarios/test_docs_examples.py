@@ -1,4 +1,4 @@
-"""What the tutorial and the page of the Python functions tell a reader to type, typed in that order."""
+"""What a reader types from the tutorial and the page of the Python functions, typed in that order."""
 
 import re
 import shlex
@@ -53,7 +53,7 @@ def test_the_tutorial_and_the_python_page_do_what_they_say(
             type_commands(code)
         else:
             exec(code, typed)
-    # As its fourth step tells: both changes of order 1, the head office's note of order 2, and no order 3.
+    # As its fourth step shows: both changes of order 1, the head office's note of order 2, and no order 3.
     expected = [
         {"order_id": 1, "region": "North", "amount": 12.5, "note": "call first"},
         {"order_id": 2, "region": "South", "amount": 20.0, "note": "no gift"},

@@ -76,7 +76,7 @@ class Network:
     def __init__(self, spark: SparkSession, folder: Path, seed: int) -> None:
         self.spark, self.folder, self.random = spark, folder, random.Random(seed)
         self.keys = self.random.choice([["id"], ["id", "part"]])
-        self.told: list[str] = [f"seed {seed}, key {self.keys}"]
+        self.steps: list[str] = [f"seed {seed}, key {self.keys}"]
         ids = range(IDS)
         rows = {"id": pa.array(ids, pa.int64()), "part": [f"p{i % 3}" for i in ids]}
         table = pa.table(rows | {"a": [f"a{i}" for i in ids], "b": [float(i) for i in ids]})
@@ -88,7 +88,7 @@ class Network:
         subscriptions = [
             {"subscriber": f"./{name}", **self.random.choice(types)} for name in ("north", "south")
         ]
-        self.told.append(f"{article}, {subscriptions}")
+        self.steps.append(f"{article}, {subscriptions}")
         publish(folder, "random", [article], subscriptions)
 
     def edit(self, site: str, step: int, from_version: int) -> None:
@@ -120,7 +120,7 @@ class Network:
             "deleted and appended": lambda: self._delete_and_append(path, some),
         }
         kind = self.random.choice([*STATEMENTS, *writers])
-        self.told.append(f"{site}: {kind} {low}..{high}, {new}, {value}")
+        self.steps.append(f"{site}: {kind} {low}..{high}, {new}, {value}")
         if kind in writers:
             writers[kind]()
         for statement in STATEMENTS.get(kind, []):
@@ -132,7 +132,7 @@ class Network:
         kind = self.random.choice(["capture", "preview", "upload", "download", "both", "", "", ""])
         if not kind or (site == "hq" and kind != "capture"):
             return False
-        self.told.append(f"{kind} {site}")
+        self.steps.append(f"{kind} {site}")
         if kind == "capture":
             mergerepl.capture(self.folder / site)
             return False
@@ -222,7 +222,7 @@ def test_inv_01_24_replicas_are_equal_after_random_edits_of_any_writer(
             [each.status for each in mergerepl.sync(replica_dir / "hq", long_running=True).sessions]
             for _ in range(3)
         ]
-        told = "\n".join(network.told)
-        assert statuses[-1] == ["nothing_to_do"] * 2, told
-        assert network.rows("hq") == network.rows("north") == network.rows("south"), told
-        assert written <= network.logged() | set(network.values("hq").items()), told
+        steps = "\n".join(network.steps)
+        assert statuses[-1] == ["nothing_to_do"] * 2, steps
+        assert network.rows("hq") == network.rows("north") == network.rows("south"), steps
+        assert written <= network.logged() | set(network.values("hq").items()), steps

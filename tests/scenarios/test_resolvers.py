@@ -87,7 +87,7 @@ def test_each_article_is_decided_by_its_resolver_and_once(
     assert outcome() == {name: OUTCOME[name] for name in names}
     assert pair.sync().status == "nothing_to_do"
 
-    # Whoever changes a sum knows it: the next one starts from there.
+    # A user who changes a sum has seen it: the next sum starts from there.
     counter, made = names[0], int(OUTCOME[names[0]][0])
     pair.sql(f"update north.{counter} set v = v + 1")
     pair.sql(f"update hq.{counter} set note = 'counted'")

@@ -269,16 +269,16 @@ def test_columns_of_a_version_are_what_delta_reads(
 
 
 def test_what_is_passed_to_a_query_is_no_part_of_its_code(spark: SparkSession) -> None:
-    """Else every session's generation numbers would be new code, to be made and compiled anew."""
+    """Else every session's generation numbers would be new code, to be made and compiled again."""
     compiled = spark._jvm.org.apache.spark.metrics.source.CodegenMetrics.METRIC_COMPILATION_TIME()
     frame = spark.range(3).select(F.when(F.col("id") > 0, F.col("id").cast("string")).alias(ROWGUID))
     counts = []
     for number in (101, 102, 103):
         before = compiled.getCount()
-        told = frame.select(passed(number, "bigint").alias("n"), ROWGUID).where(
+        rows = frame.select(passed(number, "bigint").alias("n"), ROWGUID).where(
             passed(number, "bigint") > 100
         )
-        assert [row["n"] for row in told.collect()] == [number] * 3
+        assert [row["n"] for row in rows.collect()] == [number] * 3
         counts.append(compiled.getCount() - before)
     assert counts[0] > 0
     assert counts[1:] == [0, 0]

@@ -62,7 +62,7 @@ def test_a_sync_stays_within_its_budget_of_jobs_and_commits(spark: SparkSession,
     for number in range(2):  # the second session has metadata of the first to look up
         engine.write("hub", {f"k{n:03d}": {"a": f"h{number}", "b": "b", "c": None} for n in range(40)})
         engine.write("north", {f"k{n:03d}": {"a": f"n{number}", "b": "b", "c": None} for n in range(30, 70)})
-        if number == 1:  # and a history, of which it reads what is new
+        if number == 1:  # and a history, from which it reads what is new
             hub, north = (Replica(engine.path(name)) for name in ("hub", "north"))
             add_history(hub, north, 10_000, pubid=hub.publications[0].pubid)
         before, first = versions(replica_dir), next_job(spark)

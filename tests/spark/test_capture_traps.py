@@ -130,7 +130,7 @@ def give_vectors(site: Site, table: str) -> None:
 
 
 def no_pre_images(site: Site, table: str, path: Path) -> int:
-    """An engine that tells of an update what the row is, not what it was: its rows are no new ones."""
+    """An engine that records only the row after an update, not before it: its rows are no new ones."""
     site.spark.sql(f"update {table} set a = 'after' where id in (1, 2)")
     leave_out_pre_images(path)
     site.spark.sql(f"delete from {table} where id = 2")

@@ -1,4 +1,4 @@
-"""Small files of system tables are joined, and nobody can tell but by their number (design section 6)."""
+"""Small files of system tables are joined, and only their number changes (design section 6)."""
 
 from pathlib import Path
 

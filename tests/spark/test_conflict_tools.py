@@ -1,4 +1,4 @@
-"""Conflicts decided again: what is written, what is left alone, that it goes everywhere; and what tells of conflicts."""
+"""Conflicts decided again: what is written, what is left alone, that it goes everywhere; and what reports conflicts."""
 
 import csv
 import json
@@ -95,7 +95,7 @@ def test_conflicts_are_told_and_decided_again(spark: SparkSession, replica_dir: 
         ("items", 1): 2,
     }
 
-    # What tells of them.
+    # What reports them.
     counts = mergerepl.conflict_summary(hq)
     assert {(each.article, each.conflict_type): (each.conflicts, each.columns) for each in counts} == {
         ("orders", 1): (3, {"n": 3}),
@@ -129,9 +129,9 @@ def test_conflicts_are_told_and_decided_again(spark: SparkSession, replica_dir: 
     assert "4 conflicts settled, 4 rows written; nothing was changed" in run(
         "resolve", str(hq), *chosen, "--loser", "--dry-run", exit_code=1
     )
-    told = run("resolve", str(hq), *chosen, "--loser", "--message", "as north says", exit_code=1)
-    assert "4 conflicts settled, 4 rows written." in told
-    assert re.search(rf"{ids['orders', 3]} +orders +id=3 +name\n", told)
+    shown = run("resolve", str(hq), *chosen, "--loser", "--message", "as north says", exit_code=1)
+    assert "4 conflicts settled, 4 rows written." in shown
+    assert re.search(rf"{ids['orders', 3]} +orders +id=3 +name\n", shown)
     run("resolve", str(hq), ids["orders", 2], "--set", "n=100", "--set-null", "name")
     run("resolve", str(hq), ids["orders", 3], "--winner")
     assert pair.rows("hq", "orders") == [

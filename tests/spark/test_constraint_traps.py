@@ -1,4 +1,4 @@
-"""CHECK constraints of a destination: what can be told before the MERGE, and what Delta means by one."""
+"""CHECK constraints of a destination: what is checked before the MERGE, and what Delta means by one."""
 
 import json
 from pathlib import Path
@@ -18,7 +18,7 @@ from tests.networks import Pair, commit
 
 
 def as_char(table: Path, name: str, declared: str) -> None:
-    """Declare a column of texts anew, as REPLACE TABLE may."""
+    """Declare a column of texts again, as REPLACE TABLE may."""
     before = open_table(table)
     fields = [
         {**each, "metadata": {**each["metadata"], CHAR_VARCHAR: declared}} if each["name"] == name else each
@@ -140,7 +140,7 @@ def test_what_a_table_was_made_not_to_take_later_is_told_before_anything_is_appl
 def test_generated_columns_neither_conflict_nor_hide_a_broken_rule(
     spark: SparkSession, replica_dir: Path, tracking: str
 ) -> None:
-    """What two halves of a row come to is told before anything is applied, or no later session could end either."""
+    """Two halves of a row are merged and checked before anything is applied, or no later session could end either."""
     path = replica_dir / "hq" / "lines"
     spark.sql(
         f"create table delta.`{path}` (id int, state int, `unit-price` int, note string, "
@@ -154,11 +154,11 @@ def test_generated_columns_neither_conflict_nor_hide_a_broken_rule(
     pair.sql("update hq.lines set state = 4 where id = 3")
     pair.sync()
     is_merged = tracking == "column"
-    told = {
+    columns = {
         conflict.key["id"]: conflict.conflict_columns
         for conflict in mergerepl.conflict_records(replica_dir / "hq")
     }
-    assert told == (
+    assert columns == (
         {"3": ()} if is_merged else {"1": ("state", "unit-price"), "2": ("state", "unit-price"), "3": ()}
     )
     price = 7 if is_merged else 3
@@ -172,7 +172,7 @@ def test_generated_columns_neither_conflict_nor_hide_a_broken_rule(
     }
     assert pair.sync().status == "nothing_to_do"
     if not is_merged:
-        # Who is told such a value and who computes it would differ.
+        # A replica that is sent such a value and one that computes it would differ.
         table = DeltaTable(str(replica_dir / "hq" / "lines"))
         rows = table.to_pyarrow_table()
         plain = pa.table(rows.columns, names=rows.column_names)
@@ -212,7 +212,7 @@ def test_a_row_of_a_key_and_generated_columns_alone_has_no_column_to_conflict(
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_delta_computes_generated_columns_of_merged_rows(spark: SparkSession, replica_dir: Path) -> None:
-    """Each side changed one factor and saw the product 0; the merged row has another one, told by neither."""
+    """Each side changed one factor and saw the product 0; the merged row has another one, which neither sent."""
     path = replica_dir / "hq" / "orders"
     spark.sql(
         f"create table delta.`{path}` (id bigint, x int, y int, product int generated always as (x * y), a string, "

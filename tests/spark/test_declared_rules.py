@@ -62,7 +62,7 @@ CASES: list[tuple[T.DataType, Any, bool]] = [
 
 
 def loosened(data_type: Any) -> Any:
-    """Return a type of which every part may be NULL."""
+    """Return a type whose every part may be NULL."""
     text = json.dumps(data_type.jsonValue())
     for name in ("containsNull", "valueContainsNull", "nullable"):
         text = text.replace(f'"{name}": false', f'"{name}": true')
@@ -83,8 +83,8 @@ def test_which_values_break_what_a_column_states_of_its_parts(spark: SparkSessio
     found: DataFrame = frames[0]
     for frame in frames[1:]:
         found = found.unionAll(frame)
-    told = {row["n"]: row["holds"] for row in found.collect()}
-    assert [told[number] for number in range(len(CASES))] == [holds for *_, holds in CASES]
+    holding = {row["n"]: row["holds"] for row in found.collect()}
+    assert [holding[number] for number in range(len(CASES))] == [holds for *_, holds in CASES]
 
 
 def test_a_value_gets_the_very_type_and_stays_what_it_is(spark: SparkSession) -> None:

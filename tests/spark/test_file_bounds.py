@@ -131,8 +131,8 @@ def test_rows_are_within_the_bounds_of_their_keys(spark: SparkSession, table: Pa
         for number in range(4):
             key = F.lit(str(expected(number)[column])).cast(COLUMNS[column][0])
             measures = bound_measures(article, lambda _, key=key: key)
-            told = spark.range(1).agg(*(each.alias(name) for name, each in measures.items())).collect()[0]
-            within = rows.where(within_bounds(article, bounds_found(article, told.asDict())))
+            measured = spark.range(1).agg(*(each.alias(name) for name, each in measures.items())).collect()[0]
+            within = rows.where(within_bounds(article, bounds_found(article, measured.asDict())))
             of_key = within.where(F.array(F.col(column)) == F.array(key))
             found.append(of_key.select(F.lit(f"{column} {number}").alias("key")))
     counts = reduce(DataFrame.union, found).groupBy("key").count().collect()

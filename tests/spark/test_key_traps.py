@@ -80,8 +80,8 @@ def test_inv_24_a_key_that_had_two_rows_for_a_while_is_captured_as_it_ends(
         spark.sql(step.format(table))
     [captured] = mergerepl.capture(replica_dir / "hq").articles
     changed = {"inserts": {51, 60, 61}, "updates": {0, 1, 4, 5, 8, 12, 20}, "deletes": {2, 6, 10}}
-    told = {kind: getattr(captured, kind) for kind in changed}
-    assert told == {kind: len(keys) for kind, keys in changed.items()}
+    counts = {kind: getattr(captured, kind) for kind in changed}
+    assert counts == {kind: len(keys) for kind, keys in changed.items()}
     site.sync()
     rows = site.rows("north", "orders")
     assert rows == site.rows("hq", "orders")
@@ -94,7 +94,7 @@ def test_inv_24_a_key_that_had_two_rows_for_a_while_is_captured_as_it_ends(
 def test_inv_24_a_key_that_a_known_row_took_and_lost_again_is_no_change(
     spark: SparkSession, replica_dir: Path
 ) -> None:
-    """The feed tells of it all the same: an update that gave it and a delete."""
+    """The feed shows it all the same: an update that gave it and a delete."""
     site = Site(spark, replica_dir, ["orders"])
     table = site.table("hq", "orders")
     spark.sql(f"update {table} set a = 'known' where id in (1, 2)")
@@ -108,7 +108,7 @@ def test_inv_24_a_key_that_a_known_row_took_and_lost_again_is_no_change(
     rows = site.rows("north", "orders")
     assert rows == site.rows("hq", "orders")
     assert {row for row in rows if row[0] in (1, 2, 70)} == {(2, "again", 2.0)}
-    # Beside a key that had two rows for a while, which the table's versions tell; a row of the other key is new at north.
+    # A key that had two rows for a while is read from the table's versions; a row of the other key is new at north.
     for statement in (
         f"insert into {table} values (5, 'twin', 5.0)",
         f"delete from {table} where id = 5 and a <> 'twin'",
@@ -132,7 +132,7 @@ def test_inv_24_removing_the_row_that_was_there_ends_the_refusal_of_a_duplicate(
 ) -> None:
     site = Site(spark, replica_dir, ["orders"])
     table = site.table("hq", "orders")
-    # Two commits, so that the feed tells more rows than the key can have: the versions have the last word.
+    # Two commits, so that the feed has more rows than the key can have: the versions decide.
     spark.sql(f"insert into {table} values (1, 'other', 0.0)")
     spark.sql(f"insert into {table} values (1, 'third', 0.0)")
     before = frames_in_memory(spark)
@@ -242,7 +242,7 @@ def test_no_file_is_passed_over_for_a_key_in_it_that_is_no_utf8(
 
 @pytest.mark.slow
 def test_keys_that_python_cannot_hold(spark: SparkSession, replica_dir: Path) -> None:
-    """Bytes that are no UTF-8, dates after the year 9999: replicated as they are, told as text."""
+    """Bytes that are no UTF-8, dates after the year 9999: replicated as they are, shown as text."""
     texts = "values (cast(X'FF' as string), 'x'), (cast(X'FE' as string), 'y'), ('z', 'z') t(k, v)"
     dates = "values (date'+12345-01-01', 'x'), (date'-0044-03-15', 'y') t(k, v)"
     articles = {"texts": texts, "dates": dates}

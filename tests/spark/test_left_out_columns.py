@@ -25,7 +25,7 @@ def test_rows_come_back_with_what_can_be_read_only(
     rows = {"id": [1, 1, 2, 3, 3], "a": [*"abcde"], "odd name": ["one", "one", None, "three", "four"]}
     write_deltalake(str(table), pa.table(rows))
     DeltaTable(str(table)).delete("id < 3")
-    told = article_row("t", 1, **COLUMNS).published("p")
+    article = article_row("t", 1, **COLUMNS).published("p")
     source = spark.createDataFrame(
         [("delete", 9, None), ("insert", 1, "late"), ("update", 3, "in")],
         "action string, c0 long, c1 string",
@@ -33,7 +33,7 @@ def test_rows_come_back_with_what_can_be_read_only(
     kept = frames_in_memory(spark)
 
     def yielded(*wanted: str) -> list[tuple[object, ...]]:
-        with with_left_out(source, table, told, {"c0": ("1", "9")}, 0, wanted) as (found, fields):
+        with with_left_out(source, table, article, {"c0": ("1", "9")}, 0, wanted) as (found, fields):
             columns = ["action", "c0", "c1", *fields.values()]
             return [tuple(row) for row in found.select(columns).sort("action").collect()]
 

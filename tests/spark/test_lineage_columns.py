@@ -54,7 +54,7 @@ def frame(spark: SparkSession, cases: list[Case]) -> DataFrame:
     return spark.createDataFrame(numbered, f"number int, {types}").persist()
 
 
-def told(frame: DataFrame, **expressions: Any) -> list[dict[str, Any]]:
+def computed(frame: DataFrame, **expressions: Any) -> list[dict[str, Any]]:
     chosen = frame.select("number", *(column.alias(name) for name, column in expressions.items()))
     return [row.asDict(recursive=True) for row in sorted(chosen.collect(), key=lambda row: row["number"])]
 
@@ -62,7 +62,7 @@ def told(frame: DataFrame, **expressions: Any) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("floor", FLOORS)
 def test_inv_17_who_covers_whom(frame: DataFrame, cases: list[Case], floor: int) -> None:
     one, other = F.col("one"), F.col("other")
-    found = told(
+    found = computed(
         frame,
         covers=columns.covers(one, other, floor=floor),
         itself=columns.covers(one, one, floor=floor),
@@ -82,7 +82,7 @@ def test_inv_17_who_covers_whom(frame: DataFrame, cases: list[Case], floor: int)
 def test_inv_17_one_more_change(frame: DataFrame, cases: list[Case], floor: int) -> None:
     one, nickname = F.col("one"), F.col("nickname")
     version = columns.next_version(one, floor=floor)
-    found = told(
+    found = computed(
         frame,
         bumped=columns.with_version(one, nickname, version),
         first=columns.with_version(columns.empty_lineage(), nickname, version),
@@ -94,7 +94,7 @@ def test_inv_17_one_more_change(frame: DataFrame, cases: list[Case], floor: int)
 
 
 def test_inv_17_two_lineages_become_one(frame: DataFrame, cases: list[Case]) -> None:
-    found = told(frame, merged=columns.merge(F.col("one"), F.col("other")))
+    found = computed(frame, merged=columns.merge(F.col("one"), F.col("other")))
     for row, case in zip(found, cases, strict=True):
         assert row["merged"] == value.merge(case["one"], case["other"]), case
 
@@ -103,7 +103,7 @@ def test_changed_columns_get_the_version_and_others_keep_theirs(frame: DataFrame
     version = F.lit(9).cast("bigint")
     changed = columns.with_columns_changed(F.col("colv"), F.col("changed"), F.col("nickname"), version)
     same = columns.colv_from([(name, F.col("colv")[name]) for name in COLUMNS])
-    found = told(frame, changed=changed, same=same)
+    found = computed(frame, changed=changed, same=same)
     for row, case in zip(found, cases, strict=True):
         entry = {"nickname": case["nickname"], "version": 9}
         assert row["changed"] == {**case["colv"], **dict.fromkeys(case["changed"], entry)}, case

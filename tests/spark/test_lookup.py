@@ -28,8 +28,8 @@ def known(spark: SparkSession, replica: Replica) -> dict[str, tuple[list[int], l
     """Return key -> the versions of its lineage and the columns of its colv1."""
     there = replica.articles[0]
     rows = runs.read_runs(spark, replica.folder, there, through_seq_inclusive=replica.info().last_seq)
-    told = runs.current_rows(rows).selectExpr("row.c0", "map_values(lineage)", "array_sort(map_keys(colv1))")
-    return {key: (versions, columns) for key, versions, columns in told.collect()}
+    state = runs.current_rows(rows).selectExpr("row.c0", "map_values(lineage)", "array_sort(map_keys(colv1))")
+    return {key: (versions, columns) for key, versions, columns in state.collect()}
 
 
 @pytest.fixture
@@ -67,17 +67,17 @@ def test_rows_are_continued_from_the_newest_run_that_tells_of_them(
     change("3", RECENT)
     assert bounds.pop() is not None, "all that is known of it stands in the last run"
     assert known(spark, hub)[RECENT] == ([2], ["b"])
-    # One row is told of by the newest runs, one by the oldest, one by none, and one comes back from its tombstone.
+    # One row is in the newest runs, one in the oldest, one in none, and one comes back from its tombstone.
     engine.write("hub", {f"{RECENT}2": None})
     engine.sync("north")
     bounds.clear()
     change("4", RECENT, OLD, NEVER, f"{RECENT}2")
     assert None not in bounds
-    told = known(spark, hub)
-    assert told[RECENT] == ([3], ["b"])
-    assert told[OLD] == ([2], ["b"])
-    assert told[NEVER] == ([1], ["b"])
-    assert told[f"{RECENT}2"] == ([3], ["a", "b", "c"])
+    state = known(spark, hub)
+    assert state[RECENT] == ([3], ["b"])
+    assert state[OLD] == ([2], ["b"])
+    assert state[NEVER] == ([1], ["b"])
+    assert state[f"{RECENT}2"] == ([3], ["a", "b", "c"])
     assert engine.rows("north") == engine.rows("hub")
 
 
@@ -90,4 +90,4 @@ def test_at_most_half_of_a_table_is_read_before_the_rest(tmp_path: Path) -> None
     found = {wanted: appended.newest_runs(table, rows=wanted) for wanted in (1, 20, 21, 30, 31, 90, 91)}
     assert found == {1: 2, 20: 2, 21: 1, 30: 1, 31: None, 90: None, 91: None}
     write_deltalake(str(table), pa.table({"seq": pa.array([None], pa.int64())}), mode="append")
-    assert appended.newest_runs(table, rows=1) is None, "of one file the log does not tell"
+    assert appended.newest_runs(table, rows=1) is None, "the log has no bounds of one file"

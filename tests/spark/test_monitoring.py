@@ -1,4 +1,4 @@
-"""What status, pending, history, conflicts and row tell of one story, and what `capture` does alone.
+"""What status, pending, history, conflicts and row report of one story, and what `capture` does alone.
 
 The story: orders (by column) and lines at hq, north (server) and south (client). Both hq and north change order 1's note;
 hq deletes order 3, which north changes; north adds order 10. Then north is synchronized, south is not.
@@ -72,18 +72,18 @@ def copy_of(begun: Story, folder: Path) -> Story:
 
 @pytest.fixture(scope="module")
 def story(begun: Story, worker_folder: Path) -> Story:
-    """The story as far as it is told above. Its tests only look."""
+    """The story as far as the docstring above goes. Its tests only look."""
     folder = worker_folder / uuid.uuid4().hex[:12]
     folder.mkdir()
-    told = copy_of(begun, folder)
-    told.run("update TABLE set note = 'hq' where id = 1", "hq")
-    told.run("delete from TABLE where id = 3", "hq")
-    told.run("update TABLE set note = 'north' where id in (1, 3)", "north")
-    told.run("insert into TABLE values (10, 'new', null)", "north")
-    told.sync("north")
-    told.run("update TABLE set item = 'z' where n = 2", "south", "lines")
-    told.run("optimize TABLE", "south")
-    return told
+    copied = copy_of(begun, folder)
+    copied.run("update TABLE set note = 'hq' where id = 1", "hq")
+    copied.run("delete from TABLE where id = 3", "hq")
+    copied.run("update TABLE set note = 'north' where id in (1, 3)", "north")
+    copied.run("insert into TABLE values (10, 'new', null)", "north")
+    copied.sync("north")
+    copied.run("update TABLE set item = 'z' where n = 2", "south", "lines")
+    copied.run("optimize TABLE", "south")
+    return copied
 
 
 @pytest.fixture
@@ -193,8 +193,10 @@ def waiting(story: Story, asked: str, subscriber: str) -> dict[tuple[str, str], 
     (found,) = (
         each for each in api.pending(story.path(asked)) if each.subscriber == str(story.path(subscriber))
     )
-    told: list[PendingArticle] = [each for each in found.articles if each.changes or each.uncaptured_commits]
-    return {(each.article, each.direction): (each.changes, each.uncaptured_commits) for each in told}
+    articles: list[PendingArticle] = [
+        each for each in found.articles if each.changes or each.uncaptured_commits
+    ]
+    return {(each.article, each.direction): (each.changes, each.uncaptured_commits) for each in articles}
 
 
 def test_pending_counts_both_directions_from_either_end(story):
@@ -240,9 +242,9 @@ def test_history_tells_a_session_with_its_articles_at_both_ends(story):
     assert len(api.history(story.path("hq"), subscriber=story.path("north"))) == 1
 
 
-def test_history_tells_a_session_recorded_twice_once_and_newest_first(story, replica_dir):
-    told = copy_of(story, replica_dir)
-    control, south = Replica(told.path("hq")).control, str(told.path("south"))
+def test_history_returns_a_session_recorded_twice_once_and_newest_first(story, replica_dir):
+    copied = copy_of(story, replica_dir)
+    control, south = Replica(copied.path("hq")).control, str(copied.path("south"))
     (session,) = control.rows(sessions.SESSIONS)
     later = {"session_id": "later", "start_time": session.start_time + timedelta(minutes=1)}
     control.append(sessions.SESSIONS, [replace(session, subscriber=south, **later)] * 2)
@@ -250,11 +252,11 @@ def test_history_tells_a_session_recorded_twice_once_and_newest_first(story, rep
         rows = control.rows(table)
         again = [replace(row, **{"session_id": "later", time: later["start_time"]}) for row in rows]
         control.append(table, [*rows, *again, *again])
-    found = api.history(told.path("hq"))
-    assert [record.subscriber for record in found] == [south, str(told.path("north"))]
+    found = api.history(copied.path("hq"))
+    assert [record.subscriber for record in found] == [south, str(copied.path("north"))]
     assert all(len(record.messages) == 1 for record in found)
     assert found[0].articles == found[1].articles
-    assert api.history(told.path("hq"), limit=1) == found[:1]
+    assert api.history(copied.path("hq"), limit=1) == found[:1]
 
 
 # ---- conflicts
@@ -401,9 +403,9 @@ def test_a_row_is_read_by_the_engine_where_delta_rs_cannot(fresh, monkeypatch):
 
         raise StoreError("deletion vectors")
 
-    told = api.row(fresh.path("hq"), article="orders", key={"id": "2"}).replicas
+    replicas = api.row(fresh.path("hq"), article="orders", key={"id": "2"}).replicas
     monkeypatch.setattr("mergerepl.monitoring.row._row_by_delta_rs", refuse)
-    assert api.row(fresh.path("hq"), article="orders", key={"id": "2"}).replicas == told
+    assert api.row(fresh.path("hq"), article="orders", key={"id": "2"}).replicas == replicas
 
 
 # ---- capture alone

@@ -11,8 +11,8 @@ ROW = "id string, a string"
 SHAPE = RowShape(("id", "a"), ("id",))
 
 # Events as (commit, what, value): `u` is an update's pre-image and post-image in one commit, "old>new"; a side left out is
-# not told, as where the key was changed or a writer leaves pre-images out.
-# Then: what the row was before and is after (None: it is not there), or "doubtful": the versions have to tell.
+# not recorded, as where the key was changed or a writer leaves pre-images out.
+# Then: what the row was before and is after (None: it is not there), or "doubtful": the versions decide.
 HISTORIES = {
     "inserted": ([(1, "i", "x")], (None, "x")),
     "updated": ([(1, "u", "x>y")], ("x", "y")),
@@ -58,16 +58,18 @@ def feed_rows() -> list[tuple[str, str | None, str, int]]:
 
 def test_every_history_comes_to_what_its_row_was_and_is(spark: SparkSession) -> None:
     feed = spark.createDataFrame(feed_rows(), f"{ROW}, _change_type string, _commit_version bigint")
-    told: dict[str, object] = dict.fromkeys(HISTORIES)
+    computed: dict[str, object] = dict.fromkeys(HISTORIES)
     half = {}
     for row in net_changes(feed, SHAPE).collect():
         before = row["before"]["c1"] if row["existed"] else None
         after = row["after"]["c1"] if row["exists"] else None
-        is_told = row["doubtful"] or before != after
-        told[row["after"]["c0"]] = ("doubtful" if row["doubtful"] else (before, after)) if is_told else None
+        is_changed = row["doubtful"] or before != after
+        computed[row["after"]["c0"]] = (
+            ("doubtful" if row["doubtful"] else (before, after)) if is_changed else None
+        )
         assert not row["duplicated"]
         half[row["after"]["c0"]] = row["half_updates"]
-    assert told == {key: expected for key, (_, expected) in HISTORIES.items()}
+    assert computed == {key: expected for key, (_, expected) in HISTORIES.items()}
     assert {key: number for key, number in half.items() if number} == {
         "given the key": 1,
         "the key was taken": -1,
@@ -103,15 +105,15 @@ def test_two_versions_tell_the_same_and_count_the_rows_of_a_key(spark: SparkSess
         ("one of two", "x"),
     ]
     versions = [spark.createDataFrame(rows, ROW) for rows in (before, after)]
-    told = {
+    compared = {
         row["after"]["c0"]: (row["existed"], row["exists"], row["duplicated"])
         for row in compared_versions(*versions, SHAPE).collect()
     }
-    assert told == {
+    assert compared == {
         "changed": (True, True, False),
         "gone": (True, False, False),
         "new": (False, True, False),
         "twice": (True, True, True),
-        # Nobody knows which of the two the other replicas have: it begins anew, with all its columns.
+        # Nobody knows which of the two the other replicas have: it starts as a new row, with all its columns.
         "one of two": (False, True, False),
     }

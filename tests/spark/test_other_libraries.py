@@ -101,7 +101,7 @@ def same(found: pa.Table, wanted: pa.Table, *, but: tuple[str, ...] = ()) -> Non
         one, other = (
             each.sort_by("id")[name].cast(wanted.schema.field(name).type) for each in (found, wanted)
         )
-        # Its text tells -0.0 from 0.0 and takes NaN for NaN.
+        # Its text distinguishes -0.0 from 0.0 and takes NaN for NaN.
         assert [str(value) for value in one] == [str(value) for value in other], name
 
 
@@ -298,20 +298,20 @@ def test_mended_files_keep_deletion_vectors_row_ids_and_field_ids(
         rows.write.format("delta").mode("append").save(str(path))
         spark.sql(f"delete from delta.`{path}` where id % 7 = 0")
 
-    def told() -> list[Any]:
+    def read() -> list[Any]:
         frame = spark.read.format("delta").load(str(path))
         frame = frame.selectExpr("id", "`a b`.at", "c", "_metadata.row_id", "_metadata.row_commit_version")
         return frame.selectExpr("sum(xxhash64(*) % 1000000)", "count(*)", "max(row_id)").collect()
 
-    before = told()
+    before = read()
     assert mend_files(spark, faulty_files(path), CommitMark("s", "mend")) == 1
-    assert told() == before
+    assert read() == before
     assert faulty_files(path).names == []
     head = head_version(path)
     assert mend_files(spark, faulty_files(path), CommitMark("s", "mend")) == 0
     assert head_version(path) == head
     spark.sql(f"update delta.`{path}` set c = 'd' where id = 1")
-    assert told()[0][1] == before[0][1]
+    assert read()[0][1] == before[0][1]
 
 
 @pytest.mark.slow

@@ -45,8 +45,8 @@ def rows(path: Path) -> set[tuple[Any, ...]]:
 def run(*arguments: str) -> dict[str, Any]:
     result = CliRunner().invoke(main, [*arguments, "--json"], catch_exceptions=False)
     assert result.exit_code == 0, result.output
-    told: dict[str, Any] = json.loads(result.stdout)
-    return told
+    report: dict[str, Any] = json.loads(result.stdout)
+    return report
 
 
 def net_mappings(hq: Path) -> tuple[set[tuple[str, int]], set[tuple[str, int, int]]]:

@@ -111,7 +111,7 @@ def test_keys_written_before_the_first_subscriber_are_checked(spark: SparkSessio
 def test_a_new_subscriber_of_a_table_whose_columns_were_moved_keeps_its_rows_as_they_are(
     spark: SparkSession, hub: Hub
 ) -> None:
-    """Images tell columns by the order in which they were published."""
+    """Images identify columns by the order in which they were published."""
     spark.sql(f"ALTER TABLE delta.`{hub.publisher / 'orders'}` ALTER COLUMN note FIRST")
     hub.subscribe("west")
     apply(hub)
@@ -130,8 +130,8 @@ def test_a_new_subscriber_of_a_table_whose_columns_were_moved_keeps_its_rows_as_
 # ---- an article that is published again
 
 
-def publish_anew(hub: Hub, stops: Callable[[], None] = lambda: None) -> None:
-    """Initialise everything anew, as the messages advise; the subscriber keeps its `_mergerepl`."""
+def publish_again(hub: Hub, stops: Callable[[], None] = lambda: None) -> None:
+    """Initialise everything again, as the messages advise; the subscriber keeps its `_mergerepl`."""
     hub.unsubscribe("north")
     articles = hub.publication.articles
     apply(hub)
@@ -156,7 +156,7 @@ def test_a_subscriber_initialised_anew_forgets_articles_that_are_gone(
         for number in (2, 3, 4):
             stop_at(hub, f"initialise.forgetting:{number}", monkeypatch)
 
-    publish_anew(hub, stops)
+    publish_again(hub, stops)
     assert hub.rows("north", catalog.ARTICLES) == hub.rows("hq", catalog.ARTICLES)
     assert (
         spark.read.format("delta").load(str(hub.root("north") / "_mergerepl" / "MSmerge_contents")).isEmpty()
@@ -177,7 +177,7 @@ def test_conflicts_of_an_article_published_again_with_a_new_column_are_logged(
     set_note(hub, "north", 1, "north")
     assert sync(hub, "north").upload.conflicts == 1
     hub.table("orders", {"id": [4], "note": ["d"], "extra": [1.5]}, mode="append", schema_mode="merge")
-    publish_anew(hub)
+    publish_again(hub)
     set_note(hub, "hq", 4, "hq")
     set_note(hub, "north", 4, "north")
     assert sync(hub, "north").upload.conflicts == 1

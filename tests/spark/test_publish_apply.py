@@ -394,7 +394,7 @@ def test_sync_type_none_does_not_ask_for_the_comments_of_nested_fields(spark: Sp
         return [id_, {"name": "s", "type": parts, "nullable": True, "metadata": {}}]
 
     hub.root("north").mkdir()
-    hub.empty_table("nested", fields(comment="told here"))
+    hub.empty_table("nested", fields(comment="stated here"))
     hub.empty_table("nested", fields(), at="north")
     hub.articles(Article("nested", "nested", ("id",)))
     hub.unsubscribe("south")

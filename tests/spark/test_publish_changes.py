@@ -400,10 +400,10 @@ def test_a_publisher_that_another_file_moved_is_told_to_its_subscribers(replica_
 
 
 @pytest.mark.parametrize(
-    ("sync_type", "told"), [(SyncKind.NONE, "stay"), (SyncKind.AUTOMATIC, "were not finished: removed")]
+    ("sync_type", "outcome"), [(SyncKind.NONE, "stay"), (SyncKind.AUTOMATIC, "were not finished: removed")]
 )
-def test_ending_an_unfinished_subscription_tells_what_becomes_of_its_tables(
-    replica_dir: Path, sync_type: SyncKind, told: str
+def test_ending_an_unfinished_subscription_reports_what_becomes_of_its_tables(
+    replica_dir: Path, sync_type: SyncKind, outcome: str
 ) -> None:
     network = Network(replica_dir)
     control = Replica(network.root("hq")).control
@@ -413,7 +413,7 @@ def test_ending_an_unfinished_subscription_tells_what_becomes_of_its_tables(
     control.replace(catalog.SUBSCRIPTIONS, rows)
     network.write_file(subscriptions=[{"subscriber": "./north"}])
     (step, _) = apply_publication(load(network.folder / FILE)).steps
-    assert step.detail == f"end the subscription; its tables {told}"
+    assert step.detail == f"end the subscription; its tables {outcome}"
 
 
 @pytest.mark.parametrize("name", ["hq", "north"])
@@ -482,10 +482,10 @@ def test_a_new_subscriber_where_a_moved_one_was_gets_an_identity_of_its_own(
     (moved,), (new,) = hub.rows("moved", replinfo.TABLE), hub.rows("north", replinfo.TABLE)
     assert (moved.repid, moved.replnickname) == (before.repid, before.replnickname)
     assert (moved.repid, moved.replnickname) != (new.repid, new.replnickname)
-    told = {row.replid: row.subscriber_server for row in hub.rows("hq", catalog.SUBSCRIPTIONS)}
-    assert told[moved.repid] == str(hub.root("moved"))
-    assert told[new.repid] == str(hub.root("north"))
-    assert len({row.subid for row in hub.rows("hq", catalog.SUBSCRIPTIONS)}) == len(told)
+    places = {row.replid: row.subscriber_server for row in hub.rows("hq", catalog.SUBSCRIPTIONS)}
+    assert places[moved.repid] == str(hub.root("moved"))
+    assert places[new.repid] == str(hub.root("north"))
+    assert len({row.subid for row in hub.rows("hq", catalog.SUBSCRIPTIONS)}) == len(places)
     assert hub.apply().steps == ()
 
 

@@ -388,7 +388,7 @@ def test_changes_of_a_running_publication_that_were_cut_short_are_finished(
 def test_an_end_that_was_cut_short_can_be_taken_back(
     replica_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The subscriber was told that its subscription is ended, the publisher was not."""
+    """The end of the subscription is recorded at the subscriber, but not at the publisher."""
     network = Network(replica_dir)
     apply_publication(load(replica_dir / FILE))
     control = {name: Replica(network.root(name)).control for name in ("hq", "north")}

@@ -46,10 +46,10 @@ def test_python_and_spark_agree(spark: SparkSession, rows: list[tuple[KeyValue, 
         derived_rowguid([(F.col(name), frame.schema[name].dataType)]).alias(f"guid_{name}")
         for name in COLUMNS
     ]
-    for row, told in zip(rows, frame.select(whole.alias("guid"), *single).collect(), strict=True):
-        assert rowguid_of(row, TYPES) == told["guid"]
+    for row, computed in zip(rows, frame.select(whole.alias("guid"), *single).collect(), strict=True):
+        assert rowguid_of(row, TYPES) == computed["guid"]
         for name, value, type_ in zip(COLUMNS, row, TYPES, strict=True):
-            assert rowguid_of([value], [type_]) == told[f"guid_{name}"], (type_, value)
+            assert rowguid_of([value], [type_]) == computed[f"guid_{name}"], (type_, value)
 
 
 @pytest.mark.parametrize(

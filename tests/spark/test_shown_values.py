@@ -75,8 +75,8 @@ def test_values_are_worded_alike_in_every_report(
     assert losing["note"] == LONG
     assert (losing["b"], losing["by_struct"]) == ("0x1B41", [[{"a": 1}, "one"], [{"a": None}, None]])
     assert conflict["key"] == {"k": str(LARGE), "b": "0x1B41"}
-    told = json.loads(shown("row", "hq", "--article", "t", *key, "--json"))
-    assert [(each["row"]["k"], each["row"]["note"]) for each in told["replicas"]] == [
+    report = json.loads(shown("row", "hq", "--article", "t", *key, "--json"))
+    assert [(each["row"]["k"], each["row"]["note"]) for each in report["replicas"]] == [
         (str(LARGE), "short")
     ] * 2
     for replica in ("hq", "north"):

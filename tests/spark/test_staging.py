@@ -75,7 +75,7 @@ def engine(spark: SparkSession, replica_dir: Path) -> EngineNetwork:
     return EngineNetwork(spark, replica_dir, setting, {key(n): row("start") for n in range(6)})
 
 
-def told(side: SideState) -> dict[str, Any]:
+def read_of(side: SideState) -> dict[str, Any]:
     """Return what a session reads of a side; the number of the run is not known before."""
     history = sorted(side.genhistory, key=lambda generation: generation.generation)
     generations = [item.generation for item in side.captured]
@@ -92,9 +92,9 @@ def test_what_is_staged_from_is_what_is_committed(engine: EngineNetwork, spark: 
     (subscription,) = (found for found in hub.subscriptions() if found.replid == north.info().replid)
     sides = open_sides(hub, north, subscription)
     sides, _ = captured_sides(spark, with_windows(sides)[0])
-    expected = {name: told(planned(side)) for name, side in sides.items()}
+    expected = {name: read_of(planned(side)) for name, side in sides.items()}
     committed = committed_sides(spark, sides)
-    assert {name: told(side) for name, side in committed.items()} == expected
+    assert {name: read_of(side) for name, side in committed.items()} == expected
     for side in committed.values():
         saved = side.replica.info()
         assert (saved.last_seq, saved.captured) == (side.info.last_seq, side.info.captured)

@@ -115,8 +115,8 @@ def test_inv_24_a_table_that_is_partitioned_anew_has_only_its_changed_rows_chang
     path, table = str(site.path("hq", "orders")), site.table("hq", "orders")
     rows = spark.read.format("delta").load(path).where("id <> 3")
     rows = rows.selectExpr("id", "if(id = 2, 'moved', a) as a", "b")
-    anew = rows.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
-    anew.partitionBy("a").save(path)
+    replaced = rows.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
+    replaced.partitionBy("a").save(path)
     spark.sql(f"update {table} set a = 'later' where id = 4")
     spark.sql(f"update {site.table('north', 'orders')} set b = 50 where id = 1")
     done = site.sync()
@@ -130,7 +130,7 @@ def test_inv_24_a_table_that_is_partitioned_anew_has_only_its_changed_rows_chang
 def test_inv_24_in_a_session_that_passes_over_missing_files_nothing_is_read(
     spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It would tell change files that are gone as no changes, and the captured version would move past the write."""
+    """Change files that are gone would look like no changes, and the captured version would move past the write."""
     site = Site(spark, replica_dir, ["orders"])
     hq = replica_dir / "hq"
     spark.sql(f"update {site.table('hq', 'orders')} set a = 'gone from the feed' where id = 1")
@@ -177,7 +177,7 @@ def test_inv_24_versions_are_compared_however_long_ago_the_table_was_written(
     long_ago = time.time() - timedelta(days=20).total_seconds()
     for commit in (site.path("hq", "orders") / "_delta_log").glob("*.json"):
         os.utime(commit, (long_ago, long_ago))
-    # The feed tells an insert first and a delete last: which of the two rows went, the version before tells.
+    # The feed has an insert first and a delete last: only the version before shows which of the two rows went.
     spark.sql(f"insert into {table} values (1, 'new', 0.5)")
     spark.sql(f"delete from {table} where id = 1 and a = 'a1'")
     with pytest.raises(AnalysisException, match="BEYOND_DELETED_FILE_RETENTION"):

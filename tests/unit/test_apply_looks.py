@@ -43,7 +43,7 @@ def statuses(network: Network, name: str) -> set[int]:
     return {row.status for row in Replica(network.root(name)).control.rows(catalog.SUBSCRIPTIONS)}
 
 
-# ---- a subscriber whose move another publication's file told
+# ---- a subscriber whose move was recorded through another publication's file
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def elsewhere(network: Network) -> Network:
         moved = {"subscriber_server": str(yonder)}
         rows = [replace(row, **(moved if row.replnickname == 2 else {})) for row in rows]
         if name == "hq":
-            # North has another publication, whose file told it, and there was a replica in its place before.
+            # The file of another publication recorded north's move, and there was a replica in its place before.
             (north,) = (row for row in rows if row.replnickname == 2)
             former = {"replid": "f", "subscriber_server": str(network.root("north"))}
             rows += [
@@ -70,7 +70,7 @@ def elsewhere(network: Network) -> Network:
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
-def test_where_it_was_it_is_not_subscribed_anew(elsewhere: Network, dry_run: bool) -> None:
+def test_where_it_was_it_is_not_subscribed_again(elsewhere: Network, dry_run: bool) -> None:
     rows = Replica(elsewhere.root("hq")).control.rows(catalog.SUBSCRIPTIONS)
     with pytest.raises(PublicationError, match="was moved, as the file of another") as refused:
         apply(elsewhere, dry_run=dry_run)
@@ -94,7 +94,7 @@ def test_it_may_also_end(elsewhere: Network) -> None:
 # ---- a subscription that ended while its replica was out of reach
 
 
-def test_it_is_told_when_it_is_back(network: Network) -> None:
+def test_the_end_is_recorded_when_it_is_back(network: Network) -> None:
     away = network.folder / "away"
     network.root("north").rename(away)
     network.write_file(subscriptions=[SOUTH])
@@ -110,7 +110,7 @@ def test_it_is_told_when_it_is_back(network: Network) -> None:
     assert actions(apply(network)) == []
 
 
-def test_another_replica_in_its_place_is_told_nothing(network: Network) -> None:
+def test_nothing_is_recorded_at_another_replica_in_its_place(network: Network) -> None:
     network.root("north").rename(network.folder / "away")
     network.write_file(subscriptions=[SOUTH])
     apply(network)
@@ -146,7 +146,7 @@ def left(network: Network) -> Network:
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
-def test_a_table_in_the_place_of_the_published_one_may_be_published_anew(
+def test_a_table_in_the_place_of_the_published_one_may_be_published_again(
     left: Network, dry_run: bool
 ) -> None:
     shutil.rmtree(left.root("hq") / "orders")
@@ -162,7 +162,7 @@ def test_a_table_in_the_place_of_the_published_one_may_be_published_anew(
     ("error", "says"),
     [
         (FeedGapError, r"^Not so\. As nobody .* put them in again \(.*\)\.$"),
-        # Published anew, the table would be refused for them, too.
+        # Published again, the table would be refused for them, too.
         (DuplicateKeyError, r"^Not so\.$"),
     ],
 )

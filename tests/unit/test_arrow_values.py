@@ -1,4 +1,4 @@
-"""Values that Delta tables may hold and Python may not are told as text, the others as they are."""
+"""Values that Delta tables may hold and Python may not are returned as text, the others as they are."""
 
 from datetime import UTC, date, datetime
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The columns that a resolver is told of must be there, and of a type that it takes."""
+"""The columns that a resolver is given must be there, and of a type that it takes."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a table must be that a subscriber holds already (`sync_type: none`), told from the two logs."""
+"""What a table must be that a subscriber holds already (`sync_type: none`), read from the two logs."""
 
 from pathlib import Path
 

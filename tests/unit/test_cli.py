@@ -47,7 +47,7 @@ CONFLICT = results.ConflictRecord(
 
 
 class Api(types.ModuleType):
-    """Answers as told, and keeps what it was asked."""
+    """Returns the answers that a test sets, and keeps the calls."""
 
     def __init__(self):
         super().__init__("mergerepl.api")
@@ -259,9 +259,9 @@ def test_an_article_that_is_left_out_is_named_and_the_exit_code_is_1(api, hq):
     assert shown.exit_code == 1
     assert "/north: synchronized, uploaded 0, downloaded 0, but for x, y (1.0 s)." in shown.stdout
     assert "X is bad.\nY is gone." in shown.stderr
-    told = json.loads(run("sync", "hq", "--json").stdout)["sessions"][0]
-    assert told["refused"] == ["x", "y"]
-    assert [each["message"] for each in told["error"]["articles"]] == ["X is bad.", "Y is gone."]
+    session = json.loads(run("sync", "hq", "--json").stdout)["sessions"][0]
+    assert session["refused"] == ["x", "y"]
+    assert [each["message"] for each in session["error"]["articles"]] == ["X is bad.", "Y is gone."]
 
 
 def test_sync_takes_files_and_replicas(api, hq):

@@ -273,7 +273,7 @@ except Py4JError:
 
 
 def test_what_is_sent_to_the_engine_is_never_logged():
-    """Its secret is: whoever reads it could run code in the JVM."""
+    """Its secret is: a reader of it could run code in the JVM."""
     code = "\n".join(
         (
             "import logging",
@@ -288,7 +288,7 @@ def test_what_is_sent_to_the_engine_is_never_logged():
 
 
 @pytest.mark.parametrize(("level", "is_shown"), [("WARNING", False), ("INFO", True)])
-def test_an_engine_that_ends_is_not_told_twice(level, is_shown):
+def test_an_engine_that_ends_is_not_reported_twice(level, is_shown):
     """py4j logs a traceback of what it raises: with --verbose only."""
     run = subprocess.run(
         [sys.executable, "-c", LOST_GATEWAY, level], capture_output=True, text=True, check=True

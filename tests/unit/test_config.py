@@ -88,7 +88,7 @@ PROCEDURE = "Microsoft SQLServer Stored Procedure Resolver"
 
 
 @pytest.mark.parametrize(
-    ("keys", "name", "told"),
+    ("keys", "name", "info"),
     [
         ("name: additive, column: n", "additive", ResolverInfo(("n",))),
         ("name: additive, columns: [n, m]", "additive", ResolverInfo(("n", "m"))),
@@ -104,10 +104,10 @@ PROCEDURE = "Microsoft SQLServer Stored Procedure Resolver"
         ),
     ],
 )
-def test_what_a_resolver_is_told(folder, keys, name, told):
+def test_what_a_resolver_is_given(folder, keys, name, info):
     article = f"articles: [{{name: orders, key: [id], tracking: column, resolver: {{{keys}}}}}]"
     (orders,) = load(folder, f"{HEAD}\n{article}\n").articles
-    assert (orders.resolver, orders.resolver_info) == (name, told)
+    assert (orders.resolver, orders.resolver_info) == (name, info)
 
 
 @pytest.mark.parametrize(
@@ -141,8 +141,8 @@ def test_any_folder_name_works_as_a_path_and_as_a_file_uri(folder, name):
 
 def test_percent_codes_in_a_path_are_a_name_not_a_way_out(folder):
     (folder / "%2e%2e").mkdir()
-    told = refusal(folder, f"publication: s\npublisher: ./%2e%2e\n{ORDERS}")
-    assert f"'{folder / '%2e%2e'}' has %2e in its path" in told
+    message = refusal(folder, f"publication: s\npublisher: ./%2e%2e\n{ORDERS}")
+    assert f"'{folder / '%2e%2e'}' has %2e in its path" in message
 
 
 def test_a_byte_order_mark_is_ignored(folder):
@@ -216,7 +216,7 @@ def test_40_credentials_are_masked_in_message_and_facts(folder):
     assert "hunter2" not in refusal(folder, "publication: [s3://key:hunter2@b\nx: y: z\n")
 
 
-def test_several_problems_are_told_at_once(folder):
+def test_several_problems_are_reported_at_once(folder):
     message = refusal(folder, HEAD + "retention: 0\narticles:\n  - {name: 'a/b', key: []}\n")
     assert message.splitlines()[0].endswith("has 3 problems:")
     assert [line.split(":")[0] for line in message.splitlines()[1:]] == ["  line 3", "  line 5", "  line 5"]
@@ -278,9 +278,9 @@ def test_a_root_that_the_engines_cannot_open_is_refused(folder, name):
 
 def test_settings_come_from_the_given_environment():
     assert Settings.from_environment({}) == Settings(debug=False, log_level="WARNING")
-    told = {"DEBUG": "1", "LOG_LEVEL": "info", "AGENT_CONFIG": "agent.yml"}
+    variables = {"DEBUG": "1", "LOG_LEVEL": "info", "AGENT_CONFIG": "agent.yml"}
     assert Settings.from_environment(
-        {f"MERGEREPL_{name}": value for name, value in told.items()}
+        {f"MERGEREPL_{name}": value for name, value in variables.items()}
     ) == Settings(debug=True, agent_config="agent.yml", log_level="INFO")
     for name, value in (("MERGEREPL_DEBUG", "maybe"), ("MERGEREPL_LOG_LEVEL", "LOUD")):
         with pytest.raises(ConfigurationError, match=name):

@@ -1,4 +1,4 @@
-"""What a commit tells of files outside the table's folder, and what is told of one that cannot be read."""
+"""What a commit says of files outside the table's folder, and what is reported of one that cannot be read."""
 
 import errno
 import json
@@ -77,7 +77,7 @@ def test_a_commit_that_is_no_json_is_damaged(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "operation", "is_told_anew"),
+    ("writer", "operation", "is_computed_again"),
     [
         ({"engineInfo": "delta-rs:py-1.6.6", "clientVersion": "delta-rs.py-1.6.6"}, "UPDATE", True),
         ({"engineInfo": "delta-rs:py-1.6.6", "clientVersion": "delta-rs.py-1.6.6"}, "MERGE", False),
@@ -91,11 +91,11 @@ def test_a_commit_that_is_no_json_is_damaged(tmp_path: Path) -> None:
         ({}, "UPDATE", False),
     ],
 )
-def test_whose_change_files_may_tell_something_else(
-    tmp_path: Path, told: dict[str, Any], operation: str, is_told_anew: bool
+def test_whose_change_files_may_say_something_else(
+    tmp_path: Path, writer: dict[str, Any], operation: str, is_computed_again: bool
 ) -> None:
-    commit = commit_of(tmp_path / "t", {"commitInfo": {"operation": operation, **told}})
-    assert commit.has_untrue_feed == is_told_anew
+    commit = commit_of(tmp_path / "t", {"commitInfo": {"operation": operation, **writer}})
+    assert commit.has_untrue_feed == is_computed_again
 
 
 def test_what_a_caller_of_delta_rs_names_as_delta_rs_does_is_not_taken_for_it(tmp_path: Path) -> None:

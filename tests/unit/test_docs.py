@@ -54,14 +54,14 @@ def every_error(kind=errors.MergeReplError):
     return {kind}.union(*map(every_error, kind.__subclasses__()))
 
 
-def test_every_error_that_json_names_is_told():
+def test_every_error_that_json_names_is_documented():
     for package in PACKAGES:
         for file in (ROOT / package).rglob("*.py"):
             if re.search(r"^class \w+Error\(", file.read_text(encoding="utf-8"), re.MULTILINE):
                 import_module(".".join(file.relative_to(ROOT).with_suffix("").parts))
     kinds = every_error() | every_error(click.UsageError) - {click.exceptions.NoArgsIsHelpError}
-    told = set(re.findall(r"\w+", read("errors.md")))
-    assert {kind.__name__ for kind in kinds} - told == set()
+    words = set(re.findall(r"\w+", read("errors.md")))
+    assert {kind.__name__ for kind in kinds} - words == set()
 
 
 def test_every_error_is_drawn_in_the_module_tree():
@@ -119,15 +119,15 @@ def test_every_configuration_key_is_described():
     assert {key for model in models for key in model.model_fields} - named == set()
 
 
-def test_what_becomes_of_a_changed_key_is_told_of_every_key():
+def test_what_becomes_of_a_changed_key_is_documented_for_every_key():
     section = read("configuration.md").split("\n## Changing a file that was applied\n")[1].split("\n## ")[0]
-    told = {
+    documented = {
         name
         for change in re.findall(r"^\| (`.+?) \|", section, re.MULTILINE)
         for name in re.findall(r"`(\w+)`", change)
     }
     models = (PublicationKeys, ArticleKeys, JoinKeys, SubscriptionKeys, ResolverKeys)
-    assert {key for model in models for key in model.model_fields} == told
+    assert {key for model in models for key in model.model_fields} == documented
 
 
 @pytest.mark.parametrize(("page", "subscriptions"), [("docs/configuration.md", 3), ("README.md", 2)])

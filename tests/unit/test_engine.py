@@ -326,7 +326,7 @@ def test_one_process_makes_the_archive(tmp_path: Path) -> None:
     assert archive._claim(work)
     assert not archive._claim(work)
     os.utime(work, (0, 0))
-    assert archive._claim(work), "whoever made it died long ago"
+    assert archive._claim(work), "the process that made it died long ago"
 
 
 def test_only_the_newest_logs_are_kept() -> None:

@@ -137,7 +137,7 @@ def test_names_of_files_that_are_not_in_utf8_fail(tmp_path: Path, monkeypatch: p
         roots.parse(str(tmp_path))
 
 
-def test_files_that_other_libraries_read_or_remove_wrongly_are_told(tmp_path: Path) -> None:
+def test_files_that_other_libraries_read_or_remove_wrongly_are_reported(tmp_path: Path) -> None:
     network = Network(tmp_path)
     hq = network.root("hq")
     assert check("files", doctor.checks([str(hq)])).status is Status.OK
@@ -149,16 +149,16 @@ def test_files_that_other_libraries_read_or_remove_wrongly_are_told(tmp_path: Pa
     for name in ("a.parquet", "région=Île/a.parquet"):
         file = {"path": name, "size": 1, "modificationTime": 1, "partitionValues": {}, "dataChange": True}
         commit(table, {"add": file})
-    told = {each.name: each for each in doctor.checks([str(hq)]) if each.name.startswith("files")}
-    assert told.pop(f"files {hq}").detail.startswith("1 of ")
-    (faulty,) = told.values()
+    found = {each.name: each for each in doctor.checks([str(hq)]) if each.name.startswith("files")}
+    assert found.pop(f"files {hq}").detail.startswith("1 of ")
+    (faulty,) = found.values()
     assert (faulty.name, faulty.status) == (f"files {table}", Status.WARN)
     assert "1 of 3 hold times as INT96" in faulty.detail
     assert "1 of 3 have names that are not ASCII" in faulty.detail
     assert f"`mergerepl doctor {hq} --mend`" in faulty.remedy
     (table / "a.parquet").unlink()
-    told = {each.name: each for each in doctor.checks([str(hq)]) if each.name.startswith("files")}
-    assert "not looked at" in told[f"files {table}"].detail
+    found = {each.name: each for each in doctor.checks([str(hq)]) if each.name.startswith("files")}
+    assert "not looked at" in found[f"files {table}"].detail
 
 
 def test_a_replica_in_use_is_not_mended(tmp_path: Path) -> None:

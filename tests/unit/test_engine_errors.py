@@ -1,4 +1,4 @@
-"""What is told when the engine's JVM is gone: the same, whatever py4j and pyspark raise (a gateway that hangs up)."""
+"""What is raised when the engine's JVM is gone: the same, whatever py4j and pyspark raise (a gateway that hangs up)."""
 
 import socket
 import threading

@@ -1,4 +1,4 @@
-"""What a window of commits is, told from the log: changes that were undone, and layouts, make a gap of the feed."""
+"""What a window of commits is, read from the log: changes that were undone, and layouts, make a gap of the feed."""
 
 import json
 from collections.abc import Callable
@@ -88,13 +88,13 @@ def test_not_null_is_refused_and_a_gap_once_undone(orders: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [(computed, r"became generated as \(id \* 2\)"), (counted, "became an identity column")],
 )
-def test_a_column_that_delta_fills_by_now_is_refused(orders: Path, change: Change, told: str) -> None:
-    """The MERGE would not write it: this replica would hold other values than those that told them."""
+def test_a_column_that_delta_fills_by_now_is_refused(orders: Path, change: Change, message: str) -> None:
+    """The MERGE would not write it: this replica would hold other values than those that sent them."""
     alter(orders, change)
-    with pytest.raises(SchemaMismatchError, match=f"published column 'amount' {told}"):
+    with pytest.raises(SchemaMismatchError, match=f"published column 'amount' {message}"):
         window(orders)
 
 
@@ -289,14 +289,14 @@ def test_spark_without_its_own_files_is_no_gap() -> None:
 def test_only_a_file_that_is_gone_is_a_gap() -> None:
     """Spark says of every file that it cannot open that it does not exist, and Java of most; the reason stands behind."""
     feed = "/lake/orders/r=a (b)/_change_data/cdc-00000-1.c000.snappy.parquet"
-    told = (
+    trace = (
         f"[FAILED_READ_FILE.FILE_NOT_EXIST] Encountered error while reading file file:{feed}. File does not exist. It is\n"
         "\tat org.apache.spark.Reader.read(Reader.scala:1)\nCaused by: java.io.FileNotFoundException: {}\n\t... 3 more"
     )
     for gone in (f"File file:{feed} does not exist", f"{feed} (No such file or directory)"):
-        assert gone_reason(RuntimeError(told.format(gone))) == "files of its changes were removed by VACUUM"
+        assert gone_reason(RuntimeError(trace.format(gone))) == "files of its changes were removed by VACUUM"
     for why in ("Permission denied", "Too many open files", "Input/output error"):
-        assert gone_reason(RuntimeError(told.format(f"{feed} ({why})"))) is None
+        assert gone_reason(RuntimeError(trace.format(f"{feed} ({why})"))) is None
 
 
 def test_files_elsewhere_that_left_the_table_again_are_a_gap(orders: Path) -> None:
@@ -357,8 +357,8 @@ def test_a_removal_of_no_file_of_the_table_is_refused(
     files_commit(orders, remove=removed, add="new.parquet", is_change=is_change)
     with pytest.raises(CaptureError) as refused:
         window(orders)
-    for told in (f"version 2 of table '{orders}'", f"'{removed}', which its log names '{held}'", DELTA_RS):
-        assert told in str(refused.value)
+    for words in (f"version 2 of table '{orders}'", f"'{removed}', which its log names '{held}'", DELTA_RS):
+        assert words in str(refused.value)
     assert f"RESTORE TABLE delta.`{orders}` TO VERSION AS OF 1" in str(refused.value)
     # Later commits may have done anything but undo it.
     files_commit(orders, add="newer.parquet")

@@ -37,7 +37,7 @@ HISTORY = [generation(number) for number in range(1, 6)]
         pytest.param(3, 3, 3, id="in step"),
         pytest.param(4, 2, 2, id="sent, and never noted as received"),
         pytest.param(2, 4, 2, id="received, and never noted as sent"),
-        pytest.param(5, 0, 0, id="the destination began anew"),
+        pytest.param(5, 0, 0, id="the destination started again"),
     ],
 )
 def test_enumeration_starts_at_the_lower_watermark(sent: int, received: int, start: int) -> None:
@@ -49,7 +49,7 @@ def test_enumeration_starts_at_the_lower_watermark(sent: int, received: int, sta
 
 
 @pytest.mark.parametrize(
-    ("sent", "received", "told"),
+    ("sent", "received", "message"),
     [
         (Watermark(3, "other"), Watermark(3, "g3"), "'hq' remembers generation 3"),
         (Watermark(3, "g3"), Watermark(3, "other"), "'north' remembers generation 3"),
@@ -57,9 +57,9 @@ def test_enumeration_starts_at_the_lower_watermark(sent: int, received: int, sta
     ],
 )
 def test_a_watermark_that_the_source_does_not_know_is_refused(
-    sent: Watermark, received: Watermark, told: str
+    sent: Watermark, received: Watermark, message: str
 ) -> None:
-    with pytest.raises(UnknownGenerationError, match=told):
+    with pytest.raises(UnknownGenerationError, match=message):
         start_generation(
             sent=sent, received=received, source_genhistory=HISTORY, source="hq", destination="north"
         )

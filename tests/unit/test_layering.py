@@ -117,7 +117,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "mergerepl.conflict_tools": BASE | PHASES | {"mergerepl.monitoring"},
     "mergerepl.monitoring": BASE | PHASES | {"mergerepl.partitions"},
     "mergerepl.validation": BASE | PHASES | {"mergerepl.partitions"},
-    # Publishing initialises new subscribers, rows and metadata, and tells what a leaving one never sent; a
+    # Publishing initialises new subscribers, rows and metadata, and reports what a leaving one never sent; a
     # snapshot copies tables by the facts that publishing reads.
     "mergerepl.publish": BASE
     | PHASES
@@ -135,7 +135,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "mergerepl.staging": BASE
     | PHASES
     | {"mergerepl.apply", "mergerepl.partitions", "mergerepl.publish", "mergerepl.tracking"},
-    # Whoever holds a root finishes decided transactions of a tracked folder first: that module of `compact` alone.
+    # The agent first finishes decided transactions of a tracked folder: that module of `compact` alone.
     "mergerepl.agent": BASE | PHASES | FEATURES | {"mergerepl.compact.sweep"},
     # Other replication products stand on the base alone.
     "mergerepl.compact": BASE,
@@ -316,7 +316,7 @@ def test_only_settings_and_the_engine_read_the_environment():
 
 
 def test_inv_40_no_phase_reads_a_clock():
-    # What is captured, told and decided hangs on generations and versions alone.
+    # What is captured, sent and decided depends on generations and versions alone.
     functions = ("now", "today", "current_date", "current_timestamp", "localtimestamp", "unix_timestamp")
     readers = {
         f"{module}: {name}"

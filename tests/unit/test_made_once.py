@@ -1,4 +1,4 @@
-"""Expressions are made anew in another JVM, whose columns those of the first are not."""
+"""Expressions are made again in another JVM, whose columns those of the first are not."""
 
 import pytest
 from pyspark import SparkContext

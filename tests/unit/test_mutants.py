@@ -6,18 +6,18 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).parents[2]
-TOLD = yaml.safe_load((ROOT / "tests" / "mutants.yml").read_text(encoding="utf-8"))
+STATED = yaml.safe_load((ROOT / "tests" / "mutants.yml").read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("mutant", TOLD["mutants"], ids=lambda mutant: mutant["name"])
+@pytest.mark.parametrize("mutant", STATED["mutants"], ids=lambda mutant: mutant["name"])
 def test_the_text_that_a_fault_replaces_is_there_once(mutant: dict[str, str]) -> None:
     assert (ROOT / mutant["file"]).read_text(encoding="utf-8").count(mutant["old"]) == 1
     assert mutant["new"] != mutant["old"]
 
 
 def test_the_tests_that_are_asked_exist() -> None:
-    assert {mutant["tests"] for mutant in TOLD["mutants"]} == set(TOLD["tests"])
-    named = [word.partition("::") for tests in TOLD["tests"].values() for word in tests.split()]
+    assert {mutant["tests"] for mutant in STATED["mutants"]} == set(STATED["tests"])
+    named = [word.partition("::") for tests in STATED["tests"].values() for word in tests.split()]
     for file, _, test in named:
         if file.endswith(".py"):
             path = ROOT / file

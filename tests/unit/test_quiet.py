@@ -209,7 +209,7 @@ def test_a_commit_after_the_full_check_is_not_noted_as_seen(pair, side):
 
 
 @pytest.mark.parametrize("side", [0, 1])
-def test_a_table_created_anew_after_the_full_check_is_not_noted_as_seen(pair, side):
+def test_a_table_created_again_after_the_full_check_is_not_noted_as_seen(pair, side):
     here = pair[side]
     here.save_info(here.info())
     assert remembered(pair)

@@ -399,7 +399,7 @@ def test_columns_in_conflict_are_told_from_others_that_differ():
     assert [line.split()[0] for line in (of_id, of_a, of_b, of_c)] == ["id", "*", "~", "c"]
     assert legend == "  * in conflict; ~ differs too, but was not in conflict"
     assert said("conflict_rows", "hq", [by_column])["conflicts"][0]["conflict_columns"] == ["a"]
-    # Of the whole row, and where one side deleted it, there is nothing to tell apart.
+    # For a conflict of the whole row, and where one side deleted it, no column is marked.
     for whole in (replace(by_column, conflict_columns=("a", "b")), replace(by_column, conflict_columns=())):
         shown = text("conflict_rows", "hq", [whole])
         assert "~" not in shown
@@ -502,7 +502,7 @@ def test_progress_suits_where_it_is_shown():
 
 
 def test_nobody_has_to_read_the_progress():
-    """A pipe that is closed, a disk that is full: what is told of the work does not end it."""
+    """A pipe that is closed, a disk that is full: a report that cannot be written does not end the work."""
     read, write = os.pipe()
     os.close(read)
     err = os.fdopen(write, "w")

@@ -39,7 +39,7 @@ def small(drawn: Drawn, article: PublishedArticle) -> SmallRows:
 
 
 def in_bits(rows: list[dict[str, Any]], names: list[str]) -> list[str]:
-    """Return rows as texts, which tell -0.0 from 0.0, and take NaN for NaN."""
+    """Return rows as texts, which distinguish -0.0 from 0.0 and take NaN for NaN."""
     return [repr([row[name] for name in names]) for row in rows]
 
 
@@ -85,8 +85,8 @@ def check(table: Path, seed: int) -> None:
     assert commit.data_change is bool(feed)
     if feed:
         read = pa.table(DeltaTable(str(table)).load_cdf(2, 2).read_all()).to_pylist()
-        told = Counter(zip((row["_change_type"] for row in read), in_bits(read, names), strict=True))
-        assert told == feed, seed
+        found = Counter(zip((row["_change_type"] for row in read), in_bits(read, names), strict=True))
+        assert found == feed, seed
     # A second run finds it done.
     assert merge_small(lambda: merged, table, article, transaction=transaction(1), **terms) == commit
     assert head_version(table) == 2

@@ -1,4 +1,4 @@
-"""What `status` says is wrong with the tables of a replica, told without an engine."""
+"""What `status` says is wrong with the tables of a replica, found without an engine."""
 
 import json
 import shutil
@@ -97,14 +97,14 @@ def test_a_feed_that_is_off_is_a_problem(hq: Replica) -> None:
 
 
 @pytest.mark.parametrize(
-    ("properties", "told", "what"),
+    ("properties", "message", "what"),
     [
         ({"delta.isolationLevel": "WriteSerializable"}, "isolationLevel = WriteSerializable", "changes"),
         ({"delta.appendOnly": "true"}, "is append-only", "updates and deletes"),
     ],
 )
 def test_a_table_that_a_session_would_not_write_to_is_a_problem(
-    hq: Replica, properties: dict[str, str], told: str, what: str
+    hq: Replica, properties: dict[str, str], message: str, what: str
 ) -> None:
     # Not by `deltalake`, which knows neither property as one to be set.
     log = hq.root / "orders" / "_delta_log"
@@ -120,7 +120,7 @@ def test_a_table_that_a_session_would_not_write_to_is_a_problem(
     }
     (log / f"{head_version(hq.root / 'orders') + 1:020}.json").write_text(json.dumps(action))
     (problem,) = problems(hq)
-    assert told in problem
+    assert message in problem
     assert f"no session brings it {what}." in problem
 
 
@@ -130,7 +130,7 @@ def test_a_table_that_is_gone_is_a_problem(hq: Replica) -> None:
     assert "is gone or no Delta table any more" in problem
 
 
-def test_a_table_created_anew_at_its_captured_version_is_a_problem(hq: Replica) -> None:
+def test_a_table_created_again_at_its_captured_version_is_a_problem(hq: Replica) -> None:
     table, (info,) = hq.root / "orders", hq.control.rows(replinfo.TABLE)
     note = {1: commit_text(table, head_version(table))}
     hq.control.replace(replinfo.TABLE, [replace(info, captured_commits=note)])

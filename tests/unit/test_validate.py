@@ -1,4 +1,4 @@
-"""Validation of what the control plane tells: which articles there are at either side."""
+"""Validation of what the control plane says: which articles there are at either side."""
 
 from dataclasses import replace
 from pathlib import Path
