@@ -23,7 +23,7 @@ _UNOPENABLE = re.compile(r"%[0-9A-Fa-f]{2}|[\[\]^|{}\\*?]")
 _FILE_URI = re.compile(r"^file:/", re.IGNORECASE)
 
 
-def resolved(path: str) -> str:
+def resolved(path: str | os.PathLike[str]) -> str:
     """Return where a path that is stored somewhere leads, free of links; nothing need be there."""
     return os.path.realpath(path)
 

@@ -91,7 +91,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave the slow tests to `scripts/test --long`, or to a run that names them (`-m slow`, `-k`); long ones come first."""
+    """Leave the slow tests to `scripts/test --long`, or to a run that names them (`-m slow`, `-k`); long ones first."""
     items.sort(key=lambda item: item.path.parent.name not in LONGEST)
     is_chosen = bool(config.option.markexpr or config.option.keyword)
     if is_chosen or os.environ.get("MERGEREPL_TEST_PROFILE") == "long":

@@ -36,6 +36,18 @@ class NewTable:
     clustering: Sequence[Sequence[str]] = ()
 
 
+def is_vacant(table: Path) -> bool:
+    """Return whether a table can be made there: nothing is there, no file, or those of an interrupted first commit."""
+    if table.is_symlink() or not table.is_dir():
+        return not os.path.lexists(table)
+    log = log_path(table, 0).parent
+    return all(
+        (path.is_dir() and not path.is_symlink())
+        or (path.parent == log and path.name.startswith(".") and path.suffix == ".tmp")
+        for path in table.rglob("*")
+    )
+
+
 def create_table(path: Path, table: NewTable, mark: CommitMark) -> str:
     """Create the table and return its id.
 

@@ -153,6 +153,29 @@ def is_delta_table(table: Path) -> bool:
         ) from error
 
 
+def table_place_problem(path: Path) -> str | None:
+    """Return what is at a path instead of a Delta table, as a clause; None if there is a Delta table.
+
+    Raises: StoreError if the log cannot be read.
+    """
+    try:
+        if not path.exists():
+            return "does not exist"
+        if not path.is_dir():
+            return "is a file, not a Delta table"
+        if is_delta_table(path):
+            return None
+        has_log = (path / LOG_FOLDER).is_dir()
+        has_parquet = any(entry.suffix == ".parquet" for entry in path.iterdir())
+    except OSError as error:
+        return f"cannot be looked at ({error.strerror})"
+    if has_log:
+        return "has an empty Delta log"
+    if has_parquet:
+        return "holds Parquet files without a Delta log: convert it with CONVERT TO DELTA"
+    return "is no Delta table"
+
+
 def head_version(table: Path) -> int:
     """Return the latest version of a table.
 

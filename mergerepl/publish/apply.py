@@ -8,7 +8,7 @@ something to do, the replicas are locked and looked at again before the first st
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +21,8 @@ from mergerepl.model.results import ApplyResult
 from mergerepl.publish.plan import Plan, make_plan
 from mergerepl.publish.situation import look
 from mergerepl.publish.work import Agent
+from mergerepl.roots import resolved
+from mergerepl.store.folders import made_folder
 from mergerepl.store.lease import lease
 
 PURPOSE = "mergerepl apply"
@@ -74,7 +76,7 @@ def _resolved(publication: Publication) -> Publication:
 
 
 def _real(root: str) -> str:
-    return os.path.realpath(root) if os.path.isabs(root) else root
+    return resolved(root) if os.path.isabs(root) else root
 
 
 def _carry_out(publication: Publication, plan: Plan, progress: Progress, agent: Agent) -> Plan:
@@ -126,28 +128,18 @@ def _engine_errors(doing: str) -> Iterator[None]:
 
 @contextmanager
 def _leased(root: Path) -> Iterator[None]:
-    """Hold a replica whose folder may be new; folders that are made for it and stay empty go again."""
-    made = [folder for folder in (root, *root.parents) if not folder.exists()]
-    _make_folder(root)
-    try:
-        with lease(root, purpose=PURPOSE):
-            sweep_root(root)
-            yield
-    finally:
-        for folder in made:
-            # It is in use.
-            with suppress(OSError):
-                folder.rmdir()
-
-
-def _make_folder(root: Path) -> None:
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise PublicationError(
-            f"Subscriber '{root}' cannot be created: {error.strerror}. Check the path and its permissions.",
-            replica=str(root),
-        ) from error
+    """Hold a replica whose folder may be new; folders that are made for it and stay empty are removed again."""
+    with ExitStack() as folder:
+        try:
+            folder.enter_context(made_folder(root))
+        except OSError as error:
+            raise PublicationError(
+                f"Subscriber '{root}' cannot be created: {error.strerror}. Check the path and its permissions.",
+                replica=str(root),
+            ) from error
+        folder.enter_context(lease(root, purpose=PURPOSE))
+        sweep_root(root)
+        yield
 
 
 def _refuse_capture(root: Path, pubid: str) -> None:

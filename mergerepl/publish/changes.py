@@ -22,7 +22,6 @@ from mergerepl.publish.replica_state import (
     ReplicaState,
     change_info,
     note_captured,
-    same_place,
 )
 from mergerepl.publish.rows import (
     Columns,
@@ -34,6 +33,7 @@ from mergerepl.publish.rows import (
 from mergerepl.publish.unfinished import article_table, drop_unfinished
 from mergerepl.publish.unsent import unsent_changes
 from mergerepl.publish.work import Step, Work
+from mergerepl.store.folders import same_place
 from mergerepl.store.replica import Replica
 from mergerepl.systables import catalog
 from mergerepl.systables.catalog import (

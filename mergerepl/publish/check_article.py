@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from mergerepl.delta.log import LOG_FOLDER, is_delta_table
+from mergerepl.delta.log import table_place_problem
 from mergerepl.delta.metadata import DEFAULT_EXPRESSION, GENERATION_EXPRESSION
 from mergerepl.delta.table import TableState, open_table
 from mergerepl.delta.types import Field, ddl_of, leaf_types, nested_names
@@ -84,35 +84,13 @@ def read_article_table(article: Article, path: Path) -> TableState:
     Raises: PublicationError saying what is there instead of a readable Delta table.
     """
     try:
-        what = _what_is_there(path)
-        if what:
+        if problem := table_place_problem(path):
             raise _refusal(
-                article, f"its table '{path}' {what}", "Check `table:`, or create the table first."
+                article, f"its table '{path}' {problem}", "Check `table:`, or create the table first."
             )
         return open_table(path)
     except StoreError as error:
         raise PublicationError(f"Article '{article.name}': {error.message}", article=article.name) from error
-
-
-def _what_is_there(path: Path) -> str:
-    try:
-        if not path.exists():
-            return "does not exist"
-        if not path.is_dir():
-            return "is a file, not a Delta table"
-        if is_delta_table(path):
-            return ""
-        has_log = (path / LOG_FOLDER).is_dir()
-        has_parquet = any(entry.suffix == ".parquet" for entry in path.iterdir())
-    except OSError as error:
-        return f"cannot be looked at ({error.strerror})"
-    if has_log:
-        return "has an empty Delta log"
-    return (
-        "holds Parquet files without a Delta log: convert it with CONVERT TO DELTA"
-        if has_parquet
-        else "is no Delta table"
-    )
 
 
 def check_article(article: Article, table: TableState) -> None:

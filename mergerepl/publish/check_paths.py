@@ -4,13 +4,13 @@ import os
 import re
 import unicodedata
 from collections.abc import Iterable
-from itertools import takewhile
 from pathlib import Path
 
 from mergerepl.errors import ConfigurationError, PublicationError
 from mergerepl.model.publication import Article, Publication
 from mergerepl.publish.unfinished import subscriber_path
-from mergerepl.roots import masked, require_openable
+from mergerepl.roots import masked, require_openable, resolved
+from mergerepl.store.folders import MISSING, folder_problem, has_system_tables, replica_above
 from mergerepl.systables.conflicts_info import LONGEST_FOLDER_NAME, conflict_table_name
 from mergerepl.systables.table import FOLDER
 
@@ -63,10 +63,9 @@ def check_places(publication: Publication) -> None:
     Raises: ConfigurationError or PublicationError naming the two that are in each other's way.
     """
     publisher = _root(publication.publisher, "publisher")
-    if not publisher.is_dir():
-        what = "is a file" if publisher.exists() else "does not exist"
+    if problem := folder_problem(publisher):
         raise PublicationError(
-            f"The publisher '{publisher}' {what}. Give the folder that holds the tables to publish.",
+            f"The publisher '{publisher}' {problem}. Give the folder that holds the tables to publish.",
             replica=str(publisher),
         )
     _check_outside(f"The publisher '{publisher}'", publisher)
@@ -92,28 +91,28 @@ def _root(text: str, kind: str) -> Path:
         raise ConfigurationError(
             f"The {kind} '{masked(text)}' is not an absolute path. Give an absolute one."
         )
-    require_openable(f"The {kind}", os.path.realpath(path))
+    require_openable(f"The {kind}", resolved(path))
     return path
 
 
 def _check_subscriber_folder(root: Path) -> None:
     try:
-        exists = root.exists()
+        problem = folder_problem(root)
     except OSError as error:  # a loop of symbolic links
         raise PublicationError(
             f"The subscriber '{root}' cannot be looked at: {error.strerror}. Check the path.",
             replica=str(root),
         ) from error
-    if exists and not root.is_dir():
-        raise PublicationError(f"The subscriber '{root}' is a file. Give a folder.", replica=str(root))
+    if problem not in (None, MISSING):
+        raise PublicationError(f"The subscriber '{root}' {problem}. Give a folder.", replica=str(root))
     _check_outside(f"The subscriber '{root}'", root)
 
 
 def _check_outside(what: str, root: Path) -> None:
-    if (root / FOLDER).is_dir():
+    if has_system_tables(root):
         # A replica already: one that came to be around it since shares no table with it (`_check_one_replica`).
         return
-    around = _replica_above(root)
+    around = replica_above(root)
     if around is not None:
         raise PublicationError(
             f"{what} lies inside the replica '{around}'; replicas may not contain each other. Give a folder outside of "
@@ -122,22 +121,8 @@ def _check_outside(what: str, root: Path) -> None:
         )
 
 
-def _replica_above(path: Path, own: Path | None = None) -> Path | None:
-    """Return the replica, below its own, in whose folder a path lies: as it is named, or where its links lead."""
-
-    def is_outside_own(folder: Path) -> bool:
-        return own is None or not os.path.exists(own) or not os.path.samefile(folder, own)
-
-    for text in (os.path.realpath(path), os.path.normpath(path)):
-        folders = (folder for folder in Path(text).parents if os.path.isdir(folder))
-        for folder in takewhile(is_outside_own, folders):
-            if os.path.isdir(folder / FOLDER):
-                return folder
-    return None
-
-
 def _check_apart(root: Path, what: str, other: Path) -> None:
-    one, two = Path(os.path.realpath(root)), Path(os.path.realpath(other))
+    one, two = Path(resolved(root)), Path(resolved(other))
     if one == two:
         raise ConfigurationError(
             f"The subscriber '{root}' and {what} are one folder. Give each replica its own.",
@@ -160,7 +145,7 @@ def _check_tables(publication: Publication, publisher: Path) -> None:
                 "version of mergerepl works on file systems only. Give a path.",
                 article=article.name,
             )
-        table = Path(os.path.realpath(publisher / article.table))
+        table = Path(resolved(publisher / article.table))
         require_openable(f"Article '{article.name}': its table", str(table))
         if FOLDER in Path(os.path.normpath(article.table)).parts:
             raise ConfigurationError(
@@ -168,7 +153,7 @@ def _check_tables(publication: Publication, publisher: Path) -> None:
                 "cannot be published. Choose a table of your own.",
                 article=article.name,
             )
-        if table == Path(os.path.realpath(publisher)) or table in Path(os.path.realpath(publisher)).parents:
+        if table == Path(resolved(publisher)) or table in Path(resolved(publisher)).parents:
             raise ConfigurationError(
                 f"Article '{article.name}': table '{table}' contains the publisher '{publisher}' itself. "
                 "Give as publisher the folder above the tables.",
@@ -184,7 +169,7 @@ def _check_tables(publication: Publication, publisher: Path) -> None:
         seen[str(table)] = article.name
         roots: Iterable[str] = (s.subscriber for s in publication.subscriptions)
         for root in roots:
-            if _overlap(table, Path(os.path.realpath(root))):
+            if _overlap(table, Path(resolved(root))):
                 raise ConfigurationError(
                     f"Article '{article.name}': its table '{table}' and the subscriber '{root}' lie in one "
                     "another. Give the subscriber a folder of its own.",
@@ -202,14 +187,14 @@ def _check_one_replica(publication: Publication, publisher: Path) -> None:
         ("the publisher", publisher),
         *((f"subscriber '{s.subscriber}'", Path(s.subscriber)) for s in publication.subscriptions),
     ]
-    taken = {Path(os.path.realpath(root)): who for who, root in roots}
+    taken = {Path(resolved(root)): who for who, root in roots}
     for who, root in roots:
-        own = Path(os.path.realpath(root))
+        own = Path(resolved(root))
         for article in publication.articles:
             named = root / (article.table if root is publisher else _subscriber_path(article))
-            table = Path(os.path.realpath(named))
+            table = Path(resolved(named))
             other = next((taken[f] for f in (table, *table.parents) if f in taken and f != own), None)
-            if other is None and (around := _replica_above(named, own)) is not None:
+            if other is None and (around := replica_above(named, own)) is not None:
                 other = f"the replica '{around}' (if it is not used any more, remove '{around / FOLDER}')"
             if other is not None:
                 raise PublicationError(

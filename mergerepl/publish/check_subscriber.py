@@ -1,8 +1,8 @@
 """Whether a replica root can be a subscriber, and whether an article can be put there."""
 
-import os
 from pathlib import Path
 
+from mergerepl.delta.create import is_vacant
 from mergerepl.delta.log import is_delta_table
 from mergerepl.delta.metadata import CHAR_VARCHAR, GENERATION_EXPRESSION
 from mergerepl.delta.table import TableState, open_table
@@ -12,8 +12,9 @@ from mergerepl.model.publication import Subscription, SyncType
 from mergerepl.publish.changes import columns_changed
 from mergerepl.publish.check_article import column_problem, table_problem
 from mergerepl.publish.replica_state import ReplicaState
-from mergerepl.publish.unfinished import article_table, check_unwritten, is_unfinished, is_vacant
+from mergerepl.publish.unfinished import article_table, check_unwritten, is_unfinished
 from mergerepl.publish.work import Work
+from mergerepl.roots import resolved
 from mergerepl.store.lease import check_not_held
 from mergerepl.systables.catalog import ArticleRow, SubscriptionRow, SubscriptionState, relations
 from mergerepl.systables.table import FOLDER
@@ -107,11 +108,11 @@ def check_target(publisher: Path, subscription: Subscription, article: ArticleRo
     table = article_table(Path(subscription.subscriber), article)
     if subscription.sync_type is SyncType.NONE:
         source = open_table(publisher / article.source_table)
-        root = Path(os.path.realpath(subscription.subscriber))
-        if root not in Path(os.path.realpath(table)).parents:
+        root = Path(resolved(subscription.subscriber))
+        if root not in Path(resolved(table)).parents:
             raise PublicationError(
                 f"Subscriber '{subscription.subscriber}': the table of article '{article.name}', '{table}', is a link "
-                f"that leads out of the replica, to '{os.path.realpath(table)}'. Writers there would not be kept apart "
+                f"that leads out of the replica, to '{resolved(table)}'. Writers there would not be kept apart "
                 "from sessions here. Move the table into the replica's folder.",
                 article=article.name,
                 replica=subscription.subscriber,

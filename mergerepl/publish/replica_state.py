@@ -1,6 +1,5 @@
 """What a replica's control plane says before `apply` changes anything, and whether it may be believed."""
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from mergerepl.delta.log import commit_text, is_delta_table
 from mergerepl.errors import PublicationError, StoreError
 from mergerepl.store.control import ControlPlane
+from mergerepl.store.folders import same_place
 from mergerepl.store.notes import has_staged_session
 from mergerepl.store.replica import Replica, require_schema_version
 from mergerepl.systables import catalog, registry, replinfo
@@ -170,13 +170,6 @@ def _repid_at(root: Path) -> str | None:
     except (StoreError, OSError):
         return None
     return rows[0].repid if rows else None
-
-
-def same_place(one: Path, other: Path) -> bool:
-    """Return whether two paths lead to one folder: through links, or a folder that is mounted twice."""
-    if os.path.realpath(one) == os.path.realpath(other):
-        return True
-    return one.is_dir() and other.is_dir() and one.samefile(other)
 
 
 def change_info(replica: Path, /, **values: Any) -> None:

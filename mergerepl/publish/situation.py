@@ -1,7 +1,6 @@
 """The file against what the replicas say: what is new, what is known, what is left; all of it checked."""
 
 import json
-import os
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -37,6 +36,8 @@ from mergerepl.publish.rows import article_row
 from mergerepl.publish.system_tables import free_nickname
 from mergerepl.publish.unfinished import article_table, check_unwritten, is_unfinished
 from mergerepl.publish.work import Agent, Work
+from mergerepl.roots import resolved
+from mergerepl.store.folders import is_writable
 from mergerepl.store.positions import captured_position
 from mergerepl.store.replica import Replica, no_subscriptions, refuse_older_bookkeeping
 from mergerepl.systables.catalog import (
@@ -135,7 +136,7 @@ def look(publication: Publication) -> list[ReplicaState]:
             if all(ended.replid != replica.repid for replica in seen):
                 replica = _if_readable(Path(ended.subscriber_server))
                 # One on a disk that cannot be written is left alone: the publication goes on without it.
-                if replica.is_active(ended.subid) and os.access(replica.root, os.W_OK):
+                if replica.is_active(ended.subid) and is_writable(replica.root):
                     seen.append(replica)
     return seen
 
@@ -281,7 +282,7 @@ def _check_claims(situation: Situation, article: Article, path: Path, others: Se
     names = {row.pubid: row.name for row in situation.publisher.publications}
     for row in others:
         owner = f"article '{row.name}' of publication '{names.get(row.pubid)}'"
-        if os.path.realpath(situation.publisher.root / row.source_table) == os.path.realpath(path):
+        if resolved(situation.publisher.root / row.source_table) == resolved(path):
             raise PublicationError(
                 f"Article '{article.name}': table '{path}' is {owner} already. A table belongs to one "
                 "article; add the subscriptions there, or take it out there first.",

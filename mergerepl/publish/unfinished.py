@@ -1,14 +1,13 @@
 """What an initialisation that was cut short left at a subscriber: how it is known, and how it is dropped."""
 
-import os
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from mergerepl.delta.log import commits, head_version, is_delta_table, log_path, read_commit
+from mergerepl.delta.log import commits, head_version, is_delta_table, read_commit
 from mergerepl.delta.marks import SETUP, CommitMark
 from mergerepl.errors import PublicationError, StoreError
 from mergerepl.failpoints import failpoint
+from mergerepl.store.folders import move_aside, remove_folder, remove_leftover
 from mergerepl.systables import contents
 from mergerepl.systables.catalog import ArticleRow
 from mergerepl.systables.table import FOLDER
@@ -29,18 +28,6 @@ def subscriber_path(article: str, source_table: str) -> str:
 def article_table(root: Path, article: ArticleRow) -> Path:
     """Return where an article's table is at a subscriber."""
     return root / subscriber_path(article.name, article.source_table)
-
-
-def is_vacant(table: Path) -> bool:
-    """Return whether a table can be made there: nothing, no files, or those of a first commit that was cut short."""
-    if table.is_symlink() or not table.is_dir():
-        return not os.path.lexists(table)
-    log = log_path(table, 0).parent
-    return all(
-        (path.is_dir() and not path.is_symlink())
-        or (path.parent == log and path.name.startswith(".") and path.suffix == ".tmp")
-        for path in table.rglob("*")
-    )
 
 
 def is_unfinished(table: Path, subid: str) -> bool:
@@ -75,7 +62,7 @@ def drop_unfinished(tables: Sequence[Path], subid: str) -> None:
     """Remove the tables that an unfinished initialisation of this subscription made."""
     for table in tables:
         aside = table.with_name(f".{table.name}.mergerepl-dropped")
-        shutil.rmtree(aside, ignore_errors=True)
+        remove_leftover(aside)
         if is_unfinished(table, subid):
             check_unwritten(table.parent, table)
             _drop(table, aside)
@@ -88,13 +75,13 @@ def drop_unfinished_replica(root: Path, subid: str) -> None:
     stays on the tables for good.
     """
     dropped = root / _DROPPED
-    shutil.rmtree(dropped, ignore_errors=True)
+    remove_leftover(dropped)
     if is_unfinished(root / FOLDER / contents.NAME, subid):
         _drop(root / FOLDER, dropped)
 
 
 def _drop(folder: Path, aside: Path) -> None:
     """Remove a folder, out of sight in one step: a part of a table, or of a replica, would pass for somebody else's."""
-    folder.rename(aside)
+    move_aside(folder, aside)
     failpoint("unfinished.dropping")
-    shutil.rmtree(aside)
+    remove_folder(aside)

@@ -376,16 +376,7 @@ NO_REPLICA_FILES = {
 }
 """What looks at files of this machine: the file of a publication or an agent, scratch folders, JARs, where a root leads."""
 
-FILES_NOT_CONVERTED = {
-    "mergerepl.publish.apply",
-    "mergerepl.publish.check_article",
-    "mergerepl.publish.check_paths",
-    "mergerepl.publish.check_subscriber",
-    "mergerepl.publish.replica_state",
-    "mergerepl.publish.situation",
-    "mergerepl.publish.system_tables",
-    "mergerepl.publish.unfinished",
-}
+FILES_NOT_CONVERTED = {"mergerepl.publish.system_tables"}
 """Modules that still look at replicas' files by themselves. The list only gets shorter."""
 
 

@@ -1,0 +1,89 @@
+"""Folders of replicas and tables: what is there, how they are made, renamed and removed.
+
+Where nothing else is stated, a failure of the file system is an OSError: the caller says whose folder it is.
+"""
+
+import itertools
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from mergerepl.roots import resolved
+from mergerepl.systables.table import FOLDER
+
+MISSING = "does not exist"
+
+
+def folder_problem(path: Path) -> str | None:
+    """Return why a path is no folder, as a clause: `MISSING`, or that it is a file; None if it is a folder."""
+    if not path.exists():
+        return MISSING
+    return None if path.is_dir() else "is a file"
+
+
+def same_place(one: Path, other: Path) -> bool:
+    """Return whether two paths lead to one folder: through links, or a folder that is mounted twice."""
+    if resolved(one) == resolved(other):
+        return True
+    return one.is_dir() and other.is_dir() and one.samefile(other)
+
+
+def has_system_tables(root: Path) -> bool:
+    """Return whether a folder is a replica: its system tables have a folder there."""
+    return (root / FOLDER).is_dir()
+
+
+def replica_above(path: Path, own: Path | None = None) -> Path | None:
+    """Return the replica, below its own, in whose folder a path lies: as it is named, or where its links lead."""
+
+    def is_outside_own(folder: Path) -> bool:
+        return own is None or not os.path.exists(own) or not os.path.samefile(folder, own)
+
+    for text in (resolved(path), os.path.normpath(path)):
+        folders = (folder for folder in Path(text).parents if os.path.isdir(folder))
+        for folder in itertools.takewhile(is_outside_own, folders):
+            if os.path.isdir(folder / FOLDER):
+                return folder
+    return None
+
+
+def is_writable(folder: Path) -> bool:
+    """Return whether this process may write to a folder."""
+    return os.access(folder, os.W_OK)
+
+
+@contextmanager
+def made_folder(root: Path) -> Iterator[None]:
+    """Make a folder and those above it. At the end, folders that were made and stayed empty are removed again."""
+    made = [folder for folder in (root, *root.parents) if not folder.exists()]
+    root.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    finally:
+        for folder in made:
+            # It is in use.
+            with suppress(OSError):
+                folder.rmdir()
+
+
+def move_aside(folder: Path, aside: Path) -> None:
+    """Rename a folder: it is out of sight in one step."""
+    folder.rename(aside)
+
+
+def keep_former(folder: Path) -> None:
+    """Rename a folder to the first of `<name>.kept1`, `<name>.kept2` and so on that is free."""
+    numbered = (folder.with_name(f"{folder.name}.kept{number}") for number in itertools.count(1))
+    folder.rename(next(candidate for candidate in numbered if not candidate.exists()))
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a folder with all that is in it."""
+    shutil.rmtree(folder)
+
+
+def remove_leftover(folder: Path) -> None:
+    """Remove what a former run may have left; no folder, or one that stays, is no failure."""
+    shutil.rmtree(folder, ignore_errors=True)
