@@ -1,4 +1,4 @@
-"""Enumerate for one partition: what the subscriber had of each row when the session began, and what it is to have.
+"""Enumerate for one partition: for each row, whether the subscriber had it before the session, and is to have it.
 
 Merge session step: after make_generation, for filtered articles, in place of `enum_changes`. Pure. Rules: filters 4.2.
 """
@@ -23,7 +23,7 @@ generation of the last event, and the reason of the last leave (0: it never left
 def enum_partition_changes(mappings: DataFrame, generations: Collection[int]) -> DataFrame:
     """Return WINDOW: one row for each row with a mapping row for the subscriber in these generations.
 
-    What it had is said by the *first* run (a row that stays or leaves was there), what it is to have by the *last* one.
+    The *first* run says what it had (a row that stays or leaves was there), the *last* run what it is to have.
     Every run has all of a row's mapping rows, so that none before the first is needed.
 
     Reads: `store.partition_runs.read_mappings`.

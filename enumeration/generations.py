@@ -1,4 +1,4 @@
-"""Which generations a session sends: make_generation and the start of enumeration, on rows of
+"""The generations that a session sends: make_generation and the start of enumeration, on rows of
 MSmerge_genhistory.
 
 Pure Python over the rows after a watermark. Rules: merge_replication.md 2.5 to 2.7.
@@ -75,8 +75,8 @@ def generations_to_send(
 ) -> list[Generation]:
     """Return the closed generations of these articles after the start that the destination does not hold yet.
 
-    `held` asks the destination, once and for all that may be sent. Only where it cannot be asked, its nickname among the
-    holders the source knows of must do: the destination may have been restored since. Changes that wait for
+    `held` reads the destination, once for all generations that may be sent. If the destination cannot be read, the
+    source's list of holders decides; it may be wrong, as the destination may have been restored. Changes that wait for
     another destination are in an earlier generation as well.
     """
     articles = set(tablenicks)

@@ -1,10 +1,10 @@
-"""Classify each change by what the other side knows of the same row, and say what becomes of it (sp_MSgetmetadata).
+"""Classify each change by the other side's metadata of the same row: verdict and action (sp_MSgetmetadata).
 
 Merge session step: after enum_changes of both sides, before conflict detection. Decision table: merge_replication.md 2.8.
 
 A change that the other side has received is part of the sender's own version of the row. So where whole tables are
 replicated it is enough to compare the two enumerations (decisions/0004). Where they are filtered, a row may lie outside of
-the destination's partition and be changed there all the same: then what the destination knows of each row that is sent is
+the destination's partition and be changed there all the same. So the destination's metadata of each row that is sent is
 compared as well.
 """
 
@@ -66,7 +66,7 @@ def get_metadata(
     Args:
         at_publisher: Changes the subscriber has not seen, with tablenick; None if there are none.
         at_subscriber: Changes the publisher has not seen, with tablenick; None if there are none.
-        articles: All that the rows are of.
+        articles: All articles of the rows.
         terms: Directions, starts and numbers of the session.
         known_at_publisher: The publisher's version of rows that the subscriber sends, as `at_subscriber`, whether or not
             it enumerates them; None where that can be no news to the sender.
@@ -90,7 +90,7 @@ def get_metadata(
 
 
 def _paired(at: Mapping[str, DataFrame | None], known: Mapping[str, DataFrame | None]) -> DataFrame:
-    """Return the changes of both sides beside each other, and what each side knows of them where that is given."""
+    """Return the changes of both sides beside each other, with each side's metadata of them where that is given."""
     frames = {side: _as_struct(rows, side) for side, rows in at.items() if rows is not None}
     if len(frames) == 2:
         pairs = frames[PUBLISHER].join(frames[SUBSCRIBER], on=list(KEYS), how="full_outer")
@@ -109,7 +109,7 @@ def _as_struct(rows: DataFrame, name: str) -> DataFrame:
 
 
 def _compared(pairs: DataFrame, known: list[str]) -> DataFrame:
-    """Return the pairs with the verdict that the lineages of both sides come to."""
+    """Return the pairs with the verdict, from the lineages of both sides."""
     version = {
         side: F.coalesce(side, _KNOWN_AT[side]) if side in known else F.col(side) for side in OTHER_SIDE
     }
@@ -126,7 +126,7 @@ def _compared(pairs: DataFrame, known: list[str]) -> DataFrame:
         F.when(version[PUBLISHER].isNull(), Verdict.UPLOAD.value)
         .when(version[SUBSCRIBER].isNull(), Verdict.DOWNLOAD.value)
         .when(knows(PUBLISHER) & knows(SUBSCRIBER), Verdict.KNOWN.value)
-        # What a destination knows already, and does not enumerate, is no news to it and none of it.
+        # A version that the destination knows and does not enumerate is neither sent to it nor by it.
         .when(knows(PUBLISHER), F.when(is_enumerated(PUBLISHER), Verdict.DOWNLOAD.value))
         .when(knows(SUBSCRIBER), F.when(is_enumerated(SUBSCRIBER), Verdict.UPLOAD.value))
         .otherwise(Verdict.CANDIDATE.value)
@@ -164,7 +164,7 @@ def _with_actions(pairs: DataFrame, terms: SessionTerms) -> DataFrame:
 
 
 def one_sided(pairs: DataFrame) -> DataFrame:
-    """Return RESOLVED of the typed rows that go over as they are; rows of directions that the session does not run are not.
+    """Return RESOLVED of the typed rows that are sent as they are, in the directions that the session runs.
 
     Reads: PAIRS with `row`.
     """
@@ -176,7 +176,7 @@ def one_sided(pairs: DataFrame) -> DataFrame:
 
 
 def no_conflict(state: StructType) -> dict[str, Column]:
-    """Return what RESOLVED has of a conflict for a row that is in none. `state` has the types of metadata and `row`."""
+    """Return RESOLVED's conflict columns for a row without a conflict. `state` has the types of metadata and `row`."""
     nothing = F.lit(None)
     contender = StructType([state[name] for name in (*changes.CONTENDER_COLUMNS, changes.ROW)])
     return {
@@ -194,8 +194,8 @@ def no_conflict(state: StructType) -> dict[str, Column]:
 def _uploaded_priority(terms: SessionTerms) -> Column:
     """Return the priority of the subscriber's change once the publisher holds it.
 
-    A client's own, 0.0, is the publisher's then. What a client holds of somebody else's change keeps the priority that it
-    came with, if that is above 0.
+    A client's own change (0.0) then has the publisher's priority. A change of another replica that a client holds keeps
+    its priority, if that is above 0.
     """
     priority = F.col(f"{SUBSCRIBER}.{PRIORITY}")
     if terms.client_subscription and terms.upload:
@@ -204,7 +204,7 @@ def _uploaded_priority(terms: SessionTerms) -> Column:
 
 
 def _action(source: str, *, start: int) -> Column:
-    """Return what a change is to a side that has nothing newer: an insert if that side cannot have the row."""
+    """Return the action of a change at a side that has nothing newer: an insert if that side cannot have the row."""
     born_after_start = F.col(f"{source}.{BORN_GENERATION}") > passed(start, "bigint")
     was_deleted = F.coalesce(F.col(f"{OTHER_SIDE[source]}.{DELETED}"), F.lit(False))
     return (

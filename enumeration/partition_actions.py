@@ -1,7 +1,7 @@
-"""Say what both sides do with the rows of a filtered article, after the decision and after memberships are known.
+"""Compute the actions of both sides for the rows of a filtered article, after the decision and the memberships.
 
 Merge session step: after detect and resolve, before staging. Pure. Rules: filters 4.3. A subscriber keeps a row that it is
-to see, gets it whole where it comes in, and loses it (LEAVE) where it goes on without it.
+to see, gets the whole row if it enters its partition, and loses it (LEAVE) if it leaves.
 """
 
 from collections.abc import Mapping
@@ -72,7 +72,7 @@ class PartitionRows:
         outcome: What comes of that (RESOLVED); a row that both sides hold in the same version is left out.
         memberships: MEMBERSHIPS of all rows that are sent, and of those that they move.
         window: WINDOW of the subscriber's partition.
-        most: At most so many rows are in any of them; None: nobody knows.
+        most: At most so many rows are in any of them; None: unknown.
     """
 
     versions: DataFrame
@@ -84,7 +84,7 @@ class PartitionRows:
 
 
 def without_strangers(sent: DataFrame, known: DataFrame) -> tuple[DataFrame, DataFrame]:
-    """Return CHANGES of both sides in which rows of one key that know nothing of each other do not meet as versions.
+    """Return CHANGES of both sides in which two unrelated rows of one key are not compared as versions of one row.
 
     A live row against a tombstone of another one is a new insert: both count as that row, which merges. A tombstone against
     another, live row is the delete of a row that nobody else had: it is in the past of the live one.
@@ -257,7 +257,7 @@ def _subscriber_action(joined: DataFrame, image: StructType, terms: PartitionTer
     same = same_image(f"{_MINE}.{ROW}", f"final_{ROW}", image)
     return (
         F.when((gone | ~has) & had, F.when(is_delete, Action.DELETE.value).otherwise(Action.LEAVE.value))
-        # The delete that it made or shares: its lineage is that of the publisher now.
+        # The subscriber made this delete, or has it too: its lineage is the publisher's now.
         .when(gone & _is_sent() & ~is_of_subscriber, Action.METADATA.value)
         .when(gone | ~has, None)
         .when(_is_sent() & is_of_subscriber, None)

@@ -1,6 +1,6 @@
 """The plan of enumeration: where it starts, which generations are sent, and under which numbers they are received.
 
-The one place that says so: a session, the quiet answer, `status` and `pending` ask it. Pure Python on rows of the control
+This is the only place: a session, the quiet answer, `status` and `pending` use it. Pure Python on rows of the control
 plane. Rules: merge_replication.md 2.5 to 2.7.
 """
 
@@ -20,7 +20,7 @@ After = Callable[[int], Collection[Generation]]
 
 @dataclass(frozen=True)
 class Partition:
-    """What a destination gets of filtered articles (tablenicks): only generations that have changes for its partition.
+    """The filter of generations for a destination's filtered articles (tablenicks): only those with changes for it.
 
     `relevant` returns the numbers of such generations after a number.
     """
@@ -45,9 +45,9 @@ class Source:
 
 @dataclass(frozen=True)
 class Destination:
-    """A replica that receives: the generations it has, and its row about the source (None: it is not asked).
+    """A replica that receives: the generations it has, and its row about the source (None: it is not read).
 
-    `rules` returns what its table of an article (tablenick) asks of rows now; None: it is not asked.
+    `rules` returns the present conditions of its table of an article (tablenick); None: they are not read.
     """
 
     root: str
@@ -60,9 +60,9 @@ class Destination:
 class Enumeration:
     """What a source sends: closed generations after a start that the destination does not hold.
 
-    `known` are those after the start that are not sent: the destination holds them. `passed_over` have no change for its
-    partition: it neither holds them nor gets them. `waiting` are those of `generations` whose rows the destination refused
-    and would refuse again; `elsewhere` hold rows that wait for another destination, as they were sent to this one before.
+    `known` are generations after the start that are not sent: the destination holds them. `passed_over` have no change
+    for its partition: it neither holds them nor gets them. `waiting` are those of `generations` whose rows the destination
+    refused and would refuse again. `elsewhere` have rows that wait for another destination; this one got them before.
     """
 
     from_generation_exclusive: int
@@ -74,7 +74,7 @@ class Enumeration:
 
     @property
     def has_changes(self) -> bool:
-        """Whether there is any change in them that the destination has not refused."""
+        """Whether they have a change that the destination has not refused."""
         return any(row.changecount for row in self.generations if row not in self.waiting)
 
     @property
@@ -83,16 +83,16 @@ class Enumeration:
         return sum(row.changecount for row in self.waiting)
 
     def of_articles(self, tablenicks: Collection[int]) -> "Enumeration":
-        """Return what is sent of these articles alone."""
+        """Return the part of these articles."""
         lists = (self.generations, self.known, self.passed_over, self.waiting, self.elsewhere)
         chosen = ([row for row in rows if row.art_nick in tablenicks] for rows in lists)
         return Enumeration(self.from_generation_exclusive, *chosen)
 
 
 def enumeration(source: Source, destination: Destination | None) -> Enumeration:
-    """Return what a source sends to a destination, its open generations as if they were closed.
+    """Return what a source sends to a destination; open generations count as closed.
 
-    A destination that cannot be asked (None) has what the source notes of it.
+    If the destination cannot be read (None), the source's notes about it are used.
 
     Raises: UnknownGenerationError if the watermarks of both do not fit together.
     """
@@ -131,7 +131,7 @@ def enumeration(source: Source, destination: Destination | None) -> Enumeration:
 
 
 def _refused_again(sent: Collection[Generation], destination: Destination | None) -> list[Generation]:
-    """Return the generations whose rows the destination has refused, by the rules that its tables have still."""
+    """Return the generations whose rows the destination has refused, if its tables still have the same rules."""
     if destination is None or destination.rules is None:
         return []
     waiting = [row for row in sent if row.waits_for is not None]
@@ -145,7 +145,7 @@ def _asks_nobody(guids: Collection[str]) -> Collection[str]:
 
 @dataclass(frozen=True)
 class SessionPlan:
-    """What travels in a session, and in which of the two directions rows are carried."""
+    """What a session sends, and the directions in which it runs."""
 
     upload: bool
     download: bool
@@ -154,7 +154,7 @@ class SessionPlan:
 
     @property
     def has_work(self) -> bool:
-        """Whether there is any change to carry that its destination has not refused."""
+        """Whether there is a change to send that its destination has not refused."""
         return (self.upload and self.up.has_changes) or (self.download and self.down.has_changes)
 
     @property
@@ -180,10 +180,10 @@ class SessionPlan:
 def plan_session(
     sources: Mapping[str, Source], destinations: Mapping[str, Destination], *, upload: bool, download: bool
 ) -> SessionPlan:
-    """Return which closed generations each side sends the other; both sides are given by name.
+    """Return the closed generations that each side sends to the other; both sides are given by name.
 
     Raises: UnknownGenerationError if the watermarks of the two sides do not fit together; EnumerationError if the
-        subscriber holds generations that it can only have from the publisher, and which are not there.
+        subscriber holds generations of the publisher that the publisher does not have.
     """
     up = enumeration(sources[SUBSCRIBER], destinations[PUBLISHER])
     down = enumeration(sources[PUBLISHER], destinations[SUBSCRIBER])

@@ -1,6 +1,6 @@
 """`mergerepl capture`: the users' changes of one replica, recorded without a session.
 
-Worth doing alone before change files are vacuumed. A session that died is rolled forward first: its commits
+It is useful alone before change files are vacuumed. A session that died is rolled forward first: its commits
 and the numbers of its runs are planned already. The generations stay open; the next session closes and sends
 them.
 """
@@ -56,7 +56,7 @@ def capture_replica(root: Path, *, progress: Progress) -> CaptureResult:
 
 def capture_held(replica: Replica, pubid: str, *, progress: Progress) -> CaptureResult:
     """Capture one publication of a publisher whose lease the caller holds, as `apply` does before it initialises a
-    subscriber. What is wrong with another publication's tables is no obstacle.
+    subscriber. Problems of another publication's tables do not matter.
 
     Raises: CaptureError, SchemaMismatchError (nothing was captured).
     """
@@ -78,7 +78,7 @@ def _held(replica: Replica) -> Iterator[list[Replica]]:
             for root in sorted(publishers):
                 stack.enter_context(lease(root, purpose=f"mergerepl capture {replica.root}"))
             stack.enter_context(lease(replica.root, purpose=f"mergerepl capture {replica.root}"))
-            # A session may have come and died before the replica was ours.
+            # A session may have started and died before this process got the lease.
             if _publishers_of_pending(replica) <= publishers:
                 yield [Replica(root) for root in sorted(publishers)]
                 return
@@ -174,12 +174,12 @@ def _recover(
     for publisher in publishers:
         recover(publisher, replica, spark_of)
     if _has_staged(replica):
-        # No subscriber is ours here: each session is finished at the publisher's side only.
+        # No subscriber is leased here: each session is finished at the publisher's side only.
         recover(replica, replica, spark_of)
 
 
 def _priorities(replica: Replica) -> dict[str, float]:
-    """Return pubid -> the priority of the changes made here, of the publications that the replica takes part in."""
+    """Return pubid -> the priority of the changes made here, for the publications of the replica."""
     # The tables of a subscription that has ended are the user's own again, and may be gone.
     received = {row.pubid: own_priority(SUBSCRIBER, row) for row in replica.relations() if not row.is_ended}
     published = [row.pubid for row in replica.published]

@@ -2,7 +2,7 @@
 forward.
 
 Order at each side: MERGE the articles, append the run and log conflicts, beside each other; capture late user
-commits; then the bookkeeping (genhistory, replinfo). Only when both sides are through do the watermarks move. The sides run
+commits; then the bookkeeping (genhistory, replinfo). The watermarks move only when both sides are done. The sides run
 side by side.
 """
 
@@ -59,7 +59,7 @@ class Parties:
 
 @dataclass(frozen=True)
 class SideOutcome:
-    """What one side came to: by article, rows its MERGEs changed and conflicts that late changes met."""
+    """The outcome of one side: by article, rows that its MERGEs changed and conflicts of late changes."""
 
     counts: dict[int, PhaseCounts]
     late_conflicts: dict[int, int]
@@ -67,12 +67,12 @@ class SideOutcome:
 
 
 _OUTCOME = TypeAdapter(SideOutcome)
-"""How `<side>.done` keeps what a side came to, for the run that finishes the session."""
+"""The form in which `<side>.done` keeps a side's outcome, for the run that finishes the session."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a carried-out changeset came to."""
+    """The outcome of a carried-out changeset."""
 
     articles: tuple[ArticleCounts, ...]
     late_changes: int
@@ -158,7 +158,7 @@ def _carry_out_side(
         if not windows:
             break
         log.info("%s: %s late commits", replica.root, sum(len(window.user_commits) for window in windows))
-        # Rounds that a run before this one staged are not counted: a rerun must get further than the last.
+        # Rounds that an earlier run staged are not counted: each run must get further than the last one.
         rounds += not is_staged(current.late_folder(name, current.manifest.round + 1))
         if rounds > LATE_ROUNDS:
             raise CommitConflictError(
@@ -194,8 +194,8 @@ def _write_all(
 ) -> dict[int, Commit]:
     """MERGE the side's articles, append its run and log the conflicts. Returns tablenick -> our MERGE's commit.
 
-    All of it is staged and each write happens once, so they need not wait for each other; nothing of it counts before
-    the bookkeeping that follows.
+    All writes are staged and each happens once, so they need not wait for each other. None of them counts before the
+    bookkeeping that follows.
     """
     merges = [work for work in side.work.articles if work.touches_rows]
 
@@ -233,7 +233,7 @@ def _log_conflicts(
 ) -> None:
     """Log a round's conflicts where the publication keeps them, but never at a replica that is not held.
 
-    The session's own conflicts are logged by each side for itself; those of a late round by the side that has it.
+    Each side logs the session's own conflicts for itself; the side of a late round logs the conflicts of that round.
     """
     is_session = changeset.manifest.round == 0
     chosen = [
@@ -243,7 +243,7 @@ def _log_conflicts(
 
 
 def _log_all_late_conflicts(spark: SparkSession, changeset: Changeset, parties: Parties) -> None:
-    """Log what a late round could not log where it belongs, as that replica was not held when it was carried out."""
+    """Log the conflicts of a late round at the replica that was not held when the round was carried out."""
     logging_at = _logging_sides(changeset)
     for late in _late_rounds(changeset):
         _log_at(spark, late, logging_at, parties)
@@ -258,7 +258,7 @@ def _has_conflicts(changeset: Changeset) -> bool:
 
 
 def log_given_up(spark_of: Callable[[], SparkSession], changeset: Changeset, publisher: Replica) -> None:
-    """Log at the publisher what the subscriber would have logged or kept, whose side of the session is given up.
+    """Log at the publisher the conflicts that the subscriber would have logged: its side of the session is given up.
 
     The publisher has done its own side. A late round of the subscriber is logged by that side, also where the publisher
     keeps the conflicts.
@@ -276,9 +276,9 @@ def log_given_up(spark_of: Callable[[], SparkSession], changeset: Changeset, pub
 def log_everywhere(
     spark_of: Callable[[], SparkSession], changeset: Changeset, replicas: dict[str, Replica]
 ) -> None:
-    """Log the conflicts of a session that is given up, and of its late rounds, where they are kept and in reach.
+    """Log the conflicts of a session that is given up, and of its late rounds, at the replicas that keep them.
 
-    At the publisher if none of these is: what was overwritten must be somewhere.
+    If none of these is in reach, log them at the publisher: overwritten rows must be kept somewhere.
     """
     parties = Parties(_works(changeset), replicas)
     chosen = [name for name in _logging_sides(changeset) if name in replicas] or [PUBLISHER]
@@ -317,7 +317,7 @@ def _save_bookkeeping(
     last_generation: int,
     session_number: int,
 ) -> None:
-    """Record the generations, then the captured versions and the run: the side's commit point. Nothing goes back."""
+    """Record the generations, then the captured versions and the run: the side's commit point. No number decreases."""
     failpoint("bookkeeping.before_genhistory")
     if generations:
         replica.append_generations(generations, seq=seq)
@@ -378,7 +378,7 @@ def update_subscription(replica: Replica, subid: str, other_replid: str, changed
 def _outcome(changeset: Changeset, replicas: dict[str, Replica], outcomes: dict[str, SideOutcome]) -> Outcome:
     manifest = changeset.manifest
     at_publisher, at_subscriber = outcomes[PUBLISHER], outcomes[SUBSCRIBER]
-    # A conflict is met where the two changes first come together: while uploading, unless only downloading.
+    # A conflict counts in the upload, where the two changes first meet; in the download if the session only downloads.
     met_at = PUBLISHER if manifest.upload else SUBSCRIBER
 
     def counts(side: str, nickname: int) -> PhaseCounts:

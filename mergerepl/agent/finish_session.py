@@ -13,7 +13,7 @@ from mergerepl.store.replica import Replica
 def finish_session(publisher: Replica, subscriber: Replica | None, session: str) -> None:
     """Carry out a staged session, at the publisher only if the subscriber is None: out of reach.
 
-    What is then left of it is dropped: no other session of that subscription will take it up.
+    The rest of it is dropped: no other session of that subscription will finish it.
 
     Raises: as a session does. It stays staged; run again.
     """
@@ -23,7 +23,7 @@ def finish_session(publisher: Replica, subscriber: Replica | None, session: str)
     try:
         recover(publisher, subscriber or publisher, engine.session)
     except EnumerationError:
-        # A subscriber that cannot take its side any more is about to leave; the publisher has its own by now.
+        # The subscriber cannot take its side any more, but it is about to leave; the publisher's side is done by now.
         staged = read_changeset(publisher.staging / session)
         if subscriber is None or staged is None or not staged.is_done(PUBLISHER):
             raise

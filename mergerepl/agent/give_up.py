@@ -1,7 +1,8 @@
-"""Give up a staged session: end it where it stands, and keep its rows.
+"""Give up a staged session: end it as it is, and keep its rows.
 
-What a side recorded of it stays a session's. What a side wrote and did not record is captured by the next session as if
-users had written it (docs/protocol.md, Capture). So no write is lost, and a later session brings both sides together.
+Changes that a side recorded stay changes of the session. Changes that a side wrote and did not record are captured by
+the next session as if users had written them (docs/protocol.md, Capture). So no write is lost, and a later session
+makes both sides equal.
 """
 
 import logging
@@ -35,8 +36,8 @@ def give_up(
 ) -> Path:
     """End a staged session that cannot be finished; the caller holds these replicas. Returns the folder that keeps it.
 
-    The conflicts that it resolved are logged where its publication keeps them, if it wrote anything; its rows, its plan and
-    what became of its sides stay in the folder. `subscriber` is None if it is out of reach.
+    If it wrote anything, the conflicts that it resolved are logged where its publication keeps them. Its rows, its plan
+    and the outcomes of its sides stay in the folder. `subscriber` is None if it is out of reach.
     """
     replicas = {PUBLISHER: publisher, **({SUBSCRIBER: subscriber} if subscriber is not None else {})}
     if len(replicas) < 2 or any(_has_written(changeset, name, replica) for name, replica in replicas.items()):
@@ -50,7 +51,7 @@ def give_up(
 
 
 def settle(publisher: Replica, subscriber: Replica, session: str) -> None:
-    """End at a subscriber what was given up at its publisher; a subscriber that was out of reach is settled later."""
+    """End at a subscriber a session that was given up at its publisher; one that is out of reach is settled later."""
     changeset = read_changeset(publisher.folder / UNSENT / session)
     if changeset is not None:
         _own_resolutions(changeset, publisher, subscriber)
@@ -59,7 +60,7 @@ def settle(publisher: Replica, subscriber: Replica, session: str) -> None:
 
 
 def is_refused_by(spark: SparkSession, changeset: Changeset, replica: Replica, name: str) -> bool:
-    """Return whether a table of one side would not take the session's rows, by what is checked before one is staged."""
+    """Return whether a table of one side would refuse the session's rows, by the checks of staging."""
     articles = {article.nickname: article for article in replica.articles}
     for work in changeset.work_of(name).articles:
         if not work.touches_rows or work.nickname not in articles:
@@ -99,14 +100,14 @@ def _log_conflicts(
     try:
         log_everywhere(spark_of, changeset, replicas)
     except (MergeReplError, PySparkException, Py4JError) as error:
-        # What keeps the session from its end may be a conflict table. The folder has the losing rows, too.
+        # The table that keeps the session from finishing may be a conflict table. The folder has the losing rows, too.
         log.warning("session %s: its conflicts could not be logged: %s", changeset.manifest.session, error)
 
 
 def _own_resolutions(changeset: Changeset, publisher: Replica, subscriber: Replica) -> None:
-    """Let the subscriber send the rows that the session resolved, where it alone has recorded them.
+    """Let the subscriber send the rows that the session resolved, if only the subscriber has recorded them.
 
-    They were to be the publisher's, which does not know of them: it would refuse a subscriber that has them from elsewhere.
+    Their generations were planned as the publisher's, which lacks them: it would refuse a subscriber that holds them.
     """
     planned = {row.guidsrc for row in changeset.work_of(SUBSCRIBER).generations}
     own = subscriber.held(planned) - publisher.held(planned)

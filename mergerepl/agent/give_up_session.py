@@ -1,4 +1,4 @@
-"""`mergerepl sync --give-up`: end a staged session by hand, if it cannot be finished after all."""
+"""`mergerepl sync --give-up`: end a staged session by hand, if it cannot be finished."""
 
 from pathlib import Path
 
@@ -34,7 +34,7 @@ def give_up_session(
     try:
         changeset = read_changeset(folder)
     except StoreError as error:
-        # Nobody can say whose it is.
+        # Its owner is unknown.
         with leases(
             publisher.root, purpose=f"mergerepl sync {publisher.root} --give-up", wait_s=lease_wait_s
         ):

@@ -1,8 +1,8 @@
 """One merge session: one subscription, upload and download.
 
 Order: leases, roll forward what a dead session left, compare identities and watermarks, capture both sides,
-make_generation beside staging the changeset, carry it out. Up to the manifest of the changeset nothing but captured
-changes is written; from there on the session will be finished, by this run or the next.
+make_generation beside staging the changeset, carry it out. Before the manifest of the changeset only captured changes
+are written; after it the session will be finished, by this run or the next.
 """
 
 import tempfile
@@ -144,7 +144,7 @@ def _with_refused(result: SessionResult, refused: Refused, names: Mapping[int, s
 def _refuse_one_way(
     sides: Mapping[str, SideState], publication: str, *, upload: bool, download: bool
 ) -> None:
-    """Refuse a session that runs one way where rows are filtered: what it moves has to come down in the same session.
+    """Refuse a session of one direction where rows are filtered: rows that it moves must be downloaded by it, too.
 
     Raises: PublicationError.
     """
@@ -162,7 +162,7 @@ def _timed(result: SessionResult, started: float) -> SessionResult:
 
 
 def _refuse(publisher: Replica, subscriber: Replica) -> None:
-    """Refuse replicas that no session may touch, not even to finish another one.
+    """Refuse replicas that no session may change, not even to finish another one.
 
     Raises: PublicationError of a copy; StoreError of an edited system table.
     """

@@ -1,4 +1,4 @@
-"""Before anything else: finish what a session that died had staged."""
+"""The first step of a session: finish sessions that died after they were staged."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -42,10 +42,10 @@ def recover(publisher: Replica, subscriber: Replica, spark_of: SparkSource) -> i
     """Roll staged sessions of the publisher forward and drop incomplete ones. Returns how many were rolled
     forward.
 
-    A session is known by the subscriber's replid, so a moved folder is still its own. One with another
-    subscriber is finished at the publisher only; that subscriber may be out of reach, and the rest waits for its
-    next session; if a table of the publisher does not take its rows any more, it is given up. Where the subscription is
-    gone since, the publisher's side is all there is to finish.
+    A session is identified by the subscriber's replid, so the folder may have moved. A session with another
+    subscriber is finished at the publisher only: that subscriber may be out of reach, and its side waits for its
+    next session. If a table of the publisher refuses its rows by now, it is given up. If the subscription has ended
+    since, only the publisher's side is finished.
 
     Raises: EnumerationError if a replica is older than the session that was staged against it; UnfinishedSessionError.
     """
@@ -67,7 +67,7 @@ def recover(publisher: Replica, subscriber: Replica, spark_of: SparkSource) -> i
             except UnfinishedSessionError as error:
                 if is_ours or not is_refused_by(spark_of(), changeset, publisher, PUBLISHER):
                     raise
-                # Another subscriber's. It would keep this one from the publisher for good.
+                # Another subscriber's session. It would block this subscriber for good.
                 log.warning("%s It is given up, so that others can go on.", error.message)
                 give_up(changeset, publisher, None, spark_of)
                 continue
@@ -102,11 +102,11 @@ def _is_subscribed(publisher: Replica, subid: str, replid: str) -> bool:
 
 
 def _drop_stale_pointers(publisher: Replica, subscriber: Replica) -> None:
-    """Remove what points to sessions of this publisher that are over, and what a kill left half written."""
+    """Remove pointers to finished sessions of this publisher, and pointers that a kill left half written."""
     drop_half_written_pointers(subscriber)
     publisher_id = publisher.info().replid
     staged = {folder.name for folder in staged_folders(publisher.staging)}
-    # A damaged pointer does not say whose session it was; a capture, which has to know, refuses it.
+    # A damaged pointer does not name its publisher; a capture, which needs it, refuses the pointer.
     for pointer in pointers(subscriber):
         if pointer.replid == publisher_id and pointer.session not in staged:
             settle(publisher, subscriber, pointer.session)
@@ -120,7 +120,7 @@ def roll_forward(
     Raises: EnumerationError, UnfinishedSessionError: it stays staged.
     """
     manifest = changeset.manifest
-    # Another subscriber may be at hand than the session's.
+    # This may not be the subscriber of the session.
     subscriber_root = manifest.subscriber.root if manifest.subscriber is not None else str(subscriber.root)
     sides = {PUBLISHER: publisher, **({SUBSCRIBER: subscriber} if is_ours else {})}
 
@@ -175,7 +175,7 @@ def _way_out(changeset: Changeset, publisher: Replica, name: str) -> str:
 
 @contextmanager
 def named(changeset: Changeset, publisher: Replica) -> Iterator[None]:
-    """Say of an error while a changeset is carried out which session is staged, and how it is given up.
+    """Add to an error while a changeset is carried out: the staged session, and how it is given up.
 
     Raises: UnfinishedSessionError; an error that is transient, or about the engine, stays as it is.
     """
@@ -194,7 +194,7 @@ def named(changeset: Changeset, publisher: Replica) -> Iterator[None]:
 def _difference_from_staged(changeset: Changeset, name: str, replica: Replica) -> str | None:
     """Return how a replica differs from the one that the session was staged against, None if it is the same.
 
-    One that was restored may have gone on without us: it has runs, and commits of these numbers, that we did not see.
+    A restored replica may have gone on by itself: it has runs and commits of these numbers that this session lacks.
     """
     work = changeset.manifest.side(name)
     if work is None:

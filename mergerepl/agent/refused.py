@@ -1,4 +1,4 @@
-"""Articles that a session leaves out: one that cannot go on does not keep the others from it."""
+"""Articles that a session leaves out, so that the others can go on."""
 
 from collections.abc import Mapping
 
@@ -17,11 +17,11 @@ Refused = dict[int, MergeReplError]
 """Tablenick -> why the article cannot go on."""
 
 ARTICLE_ERRORS = (ApplyError, CaptureError, ConflictError, SchemaMismatchError, StoreError)
-"""What is wrong with one article; any other error is of the session."""
+"""Errors about one article; any other error is about the session."""
 
 
 def raised_if_transient(error: MergeReplError) -> MergeReplError:
-    """Return an error that is the article's own; raise one that an unchanged second run may not meet."""
+    """Return an error about the article; raise a transient one, which a second run may not meet."""
     if isinstance(error, Transient):
         raise error
     return error

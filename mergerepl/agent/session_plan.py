@@ -1,4 +1,4 @@
-"""What a session carries, from what both sides know of each other, and the manifest that commits to it."""
+"""The plan of a session, from what both sides know of each other, and the manifest that commits to it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -28,7 +28,7 @@ from mergerepl.tracking.capture import new_generation
 
 
 def session_plan(sides: dict[str, SideState], *, upload: bool, download: bool) -> SessionPlan:
-    """Return which generations each side sends the other.
+    """Return the generations that each side sends to the other.
 
     Raises: EnumerationError, as `plan_session`.
     """
@@ -51,7 +51,7 @@ def session_manifest(
     session: str,
     publication: str,
 ) -> Manifest:
-    """Return the plan of the session: all that carrying it out, now or after a crash, will need."""
+    """Return the plan of the session: everything that carrying it out needs, now or after a crash."""
     publisher, subscriber = sides[PUBLISHER], sides[SUBSCRIBER]
     now = datetime.now(UTC)
     resolved = [nickname for nickname, article in staged.items() if article.resolved]
@@ -134,8 +134,8 @@ def session_manifest(
             [*at_subscriber, *waits_at_subscriber],
             [staged[n].subscriber for n in sorted(staged)],
         ),
-        # What a side received in this very session the other one holds too, so both watermarks may cover it, but for what
-        # waits; with one direction only, resolved rows have yet to travel.
+        # Both sides hold what one received in this session, so both watermarks may cover it, except generations that wait.
+        # After a session of one direction, resolved rows still have to be sent.
         upload_watermark=_watermark(
             subscriber,
             at_subscriber if both else [],
@@ -160,7 +160,7 @@ def _without_refused(
 ) -> Generation:
     """Return a generation as it is received: without changes if all of them waited for this side and are refused again.
 
-    It would be work for everybody that it is sent to next.
+    With a count it would be work for each replica that it is sent to next.
     """
     article = staged.get(row.art_nick)
     if row.waits_for is None or article is None:
@@ -200,9 +200,9 @@ def _first_left_out(source: SideState, destination: SideState) -> float:
 
 
 def _watermark(side: SideState, received: Sequence[Generation], before: float) -> Mark:
-    """Return the last closed generation, but one `before` the first that waits.
+    """Return the last closed generation `before` the first that waits.
 
-    Generations after it that travel now are not sent again: the destination holds them.
+    Later generations that are sent now are not sent again: the destination holds them.
     """
     rows = [row for row in (*side.genhistory, *received) if not row.is_open and row.generation < before]
     if not rows:
@@ -224,7 +224,7 @@ def _next_session_number(sides: dict[str, SideState], staged: dict[int, StagedAr
         names = [side.articles[nickname].conflict_table for nickname in staged if staged[nickname].conflicts]
         logged = [side.replica.folder / name for name in (*names, conflicts_info.NAME)] if names else []
         log_id = log_app_id(side.other.subid)
-        # At the side that keeps no conflicts nobody misses such a table.
+        # A side that keeps no conflicts does not need such a table.
         used += [transaction_version(table, log_id) for table in logged if is_delta_table(table)]
     return max(used) + 1
 

@@ -1,4 +1,4 @@
-"""What a session came to, as `sync` returns it and the history keeps it."""
+"""The result of a session, as `sync` returns it and the history keeps it."""
 
 from collections.abc import Iterable
 

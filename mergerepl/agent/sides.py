@@ -1,4 +1,4 @@
-"""The two sides of a session: what each replica knows of the other, and what is captured there."""
+"""The two sides of a session: the bookkeeping of each replica about the other, and its captured changes."""
 
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -53,7 +53,7 @@ class SideState:
     left_out: frozenset[int] = frozenset()
     """Tablenicks of articles that were refused: they are not among `articles`, and their generations wait."""
     filtered: FilteredPublication | None = None
-    """What decides which rows the other side gets, at a publisher with row filters."""
+    """The filter of the rows that the other side gets, at a publisher with row filters."""
 
     @property
     def source(self) -> Source:
@@ -75,11 +75,11 @@ class SideState:
         return Destination(str(self.replica.root), self.held, self.other, self.replica.asked_of_rows)
 
     def held(self, guids: Collection[str]) -> Collection[str]:
-        """Return which of these generations the side had before this session."""
+        """Return the generations among these that the side had before this session."""
         return self.replica.held(guids)
 
     def captured_article(self, nickname: int) -> CapturedArticle | None:
-        """Return what was captured of an article in this session, None if nothing."""
+        """Return the changes captured of an article in this session, None if there are none."""
         return next((c for c in self.captured if c.article.nickname == nickname and c.rows is not None), None)
 
 
@@ -103,7 +103,7 @@ def open_sides(
     """Return both sides by name, from the control plane alone.
 
     Raises: PublicationError, EnumerationError if the replicas are not those of the subscription, or not in the
-    state in which they parted.
+    state in which their last session left them.
     """
     pubid, subid = subscription.pubid, subscription.subid
     for replica in (publisher, subscriber):
@@ -153,7 +153,7 @@ def with_windows(sides: dict[str, SideState]) -> tuple[dict[str, SideState], Ref
 def without(sides: dict[str, SideState], refused: Collection[int]) -> dict[str, SideState]:
     """Return the sides without these articles: their generations wait, and no watermark of the session passes them.
 
-    What was captured of them stays: it is recorded with the rest.
+    Their captured changes are recorded with the rest.
     """
     return {
         name: replace(
@@ -229,7 +229,7 @@ def _with_memberships(spark: SparkSession, side: SideState, refused: Refused) ->
 def _all_or_none(
     read: Callable[[_Job], CapturedArticle | MergeReplError], jobs: Sequence[_Job]
 ) -> list[CapturedArticle | MergeReplError]:
-    """Capture all articles; if the engine fails, what the others keep in memory is released: nobody else knows of it."""
+    """Capture all articles; if the engine fails, the rows that the others keep in memory are released here."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
         futures = [pool.submit(read, job) for job in jobs]
         try:

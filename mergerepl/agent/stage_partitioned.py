@@ -1,4 +1,4 @@
-"""Stage the filtered articles of a session: decide what the subscriber sends, find what that moves, and filter for it.
+"""Stage the filtered articles of a session: decide the subscriber's changes, find the rows they move, and filter for it.
 
 All articles go through each step together: rows follow those of other articles. What was captured is committed before.
 """
@@ -59,7 +59,7 @@ _WRITTEN = (Verdict.UPLOAD.value, Verdict.MERGE.value, Verdict.CONFLICT.value)
 
 @dataclass(frozen=True)
 class _Sent:
-    """What the subscriber sends of an article, what the publisher knows of that (CHANGES), and the outcome (RESOLVED)."""
+    """The subscriber's changes of an article, the publisher's versions of these rows, and the outcome (RESOLVED)."""
 
     rows: int
     sent: DataFrame
@@ -150,7 +150,7 @@ def stage_partitioned(session: PartitionedSession) -> dict[int, StagedArticle]:
 
 
 def _sent(session: PartitionedSession) -> dict[str, _Sent]:
-    """Decide what the subscriber sends of each article, by all that the publisher knows of those rows."""
+    """Decide the subscriber's changes of each article by the publisher's versions of those rows."""
     changed: dict[str, tuple[Changed, int, DataFrame, DataFrame]] = {}
     total = 0
     for name, article in session.articles.items():
@@ -192,7 +192,7 @@ def _sent(session: PartitionedSession) -> dict[str, _Sent]:
 def _memberships(
     session: PartitionedSession, sent: Mapping[str, _Sent]
 ) -> tuple[dict[str, DataFrame], dict[str, tuple[int, int]]]:
-    """Return MEMBERSHIPS of what the subscriber sends, written or not, and of what that moves, and their `event_counts`."""
+    """Return MEMBERSHIPS of the rows that the subscriber sends and of those that they move, and their `event_counts`."""
     if not sent:
         return {}, {}
     changed = {}
@@ -201,7 +201,7 @@ def _memberships(
         final = each.outcome.where(F.col(VERDICT).isin(*_WRITTEN)).select(
             ROWGUID, F.lit(True).alias(WRITTEN), F.when(~F.col(DELETED), F.col(ROW)).alias(AFTER)
         )
-        # Each row that is sent is known once at most, and comes to one outcome.
+        # Each row that is sent is known at most once, and has one outcome.
         joined = in_one_task(each.sent.select(ROWGUID), each.rows)
         joined = joined.join(in_one_task(before, each.rows), on=ROWGUID, how="left")
         joined = joined.join(in_one_task(final, each.rows), on=ROWGUID, how="left")
@@ -218,7 +218,7 @@ def _memberships(
 
 
 def _windows(session: PartitionedSession) -> dict[str, _Window]:
-    """Enumerate what the subscriber's partition gained, kept and lost of each article."""
+    """Enumerate the rows of each article that the subscriber's partition gained, kept and lost."""
     subscription = session.publisher.other
     start = session.plan.down.from_generation_exclusive
     named = generations_for(

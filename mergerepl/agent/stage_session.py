@@ -61,7 +61,7 @@ def enumerated(side: SideState, nickname: int, sent: Enumeration) -> Enumerated:
 def session_terms(
     sides: dict[str, SideState], plan: SessionPlan, numbers: Mapping[str, Numbers]
 ) -> SessionTerms:
-    """Return what classification and resolution need to know of the session."""
+    """Return the terms of the session for classification and resolution."""
     resolver_side = PUBLISHER if plan.upload else SUBSCRIBER
     return SessionTerms(
         upload=plan.upload,
@@ -85,7 +85,7 @@ def stage_articles(
 ) -> tuple[dict[int, StagedArticle], Refused]:
     """Decide what both sides changed, for all articles at once, and write the changeset of each.
 
-    Returns: tablenick -> what it amounts to; and the articles that cannot be staged: nothing of them is left in the folder.
+    Returns: tablenick -> its counts; and the articles that cannot be staged: none of their files are left in the folder.
     """
     refused: Refused = {}
     kept = Kept()
@@ -125,7 +125,7 @@ def stage_articles(
         decision = decided(list(changed.values()), terms, kept, rows=rows, answered=answered)
 
         def stage(nickname: int) -> StagedArticle | None:
-            # What was captured and came to nothing has a generation all the same.
+            # Captured changes that net to nothing have a generation all the same.
             if not changed[nickname].has_any:
                 return None
             staged = None
@@ -148,7 +148,7 @@ def stage_articles(
 def _written(
     spark: SparkSession, sides: dict[str, SideState], nickname: int, outcome: DataFrame, rows_folder: Path
 ) -> StagedArticle:
-    """Write RESOLVED of one article and return what it amounts to."""
+    """Write RESOLVED of one article and return its counts."""
     versions = {name: side.info.captured[nickname] for name, side in sides.items()}
     article = sides[PUBLISHER].articles[nickname]
     return stage_article(outcome, rows_folder, article, from_versions=versions)
@@ -246,10 +246,10 @@ def staged_changeset(
     download: bool,
     progress: Progress,
 ) -> tuple[Changeset | None, Refused]:
-    """Commit what was captured, stage all articles and commit to the plan: the point of no return.
+    """Commit the captured changes, stage all articles and commit to the plan: the point of no return.
 
-    Returns: the changeset, and the articles that are not in it, such as one with a row that a constraint would refuse. With
-        nothing but these nothing is staged.
+    Returns: the changeset, and the articles that are not in it, such as one with a row that a constraint would refuse. If
+        no other article is left, nothing is staged.
 
     Raises: UnknownGenerationError; nothing is staged then.
     """
@@ -270,7 +270,7 @@ def staged_changeset(
     folder = new_folder(sides[PUBLISHER].replica.staging / session)
     committing: Future[dict[str, SideState]] | None = None
     try:
-        # Neither needs what the other writes, and each leaves the machine idle while Spark plans its next query.
+        # Neither needs the writes of the other, and each leaves the machine idle while Spark plans its next query.
         with ThreadPoolExecutor(1) as pool:
             if filtered is None:
                 committing = pool.submit(committed_sides, spark, sides)

@@ -1,4 +1,4 @@
-"""What is wrong with an article's table as it is now, for `status`: what the next session refuses or must bridge."""
+"""Problems of an article's table as it is now, for `status`: what the next session refuses or must bridge."""
 
 from mergerepl.errors import StoreError
 from mergerepl.feed.window import FeedWindow
@@ -14,7 +14,7 @@ def table_problems(article: PublishedArticle, window: FeedWindow) -> list[str]:
     except StoreError as error:
         return [error.message]
     found = []
-    # To look back opens the whole log once more; a table that nobody wrote to is as it was.
+    # Reading an older version opens the whole log again; a table without new commits is unchanged.
     before = None if table.version == window.position.version else window.before
     problem = schema_problem(article, table.metadata, before)
     if problem is not None:

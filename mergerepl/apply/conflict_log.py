@@ -38,7 +38,7 @@ def log_app_id(subid: str, side: str = PUBLISHER, round_: int = 0) -> str:
 
 
 def _side_of(manifest: Manifest) -> str:
-    """Return whose changeset it is: a late round's is of its one side, a session's goes by the publisher."""
+    """Return the side that names a changeset: the side of a late round, else the publisher."""
     return PUBLISHER if manifest.publisher else SUBSCRIBER
 
 
@@ -98,7 +98,7 @@ def _conflicting(spark: SparkSession, changeset: Changeset, article: PublishedAr
         F.lit(str(manifest.round)),
         F.lit(str(article.nickname)),
         F.col(changes.ROWGUID),
-        # Both tables may refuse what two changes of one row came to.
+        # Both tables may refuse the row merged of two changes.
         F.when(_is_failed_change(), F.col(changes.CONFLICT_TYPE)),
     )
     conflict_id = F.substring(F.sha2(identity, 256), 1, 16)

@@ -1,4 +1,4 @@
-"""Write what a session did: MSmerge_sessions, MSmerge_articlehistory and MSmerge_history, at both replicas."""
+"""Record a session in MSmerge_sessions, MSmerge_articlehistory and MSmerge_history, at both replicas."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -138,7 +138,7 @@ def recorded_rows(
     """Return the CHANGES rows one side records of one article: final states under its own generation numbers."""
     staged = read_staged(spark, changeset.rows(work.nickname)).where(F.col(side.action).isin(list(actions)))
     generation = F.col(side.generation)
-    # Of a row that was here before, those who come next may know as well: to them it is no insert.
+    # If the row was here before, replicas that get it next may have it too: for them it is no insert.
     is_insert = F.col(side.action) == changes.Action.INSERT.value
     born = F.when(is_insert & F.col(changes.BORN_GENERATION).isNotNull(), generation)
     columns = {
@@ -151,7 +151,7 @@ def recorded_rows(
 
 
 def _in_partition(staged: DataFrame, side: Side, work: ArticleWork) -> dict[str, Column]:
-    """Return the columns by which a subscriber records nothing of a row that it is not to see but its key."""
+    """Return the columns with which a subscriber records only the key of a row that it must not see."""
     article = side.articles[work.nickname]
     has_left = F.col(side.action) == changes.Action.LEAVE.value
     is_deleted = F.col(changes.DELETED) | has_left
@@ -173,7 +173,7 @@ def _in_partition(staged: DataFrame, side: Side, work: ArticleWork) -> dict[str,
 
 
 def next_seq(root: Path, last_seq: int) -> int:
-    """Return the number of a replica's next run: above the committed one and above what a crash left."""
+    """Return the number of a replica's next run: above the committed one and above runs that a crash left."""
     return max([last_seq, *(transaction_version(table, RUN_APP_ID) for table in run_tables(root))]) + 1
 
 
@@ -207,7 +207,7 @@ def append_run(
 
 
 def append_side_run(spark: SparkSession, changeset: Changeset, side: Side) -> None:
-    """Append what one side records of the whole changeset."""
+    """Append the rows that one side records of the whole changeset."""
     works = [work for work in side.work.articles if work.live or work.deleted]
     if not works:
         return

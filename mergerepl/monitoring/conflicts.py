@@ -1,4 +1,4 @@
-"""`mergerepl conflicts`: what was lost, when and to whom (merge_replication.md 3.5).
+"""`mergerepl conflicts`: the losing changes, with time and winner (merge_replication.md 3.5).
 
 MSmerge_conflicts_info has a row for each conflict; the losing row is in the conflict table (a losing
 delete has none), the winning one is an image in MSmerge_contents, chosen by its lineage.
@@ -54,7 +54,7 @@ def read_conflicts(
 ) -> tuple[ConflictRecord, ...]:
     """Return the conflicts logged at a replica, newest first; with (the beginning of) an id the one it names.
 
-    `chosen` stands for the publication, the article and whatever else is asked.
+    `chosen` has the publication, the article and the other conditions.
 
     The rows cost one read of each table they are in, however many conflicts are asked for.
 
@@ -90,7 +90,7 @@ def read_conflicts(
 
 
 def settled_ids(replica: Replica) -> set[str]:
-    """Return the ids of the conflicts that somebody has resolved."""
+    """Return the ids of the conflicts that were resolved by hand."""
     if not replica.control.exists(conflict_resolutions.TABLE):
         return set()
     path = replica.control.path(conflict_resolutions.NAME)
@@ -110,7 +110,7 @@ def count_conflicts(root: Path, chosen: ConflictFilter) -> int:
 
 
 def conditions_of(replica: Replica, chosen: ConflictFilter) -> list[str] | None:
-    """Return the SQL conditions of what is asked for; None if no conflict can have such an id.
+    """Return the SQL conditions of the choice; None if no conflict can have such an id.
 
     Raises: ConfigurationError if a name is unknown.
     """
@@ -199,7 +199,7 @@ def _with_rows(replica: Replica, rows: Sequence[ConflictRow]) -> tuple[ConflictR
 def _losing_rows(
     replica: Replica, articles: Mapping[int, PublishedArticle], rows: Iterable[ConflictRow]
 ) -> dict[str, dict[str, object]]:
-    """Return conflict id -> losing row, of those that lost one."""
+    """Return conflict id -> losing row, for conflicts that have one."""
     ids = defaultdict(list)
     for row in rows:
         ids[row.tablenick].append(row.conflict_id)
@@ -211,7 +211,7 @@ def _losing_rows(
 
 
 def _kept_rows(replica: Replica, ids: Sequence[str]) -> dict[str, dict[str, object]]:
-    """Return conflict id -> losing row, whatever conflict table has kept it: articles go, their losers stay."""
+    """Return conflict id -> losing row from all conflict tables: losing rows stay when their article is removed."""
     about = {column.name for column in CONFLICT_COLUMNS}
     found: dict[str, dict[str, object]] = {}
     for table in replica.conflict_tables():
@@ -233,7 +233,7 @@ def _winning_row(
     records nothing at the replica that won: there the winner's own version is the oldest one.
     """
     if ConflictType(row.conflict_type).is_failed_change:
-        # What it was refused in favour of is the row that stands there, whatever becomes of it.
+        # A refused change lost to the row that is in the table, in any later version.
         return None
     versions = [each for each in versions if covers(each["lineage"], row.winning_lineage)]
 

@@ -54,7 +54,7 @@ def session_history(
 
 
 def _require_known(replica: Replica, subscriber: str) -> None:
-    """Refuse a subscriber without sessions that the replica has never heard of: the name is a mistake."""
+    """Refuse a subscriber that has no sessions and is unknown to the replica: the name is a mistake."""
     known = {subscriber_root(replica, row) for row in replica.relations()}
     if subscriber not in map(roots.resolved, known):
         raise ConfigurationError(

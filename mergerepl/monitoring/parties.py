@@ -1,4 +1,4 @@
-"""Who takes part: the subscriptions a replica knows of, and the replicas at their other ends."""
+"""The subscriptions that a replica knows, and the replicas at their other ends."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +15,7 @@ def others(replica: Replica, pubid: str | None = None) -> list[SubscriptionRow]:
 
 
 def subscriber_root(replica: Replica, other: SubscriptionRow) -> str:
-    """Return the subscriber's root of a subscription, at whichever end it is asked for."""
+    """Return the subscriber's root of a subscription, from either end."""
     return other.subscriber_server if replica.publishes(other.pubid) else str(replica.root)
 
 

@@ -21,11 +21,11 @@ DOWNLOAD = "download"
 TableProblems = Callable[[PublishedArticle, FeedWindow], Sequence[str]]
 
 Look = Callable[[Replica, ReplicaInfo, PublishedArticle], tuple[int, str | None]]
-"""Gives the commits of an article's table that are not captured yet, and what keeps capture from them."""
+"""Returns the commits of an article's table that are not captured yet, and the problem that stops their capture."""
 
 
 def pending_changes(root: Path, *, table_problems: TableProblems) -> tuple[PendingSubscription, ...]:
-    """Return what waits in each active subscription: both directions if the other end is in reach.
+    """Return the waiting changes of each active subscription: both directions if the other end is in reach.
 
     Args:
         root: The replica.
@@ -74,7 +74,7 @@ def _subscription(
                 here = Destination(str(replica.root), replica.held, row)
                 articles += _direction(back, other, other.info(), about_us, here, look)
         except (StoreError, EnumerationError) as error:
-            # What is wrong there says nothing against the other subscriptions.
+            # A problem there does not concern the other subscriptions.
             articles, problem = None, error.message
     if articles is None:
         articles = list(_direction(away, replica, info, row, None, look))
@@ -94,7 +94,7 @@ def _direction(
     destination: Destination | None,
     look: Look,
 ) -> Iterator[PendingArticle]:
-    """Yield what waits at a source; `destination` is None if it cannot be asked."""
+    """Yield the waiting changes of a source; `destination` is None if it cannot be read."""
     articles = source.articles_of(row.pubid)
     waiting = unsent_generations(source, row, articles, destination=destination)
     for article in articles:

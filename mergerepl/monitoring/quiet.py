@@ -2,7 +2,7 @@
 
 After a session found nothing to do, `<publisher>/_mergerepl/quiet/<key>.json` lists every Delta table that
 could make work with its version and its log file's size, time and inode. As long as each of them still is the
-head, the next sync is done after two look-ups a table. Any doubt is a no; then the full check decides. The
+head, the next sync is done after two look-ups a table. In doubt the answer is no, and the full check decides. The
 files are caches: deleting them is harmless. `is_quiet` loads no library.
 """
 
@@ -72,10 +72,10 @@ def remember_quiet(
 ) -> None:
     """Note the versions of all tables after a session found nothing to do; nothing if work has come since.
 
-    With them how many changes wait, as a table refuses them.
+    The note has also the number of changes that wait because a table refuses them.
 
-    First the versions, then a check: what comes after that session (a user's commit, another subscriber's
-    session) is either seen by the check or makes a version newer than the noted one. So no lease is needed.
+    The versions are read first, then the check runs. A later commit (a user's, or another subscriber's session) is
+    either seen by the check or makes a version newer than the noted one. So no lease is needed.
     """
     pubid = publisher.publication(publication).pubid
     tables = [

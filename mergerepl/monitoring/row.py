@@ -75,7 +75,7 @@ def row_info(root: Path, *, article: str, key: Mapping[str, str], publication: s
     for each in found:
         newest = merge(newest, each.lineage)
     floor = chosen.maxversion_at_cleanup
-    # Of a damaged one nobody knows whether it is up to date.
+    # Whether a damaged one is up to date is unknown.
     shown = [*(replace(each, current=covers(each.lineage, newest, floor)) for each in found), *damaged]
     order = [str(replica.root) for replica in reached]
     replicas = tuple(sorted(shown, key=lambda each: order.index(each.replica)))
@@ -168,7 +168,7 @@ def _at_replica(
 def _metadata(
     replica: Replica, info: ReplicaInfo, article: PublishedArticle, rowguid: str
 ) -> tuple[str, Row]:
-    """Return where a row's metadata is, and it: of contents and tombstone, the higher seq counts."""
+    """Return a row's metadata and the table that has it: the higher seq of contents and tombstone counts."""
     names = [contents.GENERATION, contents.LINEAGE, contents.SEQ]
     text = _literal(rowguid, "string")
     where = f"tablenick = {article.nickname} and rowguid = {text} and {contents.SEQ} <= {info.last_seq}"
@@ -182,7 +182,7 @@ def _metadata(
 def _row(
     replica: Replica, article: PublishedArticle, values: Sequence[KeyValue]
 ) -> tuple[dict[str, str | None] | None, str | None]:
-    """Return the published columns of the row as text, None if the table has no such row; or why nobody knows."""
+    """Return the published columns of the row as text, None if the table has no such row; or why it cannot be read."""
     table = replica.table(article)
     try:
         require_columns(article, table, column_names(table))

@@ -105,12 +105,12 @@ def _subscription(
 
 
 def _word(codes: type[IntEnum], code: int) -> str:
-    """Return a code in a word, an unknown one (somebody edited it) as it stands there."""
+    """Return the word for a code; an unknown code (the row was edited) is returned as it is."""
     return next((known.name.lower() for known in codes if known == code), str(code))
 
 
 def _conflicts(replica: Replica) -> tuple[int, list[str]]:
-    """Return how many conflicts are logged, by the files' statistics, and what went wrong."""
+    """Return how many conflicts are logged, by the files' statistics, and the problem of reading them."""
     try:
         return count_rows(replica.folder / conflicts_info.NAME), []
     except StoreError as error:

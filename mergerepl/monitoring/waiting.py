@@ -1,4 +1,4 @@
-"""What waits at a replica: commits not captured yet, generations not sent yet. Read without an engine."""
+"""The waiting changes of a replica: commits not captured yet, generations not sent yet. Read without an engine."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -24,9 +24,9 @@ NO_VERSION = -1
 
 @dataclass(frozen=True)
 class Uncaptured:
-    """One article's table since it was captured: version, user commits, what keeps capture from them.
+    """One article's table since it was captured: version, user commits, and the problem that stops their capture.
 
-    `window` is what the log says of it; None if nobody can look.
+    `window` has what the log says; None if it cannot be read.
     """
 
     version: int
@@ -68,7 +68,7 @@ def _problem(article: PublishedArticle, window: FeedWindow) -> str | None:
 
 
 def head_or_problem(article: PublishedArticle, table: Path) -> tuple[int, str | None]:
-    """Return a table's version; or NO_VERSION and why nobody could read one: it is gone, or its log damaged."""
+    """Return a table's version; or NO_VERSION and the problem: the table is gone, or its log is damaged."""
     try:
         if not is_delta_table(table):
             return NO_VERSION, _gone(article, table)
@@ -110,7 +110,7 @@ def unsent_generations(
         replica: The source.
         other: Its row of sysmergesubscriptions about the destination.
         articles: The articles in question.
-        destination: The destination; None if it cannot be asked.
+        destination: The destination; None if it cannot be read.
 
     Raises: UnknownGenerationError if the watermarks of both do not fit together.
     """

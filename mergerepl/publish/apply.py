@@ -51,8 +51,8 @@ def apply_publication(
             with such a session cannot end.
 
     Raises: ConfigurationError, PublicationError, CaptureError, EnumerationError: refused, nothing was changed. LeaseError:
-        somebody works on one of the replicas. EngineLostError; StoreError: a table cannot be read or written; run again,
-        what is done stays done.
+        one of the replicas is in use. EngineLostError; StoreError: a table cannot be read or written; run again, finished
+        steps stay done.
     """
     started = time.monotonic()
     publication = _resolved(publication)
@@ -67,7 +67,7 @@ def apply_publication(
 
 
 def _resolved(publication: Publication) -> Publication:
-    """Return the publication with roots free of symbolic links: that is what replicas are known by."""
+    """Return the publication with roots free of symbolic links: replicas are identified by these."""
     subscriptions = tuple(
         replace(subscription, subscriber=_real(subscription.subscriber))
         for subscription in publication.subscriptions

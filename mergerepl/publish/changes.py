@@ -1,4 +1,4 @@
-"""What a changed file changes in a running publication, and what it may not change."""
+"""The changes of a file that apply to a running publication, and those that are refused."""
 
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -54,7 +54,7 @@ _PUBLISH_AGAIN = (
 
 
 def check_article_unchanged(article: Article, row: ArticleRow) -> None:
-    """Refuse what cannot change while replicas hold metadata by it.
+    """Refuse settings that cannot change because replicas hold metadata that depends on them.
 
     Raises: PublicationError naming the setting, its value then and now.
     """
@@ -89,7 +89,7 @@ def _shown(value: object) -> str:
 
 
 def check_subscription_unchanged(publisher: Path, subscription: Subscription, row: SubscriptionRow) -> None:
-    """Refuse a change of a subscription's type: what is won by priority already was won by the old one.
+    """Refuse a change of a subscription's type: earlier conflicts were decided by the old one.
 
     Raises: PublicationError; StoreError if the publisher's row has no known type.
     """
@@ -122,14 +122,14 @@ def update_rows(root: Path, table: TypedTable[RowT], change: Columns, **where: o
 def _update_everywhere(
     replicas: Sequence[ReplicaState], table: TypedTable[RowT], change: Columns, **where: object
 ) -> None:
-    """Change rows at all replicas, the publisher (the first) last: by its rows the next `apply` goes on."""
+    """Change rows at all replicas, the publisher (the first) last: the next `apply` continues from its rows."""
     for replica in reversed(replicas):
         update_rows(replica.root, table, change, **where)
         failpoint("change.after_replica")
 
 
 def _differing(rows: Sequence[object], wanted: Columns) -> Columns:
-    """Return what one of the rows does not say; a change that was cut short reached some replicas only."""
+    """Return the values that one of the rows lacks; a change that was cut short reached only some replicas."""
     return {name: value for name, value in wanted.items() if any(getattr(row, name) != value for row in rows)}
 
 
@@ -226,7 +226,7 @@ def unsubscribe_step(
         if subscriber is not None:
             update_rows(subscriber.root, catalog.SUBSCRIPTIONS, ended, pubid=work.pubid)
             failpoint("unsubscribe.between_sides")
-        # The publisher last: what it calls ended no `apply` finishes or cleans up again.
+        # The publisher last: no later `apply` finishes or cleans up a subscription that is ended there.
         update_rows(work.publisher, catalog.SUBSCRIPTIONS, ended, subid=row.subid)
 
     return Step(PlanStep("unsubscribe", row.subscriber_server, detail), run)
@@ -267,7 +267,7 @@ def record_move_steps(work: Work, publisher: ReplicaState, subscribers: Sequence
 
 
 def _note_place(work: Work, root: Path, replica: ReplicaState) -> None:
-    """Note where a replica is in what the replica at `root` knows; all publications there have one publisher."""
+    """Note a replica's place in the tables of the replica at `root`; all publications there have one publisher."""
     update_rows(root, catalog.PUBLICATIONS, {"publisher": str(work.publisher)})
     failpoint("move.between_tables")
     change = {"subscriber_server": str(replica.root)}
@@ -345,7 +345,7 @@ def check_uncaptured(work: Work, articles: Sequence[ArticleRow]) -> dict[int, Ta
 
 
 def skip_to_head(work: Work, articles: Sequence[ArticleRow], checked: Mapping[int, TableState]) -> None:
-    """Take the publisher's tables as they are now for captured: nobody else has rows of them yet.
+    """Note the publisher's tables as captured at their present versions: no subscriber has rows of them yet.
 
     Args:
         work: This run.
@@ -378,7 +378,7 @@ def _check_columns(article: ArticleRow, table: TableState) -> None:
 
 
 def columns_changed(article: ArticleRow, table: TableState) -> PublicationError:
-    """Return the error that a published table has not the columns any more with which it was published."""
+    """Return the error that a published table no longer has its published columns."""
     return PublicationError(
         f"Article '{article.name}': the columns of table '{table.path}' changed since it was published. Undo that; or "
         f"{_PUBLISH_AGAIN}.",
@@ -389,7 +389,7 @@ def columns_changed(article: ArticleRow, table: TableState) -> PublicationError:
 
 @contextmanager
 def publish_again_otherwise(*errors: type[MergeReplError]) -> Iterator[None]:
-    """Name another way out where a publication that nobody subscribes to cannot be captured for one of these errors.
+    """Add a way out to these errors, for a publication without subscribers that cannot be captured.
 
     Raises: PublicationError instead of them.
     """

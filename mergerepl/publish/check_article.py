@@ -40,7 +40,7 @@ KNOWN_FEATURES = frozenset(
         "variantType-preview",
     }
 )
-"""Table features that Spark reads and writes here without loss. Another one may mean anything: refused."""
+"""Table features that Spark reads and writes here without loss. Others are refused: their meaning is unknown."""
 
 _HEEDED_FEATURES = frozenset(
     {"checkpointProtection", "icebergCompatV1", "icebergCompatV2", "materializePartitionColumns"}
@@ -142,7 +142,7 @@ def _names(table: TableState, most: int = 12) -> str:
 
 
 def table_problem(table: TableState) -> Problem | None:
-    """Return why a table as such cannot take part, at whichever replica, and what to do; None if it can."""
+    """Return why a table cannot take part at any replica, and what to do; None if it can."""
     return (
         _protocol_problem(table, KNOWN_FEATURES)
         or _isolation_problem(table)
@@ -176,7 +176,7 @@ def _protocol_problem(table: TableState, known: frozenset[str]) -> Problem | Non
 
 
 def _isolation_problem(table: TableState) -> Problem | None:
-    """Return that Delta would let rows be appended beside a MERGE that read the table before; None if it would not.
+    """Return a problem if Delta would accept appends beside a MERGE that read the table before; else None.
 
     Only at the level Serializable does an append of a key conflict with the MERGE that inserts it. Delta takes a table that
     does not state its level for Serializable.
@@ -192,7 +192,7 @@ def _isolation_problem(table: TableState) -> Problem | None:
 
 
 def _name_problem(table: TableState) -> Problem | None:
-    """Return that a column has a name that Delta's MERGE needs for itself, and what to do; None if none has."""
+    """Return a problem if a column has a name that Delta's MERGE needs for itself, and what to do; else None."""
     for field in table.fields:
         if field["name"].lower() in _OF_THE_MERGE:
             return (
@@ -203,7 +203,7 @@ def _name_problem(table: TableState) -> Problem | None:
 
 
 def _append_only_problem(table: TableState) -> Problem | None:
-    """Return that a table takes no updates and deletes, and what to do; None if it does."""
+    """Return a problem if a table takes no updates or deletes, and what to do; else None."""
     if not table.is_append_only:
         return None
     return (
@@ -253,7 +253,7 @@ def _check_column_names(article: Article, table: TableState) -> None:
 
 
 def column_problem(columns: Sequence[Field]) -> Problem | None:
-    """Return why one of these columns cannot take part, at whichever replica, and what to do; None if all can."""
+    """Return why one of these columns cannot take part at any replica, and what to do; None if all can."""
     for field in columns:
         for name, words in _UNSUPPORTED_TYPES.items():
             if any(leaf.startswith(name) for leaf in leaf_types(field["type"])):

@@ -58,9 +58,9 @@ def _check_name(kind: str, name: str) -> None:
 
 
 def check_places(publication: Publication) -> None:
-    """Check that the replica roots are folders of their own, and that a table is one article's, at one replica.
+    """Check that the replica roots are separate folders, and that each table belongs to one article at one replica.
 
-    Raises: ConfigurationError or PublicationError naming the two that are in each other's way.
+    Raises: ConfigurationError or PublicationError naming the two folders or articles that collide.
     """
     publisher = _root(publication.publisher, "publisher")
     if problem := folder_problem(publisher):
@@ -110,7 +110,7 @@ def _check_subscriber_folder(root: Path) -> None:
 
 def _check_outside(what: str, root: Path) -> None:
     if has_system_tables(root):
-        # A replica already: one that came to be around it since shares no table with it (`_check_one_replica`).
+        # A replica already: a replica made later around it shares no table with it (`_check_one_replica`).
         return
     around = replica_above(root)
     if around is not None:
@@ -178,10 +178,9 @@ def _check_tables(publication: Publication, publisher: Path) -> None:
 
 
 def _check_one_replica(publication: Publication, publisher: Path) -> None:
-    """Check that each replica's tables are its alone.
+    """Check that no two replicas share a table.
 
-    Of two replicas over one table each takes the commits of the other's sessions for its own, and neither sends what
-    they hold.
+    Each of them would take the commits of the other's sessions for its own, and neither would send these changes.
     """
     roots = [
         ("the publisher", publisher),

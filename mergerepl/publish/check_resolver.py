@@ -1,4 +1,4 @@
-"""Whether a table has the columns that its article's resolver reads or makes, of the types that it takes."""
+"""Whether a table has the columns that its article's resolver reads or computes, with types that it takes."""
 
 from collections.abc import Collection, Mapping
 

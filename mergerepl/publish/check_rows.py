@@ -1,7 +1,6 @@
-"""Whether a table's rows can be replicated: no NULL or duplicate keys, GUIDs where GUIDs are promised.
+"""Whether a table's rows can be replicated: no NULL or duplicate keys, and GUIDs in the columns that must hold them.
 
-Their files must be the table's own, their generated columns what a copy would compute, and their texts what a copy would
-keep.
+The files must lie in the table's folder, a copy must compute the same generated columns, and it must keep the texts.
 """
 
 from collections.abc import Mapping
@@ -81,8 +80,8 @@ def check_rows(spark: SparkSession, article: Article, table: TableState) -> None
 
 
 def check_texts(spark: SparkSession, article: Article, table: TableState) -> None:
-    """Check that a copy of a table would take its values and keep them. Other engines write any text, also of any length,
-    and values that break what a column states.
+    """Check that a copy of a table would take its values and keep them. Other engines write texts of any length, and
+    values that break a column's rules.
 
     Raises: PublicationError naming the column and up to three keys.
     """
@@ -118,7 +117,7 @@ def check_texts(spark: SparkSession, article: Article, table: TableState) -> Non
 def check_generated(rows: DataFrame, generated: Mapping[str, str], *, article: str, table: Path) -> None:
     """Check that generated columns (name -> expression) hold what their expressions give in this session.
 
-    A snapshot of other rows would fail halfway: Delta compares them as well.
+    A snapshot of rows with other values would fail halfway: Delta checks them as well.
 
     Raises: PublicationError naming the column and how many rows differ.
     """
@@ -144,9 +143,9 @@ def check_generated(rows: DataFrame, generated: Mapping[str, str], *, article: s
 
 
 def _check_computable(spark: SparkSession, article: Article, table: TableState) -> None:
-    """Refuse a column generated from ones left out: what a subscriber writes into it could not be stored here.
+    """Refuse a column generated from columns left out: its values from a subscriber could not be stored here.
 
-    And a part of the key that two merged halves of a row would give another value.
+    Refuse also a generated part of the key that may change when two halves of a row are merged.
     """
     names = [field["name"] for field in published_fields(article, table)]
     written = [name for name in names if name not in table.generated_columns]
@@ -161,7 +160,7 @@ def _check_computable(spark: SparkSession, article: Article, table: TableState) 
                 table=str(table.path),
             )
         is_divisible = name in article.identity and article.tracking is Tracking.COLUMN
-        # One replica's change of one column keeps the key, or is another row's; two columns have a change of each.
+        # With one such column a change keeps the key or makes another row. With two, each replica may change one of them.
         sources = [[*written_key, other] for other in written if other not in written_key] or [written_key]
         if is_divisible and not any(is_computable(spark, table, some, expression) for some in sources):
             raise PublicationError(
@@ -178,7 +177,7 @@ def _text(value: object) -> str:
 
 
 def bad_identities(rows: DataFrame, article: Article, generated: Mapping[str, str]) -> DataFrame:
-    """Return the identities that are no identities: columns, how many rows have it, and why it is bad.
+    """Return the identities that are not valid: the columns, the number of rows that have it, and the reason.
 
     Identities of rows whose generated columns (name -> expression) hold something else come with them, without a
     reason: one scan finds both.

@@ -21,7 +21,7 @@ from mergerepl.systables.table import FOLDER
 
 
 def check_was_ours(publisher: ReplicaState, subscriber: ReplicaState, row: SubscriptionRow | None) -> None:
-    """Check that a replica at the subscriber's root is this publisher's, and is still there if it was.
+    """Check that a replica at the subscriber's root belongs to this publisher, and that a subscribed one still exists.
 
     Raises: PublicationError.
     """
@@ -74,10 +74,10 @@ def check_was_ours(publisher: ReplicaState, subscriber: ReplicaState, row: Subsc
 
 
 def check_no_session_open(publisher: ReplicaState, subscriber: Path) -> None:
-    """Check that no session of the subscriber goes on or waits to be finished: its numbers are planned already.
+    """Check that no session of the subscriber runs or waits to be finished: its numbers are planned already.
 
-    One whose subscription has ended is finished by `apply` itself, since no `sync` would. A file at the
-    subscriber that names a session without a manifest is left of one that never came to be.
+    `apply` itself finishes a session whose subscription has ended, since no `sync` would. A file at the
+    subscriber that names a session without a manifest is left over: that session was never staged.
 
     Raises: PublicationError; LeaseError while an agent holds the publisher.
     """
@@ -101,7 +101,7 @@ def check_no_session_open(publisher: ReplicaState, subscriber: Path) -> None:
 
 
 def check_target(publisher: Path, subscription: Subscription, article: ArticleRow, subid: str | None) -> None:
-    """Check that an article can be put there: nothing is in its place; or, without a snapshot, its like.
+    """Check that an article can be put there: its place is free or, without a snapshot, holds a table like it.
 
     Raises: PublicationError.
     """
@@ -153,7 +153,7 @@ def _facts_of_adopted(article: ArticleRow, table: Path, subid: str | None) -> Ta
 
 
 def _check_schema(article: ArticleRow, source: TableState, table: TableState) -> None:
-    """Check that both tables have the published columns, alike but for their order, and that sessions can write."""
+    """Check that both tables have the same published columns, in any order, and that sessions can write."""
     for name in article.published_columns:
         ours, theirs = source.field(name), table.field(name)
         if ours is None:
@@ -193,7 +193,7 @@ def _check_schema(article: ArticleRow, source: TableState, table: TableState) ->
 
 
 def _declared(field: Field) -> str:
-    """Return a column's type as it was declared: Spark pads and measures strings by it, and Delta stores it aside."""
+    """Return a column's declared type: Spark pads and measures strings by it; Delta stores it in the metadata."""
     return str(field["metadata"].get(CHAR_VARCHAR, ddl_of(field["type"])))
 
 

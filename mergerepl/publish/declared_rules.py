@@ -1,7 +1,7 @@
-"""What a table's columns state of their values beyond types and lengths, as Delta enforces it whenever Spark writes a row.
+"""Rules of a table's columns beyond types and lengths, which Delta enforces whenever Spark writes a row.
 
-NOT NULL inside of a column, and the older kind of constraint, which stands in a column's metadata (`delta.invariants`).
-Other engines do not check these.
+These are NOT NULL inside of a column, and the older kind of constraint in a column's metadata (`delta.invariants`).
+Other engines do not check them.
 """
 
 from collections.abc import Collection
@@ -16,7 +16,7 @@ from mergerepl.rows.sql import quote
 
 
 def declared_rules(table: TableState, columns: Collection[str]) -> dict[str, Column]:
-    """Return name -> condition of what these columns of a table state, and of all its invariants, by the columns' names."""
+    """Return name -> condition: the rules of these columns of a table and all its invariants, on columns by their names."""
     rules: dict[str, Column] = {}
     for field in table.fields:
         if field["name"] not in columns:

@@ -1,4 +1,4 @@
-"""What a publication's filters need of its tables and of the values that subscribers have. Nothing is written here."""
+"""Checks of a publication's filters against its tables and its subscribers' values. Nothing is written here."""
 
 from collections.abc import Mapping, Sequence
 
@@ -16,7 +16,7 @@ from mergerepl.model.publication import Article, Publication
 from mergerepl.publish.check_article import published_fields
 
 Values = Mapping[SessionFunction, str | None]
-"""What the functions give in one partition."""
+"""The values of the functions in one partition."""
 
 PUBLISH_AGAIN = (
     "take all subscriptions out of the file, then the article, running `mergerepl apply` after each, and put them in "

@@ -1,4 +1,4 @@
-"""Texts that Spark cannot write to a partition column: it names folders after them, and takes the values from the names."""
+"""Texts that Spark cannot write to a partition column: it names folders after them, and reads them from the names."""
 
 import re
 from collections.abc import Collection
@@ -18,13 +18,13 @@ _ESCAPED = r"[\x01-\x1f\x7f\"#%'*/:=?\\{\[\]^]"
 
 
 def text_rules(table: TableState, columns: Collection[str], *, of_copy: bool = False) -> dict[str, Column]:
-    """Return name -> condition of what a table's partition columns ask of their texts, on columns by their own names.
+    """Return name -> condition: the rules for texts in a table's partition columns, on columns by their own names.
 
     Args:
         table: The table.
-        columns: The columns to speak of.
-        of_copy: What a copy of the table will ask: column mapping, with which folders are not named after values, is the
-            original's alone.
+        columns: The columns to check.
+        of_copy: Return the rules of a copy of the table. Only the original has column mapping, with which folders are
+            not named after values.
     """
     has_folders = table.names_folders_after_values or (of_copy and not table.has_random_folders)
     rules: dict[str, Column] = {}

@@ -30,7 +30,7 @@ def stored_filters(row: PublicationRow | None) -> PublicationFilters:
 
 
 def check_filtered(situation: Situation) -> None:
-    """Refuse what goes with row filters, and is not supported yet; and other filters than those in use.
+    """Refuse settings of row filters that are not supported yet, and filters other than those in use.
 
     Raises: PublicationError.
     """
@@ -104,7 +104,7 @@ def _check_values_unchanged(
 
 
 def filter_step(situation: Situation) -> Iterator[Step]:
-    """Yield the step that stores other filters than before: of articles that are new, or that nobody subscribed to."""
+    """Yield the step that stores changed filters: of new articles, or of articles without subscribers."""
     work, filters, row = situation.work, situation.filters, situation.row
     if row is None or stored_filters(row) == filters:
         return
@@ -117,14 +117,15 @@ def filter_step(situation: Situation) -> Iterator[Step]:
 
 
 def values_of(subscription: Subscription, functions: Sequence[SessionFunction]) -> Values:
-    """Return what the functions that a publication uses give for a subscription."""
+    """Return the values of a publication's functions for a subscription."""
     return {function: value_of(subscription, function) for function in functions}
 
 
 def partition_steps(situation: Situation) -> Iterator[Step]:
-    """Yield the steps that add the partitions of subscriptions that are not initialised yet, and that are not there.
+    """Yield the steps that add missing partitions of subscriptions that are not initialised yet.
 
-    A partition comes before the capture that precedes its first snapshot: a change is in the snapshot, or has mappings.
+    A partition is added before the capture that precedes its first snapshot: so a change is in the snapshot or has
+    mappings.
     """
     work, filters = situation.work, situation.filters
     if filters == NO_FILTERS:

@@ -1,4 +1,4 @@
-"""What `apply` has to do, as steps in order; nothing is done before everything was checked."""
+"""The steps of `apply`, in order; everything is checked before the first step."""
 
 import uuid
 from collections.abc import Iterator, Sequence
@@ -50,7 +50,7 @@ from triggers.errors import FeedGapError
 
 @dataclass(frozen=True)
 class Plan:
-    """The steps, the replicas they concern and what those looked like when the plan was made."""
+    """The steps, the replicas they concern and the state of these when the plan was made."""
 
     steps: list[Step]
     roots: list[Path]
@@ -77,7 +77,7 @@ def _stated(publication: Publication) -> set[str]:
 
 
 def _steps(situation: Situation) -> Iterator[Step]:
-    """Yield what to do, in order: places, what ends, what begins, what changes, and the file as applied."""
+    """Yield the steps in order: moved folders, ends, new articles, changes, new subscribers, and the file as applied."""
     work, row = situation.work, situation.row
     first = list(_steps_before_last(situation))
     yield from first
@@ -91,7 +91,7 @@ def _steps_before_last(situation: Situation) -> Iterator[Step]:
         yield _publication_step(situation)
     yield from _finish_steps(situation)
     yield from partition_steps(situation)
-    # Before anything ends: a capture may be refused, for what a user did to a table.
+    # Before anything ends: a capture may be refused because of a user's change to a table.
     if is_waited_for(situation):
         yield _capture_step(situation)
     for left, replica_left in situation.left:
@@ -166,7 +166,7 @@ def _publication_step(situation: Situation) -> Step:
             filters=situation.filters,
         )
         control = Replica(publisher.root).control
-        # A run that was cut short here left a row of a publication that never came to be.
+        # A run that was cut short here left a row of a publication that was never published.
         known = {row.pubid for row in publisher.publications}
         subscriptions = [row for row in control.rows(catalog.SUBSCRIPTIONS) if row.pubid in known]
         control.replace(catalog.SUBSCRIPTIONS, [*subscriptions, itself])
@@ -180,7 +180,7 @@ def _change_steps(situation: Situation) -> Iterator[Step]:
     work = situation.work
     replicas = [situation.publisher, *situation.active]
     settings = changes.publication_steps(work, replicas)
-    # The tables before the publication's row: a retention that the row has already would reach no table.
+    # The tables before the publication's row: the next run would not set a retention that the row has already.
     for replica in replicas:
         yield from changes.property_steps(work, replica)
     yield from settings
@@ -213,7 +213,7 @@ def _initialise_steps(situation: Situation) -> Iterator[Step]:
 
 
 def _unusable_constraints(work: Work, articles: Sequence[ArticleRow]) -> list[str]:
-    """Return the CHECK constraints that a subscriber cannot have: a vertical filter leaves columns out."""
+    """Return the CHECK constraints that a subscriber cannot have, as a vertical filter leaves their columns out."""
     found = []
     for article in articles:
         if article.vertical_partition:
@@ -281,7 +281,7 @@ def _subscribe_step(work: Work, pair: Pair, names: Sequence[str], nickname: int,
             control = Replica(work.publisher).control
             control.replace(catalog.SUBSCRIPTIONS, [*control.rows(catalog.SUBSCRIPTIONS), row])
         else:
-            # The file may say something else by now, and the replica have come with another publication.
+            # The file may differ by now, and the replica may belong to another publication.
             stated = subscription_columns(subscription)
             stated |= {"replid": pair.replica.repid or row.replid, "replnickname": nickname}
             stated |= partition_column(Replica(work.publisher), work.pubid, subscription)

@@ -1,4 +1,4 @@
-"""What a replica's control plane says before `apply` changes anything, and whether it may be believed."""
+"""The state of a replica's control plane before `apply` changes anything, and the checks of it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ReplicaState:
-    """One replica root and the rows that say what it takes part in; without `info` it is none yet.
+    """One replica root and the rows of its publications; without `info` it is no replica yet.
 
-    `sessions` are those that were interrupted; they are staged at publishers.
+    `sessions` are interrupted sessions; they are staged at publishers.
     """
 
     root: Path
@@ -63,11 +63,11 @@ class ReplicaState:
         return any(row.subid == subid and row.is_active for row in self.subscriptions)
 
     def others_of(self, pubid: str) -> list[SubscriptionRow]:
-        """Return the subscription rows of a publication that speak of the other side, if not deleted."""
+        """Return the subscription rows of a publication about the other side, if not deleted."""
         return [row for row in relations(self.subscriptions, pubid) if not row.is_ended]
 
     def ended_of(self, pubid: str) -> list[SubscriptionRow]:
-        """Return the subscription rows of a publication that speak of the other side, and are deleted."""
+        """Return the deleted subscription rows of a publication about the other side."""
         return [row for row in relations(self.subscriptions, pubid) if row.is_ended]
 
 
@@ -125,9 +125,9 @@ def _info(root: Path, control: ControlPlane) -> ReplicaInfo:
 
 
 def _refuse_orphans(root: Path) -> None:
-    """Refuse system tables with rows but without the table that says whose they are.
+    """Refuse system tables that have rows but no MSmerge_replinfo, which identifies the replica.
 
-    MSmerge_replinfo is made last: where a first `apply` was cut short, all the others are still empty.
+    MSmerge_replinfo is made last: if a first `apply` was cut short, all the others are still empty.
     """
     control = Replica(root).control
     tables: tuple[TypedTable[Any], ...] = (catalog.ARTICLES, catalog.SUBSCRIPTIONS, catalog.PUBLICATIONS)

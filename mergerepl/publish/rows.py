@@ -46,7 +46,7 @@ def definition(publication: Publication, *, with_subscriptions: bool = True) -> 
     stated = asdict(publication)
     stated["retention"] = publication.retention.total_seconds()
     if not with_subscriptions:
-        # A subscriber need not learn of the others.
+        # A subscriber does not need the others.
         del stated["subscriptions"]
     return json.dumps(stated, sort_keys=True, ensure_ascii=False)
 
@@ -61,7 +61,7 @@ def publication_row(
 ) -> PublicationRow:
     """Return a new row of sysmergepublications; it becomes active when everything else is done.
 
-    A publisher's alone has the `filters`: what a subscriber's copy says is never read.
+    Only the publisher's row has the `filters`: they are never read from a subscriber's copy.
     """
     return PublicationRow(
         publisher=publication.publisher,
@@ -174,7 +174,7 @@ def rows_at_subscriber(
 
     Args:
         publisher: MSmerge_replinfo of the publisher.
-        row: The publisher's row of the subscription. What the file says of the subscription stands in both.
+        row: The publisher's row of the subscription. Both get the file's values of the subscription.
     """
     active = replace(row, status=SubscriptionState.ACTIVE)
     other = replace(
@@ -195,7 +195,7 @@ def subscriber_row(
     nickname: int,
     replicastate: str | None,
 ) -> SubscriptionRow:
-    """Return the row that speaks of a subscriber, not active yet."""
+    """Return the row about a subscriber, not active yet."""
     return SubscriptionRow(
         subscriber_server=subscription.subscriber,
         pubid=pubid,
@@ -210,7 +210,7 @@ def subscriber_row(
 
 
 def subscription_columns(subscription: Subscription) -> Columns:
-    """Return all that the file says of a subscription, for sysmergesubscriptions."""
+    """Return all settings of a subscription in the file, for sysmergesubscriptions."""
     return {
         "subscriber_type": int(SubscriberKind[subscription.type.name]),
         "sync_type": int(SyncKind[subscription.sync_type.name]),

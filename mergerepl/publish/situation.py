@@ -1,4 +1,4 @@
-"""The file against what the replicas say: what is new, what is known, what is left; all of it checked."""
+"""The file compared with the replicas: what is new, known and no longer named, all of it checked."""
 
 import json
 import uuid
@@ -71,7 +71,7 @@ class Pair:
 
 @dataclass
 class Situation:
-    """The publication of the file beside what its replicas say of it.
+    """The publication of the file and the state of its replicas.
 
     `left` are subscriptions that the file no longer names, each with its replica if that can be reached; `to_inform` are
     replicas that are back, whose subscription ended while they were out of reach; `new` are articles to be published;
@@ -115,14 +115,14 @@ class Situation:
 
     @property
     def is_subscribed(self) -> bool:
-        """True when a subscriber is initialised, also one that the file no longer names and that is yet to end."""
+        """True when a subscriber is initialised, also one that the file no longer names and that has not ended yet."""
         return bool(self.active) or any(row.is_active for row, _ in self.left)
 
 
 def look(publication: Publication) -> list[ReplicaState]:
     """Return the replicas the file names, publisher first, and those of subscriptions it no longer names.
 
-    Of those that have ended, only replicas that do not know it yet.
+    Replicas of ended subscriptions are among them only if the end is not recorded there yet.
     """
     publisher = read_replica(Path(publication.publisher))
     seen = [publisher, *(read_replica(Path(s.subscriber)) for s in publication.subscriptions)]
@@ -135,7 +135,7 @@ def look(publication: Publication) -> list[ReplicaState]:
         for ended in publisher.ended_of(row.pubid):
             if all(ended.replid != replica.repid for replica in seen):
                 replica = _if_readable(Path(ended.subscriber_server))
-                # One on a disk that cannot be written is left alone: the publication goes on without it.
+                # A replica on a read-only disk is left alone: the publication goes on without it.
                 if replica.is_active(ended.subid) and is_writable(replica.root):
                     seen.append(replica)
     return seen
@@ -182,7 +182,7 @@ def _situation(
     pubid = row.pubid if row else str(uuid.uuid4())
     rows = publisher.others_of(pubid)
     replicas = seen[1 : 1 + len(publication.subscriptions)]
-    # By their identity first: where a replica was before it was moved, a new one may be.
+    # By their identity first: a new replica may be in the former folder of one that was moved.
     by_id = [next((r for r in rows if r.replid == replica.repid), None) for replica in replicas]
     taken = {id(found) for found in by_id}
     pairs = []
@@ -344,14 +344,14 @@ def _check_not_moved(situation: Situation, pair: Pair) -> None:
 
 
 def _check_in_step(situation: Situation) -> None:
-    """Check that replicas in step have their subscription, and still the tables that were captured, as a session does.
+    """Check, as a session does, that initialised replicas have their subscription and the tables that were captured.
 
-    Also of a subscriber that is to be initialised again: what older bookkeeping does not know of would be removed with
-    leftovers.
+    A subscriber that is to be initialised again is checked too: rows that older bookkeeping does not know would be
+    removed with leftovers.
 
     Raises: EnumerationError, StoreError, CaptureError, SchemaMismatchError; PublicationError where nobody subscribes.
 
-    Where no subscriber ever had rows nobody relies on them: the publisher's tables are then taken as they are.
+    If no subscriber ever had rows, the publisher's tables are taken as they are.
     """
     for state in (situation.publisher, *(pair.replica for pair in situation.pairs)):
         if state.info is not None:
@@ -375,7 +375,7 @@ def _check_in_step(situation: Situation) -> None:
 
 
 def _check_left(situation: Situation) -> None:
-    """Check that ending an unfinished subscription drops nothing but what `apply` made."""
+    """Check that ending an unfinished subscription drops only tables that `apply` made."""
     for left, replica in situation.left:
         if replica is not None and left.status == SubscriptionState.INACTIVE:
             for article in situation.articles:
@@ -409,7 +409,7 @@ def is_waited_for(situation: Situation) -> bool:
 
 
 def _is_idle(situation: Situation) -> bool:
-    """Return whether nobody but the publisher has rows of the publication: what changed then need not travel."""
+    """Return whether only the publisher has rows of the publication: its changes need not be sent."""
     pubid = situation.work.pubid
     return not situation.is_subscribed and Replica(situation.publisher.root).last_generation(pubid) is None
 

@@ -1,4 +1,4 @@
-"""Texts longer than char(n) and varchar(n) say: Spark measures what it writes, other engines do not."""
+"""Texts that are too long for char(n) or varchar(n): Spark checks the length when it writes, other engines do not."""
 
 from collections.abc import Collection
 from functools import reduce
@@ -13,7 +13,7 @@ from mergerepl.rows.sql import quote
 
 
 def length_rules(table: TableState, columns: Collection[str]) -> dict[str, Column]:
-    """Return name -> condition of how long a table's columns let their texts be, on columns by their own names."""
+    """Return name -> condition: the longest texts that a table's columns take, on columns by their own names."""
     rules: dict[str, Column] = {}
     for name in columns:
         declared = table.declared_lengths(name)
@@ -24,7 +24,7 @@ def length_rules(table: TableState, columns: Collection[str]) -> dict[str, Colum
 
 
 def _fits(value: Column, declared: T.DataType) -> Column | None:
-    """Return whether all texts in a value are as long as they may be, None if that holds for any."""
+    """Return whether no text in a value is too long; None if the type sets no limit."""
     match declared:
         case T.CharType() | T.VarcharType():
             return F.char_length(value) <= declared.length

@@ -1,4 +1,4 @@
-"""What an initialisation that was cut short left at a subscriber: how it is known, and how it is dropped."""
+"""Tables that an interrupted initialisation left at a subscriber: how they are recognised and dropped."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -42,7 +42,7 @@ def is_unfinished(table: Path, subid: str) -> bool:
 
 
 def check_unwritten(root: Path, table: Path) -> None:
-    """Check that nobody else has written to a table that an initialisation made: no user's write is dropped.
+    """Check that no user has written to a table that an initialisation made: no user's write is dropped.
 
     Raises: PublicationError.
     """
@@ -69,9 +69,9 @@ def drop_unfinished(tables: Sequence[Path], subid: str) -> None:
 
 
 def drop_unfinished_replica(root: Path, subid: str) -> None:
-    """Remove the system tables of a replica that this subscription's initialisation made from nothing.
+    """Remove the system tables of a replica that this subscription's initialisation created.
 
-    Only for a subscription that is not active, at a replica that no other publication has come to since: the mark
+    Only for a subscription that is not active, at a replica that no other publication has joined since: the mark
     stays on the tables for good.
     """
     dropped = root / _DROPPED
@@ -81,7 +81,7 @@ def drop_unfinished_replica(root: Path, subid: str) -> None:
 
 
 def _drop(folder: Path, aside: Path) -> None:
-    """Remove a folder, out of sight in one step: a part of a table, or of a replica, would pass for somebody else's."""
+    """Rename a folder, then remove it: a half-removed table or replica would be taken for a user's."""
     move_aside(folder, aside)
     failpoint("unfinished.dropping")
     remove_folder(aside)

@@ -9,7 +9,7 @@ from mergerepl.store.replica import Replica
 
 
 def unsent_changes(publisher: Path, subscriber: Path, pubid: str, *, staged: Collection[str]) -> str:
-    """Return in words what of a subscriber's changes never reached the publisher; empty if all did.
+    """Return in words the subscriber's changes that never reached the publisher; empty if all did.
 
     Args:
         publisher: Root of the publisher.
@@ -30,7 +30,7 @@ def unsent_changes(publisher: Path, subscriber: Path, pubid: str, *, staged: Col
     def held(guids: Collection[str]) -> Collection[str]:
         return {*Replica(publisher).held(guids), *staged}
 
-    # How far the publisher received is not asked: it may have been put back, and the subscription ends all the same.
+    # The publisher's watermark is not read: the publisher may have been restored, and the subscription ends all the same.
     destination = Destination(str(publisher), held)
     generations = unsent_generations(replica, about_publisher[0], articles, destination=destination)
     looks = [uncaptured(replica, article, info) for article in articles]

@@ -60,7 +60,7 @@ class Work:
         return spark
 
     def hold(self, roots: Sequence[Path]) -> None:
-        """Note which replicas are leased, from now on."""
+        """Note the replicas that are leased from now on."""
         self.held = tuple(roots)
         if "spark" in self.__dict__:
             self._record_jvm()

@@ -14,15 +14,15 @@ KEY_PREFIX = "k"
 def differing_rows(
     publisher: DataFrame, subscriber: DataFrame, columns: Sequence[str], key: Sequence[str]
 ) -> DataFrame:
-    """Return the keys (k0, k1, …) of the rows that are not the same at both sides, and in `kind` how.
+    """Return the keys (k0, k1, …) of the rows that differ between both sides, with the kind of difference in `kind`.
 
-    The order of rows, of columns and of files plays no part.
+    The order of rows, of columns and of files does not matter.
     """
     names = [f"{KEY_PREFIX}{i}" for i in range(len(key))]
     keys = [F.col(quote(name)).alias(alias) for name, alias in zip(key, names, strict=True)]
     ours = publisher.select(*keys, row_image(columns).alias("ours"))
     theirs = subscriber.select(*keys, row_image(columns).alias("theirs"))
-    # A key that several of the subscriber's rows have, or none, must not pass for one row.
+    # A key of several rows of the subscriber, or of none, must not count as one row.
     counted = theirs.groupBy(*names).agg(F.count(F.lit(1)).alias("times"), F.first("theirs").alias("theirs"))
     both = ours.join(counted, names, "full_outer")
     kind = (

@@ -1,4 +1,4 @@
-"""What an article's table is at a new subscriber: the publisher's, without what belongs to one copy only."""
+"""An article's table at a new subscriber: like the publisher's, without what belongs to one copy only."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any

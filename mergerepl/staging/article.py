@@ -65,7 +65,7 @@ def side_changes(spark: SparkSession, side: Enumerated, kept: Kept) -> DataFrame
         from_generation_exclusive=side.sent.from_generation_exclusive,
     )
     if side.sent.elsewhere:
-        # The same versions once more, for another destination. This one is to find them in the generation they came in.
+        # The same versions again, for another destination. This destination must find them in their former generation.
         runs = runs.where(~F.col(GENERATION).isin([row.generation for row in side.sent.elsewhere]))
     if captured is not None:
         # It is being committed meanwhile, or never (a dry run); its rows are newer than every run read here.
@@ -98,8 +98,8 @@ def side_versions(spark: SparkSession, side: Enumerated) -> DataFrame:
 class StagedArticle:
     """Counts of one staged article: the work of each side, conflicts, and merged or resolved rows.
 
-    `waiting` are by side its own changes that the other side's table refuses, `refused_again` those among them that waited
-    before; `refused_by` is by side what its table asks.
+    By side: `waiting` are its own changes that the other side's table refuses, `refused_again` those among them that
+    waited before, and `refused_by` the conditions of its table.
     """
 
     publisher: ArticleWork
@@ -114,7 +114,7 @@ class StagedArticle:
 def stage_article(
     rows: DataFrame, folder: Path, article: PublishedArticle, *, from_versions: Mapping[str, int]
 ) -> StagedArticle:
-    """Write the RESOLVED rows of one article and return what they amount to, counted while they are written.
+    """Write the RESOLVED rows of one article and return their counts, taken while they are written.
 
     Raises: StoreError if a side is sent generations that it cannot number.
     """

@@ -1,4 +1,4 @@
-"""What a destination table would not take of a changeset, before anything is applied.
+"""The rows of a changeset that a destination table would refuse, found before anything is applied.
 
 A row that breaks a CHECK constraint, a NOT NULL or a length at its destination would make the MERGE fail for
 the whole article, and a partition column would hold some texts as others. The staged rows and the destination's log are
@@ -43,7 +43,7 @@ _CHECK = "delta.constraints."
 
 
 def rules_of(facts: TableState, article: PublishedArticle) -> dict[str, Column]:
-    """Return name -> condition of what a table asks of its rows beyond their types, on columns by their own names."""
+    """Return name -> condition: the rules of a table for its rows beyond their types, on columns by their own names."""
     rules = {
         # Delta takes a row only if the condition is true. In SQL NULL passes, here it breaks the rule.
         f"CHECK constraint '{key.removeprefix(_CHECK)}' ({text})": F.coalesce(F.expr(text), F.lit(False))
@@ -92,7 +92,7 @@ def refused_rows(
     at: Mapping[str, PublishedArticle],
     tables: Mapping[str, TableState],
 ) -> DataFrame | None:
-    """Return REFUSED: those of the RESOLVED rows that one of the two tables would not take; None if both take any."""
+    """Return REFUSED: the RESOLVED rows that one of the two tables would refuse; None if both take any row."""
     found = [
         broken.select(changes.ROWGUID, F.lit(REFUSED_AT[side]).alias("side"), changes.RULE)
         for side, facts in tables.items()
@@ -111,7 +111,7 @@ def refused_rows(
 def _not_taken(
     spark: SparkSession, rows: DataFrame, facts: TableState, article: PublishedArticle, action: str
 ) -> DataFrame | None:
-    """Return rowguid and rule of the rows that a table would not take; None if it takes any."""
+    """Return rowguid and rule of the rows that a table would refuse; None if it takes any row."""
     is_written = F.col(action).isin(changes.Action.INSERT.value, changes.Action.UPDATE.value)
     held = partial(read_version, spark, facts.path, facts.version)
     broken = broken_rules(rows.where(is_written), facts, article, held=held)
@@ -131,7 +131,7 @@ def require_takers(
     at: Mapping[str, PublishedArticle],
     replicas: Mapping[str, Replica],
 ) -> dict[str, TableState]:
-    """Return by side the tables of an article, after a check of those that rows go to, but for what single rows break.
+    """Return the tables of an article by side. Tables that rows go to are checked, except for rules of single rows.
 
     Raises: ApplyError naming the table and why it takes none; EngineError, as `refuse_violations`.
     """
@@ -205,7 +205,7 @@ def _refuse_table(
 
 
 def _refuse_other_padding(article: PublishedArticle, publisher: TableState, subscriber: TableState) -> None:
-    """Check that texts are padded at both sides or at none: equal keys would differ, and each row come twice.
+    """Check that texts are padded at both sides or at none: otherwise equal keys differ, and each row arrives twice.
 
     The log shows a table that was declared again, unless that happened while a session worked.
 
@@ -232,14 +232,14 @@ def broken_rules(
     *,
     held: Callable[[], DataFrame],
 ) -> DataFrame | None:
-    """Return those of the rows (rowguid, row) that a table would not take: rowguid, rule, key; None if it takes any.
+    """Return the rows among these (rowguid, row) that a table would refuse: rowguid, rule, key; None if it takes any row.
 
-    `held` reads the table, where a CHECK speaks of columns that are not published.
+    `held` reads the table, for a CHECK about columns that are not published.
     """
     rules = rules_of(facts, article)
     if not rules:
         return None
-    # A CHECK may speak of a column that is not published: it must not find ours in its place.
+    # A CHECK may name a column that is not published: it must not find a column of ours instead.
     guid = unlike_any(changes.ROWGUID, [field["name"] for field in facts.fields])
     named = rows.select(
         F.col(changes.ROWGUID).alias(guid),
@@ -259,7 +259,7 @@ def broken_rules(
 
 
 def _speak_of_others(rows: DataFrame, rules: Mapping[str, Column]) -> bool:
-    """Return whether rules speak of columns that rows do not have: what a CHECK says of unpublished ones."""
+    """Return whether rules name columns that the rows lack, as a CHECK about unpublished columns does."""
     try:
         rows.select(*rules.values())
     except AnalysisException as error:

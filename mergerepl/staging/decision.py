@@ -1,4 +1,4 @@
-"""The decision of a session: what both sides changed of its articles, classified, detected and resolved in one plan.
+"""The decision of a session: the changes of both sides, classified, detected and resolved in one plan.
 
 Rows of all articles enter as arrays of encoded fields, with the article's number as a column; the outcome comes back to the
 typed rows where these are staged. (decisions/0010)
@@ -41,7 +41,7 @@ Answered = Callable[[DataFrame, Sequence[PublishedArticle]], DataFrame]
 
 @dataclass(frozen=True)
 class Changed:
-    """What both sides send of one article: CHANGES (None: nothing), and the ancestors of rows that both do.
+    """The changes that both sides send of one article: CHANGES (None: nothing), and the ancestors of rows that both send.
 
     `ancestors` is what `conflict.ancestor.ancestors` returns; None if the resolver needs none, or in a late round.
     """
@@ -77,7 +77,7 @@ def decided(
         changed: The articles of the session.
         terms: What the session has agreed on.
         kept: Holds the decision, which each article reads.
-        rows: At most so many rows are compared; None: nobody knows how many.
+        rows: At most so many rows are compared; None: unknown.
         answered: Adds the answers of the agent's own resolvers, which the articles with such a one need.
 
     Raises: UnknownResolverError.
@@ -103,7 +103,7 @@ def decided(
 
 
 def with_ancestors(spark: SparkSession, changed: Changed, sides: tuple[Enumerated, Enumerated]) -> Changed:
-    """Return what both sides send with the ancestors of the rows that both do, if the article's resolver needs them."""
+    """Return the changes of both sides, with the ancestors of rows that both send if the article's resolver needs them."""
     if not changed.article.needs_base or not changed.is_contested:
         return changed
     assert changed.at_publisher is not None
@@ -145,7 +145,7 @@ def _read_fields(article: PublishedArticle) -> list[str]:
 
 
 def encoded(rows: DataFrame | None, article: PublishedArticle) -> DataFrame:
-    """Return ENCODED of one article's CHANGES, with a column of the typed fields that its resolver reads, if it does."""
+    """Return ENCODED of one article's CHANGES, with a column of the typed fields that its resolver reads, if any."""
     assert rows is not None
     fields = encoded_fields(ROW, image_type(rows, ROW), article.written_fields)
     read = [f"{ROW}.{field}" for field in _read_fields(article)]

@@ -93,10 +93,10 @@ def stage_late_round(
     last_generation: int,
     versions: Mapping[int, int],
 ) -> tuple[Changeset, int]:
-    """Stage what the late changes and our applied rows come to. Returns the round's changeset and its late
+    """Stage the outcome of the late changes and our applied rows. Returns the round's changeset and its late
     changes.
 
-    A round that is staged already (by a run that then died) is taken as it is. `versions` are those of the replica's tables
+    A round that is staged already (by a run that then died) is used as it is. `versions` are those of the replica's tables
     (by tablenick) up to which every commit is captured or was written by the session.
     """
     number = changeset.manifest.round + 1
@@ -248,12 +248,12 @@ def _late_rows(
     assert captured.generation is not None
     generation = captured.generation.generation
     late_keys = captured.rows.select(changes.ROWGUID)
-    # A row that left is no version to conflict with: the late write comes back, and goes up with the next session.
+    # A row that left is no version to conflict with: the late write is inserted again, and the next session uploads it.
     decided_here = tuple(action for action in changes.DATA_ACTIONS if action is not Action.LEAVE)
     written = recorded_rows(spark, changeset, side, _work_of(side, article), actions=decided_here)
     applied = written.join(late_keys, on=changes.ROWGUID, how="left_semi")
-    # The publisher's place wins ties. From the second round on the applied row is this replica's earlier late write, which
-    # comes back: the later one takes that place.
+    # The publisher's position wins ties. From the second round on the applied row is this replica's earlier late write:
+    # the later write takes the winning position.
     wins_ties = side.name == PUBLISHER or changeset.manifest.round > 0
     at_publisher, at_subscriber = (captured.rows, applied) if wins_ties else (applied, captured.rows)
     terms = SessionTerms(
@@ -268,9 +268,9 @@ def _late_rows(
     )
     in_table = _in_table(spark, changeset, side, captured.rows, article)
 
-    # The late value is a newer state of one that is in a sum already. From the second round on no side is whose it was.
+    # The late value is a newer state of one that is in a sum already. From the second round on it belongs to no side.
     is_default = changeset.manifest.round > 0 or RESOLVERS[article.resolver].makes_value
-    # Its function may fail, and the session must come to its end.
+    # Its function may fail, and the session must finish.
     is_default = is_default or article.resolver == CUSTOM
     decided_as = replace(article, resolver=PRIORITY, resolver_info=None) if is_default else article
 
@@ -294,7 +294,7 @@ def _late_rows(
     broken = _not_taken(spark, acted, side, article, kept)
     if broken is None:
         return acted
-    # Both halves stood in this table, but not together: each row is one side's as a whole, and the other's is logged.
+    # Both halves were in this table, but not together: each row becomes one side's whole row, and the other's is logged.
     publishers, subscribers = (
         wanted.join(broken, on=changes.ROWGUID, how="left_semi") for wanted in (at_publisher, at_subscriber)
     )
@@ -304,9 +304,9 @@ def _late_rows(
 
 
 def _is_computable(outcome: DataFrame, article: PublishedArticle) -> bool:
-    """Return whether Delta can compute the generated columns of merged rows: an overflow, say, is of both halves.
+    """Return whether Delta can compute the generated columns of merged rows: both halves together may overflow.
 
-    These halves are in the table already, and the session must come to its end.
+    These halves are in the table already, and the session must finish.
     """
     try:
         outcome.count()
@@ -331,7 +331,7 @@ def _not_taken(
         return None
     try:
         found = kept.keep(refused.select(changes.ROWGUID))
-        # Of every row: what comes after the first might not be computable.
+        # For every row: only the first one would be computed otherwise, and a later one may fail.
         return found if found.count() else None
     except (PySparkException, Py4JJavaError) as error:
         log.warning("%s: late changes are not merged by columns: %s", article.name, cause_of(error))

@@ -1,6 +1,6 @@
-"""A late round of a publisher with row filters: late writes move rows, too, and what follows these.
+"""A late round of a publisher with row filters: late writes move rows, and the rows that follow them.
 
-The pass begins where that of the session ended: with the rows as they were staged, or as they were captured.
+The pass starts from the end of the session's pass: from the rows as they were staged, or as they were captured.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -41,7 +41,7 @@ Capture = Callable[..., CapturedArticle]
 """Captures a window as changes of a generation."""
 
 LateRows = Callable[..., DataFrame]
-"""Returns RESOLVED of what was captured late of one article."""
+"""Returns RESOLVED of the late changes of one article."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class LateSession:
 
 @dataclass
 class StagedLate:
-    """What a late round came to at a publisher with row filters."""
+    """The outcome of a late round at a publisher with row filters."""
 
     last_generation: int
     works: list[ArticleWork] = field(default_factory=list)
@@ -74,7 +74,7 @@ class StagedLate:
 def stage_late_partitioned(
     session: LateSession, *, windows: Sequence[CaptureWindow], capture: Capture, rows: LateRows
 ) -> StagedLate:
-    """Stage what users wrote late to filtered articles, and what it moves."""
+    """Stage the users' late writes to filtered articles, and the rows that they move."""
     late = StagedLate(session.last_generation)
     captured: dict[str, tuple[CapturedArticle, DataFrame]] = {}
     try:

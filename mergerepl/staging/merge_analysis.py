@@ -1,4 +1,4 @@
-"""Let Delta analyse a session's MERGEs before anything is staged: what cannot be merged would never come to its end."""
+"""Let Delta analyse a session's MERGEs before anything is staged: a session that cannot merge would never finish."""
 
 from pathlib import Path
 

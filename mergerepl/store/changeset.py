@@ -21,7 +21,7 @@ from mergerepl.systables.genhistory import Generation
 MANIFEST = "manifest.json"
 STAGING = "staging"
 UNSENT = "unsent"
-"""The folder, beside that of staged sessions, of rows that sessions did not bring to their end."""
+"""The folder, beside that of staged sessions, of rows of sessions that did not finish."""
 
 
 class _Frozen(BaseModel):
@@ -39,8 +39,8 @@ class ArticleWork(_Frozen):
     """What one side does with one article.
 
     `from_version` is the side's captured version: our MERGE and user commits that slip in before it come
-    after it. `actions` are row counts by action; `live` and `deleted` those of the metadata rows; `bounds`
-    the key ranges. `is_filtered`: the side is not to keep rows outside of its partition; `events` are staged mappings.
+    after it. `actions` are row counts by action; `live` and `deleted` count the metadata rows; `bounds` are
+    the key ranges. `is_filtered`: the side keeps no rows outside of its partition. `events` are staged mappings.
     """
 
     nickname: int
@@ -62,8 +62,8 @@ class SideWork(_Frozen):
     """What one replica does.
 
     `peer` is the replid of the session's other replica. `base_seq` is its last committed run before, `seq` the run
-    this changeset appends. `commits` says by nickname what commits the articles' `from_version` are, as far as their
-    logs say.
+    that this changeset appends. `commits` has, by nickname, the commits of the articles' `from_version`, where their
+    logs still have them.
     """
 
     root: str
@@ -106,7 +106,7 @@ class Manifest(_Frozen):
 
     @property
     def waiting_generations(self) -> list[Generation]:
-        """The generations of changes that wait at either side, as the other one refuses them."""
+        """The generations of changes that wait at either side because the other side refuses them."""
         works = [work for work in (self.publisher, self.subscriber) if work is not None]
         return [row for work in works for row in work.generations if row.waits_for is not None]
 
@@ -146,11 +146,11 @@ class Changeset:
         return self._done_file(side).exists()
 
     def read_done(self, side: str) -> str:
-        """Return what one side that is done came to, as it was written."""
+        """Return the recorded outcome of a side that is done."""
         return self._done_file(side).read_text(encoding="utf-8")
 
     def mark_done(self, side: str, outcome: str) -> None:
-        """Record that one side has been carried out completely, and what it came to."""
+        """Record that one side has been carried out completely, with its outcome."""
         write_durably(self._done_file(side), outcome)
 
     def _done_file(self, side: str) -> Path:
@@ -268,7 +268,7 @@ def drop_rows(folder: Path) -> None:
 
 
 def replace_rows(folder: Path, by: Path) -> None:
-    """Put staged rows in the place of others that no manifest names."""
+    """Replace staged rows that no manifest names by others."""
     drop_rows(folder)
     by.rename(folder)
 

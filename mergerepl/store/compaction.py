@@ -1,4 +1,4 @@
-"""Join the small files that sessions append to the system tables, so that an agent is as quick after a year as at first.
+"""Join the small files that sessions append to the system tables, so that sessions do not slow down over a year.
 
 Nothing is decided here and no row changes: the version of a row that counts is still computed from all of them.
 """
@@ -15,7 +15,7 @@ from mergerepl.systables.table import Plane
 log = logging.getLogger(__name__)
 
 SESSIONS_BETWEEN = 16
-"""Looking at every table's files takes longer than all bookkeeping of a session; so only some sessions look."""
+"""Listing every table's files takes longer than all bookkeeping of a session; so only some sessions do it."""
 
 FILES_AT_MOST = 32
 
@@ -23,7 +23,7 @@ LARGE_BYTES = 16 * 1024 * 1024
 """A file of this size is never written again."""
 
 LARGE_BYTES_OF_HISTORY = 256 * 1024
-"""The same for tables that are read without an engine, some thousand rows: every reading takes a file's footer."""
+"""The same for tables that are read without an engine, some thousand rows: every reading reads each file's footer."""
 
 
 def compact_when_due(
@@ -32,7 +32,7 @@ def compact_when_due(
     """When a subscription's session numbers pass a multiple of 16, join the files of appended tables with more than 32.
 
     A publisher's subscriptions share their numbers, so a subscription may never see such a multiple itself. The
-    caller holds the replicas. What fails here is logged: the session itself is complete.
+    caller holds the replicas. A failure here is only logged: the session itself is complete.
     """
     if number // SESSIONS_BETWEEN == previous_number // SESSIONS_BETWEEN:
         return

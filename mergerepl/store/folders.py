@@ -36,7 +36,7 @@ def has_system_tables(root: Path) -> bool:
 
 
 def replica_above(path: Path, own: Path | None = None) -> Path | None:
-    """Return the replica, below its own, in whose folder a path lies: as it is named, or where its links lead."""
+    """Return the replica whose folder holds a path, as it is named or where its links lead, and that lies below `own`."""
 
     def is_outside_own(folder: Path) -> bool:
         return own is None or not os.path.exists(own) or not os.path.samefile(folder, own)

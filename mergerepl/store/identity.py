@@ -1,4 +1,4 @@
-"""Are these two replicas the ones the subscription means, and in the state in which they last parted?"""
+"""Are these two replicas the ones of the subscription, and in the state in which their last session left them?"""
 
 from pathlib import Path
 
@@ -78,7 +78,7 @@ def require_same_articles(
 def refuse_copies(*replicas: Replica) -> None:
     """Check that each replica is where it always was, or was moved: the original is not there any more.
 
-    It comes before anything is finished: a copy has the identity to which a staged session belongs.
+    This check comes before any session is finished: a copy has the same identity as the replica of a staged session.
 
     Raises: PublicationError naming the original.
     """

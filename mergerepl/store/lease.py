@@ -38,14 +38,14 @@ DISTRIBUTION_LOCK = ".mergerepl.distribution.lock"
 JVM_END_WAIT_S = 30.0
 
 _SINCE = "since"
-"""In a holder's note for as long as the replica is held."""
+"""A key of a holder's note while the replica is held."""
 
 
 def replica_root(path: Path) -> Path:
     """Return the replica that a path is or lies in (a table's folder will do); the path itself if there is none.
 
-    A lock file alone marks a replica only where there is none above: it may be left of a time before the
-    tables were published, and the agent locks the replica's own.
+    A lock file alone marks a replica only if there is no replica above it. It may be older than the publication of the
+    tables, and the agent locks the file of the replica.
     """
     folders = (path, *path.parents)
     found = next((folder for folder in folders if _is_root(folder)), None)
@@ -62,7 +62,7 @@ def _is_root(folder: Path) -> bool:
 def lease(root: Path, *, purpose: str, wait_s: float = 0.0, file: str = LOCK_FILE) -> Iterator[None]:
     """Hold the replica at `root`, by one of its lock files. Waits up to `wait_s` seconds for another holder.
 
-    Where no replica came to be, the lock file goes with the lease: it would pass for one.
+    If no replica was made, the lock file is removed with the lease: it would be taken for a replica.
 
     Raises: LeaseError naming the holder if it is still held; StoreError if the folder cannot be written.
     """
@@ -75,14 +75,14 @@ def lease(root: Path, *, purpose: str, wait_s: float = 0.0, file: str = LOCK_FIL
             yield
             is_done = True
         except MergeReplError as error:
-            # What raises it has ended all it began; only an engine that was lost may still be at work.
+            # Code that raises an error has ended its work; only an engine that was lost may still be at work.
             is_done = not isinstance(error, EngineLostError)
             raise
         finally:
             if os.getpid() == owner:
                 _end(descriptor, root / file, is_done=is_done)
     finally:
-        # A child that was forked meanwhile has the descriptor, too; and where it leaves this block, its parent still holds.
+        # A child that was forked meanwhile has the descriptor, too. When it leaves this block, its parent still holds.
         if os.getpid() == owner:
             fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)
@@ -101,7 +101,7 @@ def leases(*roots: Path, purpose: str, wait_s: float = 0.0) -> Iterator[None]:
 
 
 def _end(descriptor: int, file: Path, *, is_done: bool) -> None:
-    """Take the holder's note back; unless all is done, its JVM stays noted, since a commit may still be in flight."""
+    """Remove the holder's note. Unless all is done, its JVM stays noted: a commit may still be in flight."""
     note = _note(descriptor)
     if not is_done and "jvm" in note:
         _write(descriptor, {name: value for name, value in note.items() if name != _SINCE})

@@ -14,7 +14,7 @@ _CLOCK = "clock"
 
 
 def file_system_now_ns(root: Path) -> int:
-    """Return the present time of the file system that holds the log reader's folder: log files are dated by this clock."""
+    """Return the time of the file system that holds the log reader's folder: its clock dates the log files."""
     path = root / FOLDER / _CLOCK
     path.touch()
     os.utime(path)
@@ -50,7 +50,7 @@ def folders_in(path: Path) -> list[str]:
 
 
 def remove_folder(path: Path) -> None:
-    """Remove a folder of ours with all that is in it, its Delta log first: what is left then is no table."""
+    """Remove a folder of ours with all that is in it, its Delta log first: the rest is no table."""
     shutil.rmtree(path / "_delta_log", ignore_errors=True)
     shutil.rmtree(path, ignore_errors=True)
 

@@ -1,6 +1,6 @@
-"""Pointers: the files at a subscriber that name the sessions of its publisher which are not finished.
+"""Pointers: files at a subscriber that name its publisher's unfinished sessions.
 
-`<subscriber>/_mergerepl/staging/<session>.json` says where the publisher lies and who it is.
+`<subscriber>/_mergerepl/staging/<session>.json` states the publisher's folder and replica id.
 """
 
 import json
@@ -13,7 +13,7 @@ from mergerepl.store.replica import Replica
 
 
 class Pointer(NamedTuple):
-    """What a subscriber knows of a session that is not finished; the publisher is None if the file is damaged."""
+    """What a subscriber knows of an unfinished session; the publisher is None if the file is damaged."""
 
     session: str
     file: Path
@@ -22,7 +22,7 @@ class Pointer(NamedTuple):
 
     @property
     def is_publisher_there(self) -> bool:
-        """True when the replica that it names lies where it says: another one may lie there since."""
+        """True when the publisher is still in the folder that the file names: another replica may be there now."""
         publisher = self.publisher
         return publisher is not None and publisher.folder.is_dir() and publisher.info().replid == self.replid
 
@@ -56,7 +56,7 @@ def drop_pointer(subscriber: Replica, session: str) -> None:
 
 
 def drop_half_written_pointers(subscriber: Replica) -> None:
-    """Remove what a kill left of pointers that it interrupted."""
+    """Remove half-written pointers that a killed process left."""
     for path in subscriber.staging.glob("*.json.tmp"):
         path.unlink(missing_ok=True)
 

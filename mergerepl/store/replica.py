@@ -37,7 +37,7 @@ from mergerepl.systables.replinfo import ReplicaInfo
 from mergerepl.systables.table import FOLDER, Plane
 
 _NAMED_AT_MOST = 1000
-"""Guids that a condition names; more are asked for by their bounds."""
+"""The most guids that a condition names; more are read by their bounds."""
 
 
 def no_subscriptions(root: Path) -> StoreError:
@@ -56,7 +56,7 @@ def no_subscriptions(root: Path) -> StoreError:
 def require_schema_version(root: Path, version: int) -> None:
     """Check that a replica's system tables are of the one version this mergerepl knows.
 
-    Raises: PublicationError if they are older or newer: nobody may guess what they mean.
+    Raises: PublicationError if they are older or newer: their meaning is not known here.
     """
     if version != replinfo.SCHEMA_VERSION:
         raise PublicationError(
@@ -67,9 +67,9 @@ def require_schema_version(root: Path, version: int) -> None:
 
 
 def refuse_older_bookkeeping(root: Path, info: ReplicaInfo, rows: Iterable[SubscriptionRow]) -> None:
-    """Check that MSmerge_replinfo was not put back alone: a session writes there before it notes its end anywhere else.
+    """Check that MSmerge_replinfo was not restored alone: a session writes there before it notes its end anywhere else.
 
-    What an older one does not know of, runs above all, would be taken for leftovers and removed.
+    Runs that an older MSmerge_replinfo does not know would be taken for leftovers and removed.
 
     Args:
         root: The replica.
@@ -115,7 +115,7 @@ class Replica:
     def require(self) -> "Replica":
         """Return the replica itself.
 
-        Raises: StoreError if there is no folder at the root, or nobody can read it; ConfigurationError if there are no
+        Raises: StoreError if there is no folder at the root, or it cannot be read; ConfigurationError if there are no
             system tables below it; PublicationError if they are of another version.
         """
         try:
@@ -151,13 +151,13 @@ class Replica:
             )
 
     def appended_tables(self) -> dict[Path, Plane]:
-        """Return the system tables that every session may append to, with who writes them."""
+        """Return the system tables that every session may append to, each with its writer."""
         planes = {table.name: table.plane for table in registry.ALL if table.plane is not Plane.CONTROL}
         planes.update({article.conflict_table: Plane.DATA for article in self.articles})
         return {self.folder / name: plane for name, plane in planes.items()}
 
     def has_staged(self) -> bool:
-        """Return whether something of a session is staged here, or points to what is staged elsewhere."""
+        """Return whether a session is staged here, or a pointer names one that is staged elsewhere."""
         return self.staging.is_dir() and any(self.staging.iterdir())
 
     def require_tables(self) -> None:
@@ -176,7 +176,7 @@ class Replica:
             )
 
     def require_unedited(self) -> None:
-        """Check that nobody but mergerepl changed rows of contents and tombstone last, or of the partition mappings.
+        """Check that mergerepl made the last change of rows in contents, tombstone and the partition mappings.
 
         Raises: StoreError naming the commit.
         """
@@ -247,7 +247,7 @@ class Replica:
 
     @property
     def published(self) -> list[PublicationRow]:
-        """The publications whose publisher the replica is; of the others that it knows it is a subscriber."""
+        """The publications that the replica publishes; it subscribes to the others that it knows."""
         replid = self.info().replid
         return [row for row in self.publications if row.is_published_by(replid)]
 
@@ -258,7 +258,7 @@ class Replica:
     def subscriptions(self) -> list[SubscriptionRow]:
         """Return the rows of sysmergesubscriptions as they are now.
 
-        Raises: StoreError if there are none: a replica of a publication has one about itself at least.
+        Raises: StoreError if there are none: a replica of a publication has at least the row about itself.
         """
         rows = self.control.rows(catalog.SUBSCRIPTIONS)
         if not rows and self.publications:
@@ -290,7 +290,7 @@ class Replica:
         return sorted(latest.values(), key=lambda row: row.generation)
 
     def held(self, guids: Collection[str]) -> set[str]:
-        """Return which of these generations the replica has."""
+        """Return the generations among these that the replica has."""
         if not guids:
             return set()
         among = f"guidsrc in ({text_literals(guids)})"
@@ -306,7 +306,7 @@ class Replica:
         return last[0] if last else None
 
     def _generations(self, where: str, order_limit: str = "") -> list[Generation]:
-        # A row that was edited is to be found, not passed over.
+        # A row that was edited must be found, not skipped.
         edited = " or ".join(f"{name} is null" for name in ("generation", "guidsrc", "pubid", "seq"))
         where = f"({where}) and seq <= {self.info().last_seq} or {edited}"
         return self.control.rows(genhistory.TABLE, where=where, order_limit=order_limit)
@@ -316,27 +316,27 @@ class Replica:
         self.control.append(genhistory.TABLE, [replace(row, seq=seq) for row in rows])
 
     def close_generations(self, guids: Collection[str]) -> None:
-        """Make these generations closed ones of this replica, where they stand: it is no run, so it counts at once."""
+        """Close these generations of this replica in place: this is no run, so it counts at once."""
         values = {"genstatus": str(int(GenStatus.CLOSED))}
         self.control.update(genhistory.TABLE, values, where=f"guidsrc in ({text_literals(guids)})")
 
     def forget_generations(self, tablenicks: Collection[int]) -> None:
-        """Leave the closed generations of these articles without changes, as watermarks may name them; open ones go."""
+        """Keep the closed generations of these articles, with no changes, as watermarks may name them; remove open ones."""
         theirs = f"art_nick in ({', '.join(map(str, tablenicks))})"
         self.control.delete(genhistory.TABLE, where=f"{theirs} and genstatus = {int(GenStatus.OPEN)}")
         self.control.update(genhistory.TABLE, {"changecount": "0"}, where=f"{theirs} and changecount > 0")
 
     def drop_uncounted_generations(self) -> None:
-        """Remove the runs that a crash left beyond the last one committed: `last_seq` is about to pass them."""
+        """Remove runs after the last committed one, which a crash left: `last_seq` is about to pass them."""
         self.control.delete(genhistory.TABLE, where=f"seq > {self.info().last_seq}")
 
     def asked_of_rows(self, tablenick: int) -> str:
-        """Return what the table of an article asks of its rows, to compare; '' if that cannot be read."""
+        """Return the conditions of an article's table for its rows, to compare; '' if they cannot be read."""
         article = next(each for each in self.articles if each.nickname == tablenick)
         try:
             return asked_of_rows(open_table(self.table(article)), article.columns)
         except StoreError:
-            # A session that looks at it again says why.
+            # A session that reads the table again reports why.
             return ""
 
     def table(self, article: PublishedArticle) -> Path:
@@ -344,7 +344,7 @@ class Replica:
         return self.root / article.table
 
     def publication(self, name: str | None = None, *, pubid: str | None = None) -> PublicationRow:
-        """Return one row of sysmergepublications, by name or id; without either the only one there is.
+        """Return one row of sysmergepublications, by name or id; without either the only one.
 
         Raises: ConfigurationError naming the publications there are.
         """
@@ -359,7 +359,7 @@ class Replica:
 
 
 def _contradiction(row: ArticleRow, publications: Container[str]) -> str | None:
-    """Return what of a row of sysmergearticles cannot be, as everything after it takes it for granted."""
+    """Return what contradicts itself in a row of sysmergearticles: later code relies on it."""
     columns, types, key = row.published_columns, row.published_types, row.key_columns
     if row.pubid not in publications:
         return f"a pubid that {catalog.PUBLICATIONS.name} does not have ({row.pubid})"
@@ -375,8 +375,7 @@ def _contradiction(row: ArticleRow, publications: Container[str]) -> str | None:
 def require_ends(publisher: Path, subscriber: Path) -> tuple[Replica, Replica]:
     """Return the replicas at both ends of a subscription.
 
-    Raises: OutOfReachError if one is absent that the other one knows: it was there once, and may come back. Else as
-        `Replica.require`.
+    Raises: OutOfReachError if one is absent that the other one knows: it may come back. Else as `Replica.require`.
     """
     ends = Replica(publisher), Replica(subscriber)
     for absent, other in (ends, ends[::-1]):

@@ -33,7 +33,7 @@ from mergerepl.systables.contents import COLV1_TYPE, base_column, row_column
 SEQ = contents.SEQ
 
 _READ_AT_ONCE = 100_000
-"""Rows that are read quicker than it takes Spark to plan and run one more query."""
+"""So many rows are read faster than Spark plans and runs one more query."""
 
 
 def read_runs(
@@ -85,9 +85,9 @@ def read_runs(
 
 
 def current_rows(runs: DataFrame, columns: Sequence[str] = CHANGE_COLUMNS) -> DataFrame:
-    """Return the latest version of each row: the reader's side of append-only contents and tombstones.
+    """Return the latest version of each row: contents and tombstones are only appended to.
 
-    `columns` are those wanted besides the rowguid: Spark cannot leave unused ones of a struct unread by itself.
+    `columns` are those wanted besides the rowguid: Spark by itself reads unused fields of a struct, too.
     """
     wanted = [name for name in columns if name != ROWGUID]
     latest = runs.groupBy(ROWGUID).agg(F.max_by(F.struct(*wanted), SEQ).alias("latest"))
@@ -145,5 +145,5 @@ def latest_of(
 
 
 def delete_runs_after(spark: SparkSession, table: Path, *, through_seq_inclusive: int) -> bool:
-    """Remove runs that a crash left behind: those beyond the last committed one. Returns whether any were."""
+    """Remove runs after the last committed one, which a crash left. Returns whether there were any."""
     return appended.delete_where(spark, table, F.col(SEQ) > through_seq_inclusive)

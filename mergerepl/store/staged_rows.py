@@ -13,7 +13,7 @@ from mergerepl.delta.types import ddl_of
 from mergerepl.errors import StoreError
 
 _SPARK_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
-"""Where Spark notes in a Parquet file what columns it wrote."""
+"""The key of a Parquet file under which Spark notes the columns that it wrote."""
 
 
 def read_staged(spark: SparkSession, folder: Path) -> DataFrame:
@@ -29,9 +29,9 @@ def read_staged(spark: SparkSession, folder: Path) -> DataFrame:
 
 
 def small_rows(folder: Path, action: str) -> SmallRows:
-    """Return the rows that Spark wrote to a folder and one side's table takes, in this process' memory.
+    """Return the rows that Spark wrote to a folder for one side's table, in this process' memory.
 
-    A row that leaves is one that is deleted. The caller knows that there are few.
+    A row that leaves the partition counts as deleted. The caller knows that there are few rows.
 
     Raises: StoreError if there is no such file, or it is damaged.
     """

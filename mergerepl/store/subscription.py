@@ -1,4 +1,4 @@
-"""Which subscription two replica roots mean, and which subscriptions a root has; read from the control plane.
+"""The subscription between two replica roots, and the subscriptions of a root, read from the control plane.
 
 At the publisher, a subscription is the row of sysmergesubscriptions about the subscriber; at the subscriber,
 the one about the publisher. Each replica also has a row about itself.
@@ -54,7 +54,7 @@ def find_subscription(
 def subscriptions_of_root(root: Path) -> list[tuple[Path, Path, str]]:
     """Return (publisher root, subscriber root, publication name) of each active subscription of a replica.
 
-    Of what it publishes those of all its subscribers, of what it receives its own.
+    For what it publishes, those of all its subscribers; for what it receives, its own.
 
     Raises: ConfigurationError if the folder is no replica.
     """

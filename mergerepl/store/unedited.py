@@ -12,10 +12,10 @@ from mergerepl.rows.sql import quote
 
 
 def refuse_edited(table: Path) -> None:
-    """Check that the rows of a table to which only sessions and `apply` write are as they left them.
+    """Check that nobody else changed the rows of a table that only sessions and `apply` write.
 
-    Only the last change of rows is looked at, so this is asked before each of ours. An edit that was undone by RESTORE is
-    none. An edit whose commit is gone from the log is not detected.
+    Only the last change of rows is read, so every write of ours is checked first. An edit that RESTORE undid does not
+    count. An edit whose commit is gone from the log is not detected.
 
     Raises: StoreError naming the commit and the version to go back to.
     """

@@ -144,7 +144,7 @@ def read_changes(
 
 
 def table_reader(spark: SparkSession, window: CaptureWindow, known: Known) -> TableReader:
-    """Return what capture reads an article's table with."""
+    """Return the functions with which capture reads an article's table."""
     table, article = window.table, window.article
     return TableReader(
         feed=partial(_feed, spark, window),

@@ -1,4 +1,4 @@
-"""Capture where rows are filtered: what was captured, with the memberships that it moved.
+"""Capture where rows are filtered: the captured rows, with the memberships that they moved.
 
 Only the publisher evaluates filters. A capture evaluates a whole publication: rows follow those of other articles.
 """
@@ -25,7 +25,7 @@ from triggers.partition_mappings import has_events, is_touched, partition_events
 
 
 def filtered_publications(replica: Replica, pubids: Collection[str]) -> list[FilteredPublication]:
-    """Return those of the publications that this replica publishes with row filters."""
+    """Return the publications that this replica publishes with row filters."""
     found = [filtered_publication(replica, pubid) for pubid in pubids]
     return [each for each in found if each is not None]
 
@@ -38,7 +38,7 @@ def with_memberships(
     genhistory: Sequence[Generation],
     info: ReplicaInfo,
 ) -> tuple[CapturedArticle, ...]:
-    """Return what was captured with the unchanged rows that moved, and the mappings of all.
+    """Return the captured rows with the unchanged rows that moved, and the mappings of all.
 
     Raises: CaptureError if an article that the filters name was not captured.
     """
@@ -159,7 +159,7 @@ def _joined(
                 ),
             )
         )
-    # The last one that is released lets go of what all of them read.
+    # The last one that is released frees the rows that all of them read.
     if joined:
         joined[-1] = replace(joined[-1], in_memory=(*joined[-1].in_memory, *kept.frames))
     return joined

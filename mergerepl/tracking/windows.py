@@ -1,4 +1,4 @@
-"""What happened to the articles' tables of a replica since they were captured."""
+"""The commits to the articles' tables of a replica since they were captured."""
 
 from collections.abc import Iterable
 from dataclasses import replace

@@ -48,7 +48,7 @@ def compare_tables(
     subscriber_table: Path,
     publisher_rows: DataFrame | None = None,
 ) -> ArticleValidation:
-    """Return whether two tables hold the same rows, and which ones do not.
+    """Compare the rows of two tables: return their counts, and the keys that differ.
 
     `publisher_rows` are those of the publisher's table that the subscriber is to have; None: all of them.
 

@@ -131,7 +131,7 @@ def not_compared(
 ) -> tuple[ArticleValidation, ...]:
     """Return the result for a subscriber that could not be compared: the error at each article of the publication.
 
-    Without any if nobody knows its articles: the publisher cannot be read, or publishes nothing by that name.
+    It is empty if the articles are unknown: the publisher cannot be read, or publishes nothing by that name.
     """
     try:
         articles = Replica(publisher).require().articles
