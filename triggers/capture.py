@@ -1,4 +1,4 @@
-"""Capture of one article: what users did to its rows becomes rows of contents and tombstone.
+"""Capture of one article: users' changes of its rows become rows of contents and tombstone.
 
 Four steps, each settled before the next one: read the feed, net changes, settle doubtful keys, check keys. Then the insert,
 update and delete triggers (`tracked_rows`). Merge session step: capture. It runs read-only jobs on frames that it is given;
@@ -69,7 +69,7 @@ _BOUND = "bound_"
 
 @dataclass(frozen=True)
 class TableReader:
-    """Gives the frames that capture of one article reads.
+    """Returns the frames that capture of one article reads.
 
     Args:
         feed: The change feed of the window's segments; None where Delta cannot give it (see `feed.read`).
@@ -103,9 +103,9 @@ class CapturedRows:
 def capture(
     window: CaptureWindow, table: TableReader, origin: Origin, *, with_images: bool = False
 ) -> CapturedRows | None:
-    """Return what is new in one article; None if nothing is.
+    """Return the new changes of one article; None if there are none.
 
-    `with_images`: what the rows were before is wanted too, as the filters of a publication decide by it.
+    `with_images`: return also the rows before the changes, which the filters of a publication need.
 
     Raises: NullKeyError, DuplicateKeyError naming keys; FeedGapError if neither the feed nor the old version is there;
         CaptureError if a generated column has values that this session computes otherwise.
@@ -144,10 +144,10 @@ def capture(
 
 @dataclass(frozen=True)
 class NetRows:
-    """Net changes with their rowguids, kept in memory, and how many there are of what kind.
+    """Net changes with their rowguids, kept in memory, with their number by kind.
 
-    Of a key that is NULL, or that the feed leaves in doubt, no kind is known. `bounds` are those of the keys that came or
-    went. `gap` is why whole versions were compared; None if the net changes are the feed's.
+    A key that is NULL, or that the feed leaves in doubt, has no kind. `bounds` are those of inserted and deleted keys.
+    `gap` is why whole versions were compared; None if the net changes come from the feed.
     """
 
     kept: DataFrame
@@ -213,7 +213,7 @@ def _net_rows(window: CaptureWindow, table: TableReader) -> NetRows:
 
 @contextmanager
 def _gap_if_gone(window: CaptureWindow, gap: str | None = None) -> Iterator[None]:
-    """Raise FeedGapError for what Spark raises if a version is gone; `gap` is why it is needed."""
+    """Raise FeedGapError for Spark's error that a version is gone; `gap` is why it is needed."""
     try:
         yield
     except Exception as error:
@@ -226,7 +226,7 @@ def _gap_if_gone(window: CaptureWindow, gap: str | None = None) -> Iterator[None
 
 
 def shape_of(article: PublishedArticle) -> RowShape:
-    """Return which columns make an article's images and identify its rows."""
+    """Return the columns of an article's images, and those that identify its rows."""
     return RowShape(article.columns, article.identity, article.rowguid_column is not None)
 
 
@@ -300,7 +300,7 @@ def _settled(window: CaptureWindow, table: TableReader, net: NetRows) -> tuple[N
         duplicates, is_left = _rows_in_table(window, table, net)
         if not (net.doubtful or is_left):
             return net, duplicates
-        # One of several rows of a key went. Nobody does that often: all deletes may be looked up.
+        # One of several rows of a key was deleted. That is rare, so all deletes may be looked up.
         is_doubtful = F.col(DOUBTFUL) | (~F.col(EXISTS) if is_left else F.lit(False))
         before, after = (
             table.rows_at(version) for version in (window.first_change - 1, window.through_version_inclusive)
@@ -377,8 +377,7 @@ def _key_text(values: Sequence[object], article: PublishedArticle) -> str:
 def _check_generated(window: CaptureWindow, net: NetRows) -> None:
     """Refuse values of generated columns that this session computes otherwise; a late window's are logged.
 
-    Each replica computes them itself, so they would differ. What a time falls on (its date, its hour) is another thing in
-    each time zone.
+    Each replica computes them itself, so they would differ. The date or the hour of a time depends on the time zone.
 
     Raises: CaptureError.
     """

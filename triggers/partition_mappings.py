@@ -1,11 +1,11 @@
-"""What the triggers of a filtered article write of a row's partitions: an enter, a stay or a leave for each of them.
+"""Partition mappings that the triggers of a filtered article write: an enter, a stay or a leave for each partition.
 
 Merge session step: capture, and staging of what a session writes at the publisher. Pure. Rules: filters section 3 (INSERT,
 UPDATE, DELETE; rows that follow a changed row); systables.partitions says how the rows are read.
 
 EVENTS: one row per (rowguid, partition_id) of one article.
     rowguid, partition_id, kind (enter, stay, leave, data), reason (of a leave), generation
-*data* says that the row's own change, in a generation of another replica, is one for the partition: it is counted, and no
+*data*: the row's own change, in a generation of another replica, belongs to the partition: it is counted, without a
 mapping.
 """
 
@@ -32,7 +32,7 @@ KIND = "kind"
 
 
 class Kind(StrEnum):
-    """What a change does to a row in one partition."""
+    """The effect of a change on a row in one partition."""
 
     ENTER = "enter"
     STAY = "stay"
@@ -46,7 +46,7 @@ def has_events() -> Column:
 
 
 def is_touched() -> Column:
-    """Return whether nothing of the row changed but its membership."""
+    """Return whether only the membership of the row changed."""
     return ~F.col("written") & (F.col("was") != F.col("is"))
 
 
@@ -118,7 +118,7 @@ def _keys(number: int, tablenick: int) -> list[Column | str]:
 
 
 def generation_mappings(events: list[DataFrame], *, number: int, seq: int) -> DataFrame:
-    """Return the rows of MSmerge_generation_partition_mappings that EVENTS of articles come to."""
+    """Return the rows of MSmerge_generation_partition_mappings for EVENTS of articles."""
     all_events = reduce(DataFrame.unionByName, (each.select(GENERATION, PARTITION_ID) for each in events))
     counted = all_events.groupBy(GENERATION, PARTITION_ID).agg(F.count("*").alias(CHANGECOUNT))
     return counted.select(

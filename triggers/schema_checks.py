@@ -1,4 +1,4 @@
-"""What merge replication refuses of a published table: another table at its path, an older copy, other columns.
+"""Checks of a published table: merge replication refuses another table at its path, an older copy, other columns.
 
 Pure on the facts of a feed window; the texts are in `triggers.errors`.
 """
@@ -42,9 +42,9 @@ class ArticleTable:
 
 
 def check_captured_table(at: ArticleTable, window: "FeedWindow", *, is_late: bool = False) -> None:
-    """Check that an article's table is the one that was captured, whatever was written to it since.
+    """Check that an article's table is the one that was captured.
 
-    `is_late`: after a session's MERGE, whatever its id is by then.
+    `is_late`: after a session's MERGE, when its id does not matter.
 
     Raises: CaptureError if it is gone, another table or an older copy; StoreError if its log cannot be read.
     """
@@ -76,10 +76,10 @@ def check_columns(at: ArticleTable, window: "FeedWindow") -> None:
 
 
 def columns_gap(article: PublishedArticle, window: "FeedWindow", changes: Collection[int]) -> str | None:
-    """Return why the feed does not have these versions' changes though the columns are the published ones at its end.
+    """Return why the feed lacks these versions' changes although the columns at its end are the published ones.
 
-    They were others in between. Or the partitioning was: of files written under the old one the feed does not have these
-    columns' values.
+    The columns were others in between; or the partitioning was, and for files written under the old partitioning the
+    feed lacks the values of these columns.
     """
     stated = window.metadata_commits
     if not stated:
@@ -91,7 +91,7 @@ def columns_gap(article: PublishedArticle, window: "FeedWindow", changes: Collec
     if before is not None and any(each.partition_columns != before.partition_columns for each in passed):
         return "its partitioning was changed"
     if before is None and any(commit.version in changes for commit in stated):
-        # Of rows that such a commit took away the feed may lack values, even of the key: they would stay elsewhere.
+        # The feed may lack values of rows that such a commit removed, even of the key: other replicas would keep them.
         return "its partitioning may have been changed"
     return None
 
@@ -132,7 +132,7 @@ def check_removals(at: ArticleTable, window: "FeedWindow") -> None:
 
 
 def files_gap(window: "FeedWindow") -> str | None:
-    """Return that files elsewhere were part of the table and left it: the feed needs them. None if there were none."""
+    """Return a problem if files elsewhere were part of the table and left it: the feed needs them. Else None."""
     has_passed = any(commit.foreign_added for commit in window.commits)
     return "files outside the table's folder were part of it for a while" if has_passed else None
 
@@ -152,7 +152,7 @@ def schema_problem(
 ) -> str | None:
     """Return how a table's columns differ from the published ones, or None.
 
-    `before` is the table as it was captured, if that is known: what it says of NULL and of padded texts counts.
+    `before` is the table as it was captured, if that is known: its NOT NULL and its padded texts count.
     """
     present = {column["name"]: column for column in metadata.fields}
     for name, type_ in zip(article.columns, article.types, strict=True):
@@ -183,10 +183,10 @@ def schema_problem(
 def _null_problem(
     article: PublishedArticle, present: Mapping[str, Field], before: "TableMetadata"
 ) -> str | None:
-    """Return which column takes NULL and did not, or the other way round, or None."""
+    """Return the column whose NOT NULL was added or dropped, or None."""
     took_null = {column["name"]: column["nullable"] for column in before.fields}
     for name, column in present.items():
-        # A column that is not published may take NULL again: nobody else has it.
+        # A column that is not published may take NULL again: no other replica has it.
         is_news = name in article.columns or not column["nullable"]
         if is_news and took_null.get(name, column["nullable"]) != column["nullable"]:
             return f"column '{name}' " + (
@@ -198,7 +198,7 @@ def _null_problem(
 def _type_problem(
     article: PublishedArticle, present: Mapping[str, Field], before: "TableMetadata"
 ) -> str | None:
-    """Return what of the published columns is not as it was, though their types have the same names, or None."""
+    """Return a difference in the published columns beyond the names of their types, or None."""
     known = {column["name"]: column for column in before.fields}
     for name in article.columns:
         was, is_ = known.get(name), present[name]

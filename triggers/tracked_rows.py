@@ -36,7 +36,7 @@ from mergerepl.systables.contents import LINEAGE_TYPE, SEQ, base_column, row_col
 from mergerepl.systables.tombstone import TombstoneType
 
 KNOWN_COLUMNS = (ROWGUID, LINEAGE, COLV1, BORN_GENERATION, TOMBSTONE_TYPE)
-"""What continuing a row's metadata needs to know of it."""
+"""The metadata of a row that a new change continues."""
 
 
 _KEPT = (ROWGUID, GENERATION, PARTCHANGEGEN, BORN_GENERATION, LINEAGE, COLV1, PRIORITY)
@@ -45,7 +45,7 @@ _KEPT = (ROWGUID, GENERATION, PARTCHANGEGEN, BORN_GENERATION, LINEAGE, COLV1, PR
 
 @dataclass(frozen=True)
 class Origin:
-    """Who makes the changes: the replica's nickname, the priority they get and the open generation they join."""
+    """The origin of changes: the replica's nickname, their priority and the open generation that they join."""
 
     nickname: int
     priority: float
@@ -54,7 +54,7 @@ class Origin:
 
 @dataclass(frozen=True)
 class Written:
-    """What a trigger writes of a row beside what all three write (lineage, generation, priority): Columns.
+    """The Columns that one trigger writes; all three write lineage, generation and priority.
 
     `changed` is the array of columns whose version rises; None if the row has no columns any more.
     """
@@ -65,9 +65,9 @@ class Written:
 
 
 def insert_trigger(article: PublishedArticle, generation: Column) -> Written:
-    """MSmerge_ins: the row came. Every value column is its writer's.
+    """MSmerge_ins: the row was inserted. Every value column is its writer's.
 
-    Its generation is noted where nobody else can know the row before.
+    Its generation is noted if no other replica can know the row from before.
     """
     born = F.when(F.col("known_lineage").isNull(), generation)
     every_column = F.array(*(F.lit(name) for name in article.value_columns)).cast("array<string>")
@@ -81,18 +81,18 @@ def update_trigger(article: PublishedArticle, image: StructType) -> Written:
 
 
 def delete_trigger() -> Written:
-    """MSmerge_del: the row went. Its last image goes into the tombstone."""
+    """MSmerge_del: the row was deleted. Its last image goes into the tombstone."""
     return Written(F.col(BEFORE), F.lit(None).cast("bigint"), None)
 
 
 def tracked_rows(
     net: DataFrame, known: DataFrame | None, article: PublishedArticle, origin: Origin
 ) -> DataFrame:
-    """Return one CAPTURED row per net change: what the trigger of its kind writes; with `base` if the article needs it.
+    """Return one CAPTURED row per net change, as the trigger of its kind writes it; with `base` if the article needs it.
 
     Lineage and colv1 continue what is known of the row, also of a deleted one (a re-insert). A row that existed
     and has no metadata is the publication's: {0: 1}. An insert of an unknown key starts from {}. So does one of a key
-    whose row left the partition (type 5), above its versions: that row goes on elsewhere, and this is another one.
+    whose row left the partition (type 5), above its versions: that row still exists elsewhere, and this is another one.
 
     Reads: net changes with their rowguid; `known` = KNOWN_COLUMNS of at least these rows as they are now, None if
     there is none at all.
@@ -127,7 +127,7 @@ def tracked_rows(
 
 
 def _published_row() -> Column:
-    """Return the row before its first change, NULL for a later one: what came before that is recorded."""
+    """Return the row before its first change; NULL for a later change, whose former row is recorded."""
     return F.when(F.col("known_lineage").isNull() & F.col(EXISTED), F.col(BEFORE))
 
 

@@ -1,4 +1,4 @@
-"""What merge capture is to read of an article's table: the facts of a feed window, as merge replication sees them.
+"""The window of an article's table that merge capture reads: the facts of a feed window, as merge replication uses them.
 
 Merge session step: before capture. It reads no table.
 """
@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 class CaptureWindow:
     """The versions of one article's table that are not captured yet.
 
-    `gap` says why the feed cannot be used, `generated_columns` which published columns Delta computes, and how,
-    `timestamp_partitions` what only a session in UTC may read. A late window lies before a MERGE of ours that is done.
+    `gap` says why the feed cannot be used. `generated_columns` are the published columns that Delta computes, with their
+    expressions. Only a session in UTC may read `timestamp_partitions`. A late window lies before a MERGE of ours that is
+    done.
     """
 
     article: PublishedArticle
@@ -65,10 +66,10 @@ class CaptureWindow:
 
 
 def capture_window(at: ArticleTable, window: "FeedWindow", *, is_late: bool = False) -> CaptureWindow:
-    """Return what to capture of an article's table.
+    """Return the window to capture of an article's table.
 
-    The users' commits of a late window cannot be refused any more. What an ordinary window refuses about columns is left
-    to the next ordinary one; about keys, capture logs a warning.
+    The users' commits of a late window cannot be refused any more. Changed columns are refused by the next ordinary
+    window; for bad keys, capture logs a warning.
 
     Raises: CaptureError if the table went back, was re-created or is gone, or has files elsewhere; SchemaMismatchError if
         its published columns are others at the window's end; StoreError if a commit of the window is damaged.

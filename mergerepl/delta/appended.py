@@ -35,7 +35,7 @@ from mergerepl.rows.sql import quote
 from mergerepl.systables.contents import SEQ
 
 Bounds = Mapping[str, tuple[int | None, int | None]]
-"""Column -> what its values must exceed, and the most that they may be (None: anything)."""
+"""Column -> the bound that its values must exceed, and their maximum (None: no bound)."""
 
 _being_written: set[Path] = set()
 """Folders of this process' writers: the two sides of a session append beside each other."""
@@ -96,7 +96,7 @@ def append(
 
 
 def _written(rows: DataFrame, table: Path, schema: StructType) -> list[Path]:
-    """Write rows as the table's columns to Parquet files in its folder; nobody sees them before they are committed."""
+    """Write rows as the table's columns to Parquet files in its folder; no reader sees them before they are committed."""
     type_of = {field.name.lower(): field for field in schema}
     unknown = [name for name in rows.columns if name.lower() not in type_of]
     if unknown:
@@ -112,7 +112,7 @@ def _written(rows: DataFrame, table: Path, schema: StructType) -> list[Path]:
         rows = rows.select(columns)
     folder = table / f"run-{uuid4()}"
     _being_written.add(folder)
-    # The caller holds the replica: what is here else was left by a writer that died.
+    # The caller holds the replica: all other files here were left by a writer that died.
     for left in set(table.glob("run-*")) - _being_written:
         shutil.rmtree(left, ignore_errors=True)
     try:
@@ -165,7 +165,7 @@ def read(
 ) -> DataFrame:
     """Return a table's rows as it is now, or was at a version, without files that hold none within the bounds.
 
-    Some other rows may come along.
+    Rows outside of the bounds may be among them.
 
     Raises: StoreError if its last commit is damaged.
     """
@@ -202,7 +202,7 @@ def may_hold(file: dict[str, Any], bounds: Bounds) -> bool:
 
 
 def newest_runs(table: Path, *, rows: int) -> int | None:
-    """Return the run beyond which lie at least so many of a table's rows, about, and at most half of them.
+    """Return a run after which the table has at least about so many rows, and at most half of all.
 
     None if there is no such run, or if the log does not say how many rows there are.
     """
@@ -233,7 +233,7 @@ def delete_where(spark: SparkSession, table: Path, condition: Column) -> bool:
 
 
 def remove_rows(table: Path, where: str) -> None:
-    """Delete rows by a condition in delta-rs' SQL, in a marked commit: files wholly of such rows are only taken away."""
+    """Delete rows by a condition in delta-rs' SQL, in a marked commit: files with only such rows are not rewritten."""
     TableLog(str(table)).delete(
         where,
         commit_properties=CommitProperties(
@@ -255,7 +255,7 @@ def union_all(frames: Sequence[DataFrame]) -> DataFrame:
 def join_small_files(spark: SparkSession, table: Path, *, large_bytes: int) -> None:
     """Rewrite a table's small files as few large ones (OPTIMIZE): the same rows, in a commit that changes no data.
 
-    Files that are large already are left alone, so that the work follows what was appended, not all there is.
+    Files that are large already are left alone, so that the work grows with the appended rows, not with the table.
     """
     session = new_session(spark)
     session.conf.set("spark.databricks.delta.optimize.minFileSize", str(large_bytes))

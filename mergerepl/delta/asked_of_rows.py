@@ -1,4 +1,4 @@
-"""What a table asks of its rows, as one text to compare: a change that it refused is sent again when this has changed."""
+"""A table's rules for its rows, as one text to compare: a refused change is sent again when this text has changed."""
 
 import hashlib
 import json
@@ -12,7 +12,7 @@ _CHECK = "delta.constraints."
 def asked_of_rows(table: TableState, published: Collection[str]) -> str:
     """Return a hash of a table's columns and properties.
 
-    With CHECK constraints that may speak of columns that are not `published`, any commit may change the answer.
+    With CHECK constraints on columns that may not be `published`, every commit may change the result.
     """
     has_checks = any(key.startswith(_CHECK) for key in table.properties)
     has_others = any(field["name"] not in published for field in table.fields)

@@ -31,7 +31,7 @@ def feed_as_stored(
     by_files: bool = False,
     is_one_metadata: bool,
 ) -> DataFrame | None:
-    """Return the feed without Delta's reader in between, None where Delta is another one (Databricks).
+    """Return the feed without Delta's reader in between, None with another Delta (Databricks).
 
     That reader turns every row into Java objects and back, which takes longer than reading it, and bytes of a string
     that are no UTF-8 do not come back as they were.
@@ -46,8 +46,8 @@ def feed_as_stored(
         delta_log = getattr(jvm, "org.apache.spark.sql.delta.DeltaLog").forTable(session, str(table))
         at_end = delta_log.getSnapshotAt(through_version_inclusive, nothing, nothing, False)
         snapshot = getattr(jvm, "scala.Option").apply(at_end)
-        # Of the first version Delta wants the metadata alone. Its whole state may be gone from the log, whose cleanup by
-        # older writers leaves versions that no checkpoint lies before.
+        # Delta needs only the metadata of the first version. Its whole state may be gone from the log: the cleanup of older
+        # writers leaves versions without a checkpoint before them.
         at_start = snapshot if is_one_metadata else nothing
         versions = from_version_inclusive, through_version_inclusive
         with active_session(jvm, session):

@@ -1,4 +1,4 @@
-"""The columns by which a table is clustered, as Delta on Spark says them."""
+"""The columns by which a table is clustered, as Delta on Spark reports them."""
 
 import re
 from typing import TYPE_CHECKING

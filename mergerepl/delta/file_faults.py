@@ -2,7 +2,7 @@
 
 By default Spark writes times as INT96. deltalake takes these for nanoseconds in 64 bits, and when it
 rewrites the file, 9999-12-31 has become 1816-03-29. And Spark writes a path such as `region=Île/…` as it is, where
-deltalake encodes it: the file that deltalake then removes is none of the table's.
+deltalake encodes it: the file that deltalake then removes is not the table's.
 """
 
 from collections.abc import Sequence

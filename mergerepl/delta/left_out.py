@@ -1,4 +1,4 @@
-"""What rows that come back from a delete had in columns that their article leaves out."""
+"""The former values of rows that are inserted again, in columns that their article leaves out."""
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,7 +32,7 @@ def with_left_out(
 ) -> Iterator[tuple[DataFrame, dict[str, str]]]:
     """Yield the source with columns that the article leaves out, as the table had them at a version; name -> field.
 
-    Where that version cannot be read any more, the source alone: the session must come to its end.
+    If that version cannot be read any more, yield the source alone: the session must finish.
     """
     held = None
     left_out: dict[str, str] = {}
@@ -66,9 +66,9 @@ def _held_then(
     bounds: KeyBounds,
     left_out: Mapping[str, str],
 ) -> DataFrame:
-    """Return what rows to be inserted had in columns that the article leaves out: identity fields, fields of `left_out`.
+    """Return the former values of rows to be inserted in columns left out: identity fields, fields of `left_out`.
 
-    One for each key: a user may have added a second row of it, and of two in the source Delta would insert both.
+    There is one row for each key: a user may have added a second row of it, and Delta would insert both.
     """
     inserted = source.where(F.col("action") == Action.INSERT.value)
     then = before.alias("t").join(inserted.alias("s"), on=same_key(article, bounds))

@@ -19,7 +19,7 @@ LOG_FOLDER = "_delta_log"
 _COMMIT = re.compile(r"\d{20}\.json\Z")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 _CODED_ALIKE = re.compile(r"[A-Za-z0-9_.=/-]*")
-"""A path that says the same whether a library encodes it (%) or not; of others one file may have two names in a log."""
+"""A path that is the same encoded (%) or not; a file with another path may have two names in a log."""
 
 _VECTORS = "deletionVectors"
 _ABSOLUTE_PATH = "p"
@@ -43,7 +43,7 @@ _CHANGED_ROWS = (
     *("num_updated_rows", "num_deleted_rows", "num_added_rows"),
 )
 _REMOVED_FILES = ("numRemovedFiles", "num_removed_files")
-"""Metrics of commits: those that Spark or delta-rs counts changed rows in, and the files that it took away."""
+"""Metrics of commits: the numbers of changed rows and of removed files, by Spark or delta-rs."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Commit:
 
     @property
     def removes_by_own_names(self) -> bool:
-        """True when it removes files by names that their writer may have written otherwise. Spark repeats those it read."""
+        """True when it may name removed files differently from their writer. Spark repeats the names that it read."""
         return bool(self.coded_removed) and not self.engine.startswith(_SPARK)
 
     @property
@@ -87,9 +87,9 @@ class Commit:
 
     @property
     def changed_rows(self) -> int | None:
-        """How many rows were changed, by its writer's own count; None where that says nothing, or not all.
+        """How many rows were changed, by its writer's count; None if there is no count, or not of all.
 
-        What an overwrite removes is not counted.
+        Rows that an overwrite removes are not counted.
         """
         is_write = self.operation == "WRITE"
         if is_write and any(self.metrics.get(name, "0") != "0" for name in _REMOVED_FILES):
@@ -112,7 +112,7 @@ class Commit:
     def has_untrue_feed(self) -> bool:
         """True when its change files may hold other values than it wrote: delta-rs computes an UPDATE twice.
 
-        `random()` and `uuid()` come to another value then, and a zero that only changed its sign is left out. Before
+        `random()` and `uuid()` have another value then, and a zero that only changed its sign is left out. Before
         its version 0.25 it did so for a MERGE, too; what is named `delta-rs.…` (until 1.0) may be as old as that.
         """
         is_update = self.operation == "UPDATE" and self.engine.startswith(_DELTA_RS)
@@ -125,9 +125,9 @@ def log_path(table: Path, version: int) -> Path:
 
 
 def is_folder(path: Path) -> bool:
-    """Return whether there is a folder. `Path.is_dir` says no as well where nobody may look, from Python 3.14 on.
+    """Return whether there is a folder. From Python 3.14 on, `Path.is_dir` is False also without permission.
 
-    Raises: OSError if nobody can look.
+    Raises: OSError if it cannot be read.
     """
     try:
         return stat.S_ISDIR(path.stat().st_mode)
@@ -138,7 +138,7 @@ def is_folder(path: Path) -> bool:
 def is_delta_table(table: Path) -> bool:
     """Return whether there is a Delta log with at least one commit.
 
-    Raises: StoreError if nobody can look: no permission, or a mount that does not answer.
+    Raises: StoreError if it cannot be read: no permission, or a mount that does not answer.
     """
     folder = table / LOG_FOLDER
     try:
@@ -272,7 +272,7 @@ def commits(table: Path, *, from_version_exclusive: int, through_version_inclusi
 
 
 def actions_of(text: str) -> list[dict[str, Any]]:
-    """Return the actions of a log file, one a line. A text in them may have what Python takes for other ends of lines.
+    """Return the actions of a log file, one a line. A text in them may have characters that Python takes for line ends.
 
     Raises: ValueError if it is not JSON.
     """
@@ -386,7 +386,7 @@ def _restored(info: Mapping[str, Any]) -> int | None:
 
 
 def _engine(info: Mapping[str, Any]) -> str:
-    """Return who wrote a commit. What a caller of delta-rs calls `engineInfo` is no engine beside its `clientVersion`."""
+    """Return who wrote a commit. Beside a `clientVersion` of delta-rs, `engineInfo` is the caller's text."""
     client = str(info.get("clientVersion") or "")
     stated = str(info.get("engineInfo") or client)
     return client if client.startswith(_DELTA_RS) and not stated.startswith(_DELTA_RS) else stated
@@ -422,8 +422,8 @@ def is_foreign(table: Path, name: str) -> bool:
 def find_own_commit(table: Path, mark: CommitMark, *, from_version_exclusive: int) -> Commit | None:
     """Return the commit after a version that carries this very mark, or None.
 
-    It is how a write is read back (another process may have overwritten the commit on a local path) and how a
-    repeated run learns that a step is already done.
+    A write is read back with it: another process may have overwritten the commit on a local path. A repeated run
+    finds with it that a step is already done.
     """
     head = head_version(table)
     for commit in commits(

@@ -1,7 +1,7 @@
 """Commit marks: who made a commit, kept in its `userMetadata`.
 
 A commit of ours carries {"mergerepl": {"session", "step", "replid", "peer", "unit"}}; fields without a value are left out.
-So a reader of the log knows whose a change is, also when the process died between the commit and its bookkeeping.
+So a reader of the log knows the author of a change, even if the process died between the commit and its bookkeeping.
 """
 
 import json
@@ -18,7 +18,7 @@ SCHEMA = "schema"
 """The kind of commits that bring a schema change to a user's table."""
 
 MERGE_KINDS = frozenset({SETUP, APPLY, SCHEMA})
-"""What merge replication writes to users' tables. Every other commit is a user's change to it, marked or not."""
+"""The kinds of commits that merge replication writes to users' tables. It takes every other commit as a user's change."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class CommitMark:
 
     @property
     def kind(self) -> str:
-        """The step up to its first colon: what wrote the commit."""
+        """The step up to its first colon: the kind of writer."""
         return self.step.partition(":")[0]
 
     def to_user_metadata(self) -> str:

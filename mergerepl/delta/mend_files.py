@@ -1,7 +1,7 @@
 """Write a table's faulty files again: the same rows in the same order, in a commit that changes no data.
 
-Each new file takes the place of one: with its partition values, its bounds, its deletion vector and the ids of its rows.
-Delta's own transaction commits them, with what it checks of other writers' commits.
+Each new file replaces one, with its partition values, its bounds, its deletion vector and the ids of its rows.
+Delta's own transaction commits them and checks the commits of other writers.
 """
 
 import json
@@ -38,10 +38,10 @@ _AS_ONE = {
 def mend_files(spark: SparkSession, faults: FaultyFiles, mark: CommitMark) -> int:
     """Replace the faulty files that are still in the table by ones that every library reads; return how many.
 
-    Times become what Spark reads of them. The caller holds the replica.
+    Times are written as Spark reads them. The caller holds the replica.
 
-    Raises: StoreError if Delta is another one (Databricks), or a new file does not hold what the old one does; what Delta
-        raises where another writer's commit came first.
+    Raises: StoreError with another Delta (Databricks), or if a new file differs from the old one; Delta's error if another
+        writer's commit came first.
     """
     session = new_session(spark)
     for name, value in {**_AS_ONE, USER_METADATA: mark.to_user_metadata()}.items():
@@ -121,7 +121,7 @@ def _write_again(session: SparkSession, table: Path, old: Path, new: Path) -> No
     scratch = table / f"run-{uuid4()}"
     try:
         scratch.mkdir()
-        # A name of the user's may be a pattern to Spark, or hidden.
+        # Spark may take a user's name for a pattern, or for hidden.
         (source := scratch / "source.parquet").symlink_to(old)
         write_files(session.read.parquet(str(source)), scratch / "new")
         (written,) = (scratch / "new").glob("*.parquet")

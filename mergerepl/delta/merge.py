@@ -98,7 +98,7 @@ def merge_rows(
 
 
 def lost_commits(article: str, table: Path) -> CommitConflictError:
-    """Return the error of a MERGE that other writers were always quicker than."""
+    """Return the error of a MERGE whose commits other writers always won."""
     return CommitConflictError(
         f"Article '{article}' at '{table}' is being changed by other writers: the merge lost {COMMIT_ATTEMPTS} commits "
         "in a row. Its changeset stays staged; run again.",
@@ -122,8 +122,8 @@ def analyse_merge(
 
     Delta reads the table's log first, where it does not know it yet; the MERGE then finds it read.
 
-    Delta analyses a MERGE whose transaction it has seen, and then skips it. Of an application that has never written to a
-    table the last version is -1, for Delta.
+    Delta analyses a MERGE whose transaction it has seen, and then skips it. For an application that has never written to
+    a table, Delta takes -1 as the last version.
 
     Raises: PySparkException or Py4JJavaError if the MERGE cannot be done, whatever its rows are.
     """
@@ -146,7 +146,7 @@ def _chosen(actions: Mapping[str, int]) -> list[Action]:
 def _source(staged: DataFrame, action: str, chosen: Collection[Action]) -> DataFrame:
     named: Column = F.col(action)
     if Action.DELETE in chosen:
-        # For a table, a row that leaves is one that is deleted.
+        # In a table, a row that leaves is deleted.
         named = F.when(named == Action.LEAVE.value, Action.DELETE.value).otherwise(named)
     rows = staged.select(named.alias("action"), f"{ROW}.*")
     return rows.where(F.col("action").isin([name.value for name in chosen]))
@@ -160,7 +160,7 @@ def merge_into(
     The session is one of `marked_session`, used for this MERGE alone.
     """
     target = DeltaTable.forPath(session, str(table)).alias("t")
-    # A column that is gone Delta names itself.
+    # If a column is gone, Delta's error names it.
     types = {field.name: field.dataType for field in target.toDF().schema}
     if _OF_VECTORS in map(str.lower, types):
         session.conf.set("spark.databricks.delta.merge.deletionVectors.persistent.enabled", "false")

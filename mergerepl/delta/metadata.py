@@ -18,7 +18,7 @@ GENERATION_EXPRESSION = "delta.generationExpression"
 """The property of a column that says what Delta computes it from."""
 
 DEFAULT_EXPRESSION = "CURRENT_DEFAULT"
-"""The property of a column that says what a row gets where none is given."""
+"""The property of a column with its default value."""
 
 
 @dataclass(frozen=True)

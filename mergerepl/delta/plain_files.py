@@ -36,8 +36,8 @@ _RELATIVE_NAME = re.compile(r"(?!(.*/)?[._])[^/%:*?\[{\\][^%:*?\[{\\]*")
 def plain_files(table: TableState, *, bounded: Collection[str] = ()) -> list[dict[str, Any]] | None:
     """Return a table's files (path, num_records, min.<bounded>, max.<bounded>), None if its rows are not theirs.
 
-    So it is with column mapping, deletion vectors and partition columns, whose values stand in the log alone; and
-    None where the log encodes the files' names.
+    None is returned for column mapping, deletion vectors, partition columns (whose values are only in the log), and file
+    names that the log encodes.
     """
     protocol = table.log.protocol()
     has_plain_rows = protocol.min_reader_version in (1, 3) and _READER_FEATURES.issuperset(
@@ -50,7 +50,7 @@ def plain_files(table: TableState, *, bounded: Collection[str] = ()) -> list[dic
     actions = pa.table(table.log.get_add_actions(flatten=True))
     if actions.num_rows > _FILES_AT_MOST:
         return None
-    # Of the other columns, bounds may be dates and times that Python does not know.
+    # Bounds of the other columns may be dates and times that Python does not know.
     names = ["path", "num_records", *(f"{end}.{name}" for name in bounded for end in ("min", "max"))]
     wanted = [name for name in names if name in actions.column_names]
     files: list[dict[str, Any]] = actions.select(wanted).to_pylist()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 
 _ROWS_READ_TOGETHER = 1024
-"""Rows of a joined file that one reading with bounds must take as a whole."""
+"""The rows of a joined file: a reading with bounds reads a whole file."""
 
 
 def read_rows(
@@ -29,7 +29,7 @@ def read_rows(
     order_limit: str = "",
     required: Sequence[str] = (),
 ) -> list[Row]:
-    """Return rows of a Delta table read by delta-rs; columns the stored table does not have yet are None.
+    """Return rows of a Delta table read by delta-rs; columns that the stored table lacks are None.
 
     Raises: StoreError if the table is missing or unreadable, or lacks a value in a `required` column.
     """

@@ -23,7 +23,7 @@ _EMPTY_IS_NULL = ("string", "binary")
 
 
 _UNSUPPORTED = ("nsupported", "Schema error", "Invalid", "catalog-managed")
-"""Words by which delta-rs says that it knows no such feature, protocol or type."""
+"""Words in delta-rs' errors about an unknown feature, protocol or type."""
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ class Kept:
 
 
 def is_for_one_task(rows: int | None) -> bool:
-    """Return whether so many rows are few enough for one task; None is nobody knows how many."""
+    """Return whether so many rows are few enough for one task; None means unknown."""
     return rows is not None and rows <= _ROWS_OF_ONE_TASK
 
 

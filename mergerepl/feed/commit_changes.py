@@ -1,7 +1,7 @@
 """From a table's change feed to the changes of each commit (cdc.md 5). Pure but for the rows it keeps in memory.
 
 Per version and key, the pre-images (update_preimage, delete) are the row before the commit and the post-images (insert,
-update_postimage) the row after it, whatever a writer calls them. So RESTORE and INSERT OVERWRITE come as what differs.
+update_postimage) the row after it, whatever a writer calls them. So RESTORE and INSERT OVERWRITE show only differing rows.
 """
 
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ _NET = "net"
 
 @dataclass(frozen=True)
 class KeptEvents:
-    """The events of some commits by version and key, kept in memory, and what is known of them.
+    """The events of some commits by version and key, kept in memory, with facts about them.
 
     `several`: how many keys had more than one row before, or after, one of these commits. `half_updates`: the versions
     whose updates lack rows before or after (some engines leave them out): their feed cannot be used.

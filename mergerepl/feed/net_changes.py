@@ -1,6 +1,6 @@
 """From a table's change feed to one net change per row (design section 3). Pure.
 
-Whatever happened to a row in a window, also within one commit, becomes one before and one after.
+All changes of a row in a window, also within one commit, become one before and one after.
 """
 
 from collections.abc import Iterable
@@ -28,7 +28,7 @@ COMMIT_VERSION = "_commit_version"
 
 @dataclass(frozen=True)
 class RowShape:
-    """Which columns of a table are a row's image (column i is its field `c<i>`), and which of them identify the row.
+    """The columns of a table that are a row's image (column i is its field `c<i>`), and those that identify the row.
 
     `is_guid`: the one identity column holds GUIDs, which are the same in upper and lower case.
     """
@@ -50,13 +50,13 @@ def net_changes(feed: DataFrame, shape: RowShape) -> DataFrame:
     row after it, whatever their order; so the first commit's pre-image and the last commit's post-image span
     the whole range. An UPDATE that changes the key pairs with nothing and becomes a delete and an insert.
 
-    That is the life of one row. Where a key had two rows for a while, its first and last event may be of different
-    ones: such a key is `doubtful`, and only the table before and after says what became of it.
+    This holds for one row. If a key had two rows for a while, its first and last event may be of different rows: such a
+    key is `doubtful`, and only the table before and after gives its change.
 
-    `half_updates` is how many more post-images than pre-images of updates a key has: 1 more where a row was given the key,
-    1 fewer where it was taken. Over all keys they are even, unless a writer leaves pre-images out (some engines do): then
-    the feed has neither what was there before nor which key a row had. So keys with a difference are returned even if
-    nothing became of them (`is_change`).
+    `half_updates` is the number of post-images of updates of a key, minus its pre-images: 1 if an update gave a row this
+    key, -1 if it took the key away. Over all keys the sum is 0, unless a writer leaves pre-images out (some engines do):
+    then the feed has neither the former row nor its key. So keys with a difference are returned even if they have no
+    net change (`is_change`).
 
     Reads: the feed of commits that count. Returns: existed, before, exists, after (row images),
     doubtful, duplicated (False: a feed says nothing of the rows that were there all the time), half_updates.
@@ -93,8 +93,8 @@ def _of_key(image: StructType) -> tuple[Column, ...]:
 @made_once
 def _of_span(image: StructType) -> tuple[Column, ...]:
     existed, exists = F.col("first.is_before"), F.col("last.col1")
-    # The life of one row adds what it ends as and takes what it began as; what it was in between is brought and taken
-    # back. With another balance there were more rows; and with other images left over one went for another.
+    # One row adds its last image and removes its first; images in between are added and removed. With another balance
+    # there were more rows; and with other images left over one row replaced another.
     is_odd = F.col("balance") != exists.cast("bigint") - existed.cast("bigint")
     of_one_row = (
         F.when(existed, image_hash(f"first.{ROW}", image))
@@ -113,11 +113,11 @@ def _of_span(image: StructType) -> tuple[Column, ...]:
 
 
 def compared_versions(before: DataFrame, after: DataFrame, shape: RowShape) -> DataFrame:
-    """Return what `net_changes` would, from two whole versions of the table instead of its feed.
+    """Return the result of `net_changes` from two whole versions of the table instead of its feed.
 
-    For gaps in the feed (CDF switched off and on, vacuumed change files). Rows of one key are counted: two
-    that came to be while the feed was off would otherwise be two changes of one row. A key that had several
-    rows before and one now counts as inserted: which of them others have, nobody knows.
+    For gaps in the feed (CDF switched off and on, vacuumed change files). Rows of one key are counted: two rows
+    that were inserted while the feed was off would otherwise be two changes of one row. A key that had several
+    rows before and one now counts as inserted: the row that other replicas have is unknown.
 
     Reads: the table at the position and at the window's end.
     """
@@ -164,7 +164,7 @@ def _one_per_key(images: DataFrame, name: str, shape: RowShape) -> DataFrame:
 
 
 def differing(spans: DataFrame) -> DataFrame:
-    """Leave out rows with no net difference: they are no change. Keys to be decided or refused stay in."""
+    """Leave out rows without a net difference. Keys to be decided or refused stay in."""
     return spans.where(counts(image_type(spans, BEFORE)) | (F.col(HALF_UPDATES) != 0))
 
 
@@ -191,7 +191,7 @@ def has_null_key(shape: RowShape) -> Column:
 
 
 def _keys(shape: RowShape) -> list[Column]:
-    """Return what identifies the image in column row."""
+    """Return the identity of the image in column row."""
     existing = shape.is_guid
     return [identity_value(F.col(f"{ROW}.{field}"), existing=existing) for field in shape.identity_fields]
 

@@ -1,4 +1,4 @@
-"""How far a reader of a table's changes has come."""
+"""The position of a reader of a table's changes."""
 
 from dataclasses import dataclass
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 class FeedPosition:
     """The last version of a table whose changes were read.
 
-    `commit` is `delta.log.commit_text` of that version, None if it is not known. A folder that was put back may have
-    another commit of the same number.
+    `commit` is `delta.log.commit_text` of that version, None if it is not known. A folder that was restored may have
+    another commit with the same number.
     """
 
     table_id: str

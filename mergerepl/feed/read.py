@@ -13,8 +13,8 @@ from mergerepl.feed.window import Segment
 def read_segment(spark: SparkSession, table: Path, segment: Segment) -> DataFrame | None:
     """Return the rows that changed in a segment, without the versions that are left out.
 
-    Returns: The table's columns at the segment's end, `_change_type`, `_commit_version`, `_commit_timestamp`. None where
-        Delta is another one (Databricks) that cannot give versions by their files.
+    Returns: The table's columns at the segment's end, `_change_type`, `_commit_version`, `_commit_timestamp`. None with
+        another Delta (Databricks) that cannot read versions by their files.
     """
     bounds = segment.from_version_inclusive, segment.through_version_inclusive
     is_one_metadata = segment.is_one_metadata
@@ -28,7 +28,7 @@ def read_segment(spark: SparkSession, table: Path, segment: Segment) -> DataFram
     stored = feed.where(~version.isin(others)) if others else feed
     if not segment.by_files:
         return stored
-    # The version is a partition column of what Delta reads here: of the other versions no file is opened.
+    # The version is a partition column of what Delta reads here: files of the other versions are not opened.
     of_files = feed_as_stored(spark, table, *bounds, by_files=True, is_one_metadata=is_one_metadata)
     return (
         None if of_files is None else stored.unionByName(of_files.where(version.isin(list(segment.by_files))))

@@ -1,7 +1,7 @@
 """Removals that removed nothing: a commit writes a file's name in another way than the log, so the file stays in the table.
 
 Delta compares the paths of a log letter by letter. Spark writes `region=Île/…` where a file lies so; deltalake reads it as
-that file and removes `region=%C3%8Ele/…`. What it updated is there twice then, and what it deleted is still there.
+that file and removes `region=%C3%8Ele/…`. Rows that it updated are there twice then, and deleted rows are still there.
 """
 
 import logging
@@ -29,8 +29,8 @@ class UnmatchedRemoval:
 class UnmatchedRemovals:
     """The removals of a window that removed nothing.
 
-    `standing` are those whose file is still in the table. `gap` is why the feed cannot be used though none may stand; None
-    where every removal of the window removed its file.
+    `standing` are removals whose file is still in the table. `gap` is why the feed cannot be used, even if `standing` is
+    empty; None if every removal of the window removed its file.
     """
 
     standing: tuple[UnmatchedRemoval, ...] = ()

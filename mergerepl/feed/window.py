@@ -1,6 +1,6 @@
 """What happened to a table after a position, as its log records it: facts only, read without an engine.
 
-Every product that reads a feed begins here. What it cannot use it refuses itself.
+Every product that reads a feed starts here. Each product itself refuses what it cannot use.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -35,8 +35,8 @@ IsOwn = Callable[[CommitMark | None], bool]
 class Segment:
     """Versions of a table that one schema describes: they are read as one frame.
 
-    `left_out` are versions whose rows do not count. `by_files` are versions that the files which came and went describe,
-    whatever change files their writer left. `is_one_metadata`: the metadata is the same from the first version to the last.
+    `left_out` are versions whose rows do not count. `by_files` are versions that are read from the data files that they
+    added and removed, and not from change files. `is_one_metadata`: the metadata is the same from first to last version.
     """
 
     from_version_inclusive: int
@@ -152,7 +152,7 @@ class FeedWindow:
         return None
 
     def segments(self, changes: Sequence[Commit]) -> tuple[Segment, ...]:
-        """Return what is to be read of the feed to get these changes, cut where columns changed."""
+        """Return the segments of the feed to read for these changes, cut where columns changed."""
         if not changes:
             return ()
         first, last = changes[0].version, changes[-1].version
@@ -192,7 +192,7 @@ class FeedWindow:
 
 
 def _shape(metadata: TableMetadata) -> tuple[object, ...]:
-    """Return what one frame of the feed must have in common."""
+    """Return the metadata that must be equal within one frame of the feed."""
     columns = (
         (each["name"], ddl_of(each["type"]), each["metadata"].get(_PHYSICAL_NAME)) for each in metadata.fields
     )
@@ -202,7 +202,7 @@ def _shape(metadata: TableMetadata) -> tuple[object, ...]:
 def feed_window(
     path: Path, position: FeedPosition, *, through_version_inclusive: int | None = None
 ) -> FeedWindow:
-    """Return what the log says of a table after a position, up to its head or a version before it.
+    """Return the log's record of a table after a position, up to its head or a version before it.
 
     Raises: StoreError if the log cannot be listed, or has a gap before its head.
     """

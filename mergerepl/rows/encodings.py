@@ -13,7 +13,7 @@ from pyspark.sql import types as T
 FIELDS_TYPE = "array<binary>"
 
 _NULL = "-"
-"""What stands for NULL inside of a value; what stands for anything else begins with a digit."""
+"""The code of NULL inside of a value; the code of any other value begins with a digit."""
 
 
 def encoded_fields(image: str, data_type: T.StructType, fields: Collection[str]) -> Column:
@@ -74,7 +74,7 @@ def _text(value: Column, data_type: T.DataType) -> Column:
 
 
 def _framed(value: Column, data_type: T.DataType) -> Column:
-    """Return a part of a value with its length before it: no two sequences of parts come to the same text."""
+    """Return a part of a value with its length before it: no two sequences of parts give the same text."""
     text = _text(value, data_type)
     framed = F.concat(F.octet_length(text).cast("string"), F.lit(":"), text)
     return F.coalesce(framed, F.lit(_NULL))

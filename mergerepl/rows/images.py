@@ -98,7 +98,7 @@ def all_true(terms: Sequence[Column]) -> Column:
 
 
 def image_hash(image: str, data_type: T.StructType) -> Column:
-    """Return a 64-bit number that differs, as good as surely, between images that are not the same bits.
+    """Return a 64-bit number that almost certainly differs between images with different bits.
 
     For a session's own use: it is no format to keep.
     """
@@ -212,7 +212,7 @@ def derived_rowguid(keys: Sequence[tuple[Column, T.DataType]]) -> Column:
 
 
 def identity_value(value: Column, *, existing: bool) -> Column:
-    """Return what says whether two rows are one: of an existing GUID the lower case, of a key column the value."""
+    """Return the identity of a row: an existing GUID in lower case, or the value of a key column."""
     return F.lower(value) if existing else value
 
 

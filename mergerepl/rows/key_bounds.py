@@ -1,4 +1,4 @@
-"""Between which keys changed rows lie: files whose rows are all outside need not be read."""
+"""The bounds of the keys of changed rows: files whose rows are all outside need not be read."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -42,7 +42,7 @@ def bounds_found(
     return {
         field: (str(found[f"{prefix}min_{field}"]), str(found[f"{prefix}max_{field}"]))
         for field in _bounded(article)
-        # Delta's bounds of a file are of other bytes than its keys that are no UTF-8.
+        # Delta's bounds of a file have other bytes than its keys if these are not UTF-8.
         if found[f"{prefix}min_{field}"] is not None and not found.get(f"{prefix}odd_{field}")
     }
 

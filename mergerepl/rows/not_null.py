@@ -66,8 +66,8 @@ def _asserted(spark: SparkSession, value: Column) -> Column:
 def holds_inside(value: Column, data_type: T.DataType, *, of_row: bool = True) -> Column | None:
     """Return whether no part of a value is NULL that is declared not to be; None if there is no such part.
 
-    Of the structs of a row itself (`of_row`) Delta asks more than of those in arrays and maps: one that is NULL has no part
-    that is not.
+    For structs of the row itself (`of_row`) Delta is stricter than for those in arrays and maps: if such a struct is
+    NULL, all its parts count as NULL.
     """
     if not is_declared_inside(data_type):
         return None
