@@ -492,7 +492,7 @@ def status(replica: str | Path) -> ReplicaStatus:
 def pending(replica: str | Path) -> tuple[PendingSubscription, ...]:
     """Return the changes that wait to travel, per subscription. Starts no JVM.
 
-    A `problem` says of an article, or of a subscription whose other end is out of reach, that nobody knows.
+    They are unknown for an article with a `problem`, and for a subscription whose other end is out of reach.
 
     Raises: As `status`.
     """

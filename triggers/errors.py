@@ -166,5 +166,5 @@ def other_values(article: str, table: Path, *, rows: int, column: str, expressio
     """Return the sentence that rows have other values of a generated column than this session computes."""
     return (
         f"Article '{article}': {rows} changed rows of '{table}' have values of the generated column '{column}' "
-        f"({expression}) that come out otherwise in a session with time zone {zone}, and would at the other replicas."
+        f"({expression}) that a session with time zone {zone} computes differently, as the other replicas would."
     )

@@ -103,7 +103,7 @@ def _publish(sites: Sites, tables: Mapping[str, Any], emit: Emit) -> api.Project
 
 
 def _edit(sites: Sites, cast: Cast, emit: Emit) -> None:
-    """Change rows everywhere; nobody knows of the others."""
+    """Change rows at every site, without knowing of the others."""
     from mergerepl.engine import session as engine
 
     _heading(emit, 2, "Work apart: every site changes its own copy, with whatever writes Delta tables")

@@ -15,7 +15,7 @@ def root() -> Path:
     """Return the cache folder: `$MERGEREPL_CACHE`, else `mergerepl` in the XDG cache. It need not exist.
 
     Raises:
-        EngineError: It is in a home folder that nobody knows.
+        EngineError: It is in an unknown home folder.
     """
     chosen, xdg = os.environ.get("MERGEREPL_CACHE"), os.environ.get("XDG_CACHE_HOME")
     try:

@@ -226,7 +226,7 @@ def with_write_confs(rows: DataFrame) -> DataFrame:
         remedy = "; ".join(f'`spark.conf.set("{name}", "{value}")`' for name, value in confs.WRITES.items())
         raise EngineError(
             "The running Spark session writes files that other engines read otherwise (times as INT96, for example), and "
-            f"this Spark lets nobody write in a copy of it ({error}). Nothing was written. Run {remedy} in that session, "
+            f"this Spark allows no copy of it to write in ({error}). Nothing was written. Run {remedy} in that session, "
             "then run again."
         ) from error
 

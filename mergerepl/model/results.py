@@ -283,7 +283,7 @@ class ReplicaStatus:
 class PendingArticle:
     """Changes waiting to travel: counted in captured generations, plus commits not captured yet.
 
-    `problem` says what keeps capture from the table; then nobody knows what waits in it.
+    `problem` says why the table cannot be captured; then its waiting changes are unknown.
     """
 
     article: str

@@ -62,8 +62,8 @@ def _subscription(
     problem = None
     if other is None:
         problem = (
-            f"Replica '{row.subscriber_server}' is out of reach: nobody knows what waits there. Check the "
-            "path, or ask again when it is back."
+            f"Replica '{row.subscriber_server}' is out of reach: its waiting changes are unknown. Check the "
+            "path, or run again when it is back."
         )
     else:
         try:

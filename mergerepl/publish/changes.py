@@ -397,7 +397,7 @@ def publish_again_otherwise(*errors: type[MergeReplError]) -> Iterator[None]:
         yield
     except errors as error:
         raise PublicationError(
-            f"{error.message} As nobody subscribes to the publication, you may as well {_PUBLISH_AGAIN}.",
+            f"{error.message} The publication has no subscribers, so you may also {_PUBLISH_AGAIN}.",
             **error.facts,
         ) from error
 

@@ -349,7 +349,7 @@ def _check_in_step(situation: Situation) -> None:
     A subscriber that is to be initialised again is checked too: rows that older bookkeeping does not know would be
     removed with leftovers.
 
-    Raises: EnumerationError, StoreError, CaptureError, SchemaMismatchError; PublicationError where nobody subscribes.
+    Raises: EnumerationError, StoreError, CaptureError, SchemaMismatchError; PublicationError if there are no subscribers.
 
     If no subscriber ever had rows, the publisher's tables are taken as they are.
     """

@@ -231,7 +231,7 @@ class TextOutput(Output):
         if row.partitions:
             self._table(tables.row_partitions(row))
         for root in row.out_of_reach:
-            self._say(f"Replica {root} is out of reach: nobody knows the row there.")
+            self._say(f"Replica {root} is out of reach: its row is unknown.")
         for each in row.replicas:
             if each.problem is not None:
                 self._say(f"Problem: {each.problem}")

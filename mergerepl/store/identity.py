@@ -39,14 +39,14 @@ def require_same_session(
     if not all(row.is_active for row in found.values()):
         raise PublicationError(
             f"The subscription of '{subscriber.root}' at publisher '{publisher.root}' was ended meanwhile, or an `apply` "
-            "of it did not come to its end. Nothing was changed. Run `mergerepl apply FILE`, then synchronize again.",
+            "of it did not finish. Nothing was changed. Run `mergerepl apply FILE`, then synchronize again.",
             publisher=str(publisher.root),
             subscriber=str(subscriber.root),
         )
     if found["publisher"].replicastate != found["subscriber"].replicastate:
         raise EnumerationError(
-            f"'{subscriber.root}' and '{publisher.root}' did not part in the same session: one of the two "
-            "was restored from an older copy, so what it already sent or received is not certain. Nothing was changed. "
+            f"'{subscriber.root}' and '{publisher.root}' do not end with the same session: one of the two "
+            "was restored from an older copy, so it is not certain what it already sent or received. Nothing was changed. "
             f"{INITIALISE_AGAIN}",
             publisher=str(publisher.root),
             subscriber=str(subscriber.root),
@@ -68,7 +68,7 @@ def require_same_articles(
         there = at_publisher.get(nickname) or at_subscriber[nickname]
         lacking = subscriber if nickname in at_publisher else publisher
         raise PublicationError(
-            f"Article '{there.name}' is not there at '{lacking.root}' yet: an `apply` did not come to its end. "
+            f"Article '{there.name}' is not there at '{lacking.root}' yet: an `apply` did not finish. "
             "Nothing was changed. Run `mergerepl apply FILE`, then synchronize again.",
             replica=str(lacking.root),
             article=there.name,

@@ -171,7 +171,7 @@ EDITED: list[Any] = [
     pytest.param(subscriptions(sentgen=7, sentguid="x"), (SYNC,), 1, ("generation 7", *OLDER), id="51 watermark"),
     pytest.param(subscriptions(sentgen=2**63 - 1, sentguid="x"), (SYNC,), 1, (f"{2**63 - 1}", *OLDER), id="51 huge watermark"),
     pytest.param(genhistory_gone, (SYNC,), 1, ("generation 3", *OLDER), id="51 gap in generations"),
-    pytest.param(subscriptions(replicastate="x"), (SYNC,), 1, ("did not part in the same session", "older copy", "To initialise"), id="49 restored"),
+    pytest.param(subscriptions(replicastate="x"), (SYNC,), 1, ("do not end with the same session", "older copy", "To initialise"), id="49 restored"),
     pytest.param(subscriptions(status=2), (SYNC, VALIDATE), 2, ("no subscription for", "mergerepl apply FILE"), id="95 dropped"),
     pytest.param(subscriptions(status=0), (SYNC, VALIDATE), 2, ("no subscription for", "mergerepl apply FILE"), id="95 unfinished"),
     pytest.param(publications(publisher_replid="x"), (("apply", FILE),), 1, ("cannot publish", "Publish from"), id="51 role"),
@@ -324,7 +324,7 @@ def test_a_damaged_pointer_to_an_unfinished_session(network: Network, refused: R
     refused("capture", "north", code=1, says=("s1.json' is damaged", "remove the file"))
     network.root("south").rename(network.root("aside"))
     network.edit("hq", catalog.SUBSCRIPTIONS, replicastate="x")
-    refused(*SYNC, code=1, says=("did not part in the same session",))
+    refused(*SYNC, code=1, says=("do not end with the same session",))
 
 
 def test_an_unfinished_session_whose_publisher_is_away(network: Network, refused: Refused) -> None:

@@ -120,7 +120,7 @@ def test_51_a_needed_value_that_is_gone_is_named(
 
 
 STOPPED_BY = {
-    ("sysmergesubscriptions", "replicastate"): "did not part in the same session",
+    ("sysmergesubscriptions", "replicastate"): "do not end with the same session",
     ("MSmerge_replinfo", "captured"): "does not say up to which version its table",
     ("MSmerge_articlehistory", "session_id"): "No field named session_id",
     ("MSmerge_articlehistory", "start_time"): "No field named start_time",

@@ -360,7 +360,7 @@ def test_a_row_that_no_replica_knows_is_not_called_up_to_date():
     assert text("row", row).splitlines() == [
         "sales.orders order_id=7  (rowguid guid)",
         "No replica has this row, nor knows of one that was deleted (asked: /data/hq, /data/north). Check the key.",
-        "Replica /data/south is out of reach: nobody knows the row there.",
+        "Replica /data/south is out of reach: its row is unknown.",
     ]
     assert (said("row", row)["is_known"], said("row", ROW)["is_known"]) == (False, True)
     deleted = replace(nowhere[0], source="tombstone", lineage={1: 2})
