@@ -1,5 +1,6 @@
 """Table properties that replication needs: the change feed on, and files kept as long as it takes."""
 
+import logging
 import re
 from collections.abc import Mapping
 from datetime import timedelta
@@ -8,18 +9,23 @@ from typing import TYPE_CHECKING
 from mergerepl.delta.log import find_own_commit, head_version
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.metadata import CDF_PROPERTY
-from mergerepl.delta.table import RANDOM_PREFIXES, TableState
+from mergerepl.delta.table import RANDOM_PREFIXES, TableState, open_table, reason_of
 from mergerepl.errors import PublicationError
 from mergerepl.rows.sql import literal, quote
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+log = logging.getLogger(__name__)
+
 LOG_RETENTION = "delta.logRetentionDuration"
 FILE_RETENTION = "delta.deletedFileRetentionDuration"
 
 KEPT_A_DAY = {LOG_RETENTION: "interval 1 days", FILE_RETENTION: "interval 1 days"}
 """Of tables of ours that get a commit every few seconds: readers pin a version, and nobody asks for older ones."""
+
+_NUMBERED_PROTOCOL = 6
+"""Up to this writer version a protocol is numbers; from the next one, table features."""
 
 _DEFAULTS = {LOG_RETENTION: timedelta(days=30), FILE_RETENTION: timedelta(days=7)}
 """What Delta takes where a table states nothing."""
@@ -91,6 +97,44 @@ def set_properties(
     """
     if not properties:
         return head_version(table.path)
+    if not _set_in_log(table, properties, mark):
+        _set_by_spark(spark, table, properties, mark)
+    commit = find_own_commit(table.path, mark, from_version_exclusive=table.version)
+    if commit is None:
+        raise PublicationError(
+            f"Table '{table.path}': the commit that set {', '.join(properties)} is not in its log; another "
+            "process overwrote it. Stop other writers, or let them hold `mergerepl.lock(path)`, and run "
+            "`mergerepl apply` again.",
+            table=str(table.path),
+        )
+    return commit.version
+
+
+def _set_in_log(table: TableState, properties: Mapping[str, str], mark: CommitMark) -> bool:
+    """Set properties by delta-rs, which takes milliseconds; False where Spark is to do it, and says what fails.
+
+    delta-rs raises a protocol of numbers as Spark does. To one of named features it adds some that nobody uses.
+    """
+    if table.features or table.writer_version > _NUMBERED_PROTOCOL:
+        return False
+    from deltalake.exceptions import DeltaError
+    from deltalake.transaction import CommitProperties
+
+    try:
+        open_table(table.path).log.alter.set_table_properties(
+            dict(properties),
+            raise_if_not_exists=False,
+            commit_properties=CommitProperties(custom_metadata={"userMetadata": mark.to_user_metadata()}),
+        )
+    except DeltaError as error:
+        log.info("the properties of %s are set by Spark: %s", table.path, reason_of(error))
+        return False
+    return True
+
+
+def _set_by_spark(
+    spark: "SparkSession", table: TableState, properties: Mapping[str, str], mark: CommitMark
+) -> None:
     from mergerepl.engine.errors import cause_of, engine_answers
     from mergerepl.engine.session import new_session
 
@@ -108,15 +152,6 @@ def set_properties(
             "cause, then run the command again.",
             table=str(table.path),
         ) from error
-    commit = find_own_commit(table.path, mark, from_version_exclusive=table.version)
-    if commit is None:
-        raise PublicationError(
-            f"Table '{table.path}': the commit that set {', '.join(properties)} is not in its log; another "
-            "process overwrote it. Stop other writers, or let them hold `mergerepl.lock(path)`, and run "
-            "`mergerepl apply` again.",
-            table=str(table.path),
-        )
-    return commit.version
 
 
 def describe(properties: Mapping[str, str]) -> str:

@@ -29,6 +29,7 @@ from mergerepl.rows.key_bounds import KeyBounds
 if TYPE_CHECKING:
     import pyarrow as pa
     from deltalake import WriterProperties
+    from pyarrow.parquet import FileMetaData
 
 log = logging.getLogger(__name__)
 
@@ -93,11 +94,8 @@ def reason_for_spark(
     """
     if sum(actions.get(each.value, 0) for each in DATA_ACTIONS) > MOST_ROWS:
         return f"more than {MOST_ROWS} rows"
-    others = table.features - _FEATURES
-    if others or (not table.features and table.writer_version > _OLDER_PROTOCOL):
-        return f"table features {', '.join(sorted(others)) or table.writer_version}"
-    if any(name.startswith("delta.constraints.") for name in table.properties):
-        return "CHECK constraints"
+    if not has_plain_features(table):
+        return "table features, or CHECK constraints"
     for field in table.fields:
         if (problem := _column_problem(field)) is not None:
             return f"column '{field['name']}': {problem}"
@@ -111,6 +109,13 @@ def reason_for_spark(
         if not isinstance(kind := _type(table, name), str) or kind not in _KEYS:
             return f"key column '{name}'"
     return _file_problem(table, article, bounds)
+
+
+def has_plain_features(table: TableState) -> bool:
+    """Return whether a table's features let rows be written as they are: nothing checks them, and files hold them whole."""
+    if table.features - _FEATURES or (not table.features and table.writer_version > _OLDER_PROTOCOL):
+        return False
+    return not any(name.startswith("delta.constraints.") for name in table.properties)
 
 
 def _column_problem(field: Mapping[str, Any]) -> str | None:
@@ -155,12 +160,8 @@ def _file_problem(table: TableState, article: PublishedArticle, bounds: KeyBound
         ):
             return None
         for file in touched:
-            footer = pq.read_metadata(file)
-            columns = (footer.schema.column(i) for i in range(len(footer.schema)))
-            if any(column.physical_type == "INT96" for column in columns):
-                return "timestamps as INT96"
-            if set(_REBASED) & set(footer.metadata or {}):
-                return "days of another calendar"
+            if (problem := footer_problem(pq.read_metadata(file))) is not None:
+                return problem
     except (OSError, ValueError) as error:
         return f"a file cannot be read: {error}"
     return None
@@ -275,6 +276,16 @@ def _merged(
     merge.execute()
     # Where nothing changes, delta-rs commits nothing; Spark's MERGE leaves its transaction.
     commit_transaction(state.path, transaction)
+    return None
+
+
+def footer_problem(footer: "FileMetaData") -> str | None:
+    """Return why the days and times of a Parquet file are not what they say, as a clause; None if they are."""
+    columns = (footer.schema.column(i) for i in range(len(footer.schema)))
+    if any(column.physical_type == "INT96" for column in columns):
+        return "timestamps as INT96"
+    if set(_REBASED) & set(footer.metadata or {}):
+        return "days of another calendar"
     return None
 
 

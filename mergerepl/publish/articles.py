@@ -72,7 +72,7 @@ def _publish(work: Work, new: NewArticle) -> None:
         retention=work.retention,
         mark=mark,
     )
-    add_image_columns(work.spark, root, {new.nickname: new.fields})
+    add_image_columns(lambda: work.spark, root, {new.nickname: new.fields})
     failpoint("publish.after_system_tables")
     note_captured(root, {new.nickname: (table.path, captured, table.metadata.table_id)})
     failpoint("publish.after_captured")

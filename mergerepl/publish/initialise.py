@@ -155,7 +155,7 @@ def _prepare(
     else:
         Replica(root).require_unedited()
         forget_metadata(work, state, [*(row.nickname for row in articles), *_gone(work, publisher, state)])
-        add_image_columns(work.spark, root, images)
+        add_image_columns(lambda: work.spark, root, images)
     for article in articles:
         create_conflict_table(
             root,

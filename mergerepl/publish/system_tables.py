@@ -1,6 +1,6 @@
 """The system tables of a replica: made empty, and widened when an article joins.
 
-No engine is needed to make them; a column is added through Spark.
+No engine is needed to make them; a column of a type that needs a table feature is added through Spark.
 """
 
 import itertools
@@ -10,14 +10,14 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mergerepl.delta.create import NewTable, create_table, features_of
+from mergerepl.delta.add_columns import add_columns
+from mergerepl.delta.create import NewTable, create_table
 from mergerepl.delta.log import is_delta_table
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.metadata import STATS_PROPERTY
 from mergerepl.delta.properties import retention_properties
 from mergerepl.delta.table import open_table
 from mergerepl.delta.types import Field, Json, ddl_of, field, json_of, nullable
-from mergerepl.rows.sql import quote
 from mergerepl.store.control import CHECKPOINT_INTERVAL
 from mergerepl.store.replica import Replica
 from mergerepl.systables import conflicts_info, contents, partitions, registry, replinfo, tombstone
@@ -105,25 +105,14 @@ def free_nickname(publisher: Path, columns: Sequence[Field], *, above: int) -> i
     return next(n for n in itertools.count(above + 1) if types.get(row_column(n), wanted) == wanted)
 
 
-def add_image_columns(spark: "SparkSession", root: Path, images: Mapping[int, Sequence[Field]]) -> None:
+def add_image_columns(
+    spark_of: Callable[[], "SparkSession"], root: Path, images: Mapping[int, Sequence[Field]]
+) -> None:
     """Add the image columns that contents and tombstone do not have yet."""
     for name in IMAGE_TABLES:
         path = root / FOLDER / name
         present = {column["name"] for column in open_table(path).fields}
-        missing = [column for column in image_fields(images) if column["name"] not in present]
-        _add_columns(spark, path, missing)
-
-
-def _add_columns(spark: "SparkSession", path: Path, missing: Sequence[Field]) -> None:
-    if not missing:
-        return
-    features = set(features_of(NewTable(missing))) - open_table(path).features
-    if features:
-        # Delta adds a type that needs a table feature only where the feature was asked for.
-        pairs = ", ".join(f"'delta.feature.{name}' = 'supported'" for name in sorted(features))
-        spark.sql(f"ALTER TABLE delta.{quote(str(path))} SET TBLPROPERTIES ({pairs})")
-    columns = ", ".join(f"{quote(column['name'])} {ddl_of(column['type'])}" for column in missing)
-    spark.sql(f"ALTER TABLE delta.{quote(str(path))} ADD COLUMNS ({columns})")
+        add_columns(spark_of, path, [each for each in image_fields(images) if each["name"] not in present])
 
 
 def create_conflict_table(
@@ -147,8 +136,7 @@ def create_conflict_table(
         missing = [column for column in wanted if column["name"].lower() not in present]
         others = [column for column in wanted if column not in missing]
         if all(ddl_of(present[column["name"].lower()]) == ddl_of(column["type"]) for column in others):
-            if missing:
-                _add_columns(spark_of(), path, missing)
+            add_columns(spark_of, path, missing)
             return
         path.rename(_free_name(path))
     create_table(path, NewTable(wanted, (), _properties(name, retention)), mark)

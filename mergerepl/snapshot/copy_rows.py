@@ -8,7 +8,9 @@ from pyspark.sql import functions as F
 
 from mergerepl.changes import ROW
 from mergerepl.delta.append import append
+from mergerepl.delta.copy_files import copy_files
 from mergerepl.delta.log import find_own_commit
+from mergerepl.delta.table import open_table
 from mergerepl.delta.transactions import Transaction
 from mergerepl.delta.versions import read_version
 from mergerepl.rows.sql import quote
@@ -25,21 +27,23 @@ def copy_rows(
     transaction: Transaction,
     only: DataFrame | None = None,
 ) -> int:
-    """Append columns of a version to a table, in one job and one marked commit; return its version.
+    """Append columns of a version to an empty table, in one marked commit and at most one job; return its version.
 
-    `only` (row images of these columns) are the rows of the version that are copied; None: all of them.
+    `only` (row images of these columns) are the rows of the version that are copied; None: all of them. A small table whose
+    rows and columns are all copied is copied file by file.
 
     Raises: StoreError if the commit is not in the log afterwards.
     """
-    if only is None:
-        rows = read_version(spark, source, version).select(*(F.col(quote(name)) for name in columns))
-    else:
-        rows = only.select(*(F.col(f"{ROW}.c{i}").alias(name) for i, name in enumerate(columns)))
-    if partition_columns:
-        # Each task would write a file for each partition it meets. An unpartitioned table keeps its order of
-        # rows, and with it the ranges that prune its files.
-        rows = rows.hint("rebalance", *(F.col(quote(name)) for name in partition_columns))
-    append(rows, target, transaction)
+    if only is not None or not copy_files(open_table(source, version), target, transaction):
+        if only is None:
+            rows = read_version(spark, source, version).select(*(F.col(quote(name)) for name in columns))
+        else:
+            rows = only.select(*(F.col(f"{ROW}.c{i}").alias(name) for i, name in enumerate(columns)))
+        if partition_columns:
+            # Each task would write a file for each partition it meets. An unpartitioned table keeps its order of
+            # rows, and with it the ranges that prune its files.
+            rows = rows.hint("rebalance", *(F.col(quote(name)) for name in partition_columns))
+        append(rows, target, transaction)
     commit = find_own_commit(target, transaction.mark, from_version_exclusive=0)
     assert commit is not None
     return commit.version
