@@ -17,7 +17,7 @@ from mergerepl.delta.plain_files import plain_files
 from mergerepl.delta.small_writer import footer_problem, has_plain_features
 from mergerepl.delta.table import TableState, open_table
 from mergerepl.delta.transactions import Transaction, read_back
-from mergerepl.delta.types import has_not_null_parts
+from mergerepl.delta.types import has_not_null_parts, leaf_types
 
 if TYPE_CHECKING:
     from pyarrow.parquet import FileMetaData
@@ -32,6 +32,8 @@ _LONGEST_BOUND = 64
 """Characters of a text that a commit states as a bound."""
 
 _PLAIN_COLUMN = frozenset({"comment"})
+_FLOATS = frozenset({"float", "double"})
+_SPARKS_WRITER = "parquet-mr"
 _BOUNDED = frozenset({"byte", "short", "integer", "long", "string"})
 
 
@@ -49,15 +51,14 @@ def copy_files(source: TableState, target: Path, transaction: Transaction) -> bo
     from deltalake import Transaction as LogTransaction
     from deltalake.transaction import AddAction, CommitProperties
 
-    adds = []
-    for file, footer in footers.items():
-        copied = target / f"part-{len(adds):05d}-{uuid4()}.parquet"
-        shutil.copyfile(file, copied)
-        stat = copied.stat()
-        stats = json.dumps(_stats(footer, source))
-        adds.append(AddAction(copied.name, stat.st_size, {}, int(stat.st_mtime * 1000), True, stats))
+    def copied(file: Path, footer: "FileMetaData") -> AddAction:
+        copy = target / f"part-{uuid4()}.parquet"
+        shutil.copyfile(file, copy)
+        stat, stats = copy.stat(), json.dumps(_stats(footer, source))
+        return AddAction(copy.name, stat.st_size, {}, int(stat.st_mtime * 1000), True, stats)
+
     state.log.create_write_transaction(
-        adds,
+        [copied(file, footer) for file, footer in footers.items()],
         mode="append",
         schema=state.log.schema(),
         commit_properties=CommitProperties(
@@ -89,11 +90,14 @@ def _footers(source: TableState, target: TableState) -> "dict[Path, FileMetaData
         logger.info("%s is copied by Spark: %s", source.path, error)
         return None
     required = [field["name"] for field in source.fields if not field["nullable"]]
-    if any(
-        footer_problem(footer) is not None or not all(_has_no_null(footer, name) for name in required)
-        for footer in footers.values()
-    ):
-        return None
+    has_floats = any(leaf_types(field["type"]) & _FLOATS for field in source.fields)
+    for footer in footers.values():
+        # Bounds of floats that other libraries write leave NaN out, and readers pass over such rows.
+        is_sparks = str(footer.created_by).startswith(_SPARKS_WRITER)
+        if footer_problem(footer) is not None or (has_floats and not is_sparks):
+            return None
+        if not all(_has_no_null(footer, name) for name in required):
+            return None
     return footers
 
 
@@ -111,7 +115,7 @@ def _null_count(footer: "FileMetaData", name: str) -> int | None:
     groups = _statistics(footer, name)
     if any(each is None or not each.has_null_count for each in groups) or not groups:
         return None
-    return sum(each.null_count for each in groups)
+    return sum(int(each.null_count) for each in groups)
 
 
 def _statistics(footer: "FileMetaData", name: str) -> list[Any]:

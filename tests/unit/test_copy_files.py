@@ -29,14 +29,14 @@ FIELDS = [
     _field("id", "long", nullable=False),
     _field("text", "string"),
     _field("at", "timestamp"),
-    _field("marks", {"type": "map", "keyType": "string", "valueType": "double", "valueContainsNull": True}),
+    _field("marks", {"type": "map", "keyType": "string", "valueType": "date", "valueContainsNull": True}),
 ]
 ROWS = pa.table(
     {
         "id": pa.array([1, 2, 3], pa.int64()),
         "text": pa.array(["ä", None, "x" * 100]),
         "at": pa.array([dt.datetime(2026, 1, 1), None, dt.datetime(9999, 12, 31)], pa.timestamp("us", "UTC")),
-        "marks": pa.array([[("a", 1.0)], [], None], pa.map_(pa.string(), pa.float64())),
+        "marks": pa.array([[("a", dt.date(2026, 1, 1))], [], None], pa.map_(pa.string(), pa.date32())),
     }
 )
 
@@ -117,17 +117,21 @@ def test_partitions_and_other_columns_are_left_to_spark(tmp_path: Path) -> None:
 def test_files_that_spark_would_write_otherwise_are_left_to_it(tmp_path: Path) -> None:
     fields = [FIELDS[0], FIELDS[2]]
     rows = ROWS.select(["id", "at"])
+    floats = rows.append_column("x", pa.array([[float("nan")], None, []], pa.list_(pa.float64())))
     with_null = pa.table({"id": pa.array([1, None], pa.int64()), "at": rows["at"][:2]})
     written = {
         "int96": (rows, {"use_deprecated_int96_timestamps": True}),
         "another calendar": (rows.replace_schema_metadata({"org.apache.spark.legacyDateTime": ""}), {}),
+        "bounds of floats": (floats, {}),
         "NULL in NOT NULL": (with_null, {}),
         "no statistics": (rows, {"write_statistics": False}),
     }
+    doubles = _field("x", {"type": "array", "elementType": "double", "containsNull": True})
     for name, (each, options) in written.items():
-        source = _table(tmp_path / name, fields)
+        stated = [*fields, doubles] if each is floats else fields
+        source = _table(tmp_path / name, stated)
         _commit_file(source, each, **options)
-        assert not _copied(open_table(source), _table(tmp_path / f"{name} copied", fields)), name
+        assert not _copied(open_table(source), _table(tmp_path / f"{name} copied", stated)), name
 
 
 def test_large_tables_are_left_to_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
