@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from mergerepl.delta.log import find_own_commit
 from mergerepl.delta.plain_files import plain_files
-from mergerepl.delta.small_writer import footer_problem, has_plain_features
+from mergerepl.delta.small_writer import feature_problem, footer_problem
 from mergerepl.delta.table import TableState, open_table
 from mergerepl.delta.transactions import Transaction, read_back
 from mergerepl.delta.types import has_not_null_parts, leaf_types
@@ -77,7 +77,7 @@ def _footers(source: TableState, target: TableState) -> "dict[Path, FileMetaData
     files = plain_files(source)
     if files is None or len(files) > MOST_FILES or target.metadata.partition_columns:
         return None
-    if not has_plain_features(source) or any(_is_checked(field) for field in source.fields):
+    if feature_problem(source) is not None or any(_is_checked(field) for field in source.fields):
         return None
     if [field["name"] for field in source.fields] != [field["name"] for field in target.fields]:
         return None

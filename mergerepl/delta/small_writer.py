@@ -94,8 +94,8 @@ def reason_for_spark(
     """
     if sum(actions.get(each.value, 0) for each in DATA_ACTIONS) > MOST_ROWS:
         return f"more than {MOST_ROWS} rows"
-    if not has_plain_features(table):
-        return "table features, or CHECK constraints"
+    if (problem := feature_problem(table)) is not None:
+        return problem
     for field in table.fields:
         if (problem := _column_problem(field)) is not None:
             return f"column '{field['name']}': {problem}"
@@ -111,11 +111,14 @@ def reason_for_spark(
     return _file_problem(table, article, bounds)
 
 
-def has_plain_features(table: TableState) -> bool:
-    """Return whether a table's features let rows be written as they are: nothing checks them, and files hold them whole."""
-    if table.features - _FEATURES or (not table.features and table.writer_version > _OLDER_PROTOCOL):
-        return False
-    return not any(name.startswith("delta.constraints.") for name in table.properties)
+def feature_problem(table: TableState) -> str | None:
+    """Return the features or constraints that files alone do not fulfil, as a clause; None if a table has none."""
+    others = table.features - _FEATURES
+    if others or (not table.features and table.writer_version > _OLDER_PROTOCOL):
+        return f"table features {', '.join(sorted(others)) or table.writer_version}"
+    if any(name.startswith("delta.constraints.") for name in table.properties):
+        return "CHECK constraints"
+    return None
 
 
 def _column_problem(field: Mapping[str, Any]) -> str | None:
