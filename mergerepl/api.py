@@ -124,15 +124,15 @@ def _distributed(
     """Read the log of a publisher, then run its distribution agents; each is reported as a session that downloads."""
     from mergerepl.model.results import PhaseCounts, SessionResult
     from mergerepl.transactional import log_reader, operations
-    from mergerepl.transactional.catalog import distributor_at
+    from mergerepl.transactional.catalog import distributor_at, subscriptions_of
 
     log_reader.logreader(root, lock_wait_s=60.0)
     distributor = distributor_at(root)
-    found = operations.subscriptions_of(distributor, subscriber=subscriber, publication=publication)
+    found = subscriptions_of(distributor, subscriber=subscriber, publication=publication)
     for name, row in found:
         started = time.monotonic()
         try:
-            done = operations.run_agent(distributor, name, row, operations.spark_of(None))
+            done = operations.run_agent(distributor, name, row, log_reader.spark_of(None))
         except MergeReplError as error:
             if len(found) == 1:
                 raise

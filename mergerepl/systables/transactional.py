@@ -19,6 +19,9 @@ SCHEMA_VERSION: Final = 1
 ACTIVE, SUBSCRIBED, INACTIVE = 2, 1, 0
 """Values of `MSsubscriptions.status`."""
 
+SYNC_AUTOMATIC, SYNC_NONE = 1, 2
+"""Values of `MSsubscriptions.sync_type`."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class PublicationRow:

@@ -14,21 +14,10 @@ if TYPE_CHECKING:
         TransactionalPublication,
         TransactionalSubscription,
     )
+    from mergerepl.transactional.cleaning import cleanup
     from mergerepl.transactional.log_reader import logreader
-    from mergerepl.transactional.operations import (
-        browse,
-        cleanup,
-        distribute,
-        errors,
-        history,
-        pending,
-        read,
-        reinit,
-        script,
-        shown,
-        status,
-        validate,
-    )
+    from mergerepl.transactional.monitoring import errors, history, pending, status
+    from mergerepl.transactional.operations import browse, distribute, read, reinit, script, shown
     from mergerepl.transactional.procedures import Call, net, procedure
     from mergerepl.transactional.publish import apply_transactional
     from mergerepl.transactional.refusals import (
@@ -36,6 +25,7 @@ if TYPE_CHECKING:
         TransactionalError,
         TransactionalUsageError,
     )
+    from mergerepl.transactional.validation import validate
 
 _MODEL = (
     "DistributionResult",
@@ -78,6 +68,9 @@ _HOMES = {
     **dict.fromkeys(_MODEL, "mergerepl.model.transactional"),
     **dict.fromkeys(_ERRORS, "mergerepl.transactional.refusals"),
     "logreader": "mergerepl.transactional.log_reader",
+    "cleanup": "mergerepl.transactional.cleaning",
+    **dict.fromkeys(("errors", "history", "pending", "status"), "mergerepl.transactional.monitoring"),
+    "validate": "mergerepl.transactional.validation",
     **dict.fromkeys(("Call", "net", "procedure"), "mergerepl.transactional.procedures"),
     "apply_transactional": "mergerepl.transactional.publish",
 }

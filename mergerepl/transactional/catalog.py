@@ -34,6 +34,7 @@ from mergerepl.transactional.refusals import TransactionalUsageError
 from mergerepl.transactional.scripts import Shape
 
 WRITE_WAIT_S = 60.0
+Root = str | os.PathLike[str]
 
 
 @dataclass(frozen=True)
@@ -179,12 +180,45 @@ class Subscriber:
         return self.root / subscription.destination.get(article.article, article.destination_object)
 
 
-def distributor_at(root: str | os.PathLike[str]) -> Distributor:
+def distributor_at(root: Root) -> Distributor:
     """Return the distribution store in a folder.
 
     Raises: ConfigurationError if there is no such folder.
     """
     return Distributor(Path(roots.existing(os.fspath(root))))
+
+
+def required(root: Root) -> Distributor:
+    """Return the distribution store of a publisher.
+
+    Raises: TransactionalUsageError if nothing is published there.
+    """
+    distributor = distributor_at(root)
+    distributor.require()
+    return distributor
+
+
+def subscriptions_of(
+    distributor: Distributor, *, subscriber: Root | None = None, publication: str | None = None
+) -> list[tuple[str, SubscriptionRow]]:
+    """Return publications' names with their subscriptions.
+
+    Raises: TransactionalUsageError if one is named that is not there.
+    """
+    names = {row.publication_id: row.publication for row in distributor.publications()}
+    wanted = None if subscriber is None else roots.parse(os.fspath(subscriber))
+    found = [
+        (names[row.publication_id], row)
+        for row in distributor.subscriptions()
+        if wanted in (None, row.subscriber) and publication in (None, names[row.publication_id])
+    ]
+    if not found and (subscriber is not None or publication is not None):
+        known = ", ".join(row.subscriber for row in distributor.subscriptions()) or "none"
+        raise TransactionalUsageError(
+            f"'{distributor.root}' has no subscription of {publication or 'a publication'} for {wanted or 'anybody'}. "
+            f"Subscribers known: {known}. Name one of them, or add it to the file and run `mergerepl apply FILE`."
+        )
+    return found
 
 
 def shape_of(row: ArticleRow, destination: str | None = None) -> Shape:

@@ -1,7 +1,7 @@
 """The log reader agent: scan cycles that serve transactional publications, and Change Data Capture where it is enabled."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from pyspark.sql import SparkSession
@@ -22,6 +22,17 @@ def log_reader(
 ) -> LogReader:
     """Return the log reader of a publisher. It serves Change Data Capture of the same folder, too."""
     return LogReader(distributor.root, spark, wait_s)
+
+
+def spark_of(given: SparkSession | None) -> Callable[[], SparkSession]:
+    """Return what gives the Spark session: the one that is given, the running one or an embedded one."""
+
+    def session() -> SparkSession:
+        from mergerepl.engine import session as engine
+
+        return given if given is not None else engine.session()
+
+    return session
 
 
 @contextmanager

@@ -5,7 +5,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,22 +13,17 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from mergerepl.delta.append import append
-from mergerepl.delta.create import create_table
-from mergerepl.delta.log import head_version, is_delta_table, read_commit
+from mergerepl.delta.log import head_version, is_delta_table
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.metadata import CDF_PROPERTY
 from mergerepl.delta.plain_files import read_columns
 from mergerepl.delta.properties import retention_properties, set_properties
 from mergerepl.delta.table import TableState, open_table
-from mergerepl.delta.transactions import Transaction
 from mergerepl.delta.types import ddl_of
-from mergerepl.delta.versions import read_version
 from mergerepl.engine.errors import told_plainly
 from mergerepl.failpoints import failpoint
 from mergerepl.filters.clause import Clause, ClauseError, functions_of, text
-from mergerepl.filters.columns import holds
-from mergerepl.filters.parse import parse_filter, parse_stored
+from mergerepl.filters.parse import parse_filter
 from mergerepl.filters.prepare import prepared
 from mergerepl.logreader.guard import refuse_other_key
 from mergerepl.logreader.log_reader import LogReader, make_log_reader
@@ -43,26 +38,26 @@ from mergerepl.model.transactional import (
 )
 from mergerepl.rows.images import with_readable
 from mergerepl.rows.sql import quote
-from mergerepl.snapshot.replica_table import replica_table
 from mergerepl.store.lease import lease
 from mergerepl.store.log_reader_files import remove_folder
 from mergerepl.store.subscriber_files import has_folder, make_folder
 from mergerepl.systables.transactional import (
-    ACTIVE,
     ARTICLES,
     PUBLICATIONS,
     SUBSCRIBED,
     SUBSCRIPTIONS,
+    SYNC_AUTOMATIC,
+    SYNC_NONE,
     ArticleRow,
-    PositionRow,
     PublicationRow,
     SubscriptionRow,
 )
 from mergerepl.transactional.catalog import Distributor, Subscriber
 from mergerepl.transactional.consumer import NAME
-from mergerepl.transactional.distribution import DISTRIBUTE, app_id, skipped_numbers
-from mergerepl.transactional.log_reader import held, log_reader, read_log
+from mergerepl.transactional.distribution import skipped_numbers
+from mergerepl.transactional.log_reader import held, log_reader
 from mergerepl.transactional.refusals import TransactionalError, TransactionalUsageError
+from mergerepl.transactional.snapshot import initialise, is_ours
 
 FILES_KEPT = timedelta(days=7)
 _KEY_TYPES = (
@@ -77,7 +72,6 @@ _KEY_TYPES = (
     "boolean",
     "binary",
 )
-_AUTOMATIC, _NONE = 1, 2
 
 
 @dataclass(frozen=True)
@@ -304,7 +298,7 @@ class Publishing:
             if (
                 stated.sync_type == "automatic"
                 and is_there
-                and not (row and _is_ours(table, row.subscription_guid))
+                and not (row and is_ours(table, row.subscription_guid))
             ):
                 raise TransactionalUsageError(
                     f"'{table}' is there already, and subscriber '{root}' would get its rows from the publisher. Nothing "
@@ -434,7 +428,7 @@ class Publishing:
                 publication_id=known.publication_id,
                 agent_id=max((each.agent_id for each in rows), default=0) + 1,
                 subscriber=stated.subscriber,
-                sync_type=_AUTOMATIC if stated.sync_type == "automatic" else _NONE,
+                sync_type=SYNC_AUTOMATIC if stated.sync_type == "automatic" else SYNC_NONE,
                 skip_errors=skip,
                 subscription_streams=streams,
                 destination=dict(stated.destination),
@@ -495,113 +489,4 @@ def _check_key(spark: SparkSession, wanted: Wanted) -> None:
         raise TransactionalError.no_key(
             wanted.stated.name,
             f"rows of '{wanted.state.path}' share ({', '.join(key)}) or have NULL there: {shown}",
-        )
-
-
-def _is_ours(table: Path, guid: str) -> bool:
-    """Return whether a snapshot of this subscription that died left the table."""
-    try:
-        mark = read_commit(table, 0).mark
-    except Exception:
-        return False
-    return mark is not None and mark.session == guid
-
-
-def initialise(
-    distributor: Distributor,
-    reader: LogReader,
-    row: SubscriptionRow,
-    publication: str,
-    *,
-    verify: bool = True,
-) -> PositionRow:
-    """Give a subscriber its rows as of an LSN, then its position. The caller holds the subscriber.
-
-    The log is read first: then each source's position is its version at the last LSN. No lock, no gap, no overlap.
-    """
-    read_log(reader)
-    with held(reader, "snapshot"):
-        state = read_state(reader.control)
-        seqno = bytes(state.database.last_lsn or bytes(10))
-        versions = {number: source.position for number, source in state.sources.items()}
-    articles = distributor.articles(row.publication_id)
-    subscriber = Subscriber(Path(row.subscriber))
-    spark = reader.spark()
-    mark = CommitMark(row.subscription_guid, f"{DISTRIBUTE}:snapshot")
-    for article in articles:
-        source, table = distributor.root / article.source_object, subscriber.table(row, article)
-        version = versions[article.source_object_id]
-        if row.sync_type == _NONE:
-            if verify:
-                _verify(spark, source, version, table, article)
-            continue
-        if is_delta_table(table):
-            remove_folder(table)
-        _copy(spark, source, version, table, article, mark)
-        failpoint("transactional.after_copy")
-    known = subscriber.position(row.subscription_guid)
-    position = PositionRow(
-        publisher=str(distributor.root),
-        publication=publication,
-        subscription_guid=row.subscription_guid,
-        time=datetime.now(UTC),
-        transaction_timestamp=seqno,
-        batch=known.batch + 1 if known else 0,
-        table_versions={each.article: head_version(subscriber.table(row, each)) for each in articles},
-    )
-    subscriber.save(position)
-    failpoint("transactional.after_snapshot")
-    distributor.save_subscription(
-        replace(row, status=ACTIVE, snapshot_seqno=seqno, last_xact_seqno=seqno, is_equal=True)
-    )
-    return position
-
-
-def rows_at(spark: SparkSession, source: Path, version: int, article: ArticleRow) -> Any:
-    """Return the rows of an article in a version of its source: its columns, those that fulfil the filter."""
-    rows = read_version(spark, source, version)
-    if article.filter_clause is not None:
-        rows = rows.where(
-            holds(parse_stored(article.filter_clause), column=lambda column: F.col(quote(column.name)))
-        )
-    return rows.select(*(F.col(quote(name)) for name in article.columns))
-
-
-def _copy(
-    spark: SparkSession, source: Path, version: int, table: Path, article: ArticleRow, mark: CommitMark
-) -> None:
-    state = open_table(source, version)
-    new = replica_table(
-        state,
-        article.columns,
-        {},
-        clustering=(),
-        is_computable=lambda expression: len(article.columns) == len(state.fields),
-    )
-    fields = [
-        {**each, "metadata": {k: v for k, v in each["metadata"].items() if k != "delta.generationExpression"}}
-        for each in new.fields
-    ]
-    create_table(table, replace(new, fields=fields), mark)
-    rows = rows_at(spark, source, version, article)
-    if new.partition_columns:
-        rows = rows.hint("rebalance", *(F.col(quote(name)) for name in new.partition_columns))
-    append(rows, table, Transaction(app_id(mark.session), 0, mark))
-
-
-def _verify(spark: SparkSession, source: Path, version: int, table: Path, article: ArticleRow) -> None:
-    """Check that a subscriber's table has the publisher's rows.
-
-    Raises: TransactionalUsageError naming how many differ.
-    """
-    from mergerepl.transactional.comparison import differing
-
-    found = differing(
-        rows_at(spark, source, version, article), read_version(spark, table, head_version(table)), article
-    )
-    if found.count:
-        raise TransactionalUsageError(
-            f"'{table}' has not the rows of '{source}': {found.count} keys differ, such as {found.shown}. Its subscription "
-            "has not begun. Correct the table, or state `verify: false` if the difference is wanted.",
-            article=article.article,
         )

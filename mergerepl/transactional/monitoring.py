@@ -1,0 +1,171 @@
+"""How far publications, subscriptions and agents are. Without Spark."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mergerepl.delta.log import is_delta_table
+from mergerepl.logreader.lsn import Lsn
+from mergerepl.logreader.positions import read_state
+from mergerepl.store.subscriber_files import has_folder
+from mergerepl.systables.transactional import (
+    ACTIVE,
+    ERRORS,
+    HISTORY,
+    INACTIVE,
+    SubscriptionRow,
+    TransactionRow,
+)
+from mergerepl.transactional.catalog import Distributor, Root, Subscriber, required, subscriptions_of
+
+
+@dataclass(frozen=True)
+class Pending:
+    """What a subscription has not got yet. `seconds` is estimated by the last deliveries; None if there were none."""
+
+    publication: str
+    subscriber: str
+    transactions: int
+    commands: int
+    seconds: float | None
+    unread_commits: int
+
+
+def pending(root: Root) -> tuple[Pending, ...]:
+    """Return the undistributed commands of each subscription, by the gate, and the commits that are not read. No JVM."""
+    from mergerepl.delta.log import head_version
+
+    distributor = required(root)
+    state = read_state(distributor.log)
+    unread = {
+        number: head_version(distributor.root / row.source_path) - row.position
+        for number, row in state.sources.items()
+        if is_delta_table(distributor.root / row.source_path)
+    }
+    found = []
+    for name, row in subscriptions_of(distributor):
+        articles = distributor.articles(row.publication_id)
+        mine = {each.article_id for each in articles}
+        waiting = _waiting(distributor, row, mine)
+        commands = sum(n for each in waiting for article, n in each.commands.items() if article in mine)
+        rate = _rate(distributor, row)
+        found.append(
+            Pending(
+                name,
+                row.subscriber,
+                len(waiting),
+                commands,
+                round(commands / rate, 1) if rate else None,
+                sum(unread.get(each.source_object_id, 0) for each in articles),
+            )
+        )
+    return tuple(found)
+
+
+def position_of(row: SubscriptionRow) -> bytes:
+    """Return how far a subscription is: by the subscriber itself, else what is known of it."""
+    found = (
+        Subscriber(Path(row.subscriber)).position(row.subscription_guid)
+        if has_folder(Path(row.subscriber))
+        else None
+    )
+    return found.transaction_timestamp if found else row.last_xact_seqno or bytes(10)
+
+
+def _waiting(distributor: Distributor, row: SubscriptionRow, mine: set[int]) -> list[TransactionRow]:
+    after = distributor.transactions_after(position_of(row))
+    return [each for each in after if each.kind == "schema" or mine & set(each.commands)]
+
+
+def _rate(distributor: Distributor, row: SubscriptionRow) -> float | None:
+    rows = distributor.control.rows(
+        HISTORY, where=f"agent_id = {row.agent_id}", order_limit="order by time desc limit 10"
+    )
+    seconds = sum(each.duration for each in rows)
+    return sum(each.delivered_commands for each in rows) / seconds if seconds else None
+
+
+def history(root: Root, *, limit: int = 20) -> list[Mapping[str, Any]]:
+    """Return the last batches of all distribution agents, newest first. Starts no JVM."""
+    distributor = required(root)
+    agents = {row.agent_id: row.subscriber for row in distributor.subscriptions()}
+    rows = distributor.control.rows(HISTORY, order_limit=f"order by time desc limit {int(limit)}")
+    return [
+        {
+            "subscriber": agents.get(row.agent_id, f"agent {row.agent_id}"),
+            "time": row.time,
+            "transactions": row.delivered_transactions,
+            "commands": row.delivered_commands,
+            "inserts": row.inserts,
+            "updates": row.updates,
+            "deletes": row.deletes,
+            "skipped": row.skipped,
+            "seconds": row.duration,
+            "latency_ms": row.delivery_latency,
+            "xact_seqno": str(Lsn(row.xact_seqno)),
+        }
+        for row in rows
+    ]
+
+
+def errors(root: Root, *, limit: int = 20) -> list[Mapping[str, Any]]:
+    """Return the last commands that could not be applied, newest first. Starts no JVM."""
+    distributor = required(root)
+    agents = {row.subscription_guid: row.subscriber for row in distributor.subscriptions()}
+    rows = distributor.control.rows(
+        ERRORS, order_limit=f"order by time desc, xact_seqno desc limit {int(limit)}"
+    )
+    return [
+        {
+            "time": row.time,
+            "number": row.error_code,
+            "text": row.error_text,
+            "xact_seqno": str(Lsn(row.xact_seqno)),
+            "command_id": row.command_id,
+            "subscriber": agents.get(row.subscription_guid, row.subscription_guid),
+            "skipped": row.is_skipped,
+        }
+        for row in rows
+    ]
+
+
+def status(root: Root) -> Mapping[str, Any]:
+    """Return what a publisher publishes transactionally, and how far its subscriptions are. Starts no JVM."""
+    distributor = required(root)
+    waiting = {(each.publication, each.subscriber): each for each in pending(root)}
+    statuses = {INACTIVE: "inactive", ACTIVE: "active"}
+    return {
+        "root": str(distributor.root),
+        "publications": [
+            {
+                "publication": row.publication,
+                "articles": [
+                    {
+                        "article": each.article,
+                        "table": each.source_object,
+                        "columns": list(each.columns),
+                        "filter": each.filter_clause,
+                        "ins_cmd": each.ins_cmd,
+                        "upd_cmd": each.upd_cmd,
+                        "del_cmd": each.del_cmd,
+                        "schema_version": each.schema_version,
+                    }
+                    for each in distributor.articles(row.publication_id)
+                ],
+                "subscriptions": [
+                    {
+                        "subscriber": each.subscriber,
+                        "status": statuses.get(each.status, "subscribed"),
+                        "xact_seqno": str(Lsn(position_of(each))),
+                        "transactions_waiting": waiting[row.publication, each.subscriber].transactions,
+                        "commands_waiting": waiting[row.publication, each.subscriber].commands,
+                        "unread_commits": waiting[row.publication, each.subscriber].unread_commits,
+                        "is_known_to_be_equal": each.is_equal,
+                    }
+                    for each in distributor.subscriptions(row.publication_id)
+                ],
+            }
+            for row in distributor.publications()
+        ],
+    }

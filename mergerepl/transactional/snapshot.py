@@ -1,0 +1,139 @@
+"""Give a subscriber the rows of one moment, without a lock (transactional.md 10)."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from mergerepl.delta.append import append
+from mergerepl.delta.create import create_table
+from mergerepl.delta.log import head_version, is_delta_table, read_commit
+from mergerepl.delta.marks import CommitMark
+from mergerepl.delta.table import open_table
+from mergerepl.delta.transactions import Transaction
+from mergerepl.delta.versions import read_version
+from mergerepl.failpoints import failpoint
+from mergerepl.filters.columns import holds
+from mergerepl.filters.parse import parse_stored
+from mergerepl.logreader.log_reader import LogReader
+from mergerepl.logreader.positions import read_state
+from mergerepl.rows.sql import quote
+from mergerepl.snapshot.replica_table import replica_table
+from mergerepl.store.log_reader_files import remove_folder
+from mergerepl.systables.transactional import ACTIVE, SYNC_NONE, ArticleRow, PositionRow, SubscriptionRow
+from mergerepl.transactional.catalog import Distributor, Subscriber
+from mergerepl.transactional.distribution import DISTRIBUTE, app_id
+from mergerepl.transactional.log_reader import held, read_log
+from mergerepl.transactional.refusals import TransactionalUsageError
+
+
+def is_ours(table: Path, guid: str) -> bool:
+    """Return whether a snapshot of this subscription that died left the table."""
+    try:
+        mark = read_commit(table, 0).mark
+    except Exception:
+        return False
+    return mark is not None and mark.session == guid
+
+
+def initialise(
+    distributor: Distributor,
+    reader: LogReader,
+    row: SubscriptionRow,
+    publication: str,
+    *,
+    verify: bool = True,
+) -> PositionRow:
+    """Give a subscriber its rows as of an LSN, then its position. The caller holds the subscriber.
+
+    The log is read first: then each source's position is its version at the last LSN. No lock, no gap, no overlap.
+    """
+    read_log(reader)
+    with held(reader, "snapshot"):
+        state = read_state(reader.control)
+        seqno = bytes(state.database.last_lsn or bytes(10))
+        versions = {number: source.position for number, source in state.sources.items()}
+    articles = distributor.articles(row.publication_id)
+    subscriber = Subscriber(Path(row.subscriber))
+    spark = reader.spark()
+    mark = CommitMark(row.subscription_guid, f"{DISTRIBUTE}:snapshot")
+    for article in articles:
+        source, table = distributor.root / article.source_object, subscriber.table(row, article)
+        version = versions[article.source_object_id]
+        if row.sync_type == SYNC_NONE:
+            if verify:
+                _verify(spark, source, version, table, article)
+            continue
+        if is_delta_table(table):
+            remove_folder(table)
+        _copy(spark, source, version, table, article, mark)
+        failpoint("transactional.after_copy")
+    known = subscriber.position(row.subscription_guid)
+    position = PositionRow(
+        publisher=str(distributor.root),
+        publication=publication,
+        subscription_guid=row.subscription_guid,
+        time=datetime.now(UTC),
+        transaction_timestamp=seqno,
+        batch=known.batch + 1 if known else 0,
+        table_versions={each.article: head_version(subscriber.table(row, each)) for each in articles},
+    )
+    subscriber.save(position)
+    failpoint("transactional.after_snapshot")
+    distributor.save_subscription(
+        replace(row, status=ACTIVE, snapshot_seqno=seqno, last_xact_seqno=seqno, is_equal=True)
+    )
+    return position
+
+
+def rows_at(spark: SparkSession, source: Path, version: int, article: ArticleRow) -> Any:
+    """Return the rows of an article in a version of its source: its columns, those that fulfil the filter."""
+    rows = read_version(spark, source, version)
+    if article.filter_clause is not None:
+        rows = rows.where(
+            holds(parse_stored(article.filter_clause), column=lambda column: F.col(quote(column.name)))
+        )
+    return rows.select(*(F.col(quote(name)) for name in article.columns))
+
+
+def _copy(
+    spark: SparkSession, source: Path, version: int, table: Path, article: ArticleRow, mark: CommitMark
+) -> None:
+    state = open_table(source, version)
+    new = replica_table(
+        state,
+        article.columns,
+        {},
+        clustering=(),
+        is_computable=lambda expression: len(article.columns) == len(state.fields),
+    )
+    fields = [
+        {**each, "metadata": {k: v for k, v in each["metadata"].items() if k != "delta.generationExpression"}}
+        for each in new.fields
+    ]
+    create_table(table, replace(new, fields=fields), mark)
+    rows = rows_at(spark, source, version, article)
+    if new.partition_columns:
+        rows = rows.hint("rebalance", *(F.col(quote(name)) for name in new.partition_columns))
+    append(rows, table, Transaction(app_id(mark.session), 0, mark))
+
+
+def _verify(spark: SparkSession, source: Path, version: int, table: Path, article: ArticleRow) -> None:
+    """Check that a subscriber's table has the publisher's rows.
+
+    Raises: TransactionalUsageError naming how many differ.
+    """
+    from mergerepl.transactional.comparison import differing
+
+    found = differing(
+        rows_at(spark, source, version, article), read_version(spark, table, head_version(table)), article
+    )
+    if found.count:
+        raise TransactionalUsageError(
+            f"'{table}' has not the rows of '{source}': {found.count} keys differ, such as {found.shown}. Its subscription "
+            "has not begun. Correct the table, or state `verify: false` if the difference is wanted.",
+            article=article.article,
+        )
