@@ -36,6 +36,7 @@ class PublicationRow:
     max_distretention: int = 72
     replicate_ddl: bool = True
     status: int = 1
+    removed_through: bytes = bytes(10)
     schema_version: int = SCHEMA_VERSION
 
 
@@ -53,6 +54,7 @@ PUBLICATIONS: Final = TypedTable(
         max_distretention | int | hours that commands are kept at most
         replicate_ddl | boolean | whether added columns are carried over
         status | int | always 1, active
+        removed_through | binary not null | last transaction of the publication that cleanup removed
         schema_version | int | version of these tables
         """
     ),

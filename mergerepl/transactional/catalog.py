@@ -1,11 +1,12 @@
 """The distribution store of a publisher, and the position of a subscriber, as values. Without Spark."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from mergerepl import roots
 from mergerepl.delta.transactions import transaction_version
@@ -95,6 +96,10 @@ class Distributor:
         """Return a publication by its name."""
         return next((row for row in self.publications() if row.publication == name), None)
 
+    def publication_of(self, publication_id: int) -> PublicationRow:
+        """Return a publication by its number."""
+        return next(row for row in self.publications() if row.publication_id == publication_id)
+
     def articles(self, publication_id: int | None = None) -> list[ArticleRow]:
         """Return the articles in their newest shape, by number."""
         newest: dict[int, ArticleRow] = {}
@@ -118,15 +123,22 @@ class Distributor:
         wanted = (row for row in rows if publication_id in (None, row.publication_id))
         return sorted(wanted, key=lambda row: row.agent_id)
 
-    def save_subscription(self, row: SubscriptionRow) -> None:
-        """Replace the row of a subscription, or add it."""
+    def subscription(self, guid: str) -> SubscriptionRow | None:
+        """Return a subscription as it is now, None if it is gone."""
+        return next((row for row in self.subscriptions() if row.subscription_guid == guid), None)
+
+    def add_subscription(self, row: SubscriptionRow) -> None:
+        """Add the row of a subscription."""
         with self.writing():
-            others = [
-                each
-                for each in self.control.rows(SUBSCRIPTIONS)
-                if each.subscription_guid != row.subscription_guid
-            ]
-            self.control.replace(SUBSCRIPTIONS, [*others, row])
+            self.control.replace(SUBSCRIPTIONS, [*self.control.rows(SUBSCRIPTIONS), row])
+
+    def change_subscription(self, guid: str, **values: Any) -> None:
+        """Set columns of a subscription's row; others stay as somebody else may have set them meanwhile."""
+        with self.writing():
+            rows = self.control.rows(SUBSCRIPTIONS)
+            changed = [replace(row, **values) if row.subscription_guid == guid else row for row in rows]
+            if changed != rows:
+                self.control.replace(SUBSCRIPTIONS, changed)
 
     def commands_table(self, row: ArticleRow) -> Path:
         """Return the table of an article's commands in this shape."""
@@ -142,6 +154,13 @@ class Distributor:
         cycle = Lsn(seqno).scan_cycle
         rows = self.control.rows(TRANSACTIONS, where=f"scan_cycle >= {cycle}")
         return sorted((row for row in rows if row.xact_seqno > seqno), key=lambda row: row.xact_seqno)
+
+    def meant_for(self, publication_id: int, rows: Iterable[TransactionRow]) -> list[TransactionRow]:
+        """Return the transactions that have commands of a publication, or change the columns of one of its articles."""
+        shapes = [row for row in self.shapes() if row.publication_id == publication_id]
+        mine = {row.article_id for row in shapes}
+        changes = {row.first_seqno for row in shapes if row.schema_version > 1}
+        return [row for row in rows if row.xact_seqno in changes or mine & set(row.commands)]
 
 
 @dataclass(frozen=True)

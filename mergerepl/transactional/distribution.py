@@ -37,10 +37,10 @@ from mergerepl.model.transactional import DistributionResult
 from mergerepl.store.lease import lease, record_jvm
 from mergerepl.store.subscriber_files import read_batch, remove_batch, write_batch
 from mergerepl.systables.transactional import (
-    ACTIVE,
     ERRORS,
     HISTORY,
     INACTIVE,
+    SUBSCRIBED,
     ArticleRow,
     ErrorRow,
     HistoryRow,
@@ -153,10 +153,10 @@ class Agent:
 
         Raises: TransactionalError where it must stop; what lies before is applied then.
         """
-        position = self._position()
+        position = self.position()
         plan = self._unfinished(position)
         while True:
-            rows = self.distributor.transactions_after(position.transaction_timestamp)
+            rows = self.waiting(position)
             chosen = self._chosen(rows) if plan is None else _through(rows, plan.through_seqno)
             if not chosen:
                 return self.result
@@ -165,15 +165,24 @@ class Agent:
             position = self._batch(position, chosen, plan)
             plan = None
 
-    def _position(self) -> PositionRow:
+    def position(self) -> PositionRow:
+        """Return how far the subscriber is.
+
+        Raises: TransactionalError 21074 if the subscription cannot go on from there.
+        """
+        root = self.subscriber.root
         position = self.subscriber.position(self.guid)
-        if position is None:
-            raise TransactionalError.expired(
-                self.subscriber.root, "it has no position: its snapshot is not done"
-            )
+        if position is None or self.subscription.status == SUBSCRIBED:
+            raise TransactionalError.expired(root, "its snapshot is not done")
         if self.subscription.status == INACTIVE:
             raise TransactionalError.expired(
-                self.subscriber.root, "it is inactive, since commands that it lacks were removed"
+                root, "it is inactive, since commands that it lacks were removed"
+            )
+        if Lsn(position.transaction_timestamp).scan_cycle > self.distributor.gate_cycle:
+            raise TransactionalError.restored(
+                self.distributor.root,
+                f"its last scan cycle is {self.distributor.gate_cycle}, and subscriber '{root}' has transaction "
+                f"{Lsn(position.transaction_timestamp)}",
             )
         articles = {row.article: row for row in self._articles()}
         for name, version in position.table_versions.items():
@@ -183,6 +192,22 @@ class Agent:
                     table, f"it had version {version} after the last batch and is older"
                 )
         return position
+
+    def waiting(self, position: PositionRow) -> list[TransactionRow]:
+        """Return the transactions after a position.
+
+        Raises: TransactionalError 21074 if cleanup removed some of them.
+        """
+        rows = self.distributor.transactions_after(position.transaction_timestamp)
+        # After the gate: cleanup raises it before it removes anything.
+        publication = self.distributor.publication_of(self.subscription.publication_id)
+        if publication.removed_through > position.transaction_timestamp:
+            raise TransactionalError.expired(
+                self.subscriber.root,
+                f"it has everything through {Lsn(position.transaction_timestamp)}, and commands through "
+                f"{Lsn(publication.removed_through)} were removed",
+            )
+        return rows
 
     def _articles(self) -> list[ArticleRow]:
         return self.distributor.articles(self.subscription.publication_id)
@@ -258,6 +283,7 @@ class Agent:
         try:
             if plan is None:
                 heads = {each: head_version(self._table(shapes[each])) for each in counts}
+                self._refuse_applied(position, [shapes[each] for each in counts])
                 plan = BatchPlan(position.batch + 1, position.transaction_timestamp, through, heads)
             decided = plan
             sent = self._each(
@@ -294,6 +320,20 @@ class Agent:
         finally:
             kept.release()
         return self._arrived(position, chosen, judged, late, began)
+
+    def _refuse_applied(self, position: PositionRow, articles: Sequence[ArticleRow]) -> None:
+        """Check that no table has a later batch than the position: a batch of that number would not be applied to it.
+
+        Raises: TransactionalError 21074.
+        """
+        for row in articles:
+            table = self._table(row)
+            done = transaction_version(table, app_id(self.guid))
+            if done > position.batch:
+                raise TransactionalError.restored(
+                    self.subscriber.root,
+                    f"its position says batch {position.batch}, and '{table}' has batch {done}",
+                )
 
     def _each(self, articles: Iterable[int], work: Callable[[int], T]) -> dict[int, T]:
         """Return what comes of some work on each article; `streams` of them are worked on at a time."""
@@ -540,10 +580,9 @@ class Agent:
             with self.distributor.writing():
                 self.distributor.control.append(HISTORY, [history], once=(app_id(self.guid), number))
         is_equal = self.subscription.is_equal and not skipped and not found_late
-        self.subscription = replace(
-            self.subscription, last_xact_seqno=through, is_equal=is_equal, status=ACTIVE
-        )
-        self.distributor.save_subscription(self.subscription)
+        self.subscription = replace(self.subscription, last_xact_seqno=through, is_equal=is_equal)
+        known = {"last_xact_seqno": through} if is_equal else {"last_xact_seqno": through, "is_equal": False}
+        self.distributor.change_subscription(self.guid, **known)
         done = self.result
         self.result = replace(
             done,
@@ -645,10 +684,8 @@ def distribute_one(
         streams=subscription.subscription_streams,
         **bounds,
     )
-    if read_batch(root, agent.guid) is None:
-        position = agent._position()
-        if not distributor.transactions_after(position.transaction_timestamp):
-            return agent.result
+    if read_batch(root, agent.guid) is None and not agent.waiting(agent.position()):
+        return agent.result
     with lease(root, purpose="transactional distribute", wait_s=lock_wait_s):
 
         def recorded() -> SparkSession:
@@ -659,4 +696,9 @@ def distribute_one(
             return found
 
         agent.spark = recorded
+        # Somebody may have begun it again, or taken it out, until we held its subscriber.
+        now = distributor.subscription(agent.guid)
+        if now is None:
+            return agent.result
+        agent.subscription = now
         return agent.run()

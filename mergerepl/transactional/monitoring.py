@@ -15,7 +15,6 @@ from mergerepl.systables.transactional import (
     HISTORY,
     INACTIVE,
     SubscriptionRow,
-    TransactionRow,
 )
 from mergerepl.transactional.catalog import Distributor, Root, Subscriber, required, subscriptions_of
 
@@ -47,7 +46,7 @@ def pending(root: Root) -> tuple[Pending, ...]:
     for name, row in subscriptions_of(distributor):
         articles = distributor.articles(row.publication_id)
         mine = {each.article_id for each in articles}
-        waiting = _waiting(distributor, row, mine)
+        waiting = distributor.meant_for(row.publication_id, distributor.transactions_after(position_of(row)))
         commands = sum(n for each in waiting for article, n in each.commands.items() if article in mine)
         rate = _rate(distributor, row)
         found.append(
@@ -71,11 +70,6 @@ def position_of(row: SubscriptionRow) -> bytes:
         else None
     )
     return found.transaction_timestamp if found else row.last_xact_seqno or bytes(10)
-
-
-def _waiting(distributor: Distributor, row: SubscriptionRow, mine: set[int]) -> list[TransactionRow]:
-    after = distributor.transactions_after(position_of(row))
-    return [each for each in after if each.kind == "schema" or mine & set(each.commands)]
 
 
 def _rate(distributor: Distributor, row: SubscriptionRow) -> float | None:

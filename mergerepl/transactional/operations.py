@@ -13,12 +13,12 @@ from mergerepl.delta import appended
 from mergerepl.delta.log import is_delta_table
 from mergerepl.delta.versions import read_version
 from mergerepl.engine.errors import told_plainly
-from mergerepl.errors import OutOfReachError
+from mergerepl.errors import MergeReplError, OutOfReachError
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.model.transactional import DistributionResult
 from mergerepl.rows.images import with_readable
 from mergerepl.store.lease import lease
-from mergerepl.store.subscriber_files import has_folder, remove_batch
+from mergerepl.store.subscriber_files import has_folder
 from mergerepl.systables.transactional import (
     ArticleRow,
     SubscriptionRow,
@@ -53,20 +53,26 @@ def distribute(
 ) -> tuple[DistributionResult, ...]:
     """Run the distribution agents of a publisher: each subscription gets what the log reader has read.
 
-    `procedures` are modules that register procedures; those that this process has registered need none.
+    `procedures` are modules that register procedures; those that this process has registered need none. An agent that fails
+    does not keep the others from their work; the first failure is raised after them.
 
     Raises: TransactionalError where a command cannot be applied (20598, 2627), a subscription is too old (21074) or columns
         changed (21076); OutOfReachError if a subscriber is not there; LeaseError (run again).
     """
     distributor = required(root)
     load(procedures)
-    found = []
+    found, failed = [], []
     for name, row in subscriptions_of(distributor, subscriber=subscriber, publication=publication):
-        found.append(
-            run_agent(
-                distributor, name, row, spark_of(spark), skip_errors=skip_errors, lock_wait_s=lock_wait_s
+        try:
+            found.append(
+                run_agent(
+                    distributor, name, row, spark_of(spark), skip_errors=skip_errors, lock_wait_s=lock_wait_s
+                )
             )
-        )
+        except MergeReplError as error:
+            failed.append(error)
+    if failed:
+        raise failed[0]
     return tuple(found)
 
 
@@ -168,14 +174,14 @@ def reinit(
 ) -> tuple[str, ...]:
     """Begin subscriptions again from a new snapshot. Returns the subscribers.
 
-    The tables of a subscriber are replaced one by one; its position is moved when all are there.
+    The rows of each table are replaced in one commit; the position is moved when all are there. A run that died is begun
+    again by `reinit` or `apply`; until then no command is applied.
     """
     distributor = required(root)
     reader = log_reader(distributor, spark=spark, wait_s=60.0)
     done = []
     for name, row in subscriptions_of(distributor, subscriber=subscriber, publication=publication):
         with told_plainly("a subscription was reinitialized"), lease(Path(row.subscriber), purpose="reinit"):
-            remove_batch(Path(row.subscriber), row.subscription_guid)
             initialise(distributor, reader, row, name)
         done.append(row.subscriber)
     return tuple(done)

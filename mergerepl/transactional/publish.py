@@ -176,6 +176,8 @@ class Publishing:
             if row.subscriber not in stated
         ]
         steps += self._article_steps(wanted, {row.article: row for row in rows}, is_subscribed=bool(staying))
+        if known and self._publication_row() != known:
+            steps.append(Step("change", known.publication, "distribution_retention", self._change_retention))
         if known and not wanted:
             steps.append(Step("unpublish", known.publication, "it has no article", self._unpublish))
         for each in self.publication.subscriptions:
@@ -342,13 +344,7 @@ class Publishing:
                 self._set_properties(each, state.database.database_id)
             with self.distributor.writing():
                 self.distributor.create()
-                row = self._publication_row()
-                others = [
-                    each
-                    for each in self.distributor.publications()
-                    if each.publication_id != row.publication_id
-                ]
-                self.distributor.control.replace(PUBLICATIONS, [*others, row])
+                row = self._save_publication()
             failpoint("transactional.after_publication")
             first = max((each.article_id for each in self.distributor.shapes()), default=0) + 1
 
@@ -371,7 +367,18 @@ class Publishing:
             publisher_root=str(self.distributor.root),
             min_distretention=int(self.publication.min_retention.total_seconds() // 3600),
             max_distretention=int(self.publication.max_retention.total_seconds() // 3600),
+            removed_through=known.removed_through if known else bytes(10),
         )
+
+    def _save_publication(self) -> PublicationRow:
+        row = self._publication_row()
+        others = [each for each in self.distributor.publications() if each.publication != row.publication]
+        self.distributor.control.replace(PUBLICATIONS, [*others, row])
+        return row
+
+    def _change_retention(self) -> None:
+        with held(self.reader, "apply"), self.distributor.writing():
+            self._save_publication()
 
     def _set_properties(self, wanted: Wanted, database_id: str) -> None:
         table = open_table(wanted.state.path)
@@ -408,7 +415,9 @@ class Publishing:
 
     def _change(self, stated: TransactionalSubscription, row: SubscriptionRow) -> None:
         skip, streams = _options(stated)
-        self.distributor.save_subscription(replace(row, skip_errors=skip, subscription_streams=streams))
+        self.distributor.change_subscription(
+            row.subscription_guid, skip_errors=skip, subscription_streams=streams
+        )
 
     def _subscribe(self, stated: TransactionalSubscription) -> None:
         known = self.distributor.publication(self.publication.name)
@@ -434,7 +443,7 @@ class Publishing:
                 destination=dict(stated.destination),
                 subscription_guid=str(uuid.uuid4()),
             )
-            self.distributor.save_subscription(row)
+            self.distributor.add_subscription(row)
         failpoint("transactional.after_subscription")
         make_folder(Path(stated.subscriber))
         with lease(Path(stated.subscriber), purpose="apply"):

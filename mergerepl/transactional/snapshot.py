@@ -1,5 +1,6 @@
 """Give a subscriber the rows of one moment, without a lock (transactional.md 10)."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -8,12 +9,12 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from mergerepl.delta.append import append
 from mergerepl.delta.create import create_table
 from mergerepl.delta.log import head_version, is_delta_table, read_commit
 from mergerepl.delta.marks import CommitMark
+from mergerepl.delta.overwrite import overwrite
 from mergerepl.delta.table import open_table
-from mergerepl.delta.transactions import Transaction
+from mergerepl.delta.transactions import Transaction, transaction_version
 from mergerepl.delta.versions import read_version
 from mergerepl.failpoints import failpoint
 from mergerepl.filters.columns import holds
@@ -22,8 +23,15 @@ from mergerepl.logreader.log_reader import LogReader
 from mergerepl.logreader.positions import read_state
 from mergerepl.rows.sql import quote
 from mergerepl.snapshot.replica_table import replica_table
-from mergerepl.store.log_reader_files import remove_folder
-from mergerepl.systables.transactional import ACTIVE, SYNC_NONE, ArticleRow, PositionRow, SubscriptionRow
+from mergerepl.store.subscriber_files import remove_batch
+from mergerepl.systables.transactional import (
+    ACTIVE,
+    SUBSCRIBED,
+    SYNC_NONE,
+    ArticleRow,
+    PositionRow,
+    SubscriptionRow,
+)
 from mergerepl.transactional.catalog import Distributor, Subscriber
 from mergerepl.transactional.distribution import DISTRIBUTE, app_id
 from mergerepl.transactional.log_reader import held, read_log
@@ -32,6 +40,8 @@ from mergerepl.transactional.refusals import TransactionalUsageError
 
 def is_ours(table: Path, guid: str) -> bool:
     """Return whether a snapshot of this subscription that died left the table."""
+    if transaction_version(table, app_id(guid)) >= 0:
+        return True
     try:
         mark = read_commit(table, 0).mark
     except Exception:
@@ -49,7 +59,9 @@ def initialise(
 ) -> PositionRow:
     """Give a subscriber its rows as of an LSN, then its position. The caller holds the subscriber.
 
-    The log is read first: then each source's position is its version at the last LSN. No lock, no gap, no overlap.
+    The log is read first: then each source's position is its version at the last LSN. No lock, no gap, no overlap. A table
+    that is there gets its rows in one commit: readers never see it empty, and `read` shows the rows before. Until the
+    position is written, the subscription is to be initialised: no command is applied to what is half done.
     """
     read_log(reader)
     with held(reader, "snapshot"):
@@ -59,34 +71,46 @@ def initialise(
     articles = distributor.articles(row.publication_id)
     subscriber = Subscriber(Path(row.subscriber))
     spark = reader.spark()
-    mark = CommitMark(row.subscription_guid, f"{DISTRIBUTE}:snapshot")
-    for article in articles:
-        source, table = distributor.root / article.source_object, subscriber.table(row, article)
-        version = versions[article.source_object_id]
-        if row.sync_type == SYNC_NONE:
-            if verify:
-                _verify(spark, source, version, table, article)
-            continue
-        if is_delta_table(table):
-            remove_folder(table)
-        _copy(spark, source, version, table, article, mark)
-        failpoint("transactional.after_copy")
-    known = subscriber.position(row.subscription_guid)
+    if row.sync_type == SYNC_NONE and verify:
+        for article in articles:
+            source, version = distributor.root / article.source_object, versions[article.source_object_id]
+            _verify(spark, source, version, subscriber.table(row, article), article)
+    # Cleanup keeps what comes after `snapshot_seqno`.
+    distributor.change_subscription(row.subscription_guid, status=SUBSCRIBED, snapshot_seqno=seqno)
+    failpoint("transactional.before_copy")
+    remove_batch(subscriber.root, row.subscription_guid)
+    number = _next_number(subscriber, row, articles)
+    mark = CommitMark(row.subscription_guid, f"{DISTRIBUTE}:snapshot:{number}")
+    if row.sync_type != SYNC_NONE:
+        for article in articles:
+            source, version = distributor.root / article.source_object, versions[article.source_object_id]
+            transaction = Transaction(app_id(row.subscription_guid), number, mark)
+            _copy(spark, source, version, subscriber.table(row, article), article, transaction)
+            failpoint("transactional.after_copy")
     position = PositionRow(
         publisher=str(distributor.root),
         publication=publication,
         subscription_guid=row.subscription_guid,
         time=datetime.now(UTC),
         transaction_timestamp=seqno,
-        batch=known.batch + 1 if known else 0,
+        batch=number,
         table_versions={each.article: head_version(subscriber.table(row, each)) for each in articles},
     )
     subscriber.save(position)
     failpoint("transactional.after_snapshot")
-    distributor.save_subscription(
-        replace(row, status=ACTIVE, snapshot_seqno=seqno, last_xact_seqno=seqno, is_equal=True)
+    distributor.change_subscription(
+        row.subscription_guid, status=ACTIVE, last_xact_seqno=seqno, is_equal=True
     )
     return position
+
+
+def _next_number(subscriber: Subscriber, row: SubscriptionRow, articles: Sequence[ArticleRow]) -> int:
+    """Return the number of a snapshot: no batch and no table has it yet, so its commits are not taken for done ones."""
+    known = subscriber.position(row.subscription_guid)
+    tables = (subscriber.table(row, each) for each in articles)
+    app = app_id(row.subscription_guid)
+    done = [transaction_version(table, app) for table in tables if is_delta_table(table)]
+    return max([known.batch if known else -1, *done]) + 1
 
 
 def rows_at(spark: SparkSession, source: Path, version: int, article: ArticleRow) -> Any:
@@ -100,8 +124,14 @@ def rows_at(spark: SparkSession, source: Path, version: int, article: ArticleRow
 
 
 def _copy(
-    spark: SparkSession, source: Path, version: int, table: Path, article: ArticleRow, mark: CommitMark
+    spark: SparkSession,
+    source: Path,
+    version: int,
+    table: Path,
+    article: ArticleRow,
+    transaction: Transaction,
 ) -> None:
+    """Give a table the rows of an article, in one commit; it is created where it is missing."""
     state = open_table(source, version)
     new = replica_table(
         state,
@@ -114,11 +144,12 @@ def _copy(
         {**each, "metadata": {k: v for k, v in each["metadata"].items() if k != "delta.generationExpression"}}
         for each in new.fields
     ]
-    create_table(table, replace(new, fields=fields), mark)
+    if not is_delta_table(table):
+        create_table(table, replace(new, fields=fields), transaction.mark)
     rows = rows_at(spark, source, version, article)
     if new.partition_columns:
         rows = rows.hint("rebalance", *(F.col(quote(name)) for name in new.partition_columns))
-    append(rows, table, Transaction(app_id(mark.session), 0, mark))
+    overwrite(rows, table, transaction, partition_columns=new.partition_columns)
 
 
 def _verify(spark: SparkSession, source: Path, version: int, table: Path, article: ArticleRow) -> None:

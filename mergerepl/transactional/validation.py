@@ -1,6 +1,6 @@
 """Compare subscribers with their publisher at the last batch."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -73,7 +73,7 @@ def validate(
                 )
         found += of_row
         if not row.is_equal and not any(each.differing for each in of_row):
-            distributor.save_subscription(replace(row, is_equal=True))
+            distributor.change_subscription(row.subscription_guid, is_equal=True)
     return tuple(found)
 
 

@@ -3,6 +3,7 @@
 A command that came twice would be error 2627 or 20598: the subscriber does not overwrite in silence.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -34,7 +35,13 @@ POINTS = (
     "distribute.after_position",
 )
 ALWAYS = ("transactional.before_gate", "distribute.after_article")
-"""Where every run of the tests dies; `--long` dies everywhere."""
+"""Where every run of the tests dies, one after the other; `--long` dies everywhere."""
+REINIT_POINTS = (
+    "transactional.before_copy",
+    "transactional.after_copy",
+    "transactional.after_copy:2",
+    "transactional.after_snapshot",
+)
 NAMES = ("orders", "lines")
 
 
@@ -80,20 +87,56 @@ def feed(spark: SparkSession, worker_folder: Path) -> Feed:
     return Feed(folder)
 
 
-@pytest.mark.parametrize(
-    "point", [pytest.param(each, marks=() if each in ALWAYS else pytest.mark.slow) for each in POINTS]
-)
-def test_a_death_at_any_step_is_made_up_for(feed: Feed, point: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    feed.change()
+def dies(point: str, monkeypatch: pytest.MonkeyPatch, *words: object) -> None:
+    """Let a command die at a point."""
     monkeypatch.setattr(failpoints, "_passed", {})
     monkeypatch.setenv("MERGEREPL_FAILPOINT", f"{point}=raise")
-    died = CliRunner().invoke(main, ["sync", str(feed.file)])
+    died = CliRunner().invoke(main, list(map(str, words)))
     assert failpoints._passed.get(point.partition(":")[0]), died.output
     assert died.exit_code != 0, died.output
     monkeypatch.delenv("MERGEREPL_FAILPOINT")
+
+
+@pytest.mark.parametrize(
+    "points",
+    [ALWAYS, *(pytest.param((each,), marks=pytest.mark.slow) for each in POINTS)],
+    ids=lambda points: "+".join(points),
+)
+def test_a_death_at_any_step_is_made_up_for(
+    feed: Feed, points: Sequence[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feed.change()
+    for point in points:
+        dies(point, monkeypatch, "sync", feed.file)
     run("sync", feed.file)
     assert feed.differs() == []
     assert sorted(row[:2] for row in rows(feed.folder / "north" / "quantities")) == [
         (key, key) for key in range(101, feed.next + 1)
     ]
     assert run("sync", feed.file)["sessions"][0]["status"] == "nothing_to_do"
+
+
+@pytest.mark.slow
+def test_a_subscription_that_dies_while_it_begins_again_waits_for_its_snapshot(
+    feed: Feed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tables of another moment than the position: no command is applied to them."""
+    hq, north = feed.folder / "hq", feed.folder / "north"
+    for place, point in enumerate(REINIT_POINTS):
+        feed.change()
+        run("transactional", "logreader", hq)
+        dies(point, monkeypatch, "transactional", "reinit", hq)
+        left = [rows(north / name) for name in NAMES]
+        feed.change()
+        refused = run("sync", feed.file, code=1)
+        assert refused["error"]["number"] == "21074"
+        assert "its snapshot is not done" in refused["error"]["message"]
+        assert [rows(north / name) for name in NAMES] == left
+        if place % 2:
+            run("transactional", "reinit", hq)
+        else:
+            assert [step["action"] for step in run("apply", feed.file)["steps"]] == ["initialise"]
+        assert feed.differs() == [], point
+        feed.change()
+        run("sync", feed.file)
+        assert feed.differs() == [], point

@@ -1,0 +1,35 @@
+"""Replace all rows of a user's table through Spark, in one commit: readers never see it empty."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pyspark.sql import DataFrame
+
+from mergerepl.delta.table import open_table
+from mergerepl.delta.transactions import Transaction, read_back, transaction_version
+from mergerepl.delta.types import ddl_of
+from mergerepl.engine.session import with_write_confs
+
+
+def overwrite(
+    rows: DataFrame, table: Path, transaction: Transaction, *, partition_columns: Sequence[str]
+) -> None:
+    """Make `rows` the content of a table, once. Its columns and partitions become those of the rows where they are others.
+
+    Raises: CommitConflictError if the commit is not in the log afterwards (another process overwrote it).
+    """
+    if transaction_version(table, transaction.app_id) >= transaction.version:
+        return
+    state = open_table(table)
+    present = {each["name"]: ddl_of(each["type"]) for each in state.fields}
+    wanted = {each.name: ddl_of(each.jsonValue()["type"]) for each in rows.schema}
+    writer = with_write_confs(rows).write.format("delta").mode("overwrite")
+    if present != wanted or list(state.metadata.partition_columns) != list(partition_columns):
+        writer = writer.option("overwriteSchema", "true").partitionBy(*partition_columns)
+    (
+        writer.option("txnAppId", transaction.app_id)
+        .option("txnVersion", transaction.version)
+        .option("userMetadata", transaction.mark.to_user_metadata())
+        .save(str(table))
+    )
+    read_back(table, transaction, from_version_exclusive=state.version)

@@ -1,0 +1,102 @@
+"""A subscription's life after its first snapshot: expired, begun again, restored from an older copy."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from mergerepl.systables.transactional import ACTIVE
+from mergerepl.transactional.catalog import Distributor
+from tests.cdc.databases import add, update
+from tests.transactional.publications import new_table, publication_file, rows, run
+
+pytestmark = pytest.mark.spark
+
+BOTH = [{"subscriber": "./north"}, {"subscriber": "./south"}]
+
+
+def test_a_subscriber_that_was_away_too_long_begins_again(spark: SparkSession, replica_dir: Path) -> None:
+    hq, north, south = (replica_dir / each for each in ("hq", "north", "south"))
+    items = new_table(hq, "items", {1: ("a", 1)})
+    article = {"name": "items", "key": ["id"]}
+    run("apply", publication_file(replica_dir, [article], subscribers=BOTH))
+    retention = {"distribution_retention": {"max": "0 hours"}}
+    file = publication_file(replica_dir, [article], subscribers=BOTH, **retention)
+    assert [each["action"] for each in run("apply", file)["steps"]] == ["change"]
+    for key in (2, 3):
+        add(items, {key: ("b", key)})
+        run("transactional", "logreader", hq)
+        run("transactional", "distribute", hq, "--subscriber", north)
+    assert run("transactional", "cleanup", hq) == {"commands": 1, "transactions": 2, "inactive": 1}
+    add(items, {4: ("d", 4)})
+    refused = run("transactional", "distribute", hq, code=1)
+    assert refused["error"]["number"] == "21074"
+    done = run("sync", file, code=1)["sessions"]
+    assert [(each["subscriber"], each["status"]) for each in done] == [
+        (str(north), "succeeded"),
+        (str(south), "failed"),
+    ]
+    assert rows(north / "items") == rows(items)
+    assert len(rows(south / "items")) == 1
+    # An agent that looked at its subscription before the cleanup is not misled by what is left of the gate.
+    distributor = Distributor(hq)
+    guid = distributor.subscriptions()[1].subscription_guid
+    distributor.change_subscription(guid, status=ACTIVE)
+    refused = run("transactional", "distribute", hq, "--subscriber", south, code=1)
+    assert "were removed" in refused["error"]["message"]
+    assert len(rows(south / "items")) == 1
+    # After DROP COLUMN nothing is carried over: all begin again, with the columns that are left.
+    spark.sql(f"alter table delta.`{items}` set tblproperties ('delta.columnMapping.mode' = 'name')")
+    spark.sql(f"alter table delta.`{items}` drop column note")
+    spark.sql(f"update delta.`{items}` set qty = 40 where id = 4")
+    refused = run("sync", file, code=1)["sessions"]
+    assert {each["error"]["number"] for each in refused} == {"21074", "21076"}
+    assert run("transactional", "reinit", hq)["subscribers"] == [str(north), str(south)]
+    spark.sql(f"update delta.`{items}` set qty = 10 where id = 1")
+    run("sync", file)
+    assert rows(north / "items") == rows(south / "items") == [(1, 10), (2, 2), (3, 3), (4, 40)]
+    assert [each["differing"] for each in run("validate", file)] == [0, 0]
+
+
+@pytest.mark.slow
+def test_older_copies_are_caught_up_or_refused(spark: SparkSession, replica_dir: Path) -> None:
+    hq, north = replica_dir / "hq", replica_dir / "north"
+    items = new_table(hq, "items", {1: ("a", 1), 2: ("b", 2)})
+    file = publication_file(replica_dir, [{"name": "items", "key": ["id"]}])
+    run("apply", file)
+    shutil.copytree(north, replica_dir / "north-old")
+    shutil.copytree(hq, replica_dir / "hq-old")
+    update(items, "id = 1", qty="10")
+    run("sync", file)
+    # The whole subscriber: what comes after its position is sent again.
+    shutil.move(north, replica_dir / "north-new")
+    shutil.copytree(replica_dir / "north-old", north)
+    add(items, {3: ("c", 3)})
+    run("sync", file)
+    assert rows(north / "items") == rows(items)
+    # Its position alone: the next batch would have the number of one that its table has, and be passed over.
+    shutil.rmtree(north / "_transactional")
+    shutil.copytree(replica_dir / "north-old" / "_transactional", north / "_transactional")
+    update(items, "id = 2", qty="20")
+    refused = run("sync", file, code=1)
+    assert refused["error"]["number"] == "21074"
+    assert "its position says batch 0" in refused["error"]["message"]
+    # Its table alone.
+    shutil.rmtree(north)
+    shutil.copytree(replica_dir / "north-new", north)
+    shutil.rmtree(north / "items")
+    shutil.copytree(replica_dir / "north-old" / "items", north / "items")
+    refused = run("sync", file, code=1)
+    assert "is older" in refused["error"]["message"]
+    run("transactional", "reinit", hq)
+    assert rows(north / "items") == rows(items)
+    # The publisher: its new transactions get numbers that the subscriber has passed.
+    shutil.rmtree(hq)
+    shutil.copytree(replica_dir / "hq-old", hq)
+    add(items, {9: ("z", 9)})
+    refused = run("sync", file, code=1)
+    assert refused["error"]["number"] == "21074"
+    assert "its last scan cycle is" in refused["error"]["message"]
+    run("transactional", "reinit", hq)
+    assert rows(north / "items") == rows(items)
