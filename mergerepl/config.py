@@ -148,6 +148,9 @@ def _transactional(document: strict_yaml.Document, name: str, *, folder: Path) -
         at = ("subscriptions", index)
         if unknown := next((key for key in subscription.destination if key not in names), None):
             raise check.refuse((*at, "destination"), f"names {shown(unknown)}, which is no article")
+        tables = [subscription.destination.get(each.name, each.table) for each in articles]
+        if shared := next((each for each in tables if tables.count(each) > 1), None):
+            raise check.refuse((*at, "destination"), f"leads two articles to the table {shown(shared)}")
         root = _root(subscription.subscriber, check, (*at, "subscriber"), folder)
         subscriptions.append(
             TransactionalSubscription(

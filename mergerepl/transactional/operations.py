@@ -199,11 +199,10 @@ def read(
         if publication not in (None, position.publication) or article not in position.table_versions:
             continue
         distributor = Distributor(Path(position.publisher))
-        row = next(
-            each
-            for each in distributor.subscriptions()
-            if each.subscription_guid == position.subscription_guid
-        )
+        row = distributor.subscription(position.subscription_guid)
+        if row is None:
+            # It ended while this folder was out of reach.
+            continue
         of_article = next(
             each for each in distributor.articles(row.publication_id) if each.article == article
         )

@@ -183,6 +183,11 @@ class Publishing:
         for each in self.publication.subscriptions:
             at = staying.get(each.subscriber)
             skipped_numbers(each.skip_errors)
+            if at is not None and dict(at.destination) != dict(each.destination):
+                raise TransactionalUsageError.later(
+                    f"Another `destination` of subscriber '{each.subscriber}'",
+                    "Take the subscription out of the file and apply; put it back and apply.",
+                )
             if at is None or at.status == SUBSCRIBED:
                 self._check_destinations(each, at, wanted)
                 what = "initialise" if each.sync_type == "automatic" else "subscribe"

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,82 @@ COLUMNS = ("c", "v2", "v3", "v4")
 
 
 Rows = dict[int, tuple]
+
+
+@dataclass(frozen=True)
+class Hard:
+    """A hard case of transactional.md 16: what the publisher and subscriber have, and the publisher's transactions.
+
+    A transaction is (rows before, rows after) of what it changed. `left` are the subscriber's rows afterwards, `errors`
+    (transaction, number).
+    """
+
+    start: Rows
+    transactions: Sequence[tuple[Rows, Rows]]
+    left: Rows
+    errors: frozenset[tuple[int, int]] = frozenset()
+    subscriber: Rows | None = None
+    is_singleton: bool = True
+    without: str = ""
+    """An operation that is not sent (NONE)."""
+
+
+def row(key: int, v2: int | None = 0, v3: int | None = None, v4: int = 1) -> Rows:
+    return {key: (key, v2, v3, v4)}
+
+
+def moved(key: int, to: int) -> tuple[Rows, Rows]:
+    return row(key), row(to)
+
+
+NONE: Rows = {}
+MISSING, THERE = model.NOT_FOUND, model.DUPLICATE
+HARD = {
+    "1 ten updates of a row": Hard(row(1), [(row(1, i), row(1, i + 1)) for i in range(10)], row(1, 10)),
+    "2 c2, then c3": Hard(row(1), [(row(1), row(1, 5)), (row(1, 5), row(1, 5, 6))], row(1, 5, 6)),
+    "3 insert, update, delete": Hard(NONE, [(NONE, row(1)), (row(1), row(1, 5)), (row(1, 5), NONE)], NONE),
+    "4 delete, then insert": Hard(row(1, 1, 1, 1), [(row(1, 1, 1, 1), NONE), (NONE, row(1, 2))], row(1, 2)),
+    "5 update of a missing row": Hard(
+        row(1), [(NONE, row(2)), (row(1), row(1, 5)), (NONE, row(3))], row(2) | row(3), {(2, MISSING)}, NONE
+    ),
+    "7 insert of a key that is there": Hard(NONE, [(NONE, row(1))], row(1, 9), {(1, THERE)}, row(1, 9)),
+    "8 update after a failed insert": Hard(
+        NONE, [(NONE, row(1)), (row(1), row(1, 5))], row(1, 5, 7, 7), {(1, THERE)}, row(1, 9, 7, 7)
+    ),
+    "9 insert after a failed delete": Hard(
+        row(1), [(row(1), NONE), (NONE, row(1, 2))], row(1, 2), {(1, MISSING)}, NONE
+    ),
+    "10 the seed: update 1 to 2, then 2 to 3": Hard(row(1), [moved(1, 2), moved(2, 3)], row(3)),
+    "11 swap": Hard(
+        row(1, 1) | row(2, 2),
+        [(row(1, 1), row(9, 1)), (row(2, 2), row(1, 2)), (row(9, 1), row(2, 1))],
+        row(1, 2, 7, 7) | row(2, 1, 8, 8),
+        frozenset(),
+        row(1, 1, 8, 8) | row(2, 2, 7, 7),
+    ),
+    "12 pk + 1 over 1 to 5": Hard(
+        {k: (k, k, None, 1) for k in range(1, 6)},
+        [({k: (k, k, None, 1) for k in range(1, 6)}, {k + 1: (k + 1, k, None, 1) for k in range(1, 6)})],
+        {k + 1: (k + 1, k, None, 1) for k in range(1, 6)},
+    ),
+    "13 to a key deleted before": Hard(row(1) | row(2), [(row(2), NONE), moved(1, 2)], row(2)),
+    "13 to a key that is there": Hard(
+        row(1), [moved(1, 2)], row(1) | row(2, 9), {(1, THERE)}, row(1) | row(2, 9)
+    ),
+    "14 a row that was inserted": Hard(NONE, [(NONE, row(1)), moved(1, 2)], row(2)),
+    "15 key change, update, delete": Hard(
+        row(1), [moved(1, 2), (row(2), row(2, 5)), (row(2, 5), NONE)], NONE
+    ),
+    "16 insert after a delete that is not sent": Hard(
+        row(1), [(row(1), NONE), (NONE, row(1, 5))], row(1), {(2, THERE)}, without="del"
+    ),
+    "17 a key change that is not sent": Hard(row(1), [moved(1, 2)], row(1), without="upd"),
+    "17 a deferred one goes out": Hard(row(1), [moved(1, 2)], row(2), is_singleton=False, without="upd"),
+    "18 a bit with NULL, and none": Hard(
+        row(1, 5, 6), [(row(1, 5, 6), row(1, 5, None))], row(1, 8, None, 7), frozenset(), row(1, 8, 8, 7)
+    ),
+}
+"""Each with its number in transactional.md 16. All errors are skipped; what SCALL sends."""
 
 
 def drawn(
@@ -56,6 +133,27 @@ def drawn(
         errors |= {(number, *order, error) for error, order in found}
         commands += [(number, command) for command in own]
     return before, commands, after, errors
+
+
+def add_hard_cases(before: Rows, commands: list[tuple[int, model.Command]], after: Rows, errors: set) -> None:
+    """Add the hard cases as histories of their own, after the drawn ones."""
+    for number, case in enumerate(HARD.values(), HISTORIES):
+        method = {"ins": "CALL", "upd": "SCALL", "del": "CALL"} | (
+            {case.without: "NONE"} if case.without else {}
+        )
+        base = number * ROOM
+        subscriber = case.start if case.subscriber is None else case.subscriber
+        before |= {base + k: (base + k, *row[1:]) for k, row in subscriber.items()}
+        after |= {base + k: (base + k, *row[1:]) for k, row in case.left.items()}
+        for xact, (pre, post) in enumerate(case.transactions, 1):
+            own = model.commands_of(xact, pre, post, method, singleton=case.is_singleton)
+            commands += [(number, command) for command in own]
+            errors |= {
+                (number, xact, command.command_id, error)
+                for failed, error in case.errors
+                if failed == xact
+                for command in own
+            }
 
 
 def stored(number: int, command: model.Command) -> dict[str, Any]:
@@ -96,6 +194,8 @@ def test_a_batch_as_one_merge_is_row_by_row(
     spark: SparkSession, replica_dir: Path, method: dict[str, str]
 ) -> None:
     before, commands, after, errors = drawn(method)
+    if method["upd"] == "SCALL":
+        add_hard_cases(before, commands, after, errors)
     shape = Shape(1, 1, "t", "t", COLUMNS, ("int",) * 4, ("c",), method["ins"], method["upd"], method["del"])
     table = replica_dir / "t"
     rows = [dict(zip(COLUMNS, row, strict=True)) for row in before.values()]

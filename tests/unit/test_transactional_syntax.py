@@ -1,5 +1,7 @@
 """Command types, their parameters, the texts of commands and of generated procedures."""
 
+import re
+
 import pytest
 
 from mergerepl import config
@@ -178,6 +180,111 @@ def test_names_are_quoted() -> None:
     assert "t.`k``1` = s.pkc1" in text
 
 
+VENDOR_INSERT = """
+create procedure [sp_MSins_PurchasingVendor]
+  @c1 int,@c2 nvarchar(15),@c3 nvarchar(50),@c4 tinyint,@c5 bit,@c6 bit,@c7 nvarchar(1024),@c8 datetime
+as
+begin
+insert into [Purchasing].[Vendor]([VendorID]
+,[AccountNumber]
+,[Name]
+,[CreditRating]
+,[PreferredVendorStatus]
+,[ActiveFlag]
+,[PurchasingWebServiceURL]
+,[ModifiedDate])
+values (
+ @c1
+,@c2
+,@c3
+,@c4
+,@c5
+,@c6
+,@c7
+,@c8
+ )
+end
+"""
+VENDOR_UPDATE = """
+create procedure [sp_MSupd_PurchasingVendor]
+ @c1 int = null,@c2 nvarchar(15) = null,@c3 nvarchar(50) = null,@c4 tinyint = null,@c5 bit = null,@c6 bit = null,@c7 nvarchar(1024) = null,@c8 datetime = null,@pkc1 int
+,@bitmap binary(2)
+as
+begin
+update [Purchasing].[Vendor] set
+ [AccountNumber] = case substring(@bitmap,1,1) & 2 when 2 then @c2 else [AccountNumber] end
+,[Name] = case substring(@bitmap,1,1) & 4 when 4 then @c3 else [Name] end
+,[CreditRating] = case substring(@bitmap,1,1) & 8 when 8 then @c4 else [CreditRating] end
+,[PreferredVendorStatus] = case substring(@bitmap,1,1) & 16 when 16 then @c5 else [PreferredVendorStatus] end
+,[ActiveFlag] = case substring(@bitmap,1,1) & 32 when 32 then @c6 else [ActiveFlag] end
+,[PurchasingWebServiceURL] = case substring(@bitmap,1,1) & 64 when 64 then @c7 else [PurchasingWebServiceURL] end
+,[ModifiedDate] = case substring(@bitmap,1,1) & 128 when 128 then @c8 else [ModifiedDate] end
+where [VendorID] = @pkc1
+if @@rowcount = 0
+    if @@microsoftversion>0x07320000
+        exec sp_MSreplraiserror 20598
+end
+"""  # noqa: E501
+VENDOR_DELETE = """
+create procedure [sp_MSdel_PurchasingVendor]
+  @pkc1 int
+as
+begin
+delete [Purchasing].[Vendor]
+where [VendorID] = @pkc1
+if @@rowcount = 0
+    if @@microsoftversion>0x07320000
+        exec sp_MSreplraiserror 20598
+end
+"""
+"""The procedures of the original's page "Specify How Changes Are Propagated for Transactional Articles", word for word."""
+
+NUMBERS = {"int": "INT", "tinyint": "SMALLINT", "bit": "BOOLEAN", "datetime": "TIMESTAMP"}
+"""Types of the original in Spark; nvarchar is STRING."""
+
+
+def of_the_original(text: str) -> tuple[str, list[str]]:
+    """Return the name of a procedure of the original, and its parameters in Spark's types."""
+    name = re.search(r"procedure \[(\w+)\]", text)
+    assert name
+    parameters = re.findall(r"@(\w+) (\w+)(\(\d+\))?", text.partition("\nas\n")[0])
+    return name[1], [
+        f"{parameter} BINARY{size}" if type_ == "binary" else f"{parameter} {NUMBERS.get(type_, 'STRING')}"
+        for parameter, type_, size in parameters
+    ]
+
+
+def test_the_three_procedures_of_the_vendor_table_are_those_of_the_original() -> None:
+    columns = tuple(re.findall(r"\[(\w+)\][\n)]", VENDOR_INSERT)[1:])
+    types = ("int", "string", "string", "smallint", "boolean", "boolean", "string", "timestamp")
+    shape = Shape(1, 1, "Vendor", "Purchasing/Vendor", columns, types, ("VendorID",), sends_key_changes=False)
+    assert len(columns) == 8
+    texts = {
+        operation: procedure_text(shape, operation, "/north/Purchasing/Vendor") for operation in Operation
+    }
+    for operation, original in ((INSERT, VENDOR_INSERT), (UPDATE, VENDOR_UPDATE), (DELETE, VENDOR_DELETE)):
+        name, parameters = of_the_original(original)
+        title, shown, *_ = texts[operation].splitlines()
+        assert title.startswith(f"-- {name}: ")
+        assert shown == f"-- A row of `commands` per command: {', '.join(parameters)}"
+        number = "20598" if "20598" in original else "2627"
+        assert f"SELECT raise_error(concat('{number}: " in texts[operation]
+    inserted = re.search(r"INSERT INTO .* \((.*)\)\nSELECT (.*) FROM", texts[INSERT])
+    assert inserted
+    assert inserted[1] == ", ".join(f"`{name}`" for name in re.findall(r"[(,]\[(\w+)\]", VENDOR_INSERT))
+    assert inserted[2] == ", ".join(f"s.c{k}" for k in re.findall(r"[ ,]@c(\d)\n", VENDOR_INSERT))
+    assert re.findall(
+        r"t\.`(\w+)` = CASE WHEN .*substring\(s\.bitmap, (\d), 1\).* & (\d+) = (\d+) THEN s\.c(\d) ELSE t\.`(\w+)` END",
+        texts[UPDATE],
+    ) == re.findall(
+        r"\[(\w+)\] = case substring\(@bitmap,(\d),1\) & (\d+) when (\d+) then @c(\d) else \[(\w+)\] end",
+        VENDOR_UPDATE,
+    )
+    assert texts[UPDATE].count("CASE WHEN") == 7
+    for operation in (UPDATE, DELETE):
+        assert "USING commands AS s ON t.`VendorID` = s.pkc1\n" in texts[operation]
+
+
 FILE = """
 publication: feed
 type: transactional
@@ -217,6 +324,7 @@ def test_a_file_is_read(tmp_path) -> None:
         ("subscription_streams: 4", "subscription_streams: 65", "subscription_streams"),
         ("sales/orders}", "_transactional/orders}", "not folders of users' tables"),
         ("destination: {orders:", "destination: {order:", "which is no article"),
+        ("{orders: sales/orders}", "{orders: bronze/lines}", "leads two articles to the table"),
         ("publisher: ./hq", "publisher: ./hq\ndistributor: ./other", "not supported yet"),
         ("max: 3 days", "max: 3 weeks", "write it as"),
         ("table: bronze/lines", "table: orders", "publishes the table of article"),
