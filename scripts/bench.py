@@ -10,7 +10,8 @@ do), few (few edits in small tables, written by Spark and with `--engine auto`),
 cold (MR-1 as a new process), counts (Spark jobs and Delta commits of a sync), tracking (Compact change
 tracking: an implicit transaction of one row beside a MERGE of it; 1,000 changes enumerated in 1 M and 10 M rows), cdc
 (Change Data Capture: an idle scan, 1,000 commits in one cycle, 1,000 changes captured in 1 M and 10 M rows), partitions
-(row filters: the same changes with 10, 100 and 1,000 partitions, and in 1 M and 10 M rows).
+(row filters: the same changes with 10, 100 and 1,000 partitions, and in 1 M and 10 M rows), transactional (commands: an
+idle run; 100,000 updates beside the same by hand, in turns; 1,000 in 1 M and 10 M rows).
 
 
 The yardstick is what people write by hand: read each table's change feed, MERGE it into the other one, the
@@ -39,7 +40,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import mergerepl
-from mergerepl import api, cdc
+from mergerepl import api, cdc, transactional
 from mergerepl.engine import session as engine
 
 
@@ -135,30 +136,34 @@ class Pair:
         edit(self.spark, self.tables["hq"], self.load.publisher, 1)
         edit(self.spark, self.tables["north"], self.load.subscriber, 7)
 
-    def _changes(self, name: str) -> DataFrame:
-        path = str(self.tables[name])
-        head = DeltaTable.forPath(self.spark, path).history(1).first()["version"]
-        feed = self.spark.read.format("delta").option("readChangeFeed", "true")
-        changed = feed.option("startingVersion", head).option("endingVersion", head).load(path)
-        return changed.where("_change_type in ('insert', 'update_postimage', 'delete')")
-
-    def _merge(self, name: str, source: DataFrame) -> None:
-        target = DeltaTable.forPath(self.spark, str(self.tables[name])).alias("t")
-        columns = {column: f"s.{column}" for column in ("id", "region", "qty", "price", "note")}
-        (
-            target.merge(source.alias("s"), "t.id = s.id")
-            .whenMatchedDelete("s._change_type = 'delete'")
-            .whenMatchedUpdate(set=columns)
-            .whenNotMatchedInsert("s._change_type != 'delete'", values=columns)
-            .execute()
-        )
-
     def run(self) -> None:
         """MERGE each side's feed into the other; the publisher's rows win."""
-        at_publisher, at_subscriber = self._changes("hq"), self._changes("north")
+        at_publisher, at_subscriber = (changes_of(self.spark, each) for each in self.tables.values())
         won = at_subscriber.join(at_publisher.select("id"), on="id", how="left_anti")
-        self._merge("hq", won)
-        self._merge("north", at_publisher)
+        merge_changes(self.spark, self.tables["hq"], won)
+        merge_changes(self.spark, self.tables["north"], at_publisher)
+
+
+def changes_of(spark: SparkSession, table: Path) -> DataFrame:
+    """Return what the last commit of a table changed, as its feed has it."""
+    head = DeltaTable.forPath(spark, str(table)).history(1).first()["version"]
+    feed = spark.read.format("delta").option("readChangeFeed", "true")
+    changed = feed.option("startingVersion", head).option("endingVersion", head).load(str(table))
+    return changed.where("_change_type in ('insert', 'update_postimage', 'delete')")
+
+
+def merge_changes(spark: SparkSession, table: Path, source: DataFrame) -> None:
+    """MERGE changes into a table."""
+    columns = {column: f"s.{column}" for column in ("id", "region", "qty", "price", "note")}
+    (
+        DeltaTable.forPath(spark, str(table))
+        .alias("t")
+        .merge(source.alias("s"), "t.id = s.id")
+        .whenMatchedDelete("s._change_type = 'delete'")
+        .whenMatchedUpdate(set=columns)
+        .whenNotMatchedInsert("s._change_type != 'delete'", values=columns)
+        .execute()
+    )
 
 
 def timed(work: Callable[[], None]) -> float:
@@ -343,6 +348,88 @@ def captures(spark: SparkSession, rounds: int, warm_up: int) -> None:
                     found[at].append(took)
         small, large = (statistics.median(each) for each in found)
         print(f"| 1,000 changes captured | {small:.2f} s | {large:.2f} s | {large / small:.2f} | 1.3 |")
+
+
+class Feed:
+    """A publisher and a subscriber of commands, and the same subscriber by hand."""
+
+    def __init__(self, spark: SparkSession, folder: Path, rows: int) -> None:
+        """Publish the table and initialise the subscriber."""
+        self.spark, self.publisher, self.north = spark, folder / "hq", folder / "north"
+        self.by_hand = folder / "hand" / "orders"
+        # Files of one size: a table that grows gets more of them.
+        write_table(spark, self.publisher / "orders", rows, max(2, rows // 250_000))
+        file = folder / "feed.yml"
+        stated = {
+            "publication": "feed",
+            "type": "transactional",
+            "publisher": str(self.publisher),
+            "articles": [{"name": "orders", "key": ["id"]}],
+            "subscriptions": [{"subscriber": str(self.north)}],
+        }
+        file.write_text(yaml.safe_dump(stated))
+        mergerepl.load(file).apply()
+        write_table(spark, self.by_hand, rows, max(2, rows // 250_000))
+
+    def edit(self, count: int) -> None:
+        """Update the quantity of as many rows."""
+        edit(self.spark, self.publisher / "orders", (0, count), 1)
+
+    def read(self) -> None:
+        """Read the log."""
+        transactional.logreader(self.publisher)
+
+    def distribute(self) -> None:
+        """Apply the commands."""
+        transactional.distribute(self.publisher)
+
+    def idle(self) -> None:
+        """Look for commits and commands."""
+        self.read()
+        self.distribute()
+
+    def merge(self) -> None:
+        """Read the change feed and MERGE it, by hand."""
+        merge_changes(self.spark, self.by_hand, changes_of(self.spark, self.publisher / "orders"))
+
+    def check(self) -> None:
+        """Check that the subscriber equals the publisher."""
+        assert all(each.differing == 0 for each in transactional.validate(self.publisher))
+
+
+def commands(spark: SparkSession, rounds: int, warm_up: int) -> None:
+    """Time an idle run, 100,000 commands beside the same by hand, and 1,000 in tables of two sizes."""
+    with tempfile.TemporaryDirectory() as name:
+        small = Feed(spark, Path(name) / "small", 1_000_000)
+        taken: dict[str, list[float]] = {"read": [], "distribute": [], "merge": []}
+        for number in range(warm_up + rounds):
+            small.edit(100_000)
+            for part, seconds in taken.items():
+                took = timed(getattr(small, part))
+                sys.stderr.write(f"  {part}: {took:.2f} s\n")
+                if number >= warm_up:
+                    seconds.append(took)
+        small.check()
+        read, agent, hand = (statistics.median(each) for each in taken.values())
+        print(f"| 100,000 commands in 1 M rows | {agent:.2f} s | {hand:.2f} s | {agent / hand:.2f} | 1.2 |")
+        print(f"| their log reader | {read:.2f} s | | | |")
+        command = [sys.executable, "-m", "mergerepl", "sync", str(small.publisher)]
+        idle_run = partial(subprocess.run, command, check=True, stdout=subprocess.DEVNULL)
+        idle_s = statistics.median(timed(idle_run) for _ in range(rounds))
+        warm_s = statistics.median(timed(small.idle) for _ in range(rounds))
+        print(f"| idle: a process; within one | {idle_s:.2f} s | {warm_s:.2f} s | | 0.3 s |")
+        large = Feed(spark, Path(name) / "large", 10_000_000)
+        found: tuple[list[float], list[float]] = ([], [])
+        for number in range(warm_up + rounds):
+            for at, feed in enumerate((small, large)):
+                feed.edit(1_000)
+                feed.read()
+                took = timed(feed.distribute)
+                sys.stderr.write(f"  1,000 commands: {took:.2f} s\n")
+                if number >= warm_up:
+                    found[at].append(took)
+        few, many = (statistics.median(each) for each in found)
+        print(f"| 1,000 commands in 1 M, 10 M rows | {few:.2f} s | {many:.2f} s | {many / few:.2f} | 1.3 |")
 
 
 def append_row(table: Path, number: int) -> None:
@@ -539,7 +626,7 @@ def main() -> None:
     """Run the chosen parts."""
     every = (
         *("mr1", "hundred", "small", "scale", "idle", "few", "cold", "counts"),
-        *("tracking", "cdc", "partitions"),
+        *("tracking", "cdc", "partitions", "transactional"),
     )
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -582,6 +669,9 @@ def main() -> None:
     if "partitions" in parts:
         print("\n| rows | partitions | total | outside of MERGE | ratio | limit |\n|---|---|---|---|---|---|")
         partitions(spark, options.rounds, options.warm_up)
+    if "transactional" in parts:
+        print("\n| | mergerepl, or 1 M rows | by hand, or 10 M rows | ratio | limit |\n|---|---|---|---|---|")
+        commands(spark, options.rounds, options.warm_up)
 
 
 if __name__ == "__main__":
