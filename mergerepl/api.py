@@ -123,7 +123,7 @@ def _distributed(
 ) -> Iterator[SessionResult]:
     """Read the log of a publisher, then run its distribution agents; each is reported as a session that downloads."""
     from mergerepl.model.results import PhaseCounts, SessionResult
-    from mergerepl.transactional import log_reader, operations
+    from mergerepl.transactional import cleaning, log_reader, operations
     from mergerepl.transactional.catalog import distributor_at, subscriptions_of
 
     log_reader.logreader(root, lock_wait_s=60.0)
@@ -146,6 +146,9 @@ def _distributed(
             download=PhaseCounts(done.inserts, done.updates, done.deletes),
             duration_s=round(time.monotonic() - started, 3),
         )
+        if done.transactions:
+            cleaning.clean_up_once_a_day(root)
+    log_reader.require_read(distributor, publication)
 
 
 @dataclass(frozen=True)

@@ -266,6 +266,27 @@ def reinit(root: str, subscriber: str | None, output: Output) -> None:
 
 @transactional.command()
 @root_argument
+@click.argument("article", metavar="ARTICLE")
+@reporting
+def resume(root: str, article: str, output: Output) -> None:
+    """Let a paused table in again: what was not read becomes commands.
+
+    A table is paused if its log cannot be read on, such as after a dropped key column. `logreader` and `sync` say why.
+
+    Example:
+      mergerepl transactional resume ./hq orders
+    """
+    from mergerepl import transactional as agents
+
+    was = agents.resume(_target(root)[0], article)
+    output.reported(
+        {"article": article, "changed": was},
+        [f"{article} is read again." if was else f"{article} was not paused."],
+    )
+
+
+@transactional.command()
+@root_argument
 @reporting
 def cleanup(root: str, output: Output) -> None:
     """Remove commands that all subscriptions have, and those above the longest retention.

@@ -5,6 +5,9 @@ from typing import Self
 
 from mergerepl.errors import StoreError
 
+RESUME = "`mergerepl cdc resume` (`mergerepl transactional resume` where publications alone read it)"
+"""How a paused source is read on."""
+
 
 class LogReaderError(StoreError):
     """The log reader's bookkeeping cannot be used; nothing was changed."""

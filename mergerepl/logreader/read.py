@@ -23,6 +23,7 @@ from mergerepl.feed.read import read_segment
 from mergerepl.feed.window import Segment
 from mergerepl.logreader.column_changes import ADD, FIELDS, RENAME, TYPE, column_changes
 from mergerepl.logreader.consumer import STOP, PauseSource, ReadRows
+from mergerepl.logreader.errors import RESUME
 from mergerepl.logreader.plan import Reading, SourcePlan
 from mergerepl.rows.nested import in_shape
 from mergerepl.rows.sql import quote
@@ -145,7 +146,7 @@ def _gap_text(source: SourcePlan, reading: Reading, why: str, gone: str) -> str:
     also = f"; the versions around them cannot be compared either: {gone}" if gone else ""
     return (
         f"Table '{source.path}': the changes of {versions} cannot be read: {why}{also}. Its capture is paused; other "
-        "tables go on. Put back what is missing, then run `mergerepl cdc resume`; or run it with --restart, after which "
+        f"tables go on. Put back what is missing, then run {RESUME}; or run the first with --restart, after which "
         "consumers take a snapshot" + (", or with --compare." if not gone else ".")
     )
 

@@ -22,6 +22,7 @@ from mergerepl.feed.removals import unmatched_removals
 from mergerepl.logreader.column_changes import REPLACE, TYPE, column_changes, is_additive
 from mergerepl.logreader.consumer import STOP
 from mergerepl.logreader.cut import LoggedCommit, Placed, cut
+from mergerepl.logreader.errors import RESUME
 from mergerepl.logreader.plan import REPLACED, ColumnChange, Paused, Reading
 from mergerepl.systables.logreader import LogReaderRow
 
@@ -168,7 +169,7 @@ def _damaged(row: LogReaderRow, error: StoreError) -> Paused:
     """
     if isinstance(error.__cause__, OSError) and not isinstance(error.__cause__, PermissionError):
         raise error
-    text = f"{error.message} Its capture is paused; other tables go on. Then run `mergerepl cdc resume`."
+    text = f"{error.message} Its capture is paused; other tables go on. Then run {RESUME}."
     return Paused(row.source_object_id, GAP, text)
 
 
@@ -193,7 +194,7 @@ def _looked_at(nothing: SourceLook, *, began_ns: int, most: int, on_gap: str) ->
 def _gone(row: LogReaderRow, why: str) -> Paused:
     text = (
         f"Table '{row.source_path}' cannot be read on: {why}. Its capture is paused; other tables go on. Put the "
-        "table back, or disable its capture instances; then enable it again, or run `mergerepl cdc resume`."
+        f"table back, or disable its capture instances; then enable it again, or run {RESUME}."
     )
     return Paused(row.source_object_id, NO_SOURCE, text, is_gone=True)
 

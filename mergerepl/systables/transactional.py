@@ -14,6 +14,9 @@ FOLDER: Final = "_transactional"
 APP_ID: Final = "mergerepl-distribution"
 """The Delta transaction application of commands and of the gate; versions are scan cycles."""
 
+CONSUMER: Final = "transactional"
+"""The name under which the log reader serves publications."""
+
 SCHEMA_VERSION: Final = 1
 
 ACTIVE, SUBSCRIBED, INACTIVE = 2, 1, 0

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
         TransactionalSubscription,
     )
     from mergerepl.transactional.cleaning import cleanup
-    from mergerepl.transactional.log_reader import logreader
+    from mergerepl.transactional.log_reader import logreader, resume
     from mergerepl.transactional.monitoring import errors, history, pending, status
     from mergerepl.transactional.operations import browse, distribute, read, reinit, script, shown
     from mergerepl.transactional.procedures import Call, net, procedure
@@ -58,6 +58,7 @@ __all__ = [
     "procedure",
     "read",
     "reinit",
+    "resume",
     "script",
     "shown",
     "status",
@@ -67,7 +68,7 @@ __all__ = [
 _HOMES = {
     **dict.fromkeys(_MODEL, "mergerepl.model.transactional"),
     **dict.fromkeys(_ERRORS, "mergerepl.transactional.refusals"),
-    "logreader": "mergerepl.transactional.log_reader",
+    **dict.fromkeys(("logreader", "resume"), "mergerepl.transactional.log_reader"),
     "cleanup": "mergerepl.transactional.cleaning",
     **dict.fromkeys(("errors", "history", "pending", "status"), "mergerepl.transactional.monitoring"),
     "validate": "mergerepl.transactional.validation",

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mergerepl import roots
+from mergerepl.delta.properties import KEPT_A_DAY
 from mergerepl.delta.transactions import transaction_version
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.logreader.positions import control_of
@@ -47,7 +48,7 @@ class Distributor:
     @cached_property
     def control(self) -> ControlPlane:
         """The tables of the distribution store."""
-        return ControlPlane(self.root / FOLDER)
+        return ControlPlane(self.root / FOLDER, KEPT_A_DAY)
 
     @cached_property
     def log(self) -> ControlPlane:
@@ -107,6 +108,18 @@ class Distributor:
             if publication_id in (None, row.publication_id):
                 newest[row.article_id] = row
         return list(newest.values())
+
+    def articles_named(self, name: str | None) -> list[ArticleRow]:
+        """Return the articles of a name; None: all.
+
+        Raises: TransactionalUsageError if there is none.
+        """
+        rows = self.articles()
+        chosen = [row for row in rows if name in (None, row.article)]
+        if not chosen:
+            known = ", ".join(row.article for row in rows) or "none"
+            raise TransactionalUsageError(f"There is no article '{name}'. The articles are: {known}.")
+        return chosen
 
     def shapes(self) -> list[ArticleRow]:
         """Return the articles in all shapes that they have had."""
@@ -172,7 +185,7 @@ class Subscriber:
     @cached_property
     def control(self) -> ControlPlane:
         """The tables of the subscriber."""
-        return ControlPlane(self.root / FOLDER)
+        return ControlPlane(self.root / FOLDER, KEPT_A_DAY)
 
     def positions(self) -> list[PositionRow]:
         """Return the positions of all subscriptions; none where there is no table."""

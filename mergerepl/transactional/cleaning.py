@@ -1,34 +1,45 @@
 """Cleanup of the distribution store (transactional.md 13)."""
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
-
-from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
+from pathlib import Path
 
 from mergerepl.delta import appended
 from mergerepl.delta.log import is_delta_table
+from mergerepl.delta.small_tables import count_rows, timestamp_literal
+from mergerepl.delta.table import open_table
+from mergerepl.errors import LeaseError
 from mergerepl.failpoints import failpoint
 from mergerepl.systables.transactional import (
     ACTIVE,
+    AT_DISTRIBUTOR,
+    ERRORS,
+    HISTORY,
     INACTIVE,
+    POSITIONS,
     PUBLICATIONS,
     SUBSCRIBED,
     TRANSACTIONS,
     ArticleRow,
 )
-from mergerepl.transactional.catalog import Distributor, Root, required
-from mergerepl.transactional.log_reader import held, log_reader, spark_of
+from mergerepl.transactional.catalog import Distributor, Root, Subscriber, required
+from mergerepl.transactional.log_reader import held, log_reader
 from mergerepl.transactional.monitoring import position_of
 
+log = logging.getLogger(__name__)
 
-def cleanup(root: Root, *, spark: SparkSession | None = None) -> Mapping[str, int]:
+A_DAY = timedelta(days=1)
+
+
+def cleanup(root: Root) -> Mapping[str, int]:
     """Remove commands that all active subscriptions have, and those above the longest retention.
 
     A subscription that lacks such commands becomes inactive first (21074); one that is being initialised keeps what comes
     after its snapshot. Returns how many commands and transactions went, and how many subscriptions became inactive. Times
-    are those of the newest transaction, not of this machine.
+    are those of the newest transaction, not of this machine. Starts no JVM.
     """
     distributor = required(root)
     with held(log_reader(distributor), "transactional cleanup"):
@@ -57,8 +68,7 @@ def cleanup(root: Root, *, spark: SparkSession | None = None) -> Mapping[str, in
         _raise_removed_through(distributor, bounds)
         failpoint("transactional.after_removed_through")
         commands = sum(
-            _removed(distributor, shape, bounds[shape.publication_id], spark_of(spark))
-            for shape in distributor.shapes()
+            _removed(distributor, shape, bounds[shape.publication_id]) for shape in distributor.shapes()
         )
         keep = min(bounds.values(), default=newest[0].xact_seqno)
         gone = [
@@ -71,7 +81,21 @@ def cleanup(root: Root, *, spark: SparkSession | None = None) -> Mapping[str, in
                 distributor.control.delete(
                     TRANSACTIONS, where=f"xact_seqno <= X'{max(r.xact_seqno for r in gone).hex()}'"
                 )
+        _forget_history(distributor, newest[0].commit_time)
+        _remove_unused_files(distributor)
     return {"commands": commands, "transactions": len(gone), "inactive": inactive}
+
+
+def clean_up_once_a_day(root: Root) -> None:
+    """Clean up if the oldest transaction is a day older than the newest one; the next run does it if the log is held."""
+    control = required(root).control
+    ends = [
+        control.rows(TRANSACTIONS, order_limit=f"order by xact_seqno {way} limit 1")
+        for way in ("asc", "desc")
+    ]
+    if all(ends) and ends[1][0].commit_time - ends[0][0].commit_time > A_DAY:
+        with suppress(LeaseError):
+            cleanup(root)
 
 
 def _has_lost(distributor: Distributor, publication_id: int, position: bytes, through: bytes) -> bool:
@@ -99,14 +123,37 @@ def _through(distributor: Distributor, moment: datetime) -> bytes:
     return max((row.xact_seqno for row in rows if row.commit_time < moment), default=bytes(10))
 
 
-def _removed(
-    distributor: Distributor, shape: ArticleRow, through: bytes, spark: Callable[[], SparkSession]
-) -> int:
+def _removed(distributor: Distributor, shape: ArticleRow, through: bytes) -> int:
+    """Remove the commands of scan cycles that lie below an LSN wholly: files go, none is rewritten."""
     table = distributor.commands_table(shape)
-    if not is_delta_table(table) or through == bytes(10):
+    later = [row.scan_cycle for row in distributor.transactions_after(through)]
+    if not is_delta_table(table) or not later:
         return 0
-    condition = F.col("xact_seqno") <= F.lit(through)
-    count = appended.read(spark(), table).where(condition).count()
+    where = f"scan_cycle < {min(later)}"
+    count = count_rows(table, where=where)
     if count:
-        appended.delete_where(spark(), table, condition)
+        appended.remove_rows(table, where)
     return count
+
+
+def _forget_history(distributor: Distributor, newest: datetime) -> None:
+    """Remove history after the original's 48 hours; what was skipped or stopped an agent is kept for 14 days."""
+    with distributor.writing():
+        for table, hours in ((HISTORY, 48), (ERRORS, 336)):
+            oldest = timestamp_literal(newest - timedelta(hours=hours))
+            if count_rows(distributor.control.path(table.name), where=f"time < {oldest}"):
+                distributor.control.delete(table, where=f"time < {oldest}")
+
+
+def _remove_unused_files(distributor: Distributor) -> None:
+    """Remove files that replaced contents left a day ago: each batch leaves one here, and one at its subscriber."""
+    tables = [distributor.control.path(table.name) for table in AT_DISTRIBUTOR]
+    tables += [distributor.commands_table(shape) for shape in distributor.shapes()]
+    roots = {Path(row.subscriber) for row in distributor.subscriptions()}
+    tables += [Subscriber(root).control.path(POSITIONS.name) for root in roots]
+    for table in filter(is_delta_table, tables):
+        try:
+            open_table(table).log.vacuum(dry_run=False)
+        except Exception as error:
+            # Nothing depends on it; the next cleanup tries again.
+            log.warning("unused files of %s were not removed: %s", table, error)

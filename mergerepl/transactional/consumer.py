@@ -14,6 +14,7 @@ from mergerepl.delta.create import NewTable, create_table
 from mergerepl.delta.log import is_delta_table
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.metadata import STATS_PROPERTY
+from mergerepl.delta.properties import KEPT_A_DAY
 from mergerepl.delta.small_tables import counts_by
 from mergerepl.delta.transactions import Transaction, transaction_version
 from mergerepl.delta.types import field, json_of
@@ -33,12 +34,13 @@ from mergerepl.systables.transactional import (
     ArticleRow,
     TransactionRow,
 )
+from mergerepl.systables.transactional import (
+    CONSUMER as NAME,
+)
 from mergerepl.transactional.catalog import Distributor, shape_of
 from mergerepl.transactional.commands import commands_of, key_type, row_type
 from mergerepl.transactional.refusals import SCHEMA_CHANGED
 from mergerepl.transactional.scripts import Shape
-
-NAME = "transactional"
 
 
 def consumer_at(root: Path) -> "Commands":
@@ -332,6 +334,6 @@ def _create(table: Any, shape: Shape) -> None:
         "bitmap": "binary",
         "scan_cycle": "bigint",
     }
-    properties = {"delta.checkpointInterval": CHECKPOINT_INTERVAL, STATS_PROPERTY: "scan_cycle"}
+    properties = {"delta.checkpointInterval": CHECKPOINT_INTERVAL, STATS_PROPERTY: "scan_cycle", **KEPT_A_DAY}
     fields = [field(name, json_of(type_)) for name, type_ in types.items()]
     create_table(table, NewTable(fields, (), properties), CommitMark(NAME, "commands:create"))

@@ -1,18 +1,23 @@
 """The log reader agent: scan cycles that serve transactional publications, and Change Data Capture where it is enabled."""
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from pyspark.sql import SparkSession
 
 from mergerepl.engine.errors import told_plainly
 from mergerepl.errors import LeaseError
+from mergerepl.logreader.consumer import COMPARE
 from mergerepl.logreader.log_reader import LogReader
-from mergerepl.logreader.scan import scan
+from mergerepl.logreader.positions import read_state, save_state
+from mergerepl.logreader.scan import checked_state, scan
+from mergerepl.logreader.sources import look_at
 from mergerepl.model.transactional import LogReaderResult
-from mergerepl.transactional.catalog import Distributor, distributor_at
-from mergerepl.transactional.refusals import LogReaderBusyError
+from mergerepl.store.log_reader_files import file_system_now_ns
+from mergerepl.systables.transactional import CONSUMER
+from mergerepl.transactional.catalog import Distributor, Root, required
+from mergerepl.transactional.refusals import LogReaderBusyError, TransactionalError, TransactionalUsageError
 
 MOST_TRANSACTIONS = 10_000
 
@@ -51,16 +56,13 @@ def held(reader: LogReader, purpose: str) -> Iterator[None]:
         ) from error
 
 
-def logreader(
-    root: str | os.PathLike[str], *, spark: SparkSession | None = None, lock_wait_s: float = 0.0
-) -> LogReaderResult:
+def logreader(root: Root, *, spark: SparkSession | None = None, lock_wait_s: float = 0.0) -> LogReaderResult:
     """Read the publisher's log until nothing is new: the distributor gets the commands. Without a JVM if nothing is new.
 
     Raises: TransactionalUsageError if nothing is published there; LogReaderBusyError (18752); LogReaderError if the folder
         is a copy, or a part of the bookkeeping was restored.
     """
-    distributor = distributor_at(root)
-    distributor.require()
+    distributor = required(root)
     return read_log(log_reader(distributor, spark=spark, wait_s=lock_wait_s))
 
 
@@ -79,3 +81,42 @@ def read_log(reader: LogReader) -> LogReaderResult:
         paused |= done.paused
         if not done.has_more:
             return LogReaderResult(cycles, transactions, commands, last, paused)
+
+
+def resume(root: Root, article: str, *, spark: SparkSession | None = None, lock_wait_s: float = 0.0) -> bool:
+    """Let the paused source of an article in again: what is unread gets new LSNs. Returns False if it was not paused.
+
+    Raises: TransactionalUsageError if there is no such article, or Change Data Capture reads its table, too;
+        TransactionalError if the source still cannot be read; LogReaderBusyError (18752).
+    """
+    distributor = required(root)
+    (row,) = distributor.articles_named(article)
+    reader = log_reader(distributor, spark=spark, wait_s=lock_wait_s)
+    with told_plainly("a source was resumed"), held(reader, "transactional resume"):
+        state = checked_state(reader)
+        source = state.sources[row.source_object_id]
+        if set(source.consumers) != {CONSUMER}:
+            raise TransactionalUsageError.resumed_by_capture(article, source.source_path)
+        if source.status == "active":
+            return False
+        active = replace(source, status="active", error_number=None, reason=None)
+        began_ns = file_system_now_ns(reader.root)
+        look = look_at(reader.root, active, began_ns=began_ns, most=1, on_gap=COMPARE)
+        if look.paused is not None:
+            raise TransactionalError.paused(article, look.paused.reason)
+        save_state(reader.control, state.with_source(active))
+    return True
+
+
+def require_read(distributor: Distributor, publication: str | None = None) -> None:
+    """Check that no source of a publication (None: of any) is paused.
+
+    Raises: TransactionalError.
+    """
+    sources = read_state(distributor.log).sources
+    for row in distributor.publications():
+        if publication in (None, row.publication):
+            for article in distributor.articles(row.publication_id):
+                source = sources.get(article.source_object_id)
+                if source is not None and source.status != "active":
+                    raise TransactionalError.paused(article.article, str(source.reason))

@@ -20,7 +20,6 @@ from mergerepl.rows.images import with_readable
 from mergerepl.store.lease import lease
 from mergerepl.store.subscriber_files import has_folder
 from mergerepl.systables.transactional import (
-    ArticleRow,
     SubscriptionRow,
 )
 from mergerepl.transactional.catalog import (
@@ -113,7 +112,7 @@ def script(
     found = subscriptions_of(distributor, subscriber=subscriber)
     row = found[0][1] if found else None
     texts = []
-    for each in _articles(distributor, article):
+    for each in distributor.articles_named(article):
         at = Subscriber(Path(row.subscriber)) if row else Subscriber(Path("SUBSCRIBER"))
         destination = row.destination.get(each.article) if row else None
         shape = shape_of(each, destination)
@@ -132,15 +131,6 @@ def script(
     return "\n\n".join(texts)
 
 
-def _articles(distributor: Distributor, name: str | None) -> list[ArticleRow]:
-    rows = distributor.articles()
-    chosen = [row for row in rows if name in (None, row.article)]
-    if not chosen:
-        known = ", ".join(row.article for row in rows) or "none"
-        raise TransactionalUsageError(f"There is no article '{name}'. The articles are: {known}.")
-    return chosen
-
-
 def browse(
     root: Root,
     *,
@@ -154,7 +144,7 @@ def browse(
     distributor = required(root)
     low = bytes(Lsn.parse(from_seqno)) if from_seqno else bytes(10)
     high = bytes(Lsn.parse(through_seqno)) if through_seqno else b"\xff" * 10
-    wanted = {row.article_id for row in _articles(distributor, article)}
+    wanted = {row.article_id for row in distributor.articles_named(article)}
     found: list[BrowsedCommand] = []
     for shape in distributor.shapes():
         table = distributor.commands_table(shape)

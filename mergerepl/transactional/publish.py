@@ -52,8 +52,10 @@ from mergerepl.systables.transactional import (
     PublicationRow,
     SubscriptionRow,
 )
+from mergerepl.systables.transactional import (
+    CONSUMER as NAME,
+)
 from mergerepl.transactional.catalog import Distributor, Subscriber
-from mergerepl.transactional.consumer import NAME
 from mergerepl.transactional.distribution import skipped_numbers
 from mergerepl.transactional.log_reader import held, log_reader
 from mergerepl.transactional.refusals import TransactionalError, TransactionalUsageError

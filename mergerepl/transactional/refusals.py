@@ -118,6 +118,16 @@ class TransactionalError(MergeReplError):
         )
 
     @classmethod
+    def paused(cls, article: str, reason: str) -> Self:
+        """21076: the log of an article's table cannot be read."""
+        return cls(
+            SCHEMA_CHANGED,
+            f"The log of article '{article}' is not read: {reason} Everything read before it was distributed; so are other "
+            f"articles. When that is mended: `mergerepl transactional resume PUBLISHER {article}`.",
+            article=article,
+        )
+
+    @classmethod
     def restored(cls, root: Path, what: str) -> Self:
         """21074: positions do not fit together."""
         return cls(
@@ -146,6 +156,15 @@ class TransactionalUsageError(ConfigurationError):
             f"'{root}' publishes nothing transactionally: there is no table '_transactional/MSpublications'. Name the "
             "publisher, or run `mergerepl apply FILE` with `type: transactional`.",
             root=str(root),
+        )
+
+    @classmethod
+    def resumed_by_capture(cls, article: str, table: str) -> Self:
+        """Change Data Capture reads the article's table, too."""
+        return cls(
+            f"The table '{table}' of article '{article}' is captured, too. {_NOTHING} Resume its capture instance: "
+            "`mergerepl cdc resume PUBLISHER INSTANCE`; the publication is read on with it.",
+            article=article,
         )
 
     @classmethod

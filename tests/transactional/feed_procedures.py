@@ -1,21 +1,16 @@
-"""Procedures of the user's own, as `--procedures tests.transactional.feed_procedures` imports them."""
+"""Procedures of the user's own, as `--procedures tests.transactional.feed_procedures` imports them.
+
+`audit_update` is that of docs/transactional.md, executed as it stands there.
+"""
+
+import re
+from pathlib import Path
 
 from mergerepl import transactional as tr
 
-COLUMNS = ["order_id", "region", "amount", "note"]
-
-
-@tr.procedure("audit_update", operation="update", call="XCALL", columns=COLUMNS)
-def audit_update(call: tr.Call) -> None:
-    """Keep who changed an amount, then do what the generated procedure does."""
-    changed = call.commands.where(call.has_changed("amount"))
-    call.append(
-        changed.selectExpr(
-            "old_c1 AS order_id", "old_c3 AS was", "c3 AS became", "xact_seqno", "commit_time"
-        ),
-        "orders_audit",
-    )
-    call.default()
+PAGE = Path(__file__).parents[2] / "docs" / "transactional.md"
+(AUDIT,) = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.M | re.S)
+exec(AUDIT)
 
 
 @tr.procedure("soften_delete", operation="delete", call="CALL", columns=None)

@@ -46,6 +46,15 @@ def test_a_subscriber_that_was_away_too_long_begins_again(spark: SparkSession, r
     refused = run("transactional", "distribute", hq, "--subscriber", south, code=1)
     assert "were removed" in refused["error"]["message"]
     assert len(rows(south / "items")) == 1
+    # A table whose log cannot be read is paused, and read on when it was put back: no commit is passed over.
+    shutil.move(items, replica_dir / "items")
+    paused = run("sync", file, code=1)
+    assert "can not be read" in paused["error"]["message"].replace("cannot", "can not")
+    shutil.move(replica_dir / "items", items)
+    add(items, {5: ("e", 5)})
+    assert run("sync", file, code=1)["error"]["number"] == "21076"
+    assert run("transactional", "resume", hq, "items")["changed"]
+    assert not run("transactional", "resume", hq, "items")["changed"]
     # After DROP COLUMN nothing is carried over: all begin again, with the columns that are left.
     spark.sql(f"alter table delta.`{items}` set tblproperties ('delta.columnMapping.mode' = 'name')")
     spark.sql(f"alter table delta.`{items}` drop column note")

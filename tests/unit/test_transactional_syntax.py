@@ -1,6 +1,7 @@
 """Command types, their parameters, the texts of commands and of generated procedures."""
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -106,6 +107,16 @@ def test_the_text_of_a_command(operation: Operation, method: str, expected: str)
     command = CommandType.parse(method, operation)
     name = default_procedure(operation, "orders")
     assert call_text(command, name, ORDER) == f"{{CALL [sp_MS{operation}_dboorders] {expected}}}"
+
+
+def test_the_page_shows_the_commands_as_they_are() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "transactional.md").read_text(encoding="utf-8")
+    shown = dict(re.findall(r"^\| `(\w+)` \| `(\{.*\})` \|$", page, re.M))
+    name = default_procedure(UPDATE, "orders")
+    assert shown == {
+        method: call_text(CommandType.parse(method, UPDATE), name, ORDER)
+        for method in ("CALL", "SCALL", "MCALL", "XCALL")
+    }
 
 
 def test_a_key_change_by_scall_sends_the_new_key_and_its_bit() -> None:
