@@ -20,7 +20,7 @@ pytestmark = pytest.mark.spark
 
 NAMES = ("c", "v2", "v3", "v4")
 SCHEMA = pa.schema([(name, pa.int32()) for name in NAMES])
-COMMITS = 12
+COMMITS = 8
 Rows = dict[int, tuple[Any, ...]]
 
 
