@@ -113,7 +113,7 @@ def enumeration(source: Source, destination: Destination | None) -> Enumeration:
         )
     sent = generations_to_send(
         closed,
-        _asks_nobody if destination is None else destination.held,
+        _none_held if destination is None else destination.held,
         from_generation_exclusive=start,
         destination_nickname=source.other.replnickname if destination is None else None,
         destination_replid=source.other.replid,
@@ -139,7 +139,7 @@ def _refused_again(sent: Collection[Generation], destination: Destination | None
     return [row for row in waiting if row.refused_by == rules[row.art_nick]]
 
 
-def _asks_nobody(guids: Collection[str]) -> Collection[str]:
+def _none_held(guids: Collection[str]) -> Collection[str]:
     return ()
 
 

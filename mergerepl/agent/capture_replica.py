@@ -142,7 +142,7 @@ def _capture(
     ]
     if not any(window.has_changes for window in windows):
         move_versions(replica, info, windows)
-        return CaptureResult(str(replica.root), tuple(_told(window) for window in windows))
+        return CaptureResult(str(replica.root), tuple(_article_capture(window) for window in windows))
     from mergerepl.engine.errors import told_plainly
 
     with told_plainly(f"capturing '{replica.root}'"):
@@ -230,12 +230,14 @@ def _captured(
         for item in captured:
             item.release()
     return tuple(
-        _told(item.window, inserts=item.inserts, updates=item.updates, deletes=item.deletes)
+        _article_capture(item.window, inserts=item.inserts, updates=item.updates, deletes=item.deletes)
         for item in captured
     )
 
 
-def _told(window: CaptureWindow, *, inserts: int = 0, updates: int = 0, deletes: int = 0) -> ArticleCapture:
+def _article_capture(
+    window: CaptureWindow, *, inserts: int = 0, updates: int = 0, deletes: int = 0
+) -> ArticleCapture:
     return ArticleCapture(
         window.article.name,
         inserts,

@@ -125,7 +125,7 @@ def test_places_that_are_no_folder(
 
 
 @pytest.mark.parametrize("name", [name for names in COMMANDS.values() for name in names])
-def test_inv_46_no_command_tells_credentials(network: Network, name: str) -> None:
+def test_inv_46_no_command_shows_credentials(network: Network, name: str) -> None:
     """Case 40 of the bad inputs."""
     subcommand = SUBCOMMANDS.get(name, ())
     options = ("--article", "orders", "--key", "id=1") if name == "row" else ()

@@ -117,7 +117,9 @@ def test_an_empty_last_commit_is_no_older_state(
 
 
 @pytest.mark.parametrize("name", ["hq", "north"])
-def test_no_row_about_any_subscription_is_told_as_such(network: Network, refused: Refused, name: str) -> None:
+def test_no_row_about_any_subscription_is_reported_as_such(
+    network: Network, refused: Refused, name: str
+) -> None:
     Replica(network.root(name)).control.replace(catalog.SUBSCRIPTIONS, [])
     for words in (
         ("status", name),
@@ -227,7 +229,7 @@ def test_48_another_subscriber_in_its_place(network: Network, refused: Refused) 
         pytest.param(gap, "its log has a gap", id="a gap"),
     ],
 )
-def test_a_row_is_told_beside_a_replica_that_lost_its_table(
+def test_a_row_is_shown_beside_a_replica_that_lost_its_table(
     network: Network, damage: Callable[[Path], None], says: str
 ) -> None:
     damage(network.root("north") / "orders")
@@ -242,7 +244,7 @@ def test_a_row_is_told_beside_a_replica_that_lost_its_table(
 
 
 @pytest.mark.parametrize("table", ["sysmergearticles", "MSmerge_contents"])
-def test_a_row_is_told_beside_a_replica_with_a_damaged_system_table(network: Network, table: str) -> None:
+def test_a_row_is_shown_beside_a_replica_with_a_damaged_system_table(network: Network, table: str) -> None:
     damaged = network.system_table("north", table)
     last_commit(damaged).write_text("{")
     replicas = {
@@ -262,7 +264,7 @@ def test_a_row_is_told_beside_a_replica_with_a_damaged_system_table(network: Net
     }
 
 
-def test_a_row_is_told_by_a_subscriber_whose_publisher_is_damaged(network: Network) -> None:
+def test_a_row_is_shown_by_a_subscriber_whose_publisher_is_damaged(network: Network) -> None:
     damaged = network.system_table("hq", "sysmergesubscriptions")
     last_commit(damaged).write_text("{")
     shown = run("row", "north", *ROW[2:], "--json")
@@ -271,7 +273,7 @@ def test_a_row_is_told_by_a_subscriber_whose_publisher_is_damaged(network: Netwo
 
 
 @pytest.mark.parametrize("table", ["MSmerge_genhistory", "sysmergearticles"])
-def test_pending_tells_of_the_others_beside_a_damaged_subscriber(network: Network, table: str) -> None:
+def test_pending_shows_the_others_beside_a_damaged_subscriber(network: Network, table: str) -> None:
     damaged = network.system_table("north", table)
     last_commit(damaged).write_text("{")
     network.add_rows("south", 9)
@@ -310,7 +312,7 @@ def test_validate_compares_nothing_for_a_publication_that_is_not_there(
     refused(*command, code=3, says=("/north' is out of reach",))
 
 
-def test_validate_tells_of_a_publisher_that_is_not_mounted(network: Network, refused: Refused) -> None:
+def test_validate_reports_a_publisher_that_is_not_mounted(network: Network, refused: Refused) -> None:
     shutil.rmtree(network.root("hq"))
     network.root("hq").mkdir()
     refused("validate", FILE, "--level", "rowcount", code=3, says=("/hq' is out of reach",))

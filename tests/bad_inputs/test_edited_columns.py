@@ -262,7 +262,7 @@ def test_51_rows_of_the_past_that_were_added_are_refused_until_deltalake_takes_t
     assert run(*SYNC).exit_code == 0
 
 
-def test_51_an_edit_is_undone_also_where_the_log_tells_of_nothing_before(
+def test_51_an_edit_is_undone_also_where_the_log_has_nothing_before(
     network: Network, refused: Refused
 ) -> None:
     table = network.system_table("hq", "MSmerge_contents")
@@ -278,7 +278,7 @@ def test_51_an_edit_is_undone_also_where_the_log_tells_of_nothing_before(
     assert run(*SYNC).exit_code == 0
 
 
-def test_51_a_table_of_the_past_that_was_made_anew_is_refused(network: Network, refused: Refused) -> None:
+def test_51_a_table_of_the_past_that_was_made_again_is_refused(network: Network, refused: Refused) -> None:
     table = network.system_table("north", "MSmerge_tombstone")
     schema = DeltaTable(str(table)).schema()
     shutil.rmtree(table)

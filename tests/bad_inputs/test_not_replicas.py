@@ -159,6 +159,6 @@ def test_an_end_that_is_gone_and_known_to_nobody(network: Network, refused: Refu
     assert error["replica"] == str(network.root("hq"))
 
 
-def test_a_subscriber_that_is_gone_is_not_made_anew(network: Network, refused: Refused) -> None:
+def test_a_subscriber_that_is_gone_is_not_made_again(network: Network, refused: Refused) -> None:
     network.root("north").rename(network.root("elsewhere"))
     refused("apply", "sales.yml", code=1, says=("/north' has lost its replica", "bring it back"))

@@ -141,7 +141,7 @@ def test_a_table_that_changed_under_its_subscription(
 
 @pytest.mark.usefixtures("no_engine")
 @pytest.mark.parametrize("words", BOTH)
-def test_49_a_table_created_anew_is_told_where_its_commit_was_not_noted(
+def test_49_a_table_created_again_is_detected_where_its_commit_was_not_noted(
     network: Network, refused: Refused, words: tuple[str, ...]
 ) -> None:
     network.edit("north", replinfo.TABLE, captured_commits={})
@@ -153,7 +153,7 @@ def test_49_a_table_created_anew_is_told_where_its_commit_was_not_noted(
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("name", ["hq", "north"])
 @pytest.mark.parametrize("change", [missing_commit, commit_far_ahead])
-def test_a_gap_in_a_log_is_told_at_once(
+def test_a_gap_in_a_log_is_reported_at_once(
     network: Network, refused: Refused, name: str, change: Callable[[Path], None]
 ) -> None:
     change(network.root(name) / "orders")
@@ -174,7 +174,7 @@ REPLACED: list[Any] = [
 @pytest.mark.usefixtures("no_engine")
 @pytest.mark.parametrize("name", ["hq", "north"])
 @pytest.mark.parametrize(("change", "says"), REPLACED)
-def test_49_an_apply_tells_a_replaced_table_as_a_session_does(
+def test_49_an_apply_refuses_a_replaced_table_as_a_session_does(
     network: Network, refused: Refused, name: str, change: Callable[[Path], None], says: tuple[str, ...]
 ) -> None:
     assert run("apply", FILE).exit_code == 0
@@ -213,7 +213,7 @@ def test_25_a_capture_needs_no_table_of_a_subscription_that_has_ended(network: N
 
 
 @pytest.mark.usefixtures("no_engine")
-def test_25_a_published_table_that_is_gone_can_leave_the_publication_as_told(
+def test_25_a_published_table_that_is_gone_can_leave_the_publication_as_the_message_says(
     network: Network, refused: Refused
 ) -> None:
     gone(network.root("hq") / "orders")
@@ -230,7 +230,7 @@ def test_25_a_published_table_that_is_gone_can_leave_the_publication_as_told(
 
 
 @pytest.mark.usefixtures("no_engine")
-def test_67_columns_changed_before_the_first_subscriber_are_undone_or_published_anew(
+def test_67_columns_changed_before_the_first_subscriber_are_undone_or_published_again(
     network: Network, refused: Refused
 ) -> None:
     control = Replica(network.root("hq")).control

@@ -122,7 +122,7 @@ def test_a_table_that_cannot_be_read(
 
 
 @pytest.mark.parametrize("damage", DAMAGED)
-def test_a_row_is_told_beside_a_table_that_cannot_be_read(
+def test_a_row_is_shown_beside_a_table_that_cannot_be_read(
     network: Network, damage: Callable[[Path], None]
 ) -> None:
     damage(network.root("north") / "orders")

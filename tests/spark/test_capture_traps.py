@@ -98,7 +98,7 @@ def delta_rs_writer(site: Site, table: str, path: Path) -> int:
     return 3
 
 
-def delta_rs_computes_anew(site: Site, table: str, path: Path) -> int:
+def delta_rs_computes_again(site: Site, table: str, path: Path) -> int:
     """For its change feed `deltalake` computes an UPDATE again, and takes zeros of either sign for the same."""
     site.spark.sql(f"update {table} set b = 7.5 where id = 3")
     DeltaTable(str(path)).update(updates={"a": "concat('r', random())"}, predicate="id in (1, 2)")
@@ -191,7 +191,7 @@ Trap = Callable[[Site, str, Path], int]
 TRAPS: tuple[Trap, ...] = (
     odd_values,
     feed_off_and_on,
-    delta_rs_computes_anew,
+    delta_rs_computes_again,
     no_pre_images,
 )
 MORE_TRAPS: tuple[Trap, ...] = (

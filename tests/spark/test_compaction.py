@@ -82,7 +82,7 @@ def test_large_files_are_left_alone(spark: SparkSession, replica_dir: Path) -> N
     assert file_count(table) == 2
 
 
-def test_a_table_that_cannot_be_joined_is_told_and_hinders_nobody(
+def test_a_table_that_cannot_be_joined_is_logged_and_others_are_joined(
     spark: SparkSession, replica_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     engine = EngineNetwork(spark, replica_dir, Setting((Subscriber("north"),), "column"), {"k0": VALUES})

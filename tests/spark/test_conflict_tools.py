@@ -77,7 +77,7 @@ class Page(HTMLParser):
             self.scripts[-1] += data
 
 
-def test_conflicts_are_told_and_decided_again(spark: SparkSession, replica_dir: Path) -> None:
+def test_conflicts_are_reported_and_decided_again(spark: SparkSession, replica_dir: Path) -> None:
     pair = Pair(spark, replica_dir, ARTICLES)
     for statement in EDITS:
         pair.sql(statement)

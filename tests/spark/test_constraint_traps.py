@@ -36,7 +36,7 @@ def as_char(table: Path, name: str, declared: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_check_is_told_from_published_columns_and_must_be_true(
+def test_a_check_is_computed_from_published_columns_and_must_be_true(
     spark: SparkSession, replica_dir: Path
 ) -> None:
     query = "select id, concat('a', id) as a, cast(id as double) as b, id as secret from range(6)"
@@ -71,7 +71,7 @@ def test_a_check_is_told_from_published_columns_and_must_be_true(
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_what_a_table_was_made_not_to_take_later_is_told_before_anything_is_applied(
+def test_what_a_table_was_made_not_to_take_later_is_found_before_anything_is_applied(
     spark: SparkSession, replica_dir: Path
 ) -> None:
     query = "select id, concat('r', id) as region, cast(null as string) as rowguid from range(6)"

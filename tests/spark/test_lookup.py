@@ -48,7 +48,7 @@ def bounds(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
 
 
 @pytest.mark.slow
-def test_rows_are_continued_from_the_newest_run_that_tells_of_them(
+def test_rows_are_continued_from_the_newest_run_that_has_them(
     spark: SparkSession, replica_dir: Path, bounds: list[int | None]
 ) -> None:
     setting = Setting((Subscriber("north"),), "column")

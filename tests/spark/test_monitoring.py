@@ -210,7 +210,7 @@ def test_pending_counts_both_directions_from_either_end(story):
         assert uncaptured == 0
 
 
-def test_pending_tells_its_own_direction_when_the_other_end_is_gone(fresh):
+def test_pending_shows_its_own_direction_when_the_other_end_is_gone(fresh):
     fresh.run("update TABLE set note = 'x'", "north")
     fresh.path("hq").rename(fresh.hub.folder / "away")
     (found,) = api.pending(fresh.path("north"))
@@ -224,7 +224,7 @@ def test_pending_tells_its_own_direction_when_the_other_end_is_gone(fresh):
 # ---- history
 
 
-def test_history_tells_a_session_with_its_articles_at_both_ends(story):
+def test_history_returns_a_session_with_its_articles_at_both_ends(story):
     for name in ("hq", "north"):
         (record,) = api.history(story.path(name))
         assert (record.publication, record.subscriber) == ("sales", str(story.path("north")))
@@ -382,7 +382,7 @@ def test_a_row_that_never_was_is_nowhere(story):
         assert api.row(story.path("hq"), article="orders", key={"id": key}).is_known
 
 
-def test_null_is_told_from_text(story):
+def test_null_is_distinguished_from_text(story):
     (hq, *_) = api.row(story.path("hq"), article="orders", key={"id": "10"}).replicas
     assert hq.row == {"id": "10", "note": "new", "amount": None}
 

@@ -79,7 +79,7 @@ def test_every_history_comes_to_what_its_row_was_and_is(spark: SparkSession) -> 
     }
 
 
-def test_rows_of_one_key_that_are_told_again_are_no_change(spark: SparkSession) -> None:
+def test_rows_of_one_key_that_come_again_are_no_change(spark: SparkSession) -> None:
     events = [(value, what) for value in "xyz" for what in ("delete", "insert")]
     orders = [events, events[::-1], sorted(events), sorted(events, reverse=True)]
     rows = [(str(key), *event, 1) for key, order in enumerate(orders) for event in order]
@@ -87,7 +87,7 @@ def test_rows_of_one_key_that_are_told_again_are_no_change(spark: SparkSession) 
     assert [row for row in net_changes(feed, SHAPE).collect() if not row["doubtful"]] == []
 
 
-def test_two_versions_tell_the_same_and_count_the_rows_of_a_key(spark: SparkSession) -> None:
+def test_two_versions_give_the_same_and_count_the_rows_of_a_key(spark: SparkSession) -> None:
     before = [
         ("same", "x"),
         ("changed", "x"),

@@ -145,7 +145,7 @@ def publish_again(hub: Hub, stops: Callable[[], None] = lambda: None) -> None:
 
 
 @pytest.mark.slow
-def test_a_subscriber_initialised_anew_forgets_articles_that_are_gone(
+def test_a_subscriber_initialised_again_forgets_articles_that_are_gone(
     spark: SparkSession, hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     set_note(hub, "north", 1, "before")
@@ -461,7 +461,7 @@ def test_an_additional_article_waits_for_an_interrupted_session(
     assert values(hub, "north", "lines") == {1: "x"}
 
 
-def test_ending_a_subscription_tells_what_was_never_uploaded(spark: SparkSession, hub: Hub) -> None:
+def test_ending_a_subscription_reports_what_was_never_uploaded(spark: SparkSession, hub: Hub) -> None:
     set_note(hub, "north", 1, "captured")
     api.capture(hub.root("north"))
     set_note(hub, "north", 2, "not captured")

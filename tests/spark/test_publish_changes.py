@@ -368,7 +368,7 @@ def _sales(hub: Hub) -> tuple[Article, ...]:
     return (orders(tracking=Tracking.COLUMN),)
 
 
-def test_a_moved_replica_is_found_and_told(spark: SparkSession, hub: Hub) -> None:
+def test_a_moved_replica_is_found_and_gets_its_new_place(spark: SparkSession, hub: Hub) -> None:
     moved = hub.folder.with_name(hub.folder.name + "-moved")
     hub.folder.rename(moved)
     hub.folder, hub.publisher = moved, moved / "hq"
@@ -383,7 +383,7 @@ def test_a_moved_replica_is_found_and_told(spark: SparkSession, hub: Hub) -> Non
     assert hub.apply().steps == ()
 
 
-def test_a_publisher_that_another_file_moved_is_told_to_its_subscribers(replica_dir: Path) -> None:
+def test_a_publisher_that_another_file_moved_is_recorded_at_its_subscribers(replica_dir: Path) -> None:
     network = Network(replica_dir)
     moved = network.root("moved")
     network.root("hq").rename(moved)

@@ -64,7 +64,7 @@ def test_staged_rows_that_are_gone_or_damaged_are_named(
         read_staged(spark, tmp_path)
 
 
-def test_staged_rows_that_another_writer_wrote_anew_are_read(spark: SparkSession, tmp_path: Path) -> None:
+def test_staged_rows_that_another_writer_wrote_again_are_read(spark: SparkSession, tmp_path: Path) -> None:
     pq.write_table(pa.table({"a": [1, 2]}), tmp_path / "part-0.parquet")
     assert {row["a"] for row in read_staged(spark, tmp_path).collect()} == {1, 2}
 
@@ -101,7 +101,7 @@ def test_what_is_staged_from_is_what_is_committed(engine: EngineNetwork, spark: 
 
 
 @pytest.mark.slow
-def test_older_changes_and_what_a_dead_capture_left_are_told_beside_new_ones(
+def test_older_changes_and_what_a_dead_capture_left_are_sent_beside_new_ones(
     engine: EngineNetwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The hub has generations that north never got, a run that does not count, and changes not yet captured."""

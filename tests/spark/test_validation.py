@@ -220,7 +220,7 @@ def test_more_columns_than_fit_one_mask(spark: SparkSession) -> None:
     assert found["many", 0] != found["many", 1]
 
 
-def test_rows_are_counted_without_an_engine_where_the_log_tells(
+def test_rows_are_counted_without_an_engine_where_the_log_has_a_count(
     spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mergerepl.validation.row_count._count_by_spark", lambda table, version: -1)
@@ -229,7 +229,7 @@ def test_rows_are_counted_without_an_engine_where_the_log_tells(
     assert row_count(replica_dir / "t") == 7
 
 
-def test_rows_are_counted_by_the_engine_where_the_log_does_not_tell(
+def test_rows_are_counted_by_the_engine_where_the_log_has_no_count(
     spark: SparkSession, replica_dir: Path
 ) -> None:
     table = replica_dir / "t"

@@ -107,7 +107,7 @@ def test_inv_24_an_older_copy_that_was_written_to_since_is_refused(
 
 
 @pytest.mark.timeout(900)
-def test_inv_24_a_table_that_is_partitioned_anew_has_only_its_changed_rows_changed(
+def test_inv_24_a_table_that_is_partitioned_again_has_only_its_changed_rows_changed(
     spark: SparkSession, replica_dir: Path
 ) -> None:
     """The feed has NULL for the new partition columns of rows written before: every row would seem changed."""

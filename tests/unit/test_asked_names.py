@@ -90,7 +90,7 @@ def write_conflicts(hq: Replica) -> None:
     write_deltalake(str(hq.folder / conflicts_info.NAME), rows)
 
 
-def test_a_conflict_tells_its_columns(hq: Replica) -> None:
+def test_a_conflict_names_its_columns(hq: Replica) -> None:
     write_conflicts(hq)
     found = api.conflict_records(hq.root, article="orders")
     assert [(each.conflict_id, each.conflict_columns) for each in found] == [("c1", ("note",)), ("c2", ())]

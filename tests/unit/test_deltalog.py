@@ -112,7 +112,7 @@ def test_metadata_of_a_user_may_be_any_json(tmp_path: Path) -> None:
     assert commit_of(tmp_path / "t", {"commitInfo": {"userMetadata": {"mergerepl": 1}}}).mark is None
 
 
-def test_a_protocol_tells_of_deletion_vectors(tmp_path: Path) -> None:
+def test_a_protocol_names_deletion_vectors(tmp_path: Path) -> None:
     vector = {"storageType": "u", "pathOrInlineDv": "x", "offset": 1, "sizeInBytes": 1, "cardinality": 1}
     removed = {"remove": {"path": "p", "dataChange": True, "deletionVector": vector}}
     for features, drops in (([], True), (["deletionVectors"], False)):

@@ -106,7 +106,7 @@ def test_who_waited_for_a_removed_lock_file_locks_the_one_in_its_place(
         assert not can_lock(tmp_path)
 
 
-def test_the_holder_is_told(hq: Path) -> None:
+def test_the_holder_is_named(hq: Path) -> None:
     assert holder(hq) is None
     with lease(hq, purpose="a test"):
         found = holder(hq)
@@ -206,7 +206,7 @@ def test_a_child_that_leaves_the_block_does_not_give_its_parents_lock_back(hq: P
             os._exit(0)
 
 
-def test_whoever_may_write_to_the_folder_may_lock_it(hq: Path) -> None:
+def test_a_user_who_may_write_to_the_folder_may_lock_it(hq: Path) -> None:
     before = os.umask(0o002)
     try:
         with mergerepl.lock(hq):

@@ -246,7 +246,7 @@ def test_a_dry_run_counts_the_conflicts_it_does_not_show():
     assert "orders: 4 more conflicts not shown\n" in text("synced", SyncResult("sales", (session,)))
 
 
-def test_a_failed_session_is_told_and_a_round_says_why():
+def test_a_failed_session_is_shown_and_a_round_says_why():
     """Outside of rounds, why it failed stands on standard error, as of every failure."""
     error = {"message": "Disk full."}
     result = SyncResult("sales", (SessionResult("sales", "north", "failed", duration_s=2.0, error=error),))
@@ -311,7 +311,7 @@ def test_validation_counts_the_keys_it_does_not_name():
     assert by_count.splitlines()[-1].endswith("DIFFERENT"), "no empty line"
 
 
-def test_validation_tells_articles_of_several_publications_apart():
+def test_validation_distinguishes_articles_of_several_publications():
     example = results.KeyDifference({"id": "1"}, "different")
     alone = results.ArticleValidation("orders", "checksum", 1, 1, 1, (example,), publication="sales")
     other = results.ArticleValidation("orders", "checksum", 3, 3, 0, publication="staff")
@@ -392,7 +392,7 @@ def test_null_is_not_empty_text():
     assert "*  note    NULL" in text("conflict_rows", "hq", [row])
 
 
-def test_columns_in_conflict_are_told_from_others_that_differ():
+def test_columns_in_conflict_are_marked_apart_from_others_that_differ():
     rows = {"losing_row": {"id": 7, "a": 1, "b": 1, "c": 1}, "winning_row": {"id": 7, "a": 2, "b": 2, "c": 1}}
     by_column = replace(CONFLICT, conflict_type=2, conflict_columns=("a",), **rows)
     *_, of_id, of_a, of_b, of_c, legend = text("conflict_rows", "hq", [by_column]).splitlines()
