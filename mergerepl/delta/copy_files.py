@@ -1,7 +1,7 @@
 """A small table's rows, given to an empty table as copies of its files: no Spark job, and the same bits.
 
-An append by Delta on Spark takes 0.7 s for the smallest table, most of it to rebuild the table's state twice. Spark keeps
-what it would not write as it is (times of another calendar, INT96), what it would check, and tables that are not small.
+An append by Delta on Spark takes 0.7 s for the smallest table, most of it to rebuild the table's state twice. Spark copies
+values that it would write differently (times of another calendar, INT96), columns that it checks, and larger tables.
 """
 
 import json
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 MOST_FILES = 100
 MOST_BYTES = 64 * 1024 * 1024
-"""Of a source; Spark copies larger ones with all cores, and states bounds of every column."""
+"""The largest source; Spark copies larger ones with all cores, and states bounds of every column."""
 
 _LONGEST_BOUND = 64
 """Characters of a text that a commit states as a bound."""
@@ -92,7 +92,7 @@ def _footers(source: TableState, target: TableState) -> "dict[Path, FileMetaData
     required = [field["name"] for field in source.fields if not field["nullable"]]
     has_floats = any(leaf_types(field["type"]) & _FLOATS for field in source.fields)
     for footer in footers.values():
-        # Bounds of floats that other libraries write leave NaN out, and readers pass over such rows.
+        # Bounds of floats that other libraries write leave NaN out, and readers skip such rows.
         is_sparks = str(footer.created_by).startswith(_SPARKS_WRITER)
         if footer_problem(footer) is not None or (has_floats and not is_sparks):
             return None
@@ -126,7 +126,7 @@ def _statistics(footer: "FileMetaData", name: str) -> list[Any]:
 
 
 def _stats(footer: "FileMetaData", table: TableState) -> dict[str, Any]:
-    """Return what a commit states of a file (PROTOCOL.md, Per-file Statistics), from the file's own footer."""
+    """Return what a commit records of a file (PROTOCOL.md, Per-file Statistics), from the file's own footer."""
     stats: dict[str, Any] = {"numRecords": footer.num_rows, "minValues": {}, "maxValues": {}, "nullCount": {}}
     for field in table.fields:
         name = field["name"]

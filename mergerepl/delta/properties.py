@@ -1,4 +1,4 @@
-"""Table properties that replication needs: the change feed on, and files kept as long as it takes."""
+"""Table properties that replication needs: the change feed on, and files kept long enough."""
 
 import logging
 import re
@@ -22,13 +22,13 @@ LOG_RETENTION = "delta.logRetentionDuration"
 FILE_RETENTION = "delta.deletedFileRetentionDuration"
 
 KEPT_A_DAY = {LOG_RETENTION: "interval 1 days", FILE_RETENTION: "interval 1 days"}
-"""Of tables of ours that get a commit every few seconds: readers pin a version, and nobody asks for older ones."""
+"""For tables of ours that get a commit every few seconds: readers pin a version, and older ones are not needed."""
 
 _NUMBERED_PROTOCOL = 6
 """Up to this writer version a protocol is numbers; from the next one, table features."""
 
 _DEFAULTS = {LOG_RETENTION: timedelta(days=30), FILE_RETENTION: timedelta(days=7)}
-"""What Delta takes where a table states nothing."""
+"""Delta's defaults for a table that states nothing."""
 
 _UNIT_SECONDS = {
     "microsecond": 1e-6,
@@ -52,7 +52,7 @@ def interval_of(text: str) -> timedelta | None:
 
 
 def retention_properties(properties: Mapping[str, str], retention: timedelta) -> dict[str, str]:
-    """Return the retention properties to set so that files live at least that long; what is longer stays."""
+    """Return the retention properties to set so that files live at least that long; longer ones stay."""
     lengths = {
         name: default if name not in properties else interval_of(properties[name])
         for name, default in _DEFAULTS.items()
@@ -81,9 +81,9 @@ def missing_properties(table: TableState, retention: timedelta) -> dict[str, str
 
 
 def folder_properties(table: TableState) -> dict[str, str]:
-    """Return what keeps Delta from naming folders after values that are not ASCII.
+    """Return the property that stops Delta from naming folders after values that are not ASCII.
 
-    Spark writes such a path as it is, deltalake and others encoded (%C3%8E): what they then remove is not that file.
+    Spark writes such a path as it is, deltalake and others encode it (%C3%8E), and then remove another file.
     """
     return {RANDOM_PREFIXES: "true"} if table.may_name_folders_in_unicode else {}
 
@@ -113,7 +113,7 @@ def set_properties(
 def _set_in_log(table: TableState, properties: Mapping[str, str], mark: CommitMark) -> bool:
     """Set properties by delta-rs, which takes milliseconds; False where Spark is to do it, and says what fails.
 
-    delta-rs raises a protocol of numbers as Spark does. To one of named features it adds some that nobody uses.
+    delta-rs raises a protocol of numbers as Spark does. To a protocol of named features it adds unused ones.
     """
     if table.features or table.writer_version > _NUMBERED_PROTOCOL:
         return False
@@ -145,7 +145,7 @@ def _set_by_spark(
         marked.sql(f"ALTER TABLE delta.{quote(str(table.path))} SET TBLPROPERTIES ({pairs})")
     except Exception as error:
         if not engine_answers():
-            # What ended the engine says nothing about the table.
+            # The error that ended the engine is not about the table.
             raise
         raise PublicationError(
             f"Table '{table.path}' cannot be given the properties {', '.join(properties)}: {cause_of(error)}. See to the "

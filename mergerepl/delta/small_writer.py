@@ -1,9 +1,9 @@
 """MERGE of a few rows by delta-rs: the second writer of users' tables, for changes that are small (decision 0015).
 
 A Spark MERGE takes 1.3 to 2.6 s whatever it writes; this one takes milliseconds. It decides nothing: the staged rows say
-what each row becomes. It is Spark's MERGE in all that others see: the mark, the transaction, the rows and the change feed.
-What the tables below do not list keeps Spark's path, and so does what fails here for any other reason than a commit of
-another writer.
+what each row becomes. For readers it is like Spark's MERGE: the same mark, transaction, rows and change feed.
+Features that the tables below do not list keep Spark's path. So does a failure here, unless it is a commit of another
+writer.
 """
 
 import logging
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MOST_ROWS = 10_000
-"""Rows that one MERGE brings at most; they are in this process' memory."""
+"""The most rows of one MERGE; they are in this process' memory."""
 
 MOST_BYTES = 64 * 1024 * 1024
-"""Bytes of the files that such rows may lie in: delta-rs rewrites a touched file here."""
+"""The most bytes of the files that hold such rows: delta-rs rewrites a touched file here."""
 
 MOST_FILES = 100
 
@@ -70,7 +70,7 @@ _KEYS = _NUMBERS | {"string", "date"}
 
 _NAME = re.compile(r"[^`\".\\]+")
 _REBASED = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
-"""Notes in a file's footer that days and times before 1582 are those of another calendar: Spark alone reads them."""
+"""Notes in a file's footer that days and times before 1582 are those of another calendar: only Spark reads them."""
 
 
 @dataclass(frozen=True)
@@ -207,14 +207,14 @@ def merge_small(
             try:
                 reason = _merged(rows_of(), state, article, bounds, transaction)
             except CommitFailedError as error:
-                # Nothing is committed on top of what was not read: all of it is read and done again.
+                # No commit follows one that was not read: everything is read and done again.
                 log.info("commit conflict on %s, attempt %s", table, attempt)
                 if attempt == COMMIT_ATTEMPTS:
                     raise lost_commits(article.name, table) from error
                 time.sleep(RETRY_WAIT_S * attempt)
                 continue
             except Exception as error:
-                # Spark's MERGE finds a commit that is there, and states why it cannot do what delta-rs cannot.
+                # Spark's MERGE finds the commit if it is there; else its own error says what fails.
                 reason = reason_of(error)
         if reason is not None:
             log.info("%s is merged by Spark: %s", table, reason)
@@ -258,7 +258,7 @@ def _merged(
         writer_properties=_writer_properties(state),
         commit_properties=CommitProperties(
             custom_metadata={"userMetadata": transaction.mark.to_user_metadata()},
-            # A commit of another writer is never passed by: delta-rs compares files and predicates, Spark rows.
+            # A commit of another writer always ends this one: delta-rs compares files and predicates, Spark rows.
             max_commit_retries=0,
             app_transactions=[LogTransaction(transaction.app_id, transaction.version)],
         ),
@@ -283,7 +283,7 @@ def _merged(
 
 
 def footer_problem(footer: "FileMetaData") -> str | None:
-    """Return why the days and times of a Parquet file are not what they say, as a clause; None if they are."""
+    """Return why the days and times of a Parquet file must not be read as they are, as a clause; None if they may."""
     columns = (footer.schema.column(i) for i in range(len(footer.schema)))
     if any(column.physical_type == "INT96" for column in columns):
         return "timestamps as INT96"

@@ -85,7 +85,7 @@ def _publish(work: Work, new: NewArticle) -> None:
 
 
 def _check_again(work: Work, new: NewArticle, captured: int) -> None:
-    """Check what was written between the plan's check and the captured version: later writes the feed tells.
+    """Check what was written between the plan's check and the captured version: the feed has later writes.
 
     Raises: PublicationError.
     """

@@ -59,7 +59,7 @@ def initialise(
 ) -> None:
     """Initialise a new subscriber, or (given `artids`) new articles at one that is active already.
 
-    Reads the publisher's rows anew: steps before this one wrote them.
+    Reads the publisher's rows again: steps before this one wrote them.
     """
     publisher = read_replica(work.publisher)
     row = _subscription(publisher, subid)
@@ -143,7 +143,7 @@ def _prepare(
     root: Path,
     mark: CommitMark,
 ) -> None:
-    """Drop what an unfinished run left, and make the system tables that are missing."""
+    """Drop the tables of an unfinished run, and make the missing system tables."""
     drop_unfinished([article_table(root, article) for article in articles], row.subid)
     if row.status == SubscriptionState.INACTIVE and not _is_shared(publisher, read_replica(root), row):
         drop_unfinished_replica(root, row.subid)
@@ -168,9 +168,9 @@ def _prepare(
 
 
 def _is_shared(publisher: ReplicaState, subscriber: ReplicaState, row: SubscriptionRow) -> bool:
-    """Return whether a replica has to do with another publication than the one that it was made for.
+    """Return whether a replica belongs also to another publication than the one that it was made for.
 
-    One may have come while the first was unfinished: its metadata and its conflicts are there, too.
+    Another one may have joined while the first was unfinished: its metadata and its conflicts are there, too.
     """
     pubids = {each.pubid for each in subscriber.subscriptions}
     pubids |= {each.pubid for each in subscriber.articles}
@@ -181,14 +181,14 @@ def _is_shared(publisher: ReplicaState, subscriber: ReplicaState, row: Subscript
 
 
 def _gone(work: Work, publisher: ReplicaState, subscriber: ReplicaState) -> list[int]:
-    """Return the nicknames of articles a former subscriber still has and the publication has not any more."""
+    """Return the nicknames of articles that a former subscriber still has and the publication no longer has."""
     published = {row.artid for row in publisher.articles_of(work.pubid)}
     rows = subscriber.articles_of(work.pubid)
     return [row.nickname for row in rows if row.artid not in published]
 
 
 def _fields(publisher: ReplicaState, article: ArticleRow) -> list[Field]:
-    """Return the columns in the order in which they were published: images tell them by it, whatever the table's is now.
+    """Return the columns in the order in which they were published, which identifies them in images.
 
     Raises: PublicationError.
     """
@@ -244,12 +244,12 @@ def _article(
         transaction=Transaction(mark.session, 1, replace(mark, step=f"{SETUP}:rows")),
         only=only,
     )
-    # A commit between the two is somebody's write: it is captured later.
+    # A commit between the two is a user's write: it is captured later.
     return (version if version == 1 else 0), table_id
 
 
 def _enter_publication(work: Work, publisher: ReplicaState, root: Path) -> None:
-    """Write the publication's row at a new subscriber; a former one has it as it was then."""
+    """Write the publication's row at a new subscriber; a former subscriber has the row of that time."""
     control = Replica(root).control
     publications = control.rows(catalog.PUBLICATIONS)
     former = next((row for row in publications if row.pubid == work.pubid), None)

@@ -4,7 +4,6 @@ No engine is needed to make them; a column of a type that needs a table feature 
 """
 
 import itertools
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -19,6 +18,7 @@ from mergerepl.delta.properties import retention_properties
 from mergerepl.delta.table import open_table
 from mergerepl.delta.types import Field, Json, ddl_of, field, json_of, nullable
 from mergerepl.store.control import CHECKPOINT_INTERVAL
+from mergerepl.store.folders import keep_former, remove_leftover
 from mergerepl.store.replica import Replica
 from mergerepl.systables import conflicts_info, contents, partitions, registry, replinfo, tombstone
 from mergerepl.systables.contents import base_column, row_column
@@ -53,15 +53,15 @@ def create_replica(
         info: The row of MSmerge_replinfo.
         images: Published columns by article nickname, for those that are known already.
         retention: How long files must live that a session may still read.
-        mark: Who does it.
+        mark: The mark of the commits.
     """
     control = Replica(root).control
     for table in registry.CONTROL_PLANE:
         if table.name != replinfo.NAME:
             control.replace(table, [])
     for data in registry.DATA_PLANE:
-        # What a first `apply` left that was cut short is empty, and may lack this one's articles.
-        shutil.rmtree(control.path(data.name), ignore_errors=True)
+        # Tables of a first `apply` that was cut short are empty, and may lack the articles of this one.
+        remove_leftover(control.path(data.name))
         columns = [field(column.name, json_of(column.type)) for column in data.columns]
         if data.name in IMAGE_TABLES:
             columns += image_fields(images)
@@ -138,14 +138,8 @@ def create_conflict_table(
         if all(ddl_of(present[column["name"].lower()]) == ddl_of(column["type"]) for column in others):
             add_columns(spark_of, path, missing)
             return
-        path.rename(_free_name(path))
+        keep_former(path)
     create_table(path, NewTable(wanted, (), _properties(name, retention)), mark)
-
-
-def _free_name(path: Path) -> Path:
-    """Return where to keep a former conflict table."""
-    numbered = (path.with_name(f"{path.name}.kept{number}") for number in itertools.count(1))
-    return next(candidate for candidate in numbered if not candidate.exists())
 
 
 def _conflict_fields(columns: Sequence[Field]) -> list[Field]:

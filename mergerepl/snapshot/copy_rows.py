@@ -1,4 +1,4 @@
-"""Copy one version of a table into a new, empty one: the rows a subscriber begins with."""
+"""Copy one version of a table into a new, empty one: a subscriber's first rows."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -374,21 +374,18 @@ NO_REPLICA_FILES = {
     *("mergerepl.failpoints", "mergerepl.roots", "mergerepl.api", "mergerepl.conflict_tools.export"),
     "mergerepl.agent.resolver_functions",
 }
-"""What looks at files of this machine: the file of a publication or an agent, scratch folders, JARs, where a root leads."""
-
-FILES_NOT_CONVERTED = {"mergerepl.publish.system_tables"}
-"""Modules that still look at replicas' files by themselves. The list only gets shorter."""
+"""Modules for files of this machine: the file of a publication or an agent, scratch folders, JARs, where a root leads."""
 
 
 def test_files_of_replicas_are_touched_in_two_rooms_only():
-    # Object stores need put-if-absent, list and delete in one place: elsewhere nobody may ask a file system.
+    # Object stores need put-if-absent, list and delete in one place: no other module may call a file system.
     found = {
         module
         for module, tree in modules().items()
         if not {module, unit(module)} & (FILE_ROOMS | NO_REPLICA_FILES)
         and any(map(_touches_files, ast.walk(tree)))
     }
-    assert found == FILES_NOT_CONVERTED
+    assert found == set()
 
 
 def _touches_files(node: ast.AST) -> bool:
