@@ -100,7 +100,7 @@ PUBLICATIONS: Final = TypedTable(
         publication_type | int | 0 unfiltered, 1 filtered
         pubid | string not null | identity of the publication
         parentid | string | parent publication in a hierarchy
-        conflict_retention | int | days conflict rows are to be kept: what `conflicts purge` leaves
+        conflict_retention | int | days that `conflicts purge` keeps conflict rows
         centralized_conflicts | int not null | 1: conflicts are kept at the publisher
         decentralized_conflicts | int not null | 1: conflicts are kept at the subscriber
         status | int not null | 0 inactive, 1 active
@@ -214,7 +214,7 @@ ARTICLES: Final = TypedTable(
             position i is field c<i> of a row image
         published_types | array<string> not null | their types (DDL)
         resolution | string not null | row: the winner's whole row wins; columns: only conflicting columns are lost
-        generated_columns | map<string,string> | published columns that Delta computes, and from what
+        generated_columns | map<string,string> | published columns that Delta computes, with their expressions
         partition_options | int | what a subscriber may write outside of its partition (0 to 3)
         """
     ),

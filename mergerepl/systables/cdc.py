@@ -210,7 +210,7 @@ CDC_JOBS: Final = TypedTable(
         job_id | string not null | identity of the job
         maxtrans | int | capture: transactions of a scan cycle at most
         maxscans | int | capture: cycles before it waits
-        continuous | boolean | capture: whether it goes on after it waited
+        continuous | boolean | capture: whether it continues after a wait
         pollinginterval | bigint | capture: seconds to wait
         retention | bigint | cleanup: minutes that change rows are kept
         threshold | bigint | cleanup: rows of a statement at most

@@ -91,7 +91,7 @@ TRACKED_OBJECTS: Final = _ByPosition(
         mr_key_type | string | its type, by which the keys of deleted rows are packed; `guid` for a GUID column
         mr_table_id | string | Delta's id of the table
         mr_enabled_version | bigint | version of the table from which on changes are tracked
-        mr_foreign | string | adopt or refuse: what becomes of commits that went through no transaction
+        mr_foreign | string | adopt or refuse: how commits outside of transactions are handled
         mr_enabled_at | timestamp | when tracking was enabled, or began to track more
         mr_enabled_csn | bigint | CSN of the transaction that this took; NULL while the database had neither numbers
             nor consumers

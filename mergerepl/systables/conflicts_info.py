@@ -99,7 +99,7 @@ TABLE: Final = TypedTable(
         origin_datasource | string | root of the session's end that held the losing change; another replica may have made it
         conflict_type | int not null | 1 update, 2 column update, 3 update lost to a delete, 4 delete lost to an update;
           refused by a table: 5 and 6 an insert, 7 and 8 a delete, 9 and 10 an update (publisher's and subscriber's table)
-        reason_code | int | the conflict type again, as in the original; of types 5 to 10 what refused it: 1 a CHECK or
+        reason_code | int | the conflict type again, as in the original; for types 5 to 10 the reason: 1 a CHECK or
           invariant, 2 NOT NULL, 3 the length or form of a text, 6 an append-only table
         reason_text | string | the conflict in words
         pubid | string not null | publication
@@ -117,8 +117,8 @@ TABLE: Final = TypedTable(
         session_id | string | merge session that resolved it
         rowkey | map<string,string> | key columns as text, for people
         resolver | string | name of the rule that decided
-        made_columns | array<string> | columns whose values the resolver made of both sides'; NULL: none
-        note | string | what the resolver says of its decision, such as that a sum was out of range
+        made_columns | array<string> | columns whose values the resolver computed from both sides; NULL: none
+        note | string | the resolver's remark on its decision, such as that a sum was out of range
         """
     ),
     ConflictRow,

@@ -76,12 +76,12 @@ TABLE: Final = TypedTable(
         generation | bigint not null | local number; differs from replica to replica
         art_nick | int not null | the one article the generation belongs to
         nicknames | array<int> not null | replicas that held it when this one made or received it, this one among them
-        coldate | timestamp | when it came to be here
+        coldate | timestamp | when it was made or received here
         genstatus | int not null | 0 open, 1 closed, 2 closed and from elsewhere
         changecount | bigint not null | changes in it when it was last added to
         waits_for | string | replica id of the only one that it is for: its table refuses these rows, which wait here;
           NULL: it is for all
-        refused_by | string | what that table asked of its rows then: it is asked again when this has changed
+        refused_by | string | hash of that table's rules for rows then: the rows are sent again when it has changed
         seq | bigint not null | number of the appended run; the highest one of a guid counts
         """
     ),

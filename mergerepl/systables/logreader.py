@@ -93,7 +93,7 @@ SCAN_SESSIONS: Final = TypedTable(
         start_time | timestamp not null | when the cycle began
         end_time | timestamp | when it ended; NULL if it did not
         duration | bigint | seconds
-        scan_phase | string | phase it came to; Done at the end
+        scan_phase | string | last phase that it reached; Done at the end
         error_count | int | sources that were paused, and other errors
         start_lsn | binary | first LSN of the cycle
         current_lsn | binary | LSN that was being written
