@@ -54,7 +54,7 @@ PURPOSE = {
     partitions.CURRENT.name: "Rows that changed and are in a partition. Append-only: of a row and a partition the row with "
     f"the highest `seq`, here or in `{partitions.PAST.name}`, counts. Empty at subscribers.",
     partitions.PAST.name: "Rows that left a partition. Append-only like the current mappings.",
-    partitions.GENERATION_PARTITIONS.name: "The generations with changes for each partition. Other generations are not sent there.",
+    partitions.GENERATION_PARTITIONS.name: "The generations with changes for each partition: only these are sent there.",
     conflicts_info.NAME: "Every conflict, with who won and why; its losing row is in the article's conflict table.",
     conflict_resolutions.NAME: "What people have said of conflicts: `mergerepl conflicts resolve`.",
     replinfo.NAME: "One row: who this replica is, and how far its own bookkeeping is.",
