@@ -484,7 +484,7 @@ class Tracked:
 
 
 class Filtered:
-    """A publisher whose 1,000 regions are partitions, and the subscriber of one of them."""
+    """A publisher whose 1,000 regions are partitions, with a line of each order, and the subscriber of one region."""
 
     def __init__(self, spark: SparkSession, folder: Path, rows: int, partitions: int) -> None:
         """Publish the table, initialise the subscriber and add the other partitions."""
@@ -493,9 +493,21 @@ class Filtered:
         spark.range(0, rows, 1, rows // 500_000).selectExpr(
             "id", "concat('region-', id % 1000) as region", "cast(id % 100 as int) as qty"
         ).write.format("delta").save(str(self.publisher / "orders"))
-        article = {"name": "orders", "key": ["id"], "filter": "region = HOST_NAME()"}
+        spark.range(0, rows, 1, rows // 500_000).selectExpr(
+            "id", "id as order_id", "cast(id % 100 as int) as qty"
+        ).write.format("delta").save(str(self.publisher / "lines"))
+        articles = [
+            {"name": "orders", "key": ["id"], "filter": "region = HOST_NAME()"},
+            {"name": "lines", "key": ["id"]},
+        ]
+        join = {"article": "lines", "parent": "orders", "on": "orders.id = lines.order_id", "unique": True}
         subscription = {"subscriber": str(self.subscriber), "host_name": "region-0"}
-        stated = {"publication": "bench", "publisher": str(self.publisher), "articles": [article]}
+        stated = {
+            "publication": "bench",
+            "publisher": str(self.publisher),
+            "articles": articles,
+            "joins": [join],
+        }
         file = folder / "bench.yml"
         file.write_text(yaml.safe_dump({**stated, "subscriptions": [subscription]}))
         mergerepl.load(file).apply()
@@ -503,13 +515,14 @@ class Filtered:
             api.add_partition(self.publisher, host_name=f"region-{number}")
 
     def edit(self) -> None:
-        """Update 20,000 rows: 20 of each region."""
+        """Update 20,000 orders, 20 of each region, and as many lines of others."""
         edit(self.spark, self.publisher / "orders", (0, 20_000), 1)
+        edit(self.spark, self.publisher / "lines", (20_000, 40_000), 1)
 
     def run(self) -> None:
-        """Download the 20 of the subscriber's region."""
+        """Download the 20 and 20 of the subscriber's region."""
         done = mergerepl.sync(self.publisher, long_running=True).sessions[0]
-        assert done.download.updates == 20, done
+        assert done.download.updates == 40, done
 
     def seconds(self, rounds: int, warm_up: int) -> tuple[float, float]:
         """Return the medians of the whole time, and of that outside of Delta's MERGE."""
@@ -520,7 +533,8 @@ class Filtered:
             sys.stderr.write(f"  {took:.1f} s\n")
             if number >= warm_up:
                 totals.append(took)
-                rests.append(took - merge_seconds(self.subscriber / "orders"))
+                merges = (merge_seconds(self.subscriber / name) for name in ("orders", "lines"))
+                rests.append(took - sum(merges))
         return statistics.median(totals), statistics.median(rests)
 
 

@@ -31,6 +31,7 @@ from mergerepl.engine.errors import told_plainly
 from mergerepl.errors import PublicationError
 from mergerepl.model.progress import Progress
 from mergerepl.model.results import ArticleCounts, PhaseCounts, SessionResult, SessionStatus
+from mergerepl.partitions.scratch import with_scratch_outside
 from mergerepl.staging.article import StagedArticle
 from mergerepl.store.changeset import drop_rows
 from mergerepl.store.compaction import compact_when_due
@@ -74,6 +75,7 @@ def merge_session(
         # What was read before the leases may have changed while they were waited for.
         publisher, subscriber = publisher.reread(), subscriber.reread()
         _refuse(publisher, subscriber)
+        spark_of = with_scratch_outside(spark_of, publisher, subscription.pubid, subscriber.root)
         progress.step("recover")
         recovered = recover(publisher, subscriber, spark_of)
         sides = open_sides(publisher, subscriber, subscription)

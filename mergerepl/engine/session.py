@@ -79,6 +79,14 @@ def writes_small(spark: SparkSession) -> bool:
     return spark.conf.get(confs.ENGINE, "spark") == "auto"
 
 
+def scratch_folders(spark: SparkSession) -> tuple[Path, ...]:
+    """Return where a session's JVM puts blocks, shuffle files and what else it needs for a while."""
+    context: Any = spark.sparkContext
+    jvm_ = context._jvm
+    local = jvm_.org.apache.spark.util.Utils.getConfiguredLocalDirs(context._jsc.sc().conf())
+    return tuple(Path(each) for each in (*local, jvm_.java.lang.System.getProperty("java.io.tmpdir")))
+
+
 def users_session() -> SparkSession | None:
     """Return the session that this process has or was started with, if any.
 

@@ -62,7 +62,8 @@ class ArticleValidation:
     """Row counts (and, for level `checksum`, order-independent row hashes) of one article at both sides.
 
     `missing_at` names the side that does not have the article at all: publisher or subscriber. `publication`
-    distinguishes articles of one name.
+    distinguishes articles of one name. `partition_id` is the partition of the publisher's rows that a filtered article was
+    compared with; `publisher_rows` are its rows and those of everybody.
     """
 
     article: str
@@ -74,6 +75,7 @@ class ArticleValidation:
     missing_at: str | None = None
     publication: str = ""
     error: dict[str, Any] | None = None
+    partition_id: int | None = None
 
     @property
     def ok(self) -> bool:
@@ -283,6 +285,7 @@ class ReplicaStatus:
 class PendingArticle:
     """Changes waiting to travel: counted in captured generations, plus commits not captured yet.
 
+    Downwards, of a filtered article, `changes` are those in the subscriber's partition and those in everybody's rows.
     `problem` says why the table cannot be captured; then its waiting changes are unknown.
     """
 
@@ -367,7 +370,8 @@ class RowReplicaInfo:
     """One row at one replica, as sp_showrowreplicainfo shows it; `source` is contents, tombstone or none.
 
     `current`: its lineage includes every change that the replicas in reach know of; a row that nobody changed
-    since it was published is current everywhere. `problem` says why the row cannot be looked up in the table.
+    since it was published is current everywhere. `outside`: the row is in no partition of this subscriber, which has no
+    such row, and so all that it is to have: it is current. `problem` says why the row cannot be looked up in the table.
     """
 
     replica: str
@@ -379,6 +383,7 @@ class RowReplicaInfo:
     row: dict[str, str | None] | None
     current: bool
     problem: str | None = None
+    outside: bool = False
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from mergerepl.feed.window import FeedWindow
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.results import PendingArticle, PendingSubscription
 from mergerepl.monitoring.parties import others, publication_name, reachable, subscriber_root
-from mergerepl.monitoring.waiting import uncaptured, unsent_generations
+from mergerepl.monitoring.waiting import changes_for, uncaptured, unsent_generations
 from mergerepl.store.replica import Replica
 from mergerepl.systables.catalog import SubscriptionRow
 from mergerepl.systables.replinfo import ReplicaInfo
@@ -97,6 +97,7 @@ def _direction(
     """Yield the waiting changes of a source; `destination` is None if it cannot be read."""
     articles = source.articles_of(row.pubid)
     waiting = unsent_generations(source, row, articles, destination=destination)
+    changes_of = changes_for(source, row, min((each.generation for each in waiting), default=0) - 1)
     for article in articles:
         generations = [each for each in waiting if each.art_nick == article.nickname]
         commits, problem = look(source, info, article)
@@ -104,7 +105,7 @@ def _direction(
             article.name,
             direction,
             len(generations),
-            sum(each.changecount for each in generations),
+            sum(map(changes_of, generations)),
             commits,
             problem,
         )

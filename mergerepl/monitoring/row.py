@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import date, datetime
 from decimal import Decimal
@@ -14,10 +14,10 @@ from mergerepl.delta.table import open_table
 from mergerepl.errors import ConfigurationError, MergeReplError, SchemaMismatchError, StoreError
 from mergerepl.lineage.value import covers, merge
 from mergerepl.model.article import PublishedArticle
-from mergerepl.model.results import ColumnVersion, RowInfo, RowReplicaInfo
+from mergerepl.model.results import ColumnVersion, RowInfo, RowPartition, RowReplicaInfo
 from mergerepl.model.value_text import text_of
 from mergerepl.monitoring.parties import article_named, members
-from mergerepl.monitoring.row_partitions import row_partitions
+from mergerepl.monitoring.row_partitions import row_partitions, sent_partitions
 from mergerepl.monitoring.waiting import head_or_problem
 from mergerepl.rows.arrow_values import python_values
 from mergerepl.rows.rowguid import KeyValue, base_type, key_value, rowguid_of
@@ -76,14 +76,40 @@ def row_info(root: Path, *, article: str, key: Mapping[str, str], publication: s
         newest = merge(newest, each.lineage)
     floor = chosen.maxversion_at_cleanup
     # Whether a damaged one is up to date is unknown.
-    shown = [*(replace(each, current=covers(each.lineage, newest, floor)) for each in found), *damaged]
-    order = [str(replica.root) for replica in reached]
-    replicas = tuple(sorted(shown, key=lambda each: order.index(each.replica)))
     publisher = next((each for each in alike if each[0].publishes(chosen.pubid)), None)
     partitions = row_partitions(*publisher, rowguid) if publisher is not None else ()
+    sent_to = sent_partitions(*publisher) if publisher is not None else {}
+    shown = [*(_compared(each, newest, floor, sent_to, partitions) for each in found), *damaged]
+    order = [str(replica.root) for replica in reached]
+    replicas = tuple(sorted(shown, key=lambda each: order.index(each.replica)))
     return RowInfo(
         chosen.publication, chosen.name, dict(key), rowguid, replicas, tuple(out_of_reach), partitions
     )
+
+
+def _compared(
+    each: RowReplicaInfo,
+    newest: Mapping[int, int],
+    floor: int,
+    sent_to: Mapping[int, Collection[int]],
+    partitions: Sequence[RowPartition],
+) -> RowReplicaInfo:
+    """Return a replica's row with whether it is up to date.
+
+    Args:
+        each: It, not compared yet.
+        newest: The lineage of all that the replicas in reach know.
+        floor: Versions up to it were cleaned up.
+        sent_to: The partitions that each subscriber gets, by its nickname; without those that get all rows.
+        partitions: Those of the row.
+    """
+    is_current = covers(each.lineage, newest, floor)
+    members = {row.partition_id for row in partitions if row.reason is None}
+    is_outside = each.nickname in sent_to and members.isdisjoint(sent_to[each.nickname])
+    is_outside = is_outside and each.row is None and each.problem is None
+    # A row that is in no partition was deleted, or is as it was published: who knows of that is up to date.
+    is_outside = is_outside and not (is_current and not members)
+    return replace(each, current=is_current or is_outside, outside=is_outside)
 
 
 def _key_values(article: PublishedArticle, key: Mapping[str, str]) -> list[KeyValue]:

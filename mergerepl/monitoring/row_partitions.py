@@ -3,9 +3,10 @@
 from mergerepl.delta.small_tables import Row, read_rows, text_literal
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.results import RowPartition
+from mergerepl.partitions.filtered import filtered_publication
 from mergerepl.store.replica import Replica
 from mergerepl.systables import contents, partitions
-from mergerepl.systables.partitions import Reason
+from mergerepl.systables.partitions import EVERYBODY, Reason
 
 
 def row_partitions(publisher: Replica, article: PublishedArticle, rowguid: str) -> tuple[RowPartition, ...]:
@@ -36,3 +37,15 @@ def row_partitions(publisher: Replica, article: PublishedArticle, rowguid: str) 
         )
         for number, row in sorted(newest.items())
     )
+
+
+def sent_partitions(publisher: Replica, article: PublishedArticle) -> dict[int, frozenset[int]]:
+    """Return the partitions that each subscriber gets, by its nickname; empty if the article is not filtered."""
+    publication = filtered_publication(publisher, article.pubid)
+    if publication is None or article.nickname not in publication.tablenicks:
+        return {}
+    return {
+        row.replnickname: frozenset({EVERYBODY, row.partition_id})
+        for row in publisher.relations(article.pubid)
+        if row.partition_id is not None and not row.is_ended
+    }

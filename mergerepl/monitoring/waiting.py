@@ -1,6 +1,7 @@
 """The waiting changes of a replica: commits not captured yet, generations not sent yet. Read without an engine."""
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,7 +13,7 @@ from mergerepl.errors import MergeReplError
 from mergerepl.feed.position import FeedPosition
 from mergerepl.feed.window import FeedWindow, feed_window
 from mergerepl.model.article import PublishedArticle
-from mergerepl.partitions.filtered import filtered_publication, sent_partition
+from mergerepl.partitions.filtered import filtered_publication, generations_for, sent_partition
 from mergerepl.store.positions import position_of
 from mergerepl.store.replica import Replica
 from mergerepl.systables.catalog import SubscriptionRow
@@ -95,6 +96,22 @@ def source_of(replica: Replica, other: SubscriptionRow, articles: Iterable[Publi
     if publication is not None:
         partition = sent_partition(replica, publication.number, publication.tablenicks, other)
     return Source(str(replica.root), after, other, tuple(article.nickname for article in articles), partition)
+
+
+def changes_for(
+    replica: Replica, other: SubscriptionRow, from_generation_exclusive: int
+) -> Callable[[Generation], int]:
+    """Return what gives the changes of a generation, in a filtered article those in the partition of `other`."""
+    publication = filtered_publication(replica, other.pubid)
+    if publication is None:
+        return lambda generation: generation.changecount
+    tablenicks = publication.tablenicks
+    counts: Counter[int] = Counter()
+    for row in generations_for(
+        replica, publication.number, other, from_generation_exclusive=from_generation_exclusive
+    ):
+        counts[row.generation] += row.changecount
+    return lambda each: counts[each.generation] if each.art_nick in tablenicks else each.changecount
 
 
 def unsent_generations(

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -23,6 +24,7 @@ from mergerepl.filters.equalities import Part, parts_of
 from mergerepl.filters.publication_filters import JoinFilter
 from mergerepl.model.article import PublishedArticle
 from mergerepl.partitions.filtered import FilteredPublication, function_column
+from mergerepl.partitions.join_bounds import looked_for
 from mergerepl.rows.images import image_type, row_image, rowguid_of_image
 from mergerepl.rows.sql import struct_type
 from mergerepl.store.replica import Replica
@@ -43,17 +45,21 @@ _PARENT_ROW = "parent_row"
 _MEMBERS = "members"
 _MOVES = "moves"
 
-_GROUPS = "partition_id int, HOST_NAME_FN string, SUSER_SNAME_FN string"
+_GROUPS = pa.schema(
+    {PARTITION_ID: pa.int32(), **{function_column(each): pa.string() for each in SessionFunction}}
+)
 
 
 def group_rows(spark: SparkSession, groups: Iterable[PartitionGroup]) -> DataFrame:
     """Return partitions with the values that make them: partition_id, HOST_NAME_FN, SUSER_SNAME_FN."""
-    rows = [(each.partition_id, each.HOST_NAME_FN, each.SUSER_SNAME_FN) for each in groups]
-    return spark.createDataFrame(rows, _GROUPS)
+    rows = [{name: getattr(each, name) for name in _GROUPS.names} for each in groups]
+    # Rows of Python's own would pass through a worker of Python's whenever they are read.
+    return spark.createDataFrame(pa.Table.from_pylist(rows, schema=_GROUPS))
 
 
-Base = Callable[[str], DataFrame]
-"""Gives the rows of an article by its name, as one column `row`: all those that did not change."""
+Base = Callable[[str, Column | None], DataFrame]
+"""Gives the rows of an article by its name, as one column `row`: those that did not change and meet a condition on the
+table's columns (None: all)."""
 
 
 def base_rows(
@@ -64,9 +70,11 @@ def base_rows(
 ) -> Base:
     """Return what reads the tables of some articles at these versions (by tablenick)."""
 
-    def rows(name: str) -> DataFrame:
+    def rows(name: str, condition: Column | None) -> DataFrame:
         article = articles[name]
         table = read_version(spark, replica.table(article), versions[article.nickname])
+        if condition is not None:
+            table = table.where(condition)
         return table.select(row_image(article.columns).cast(struct_type(article.types)).alias(ROW))
 
     return rows
@@ -91,7 +99,7 @@ class MembershipPass:
         kept: Holds the results until their reader is done.
         found: Article name -> MEMBERSHIPS, of the articles in which there are any.
         counts: How many rows these have.
-        moved: Articles in which a row changed so that rows which follow it may move.
+        moved: What rows that follow moved ones meet, by the join; of joins whose parent has none there is none.
     """
 
     publication: FilteredPublication
@@ -100,7 +108,7 @@ class MembershipPass:
     kept: Kept
     found: dict[str, DataFrame] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
-    moved: set[str] = field(default_factory=set)
+    moved: dict[JoinFilter, Column] = field(default_factory=dict)
 
     def run(self, changed: Mapping[str, Changed]) -> dict[str, DataFrame]:
         """Return MEMBERSHIPS by article name.
@@ -121,7 +129,9 @@ class MembershipPass:
             )
             for side, image in ((_OLD, BEFORE), (_NEW, AFTER))
         ]
-        members = self.members(name, sides[0].unionByName(sides[1]), (ROWGUID, _SIDE), count=2 * count)
+        images = sides[0].unionByName(sides[1])
+        sought = self._sought(name, images, 2 * count)[1] if self.publication.filters.joins_of(name) else {}
+        members = self.members(name, images, (ROWGUID, _SIDE), sought, count=2 * count)
 
         def of(side: int) -> Column:
             return F.sort_array(F.collect_set(F.when(F.col(_SIDE) == side, F.col(PARTITION_ID))))
@@ -133,8 +143,24 @@ class MembershipPass:
         )
         self.found[name] = self.kept.keep(rows.withColumn(_MOVES, self._moves(name)))
         self.counts[name] = count
-        if self.publication.filters.joins_to(name) and not self.found[name].where(_MOVES).isEmpty():
-            self.moved.add(name)
+        if joins := self.publication.filters.joins_to(name):
+            images = self._moved_images(name)
+            number, following = looked_for(images, name, joins, self.publication.articles, most=2 * count)
+            if number:
+                self.moved |= following
+
+    def _moved_images(self, name: str) -> DataFrame:
+        """Return the images (`row`), before and after, of the rows that others may follow into another partition."""
+        moved = self.found[name].where(_MOVES)
+        images = [
+            moved.where(F.col(image).isNotNull()).select(F.col(image).alias(ROW)) for image in (BEFORE, AFTER)
+        ]
+        return images[0].unionByName(images[1])
+
+    def _sought(self, name: str, rows: DataFrame, most: int | None) -> tuple[int, dict[JoinFilter, Column]]:
+        """Return how many rows (`row`) of an article there are, and what the parents of these meet, by the join."""
+        joins = self.publication.filters.joins_of(name)
+        return looked_for(rows, name, joins, self.publication.articles, most=most)
 
     def _moves(self, name: str) -> Column:
         """Return whether rows that follow this one may move: its membership or a column of a join changed."""
@@ -151,21 +177,17 @@ class MembershipPass:
 
     def _affected(self, name: str, changed: Changed | None) -> Changed | None:
         """Return CHANGED with the unchanged rows that follow a moved one; None if there are none of either."""
-        joins = [join for join in self.publication.filters.joins_of(name) if join.parent in self.moved]
+        joins = [join for join in self.publication.filters.joins_of(name) if join in self.moved]
         if not joins:
             return changed
         article = self.publication.articles[name]
         following = []
         for join in joins:
-            moved = self.found[join.parent].where(_MOVES)
-            images = [
-                moved.where(F.col(image).isNotNull()).select(
-                    self._slim(join.parent, image, join).alias(_PARENT_ROW)
-                )
-                for image in (BEFORE, AFTER)
-            ]
-            parents = broadcast_if_few(images[0].unionByName(images[1]), 2 * self.counts[join.parent])
-            following.append(self.base(name).join(parents, on=self._on(join), how="left_semi"))
+            images = self._moved_images(join.parent)
+            parents = images.select(self._slim(join.parent, ROW, join).alias(_PARENT_ROW))
+            parents = broadcast_if_few(parents, 2 * self.counts[join.parent])
+            base = self.base(name, self.moved[join])
+            following.append(base.join(parents, on=self._on(join), how="left_semi"))
         touched = with_rowguid(reduce(DataFrame.unionByName, following), article)
         if len(joins) > 1:
             touched = touched.dropDuplicates([ROWGUID])
@@ -183,17 +205,25 @@ class MembershipPass:
             return Changed(affected, count)
         return Changed(affected.unionByName(changed.rows), count + changed.count)
 
-    def members(self, name: str, rows: DataFrame, key: Sequence[str], *, count: int) -> DataFrame:
+    def members(
+        self,
+        name: str,
+        rows: DataFrame,
+        key: Sequence[str],
+        sought: Mapping[JoinFilter, Column],
+        *,
+        count: int,
+    ) -> DataFrame:
         """Return the partitions of rows: the columns of `key` and partition_id; some may come twice.
 
-        Reads: `key`, at (the side on which its parents are looked up), row; at most `count` rows.
+        Reads: `key`, at (the side on which its parents are looked up), row; at most `count` rows. `sought` is of `_sought`.
         """
         filters = self.publication.filters
         found = []
         if name in filters.own:
             found += [self._of_part(name, part, rows, key, count) for part in parts_of(filters.own[name])]
         for join in filters.joins_of(name):
-            found += self._of_parents(name, join, rows, key, count)
+            found += self._of_parents(name, join, rows, key, sought[join], count)
         if not found:
             found = [rows.select(*key, F.lit(EVERYBODY).alias(PARTITION_ID))]
         return reduce(DataFrame.unionByName, found)
@@ -223,7 +253,7 @@ class MembershipPass:
         return rows.join(groups, on=condition).select(*key, PARTITION_ID)
 
     def _of_parents(
-        self, name: str, join: JoinFilter, rows: DataFrame, key: Sequence[str], count: int
+        self, name: str, join: JoinFilter, rows: DataFrame, key: Sequence[str], sought: Column, count: int
     ) -> list[DataFrame]:
         known = self.found.get(join.parent)
         slim = rows.select(*key, _AT, self._slim(name, ROW, join).alias(ROW))
@@ -244,7 +274,7 @@ class MembershipPass:
             found.append(matched.select(*key, F.explode(_MEMBERS).alias(PARTITION_ID)))
         # Unchanged parents are the same on both sides.
         parent = self.publication.articles[join.parent]
-        base = self.base(join.parent).select(F.col(ROW).alias(_PARENT_ROW))
+        base = self.base(join.parent, sought).select(F.col(ROW).alias(_PARENT_ROW))
         matched = base.join(broadcast_if_few(slim, count), on=self._on(join))
         looked_up = with_rowguid(
             matched.select(*(F.col(each).alias(f"of_{each}") for each in key), F.col(_PARENT_ROW).alias(ROW)),
@@ -252,7 +282,7 @@ class MembershipPass:
         )
         # Spark plans the levels above by themselves: together, what they read twice would double with each level.
         looked_up = self.kept.keep(looked_up)
-        looked_up_count = looked_up.count()
+        looked_up_count, above = self._sought(join.parent, looked_up, None)
         if not looked_up_count:
             return found
         if known is not None:
@@ -263,7 +293,7 @@ class MembershipPass:
         looked_up = looked_up.select(
             *(F.col(f"of_{each}").alias(each) for each in key), F.lit(_NEW).alias(_AT), ROW
         )
-        found.append(self.members(join.parent, looked_up, key, count=looked_up_count))
+        found.append(self.members(join.parent, looked_up, key, above, count=looked_up_count))
         return found
 
     def _slim(self, name: str, image: str, join: JoinFilter) -> Column:
@@ -307,7 +337,7 @@ def partition_rows(
     pass_ = MembershipPass(publication, groups, base, kept)
     found: dict[str, DataFrame] = {}
     for name in publication.articles:
-        rows = base(name)
+        rows = base(name, None)
         if not filters.is_filtered(name):
             found[name] = rows
             continue

@@ -5,12 +5,12 @@ from pyspark.sql import functions as F
 
 from mergerepl.changes import CHANGE_COLUMNS, ROW, ROWGUID
 from mergerepl.delta.versions import read_version
-from mergerepl.engine.in_memory import Kept, broadcast_if_few
+from mergerepl.engine.in_memory import Kept, broadcast_if_few, in_one_task
 from mergerepl.model.article import PublishedArticle
 from mergerepl.partitions.membership import with_rowguid
 from mergerepl.partitions.touched import published_state
 from mergerepl.rows.images import row_image
-from mergerepl.rows.key_bounds import same_key
+from mergerepl.rows.key_bounds import KeyBounds, bound_measures, bounds_found, same_key
 from mergerepl.rows.sql import struct_type
 from mergerepl.store.replica import Replica
 from mergerepl.store.runs import latest_of
@@ -45,7 +45,8 @@ def versions_of(
     wanted = kept.keep(broadcast_if_few(sent.select(ROWGUID, ROW), rows))
     table = read_version(spark, replica.table(article), version).alias("t")
     keys = wanted.select(*(F.col(f"{ROW}.{name}").alias(name) for name in article.identity_fields)).alias("s")
-    there = table.join(broadcast_if_few(keys, rows), on=same_key(article, {}), how="left_semi")
+    of_keys = same_key(article, _bounds(article, in_one_task(wanted, rows)))
+    there = table.join(broadcast_if_few(keys, rows), on=of_keys, how="left_semi")
     image = row_image(article.columns).cast(struct_type(article.types)).alias(ROW)
     state = published_state(article)
     published = with_rowguid(there.select(image), article).select(
@@ -66,3 +67,13 @@ def versions_of(
     known = kept.keep(known)
     others = published.join(known.select(ROWGUID), on=ROWGUID, how="left_anti")
     return kept.keep(known.unionByName(others.select(*CHANGE_COLUMNS)))
+
+
+def _bounds(article: PublishedArticle, rows: DataFrame) -> KeyBounds:
+    """Return between which keys rows (`row`) lie."""
+    measures = bound_measures(article, lambda name: F.col(f"{ROW}.{name}"))
+    if not measures:
+        return {}
+    found = rows.agg(*(each.alias(name) for name, each in measures.items())).first()
+    assert found is not None
+    return bounds_found(article, found.asDict())

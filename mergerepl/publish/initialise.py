@@ -28,6 +28,7 @@ from mergerepl.failpoints import failpoint
 from mergerepl.model.publication import Subscription, SyncType
 from mergerepl.partitions.filtered import filtered_publication
 from mergerepl.partitions.membership import base_rows, group_rows, partition_rows, with_rowguid
+from mergerepl.partitions.scratch import require_scratch_outside
 from mergerepl.publish.adopt import adopt
 from mergerepl.publish.changes import columns_changed
 from mergerepl.publish.give_metadata import forget_metadata, give_metadata, last_generation
@@ -118,6 +119,7 @@ def rows_of_partition(
     publication = filtered_publication(replica, work.pubid)
     if publication is None:
         return {}
+    require_scratch_outside(work.spark, replica, work.pubid, Path(row.subscriber_server))
     mine = [group for group in publication.groups if group.partition_id == row.partition_id]
     groups = group_rows(work.spark, mine)
     base = base_rows(work.spark, replica, publication.articles, publisher.captured)

@@ -33,12 +33,15 @@ def articles(status: ReplicaStatus) -> Table:
 def subscriptions(status: ReplicaStatus) -> Table:
     """Return how far each subscription is."""
     head = ("subscription", "publication", "type", ">priority", "status", ">unsent", "last sync", "result")
-    table = Table(head)
+    # Only where rows are filtered has a subscriber one.
+    is_filtered = any(each.partition_id is not None for each in status.subscriptions)
+    table = Table((*head[:3], *([">partition"] if is_filtered else []), *head[3:]))
     for each in status.subscriptions:
         table.add(
             short(each.subscriber),
             each.publication,
             each.subscriber_type,
+            *([each.partition_id] if is_filtered else []),
             f"{each.priority:.2f}",
             each.status,
             each.unsent_generations,
@@ -146,7 +149,7 @@ def row_metadata(row: RowInfo) -> Table:
     table = Table(("replica", ">nickname", "source", ">generation", "lineage", "up to date"))
     for each in row.replicas:
         lineage = ", ".join(f"{nickname}:{version}" for nickname, version in sorted(each.lineage.items()))
-        is_current = "yes" if each.current else "no"
+        is_current = "outside" if each.outside else "yes" if each.current else "no"
         table.add(
             short(each.replica), each.nickname, each.source, each.generation, lineage or "{}", is_current
         )

@@ -305,9 +305,11 @@ class TextOutput(Output):
 
     def _validation(self, subscriber: str, articles: Sequence[ArticleValidation]) -> None:
         """Show the comparison of one subscriber with the publisher, differing keys by name."""
+        ids = {each.partition_id for each in articles if each.partition_id is not None}
+        compared_with = "".join(f", partition {number}" for number in sorted(ids))
         table = Table(
             ("article", "level", ">publisher rows", ">subscriber rows", ">differing", "result"),
-            title=f"Validation of {short(subscriber)}",
+            title=f"Validation of {short(subscriber)}{compared_with}",
         )
         several = len({article.publication for article in articles}) > 1
         names = [f"{each.publication}.{each.article}" if several else each.article for each in articles]

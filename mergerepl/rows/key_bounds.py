@@ -14,7 +14,7 @@ from mergerepl.rows.sql import quote
 KeyBounds = Mapping[str, tuple[str, str]]
 """The lowest and the highest value of identity fields, as text."""
 
-_TYPES = ("tinyint", "smallint", "int", "bigint", "date", "string")
+BOUNDED_TYPES = ("tinyint", "smallint", "int", "bigint", "date", "string")
 """Types whose values sort alike in Spark, in the bounds of files and as text that is cast back."""
 
 _PRINTABLE = re.compile("[ -~]*")
@@ -27,24 +27,35 @@ def bound_measures(
     """Return the aggregates that `bounds_found` reads; `value` gives a field's value in the rows that count, or NULL."""
     measures: dict[str, Column] = {}
     for field, type_ in _bounded(article).items():
-        key = value(field)
-        measures[f"{prefix}min_{field}"] = F.min(key).cast("string")
-        measures[f"{prefix}max_{field}"] = F.max(key).cast("string")
-        if type_ == "string":
-            measures[f"{prefix}odd_{field}"] = F.count_if(F.coalesce(~F.is_valid_utf8(key), F.lit(False)))
+        measures |= measures_of(field, value(field), type_, prefix=prefix)
     return measures
+
+
+def measures_of(name: str, key: Column, type_: str, *, prefix: str = "") -> dict[str, Column]:
+    """Return the aggregates that `found_between` reads, of one column of one of BOUNDED_TYPES."""
+    measures = {
+        f"{prefix}min_{name}": F.min(key).cast("string"),
+        f"{prefix}max_{name}": F.max(key).cast("string"),
+    }
+    if type_ == "string":
+        measures[f"{prefix}odd_{name}"] = F.count_if(F.coalesce(~F.is_valid_utf8(key), F.lit(False)))
+    return measures
+
+
+def found_between(name: str, found: Mapping[str, object], *, prefix: str = "") -> tuple[str, str] | None:
+    """Return the bounds of one column as text, None if it has none."""
+    # Delta's bounds of a file have other bytes than its values if these are not UTF-8.
+    if found[f"{prefix}min_{name}"] is None or found.get(f"{prefix}odd_{name}"):
+        return None
+    return str(found[f"{prefix}min_{name}"]), str(found[f"{prefix}max_{name}"])
 
 
 def bounds_found(
     article: PublishedArticle, found: Mapping[str, object], *, prefix: str = ""
 ) -> dict[str, tuple[str, str]]:
     """Return the bounds of the identity fields that have some, from the values of `bound_measures`."""
-    return {
-        field: (str(found[f"{prefix}min_{field}"]), str(found[f"{prefix}max_{field}"]))
-        for field in _bounded(article)
-        # Delta's bounds of a file have other bytes than its keys if these are not UTF-8.
-        if found[f"{prefix}min_{field}"] is not None and not found.get(f"{prefix}odd_{field}")
-    }
+    between = {field: found_between(field, found, prefix=prefix) for field in _bounded(article)}
+    return {field: bounds for field, bounds in between.items() if bounds is not None}
 
 
 def within_bounds(article: PublishedArticle, bounds: KeyBounds, *, of: str = "") -> Column:
@@ -57,7 +68,7 @@ def within_bounds(article: PublishedArticle, bounds: KeyBounds, *, of: str = "")
     for name, field in zip(article.identity, article.identity_fields, strict=True):
         # A GUID's text in another case lies outside of the bounds (and GUIDs are everywhere: they prune nothing).
         if field in bounds and article.rowguid_column is None:
-            condition = condition & _within(F.col(f"{of}{quote(name)}"), *bounds[field], types[field])
+            condition = condition & within(F.col(f"{of}{quote(name)}"), *bounds[field], types[field])
     return condition
 
 
@@ -76,10 +87,11 @@ def same_key(article: PublishedArticle, bounds: KeyBounds) -> Column:
 def _bounded(article: PublishedArticle) -> dict[str, str]:
     """Return the identity fields that may have bounds, with their types."""
     types = dict(zip(article.fields, article.types, strict=True))
-    return {field: types[field] for field in article.identity_fields if types[field] in _TYPES}
+    return {field: types[field] for field in article.identity_fields if types[field] in BOUNDED_TYPES}
 
 
-def _within(key: Column, lowest: str, highest: str, type_: str) -> Column:
+def within(key: Column, lowest: str, highest: str, type_: str) -> Column:
+    """Return a condition that the values between two bounds meet, and by the bounds of their files, too."""
     if type_ != "string":
         return (key >= F.lit(lowest).cast(type_)) & (key <= F.lit(highest).cast(type_))
     lower, upper = below_unpadded(lowest), above_odd(highest)

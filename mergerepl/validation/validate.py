@@ -22,6 +22,8 @@ from mergerepl.validation.row_count import row_count
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from mergerepl.engine.in_memory import Kept
+
 ROWCOUNT = "rowcount"
 
 Pair = tuple[PublishedArticle | None, PublishedArticle | None]
@@ -86,31 +88,41 @@ class _Partition:
     def compare(self, here: PublishedArticle, there: PublishedArticle, level: str) -> ArticleValidation:
         """Compare one of them."""
         from mergerepl.engine.errors import told_plainly
+        from mergerepl.engine.in_memory import Kept
         from mergerepl.validation.compare_tables import compare_tables
 
         tables = self.publisher.table(here), self.subscriber.table(there)
-        with told_plainly(f"comparing '{tables[0]}' with '{tables[1]}'"):
-            rows = self._wanted(here)
-            if level == ROWCOUNT:
-                at_publisher, at_subscriber = rows.count(), row_count(tables[1])
-                differing = abs(at_publisher - at_subscriber)
-                return ArticleValidation(here.name, ROWCOUNT, at_publisher, at_subscriber, differing)
-            from mergerepl.engine import session as engine
+        kept = Kept()
+        try:
+            with told_plainly(f"comparing '{tables[0]}' with '{tables[1]}'"):
+                rows = self._wanted(here, kept)
+                if level == ROWCOUNT:
+                    at_publisher, at_subscriber = rows.count(), row_count(tables[1])
+                    differing = abs(at_publisher - at_subscriber)
+                    found = ArticleValidation(here.name, ROWCOUNT, at_publisher, at_subscriber, differing)
+                else:
+                    from mergerepl.engine import session as engine
 
-            return compare_tables(engine.session(), here, there, *tables, publisher_rows=rows)
+                    found = compare_tables(engine.session(), here, there, *tables, publisher_rows=rows)
+        finally:
+            kept.release()
+        return replace(found, partition_id=self._partition_id())
 
-    def _wanted(self, article: PublishedArticle) -> "DataFrame":
+    def _partition_id(self) -> int | None:
+        assert self.publication is not None
+        replid = self.subscriber.info().replid
+        relations = self.publisher.relations(self.publication.pubid)
+        return next(row.partition_id for row in relations if row.replid == replid and row.is_active)
+
+    def _wanted(self, article: PublishedArticle, kept: "Kept") -> "DataFrame":
         from pyspark.sql import functions as F
 
         from mergerepl.changes import ROW
         from mergerepl.engine import session as engine
-        from mergerepl.engine.in_memory import Kept
         from mergerepl.partitions.membership import base_rows, group_rows, partition_rows
 
         assert self.publication is not None
-        replid = self.subscriber.info().replid
-        relations = self.publisher.relations(self.publication.pubid)
-        mine = next(row.partition_id for row in relations if row.replid == replid and row.is_active)
+        mine = self._partition_id()
         spark = engine.session()
         articles = self.publication.articles
         versions = {a.nickname: head_version(self.publisher.table(a)) for a in articles.values()}
@@ -119,7 +131,7 @@ class _Partition:
             self.publication,
             group_rows(spark, groups),
             base_rows(spark, self.publisher, articles, versions),
-            Kept(),
+            kept,
             [article.name],
         )
         names = zip(article.fields, article.columns, strict=True)

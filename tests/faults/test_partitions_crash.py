@@ -1,9 +1,10 @@
-"""A session of filtered articles that dies at every step in turn ends as if it had not (I26 to I28, I32 to I35).
+"""A session of filtered articles that dies at every step in turn ends as if it had not (I26 to I28, I32, I33, I35).
 
 Many worlds share the session, each with histories of its own: rows enter, stay and leave, with their parents and alone,
 while subscribers edit them. Then the models have had one session, and the engine has died in each part of it.
 """
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,9 @@ from pyspark.sql import SparkSession
 import mergerepl
 from tests.faults.ladder import CAPTURED_BEFORE, LADDER, MAPPED
 from tests.faults.sessions import stop_at, stopped_at
-from tests.properties.partition_engine import Played
+from tests.faults.test_kill import kill_sync
+from tests.interpreted import interpreted
+from tests.properties.partition_engine import DEATHS, REPLICAS, Played
 
 WORLDS = 24
 OF_CAPTURE = LADDER[: LADDER.index("capture.before_replinfo")]
@@ -24,6 +27,12 @@ SOME = (
     "publisher.after_merge",
 )
 """Those that every run of the tests tries."""
+KILLED_AT = (
+    "run.after_MSmerge_past_partition_mappings",
+    "stage.after_manifest",
+    "publisher.after_merge",
+    "subscriber.after_merge",
+)
 
 
 def climb(played: Played, monkeypatch: pytest.MonkeyPatch, points: tuple[str, ...]) -> None:
@@ -47,7 +56,7 @@ def climb(played: Played, monkeypatch: pytest.MonkeyPatch, points: tuple[str, ..
         pytest.param(ALL, (*CAPTURED_BEFORE, *MAPPED), id="all", marks=pytest.mark.slow),
     ],
 )
-def test_inv_27_28_32_a_session_that_dies_at_every_step_leaves_each_its_partition(
+def test_inv_27_28_32_35_a_session_that_dies_at_every_step_leaves_each_its_partition(
     spark: SparkSession,
     replica_dir: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -67,5 +76,41 @@ def test_inv_27_28_32_a_session_that_dies_at_every_step_leaves_each_its_partitio
         played.sync("north")
         played.finish()
     assert played.engine.sync("north").status == "nothing_to_do"
+    played.no_leaks()
     for name in ("hub", "north"):
         assert not list((replica_dir / name / "_mergerepl" / "staging").glob("*"))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("variant", ["or", "terms"])
+def test_inv_28_32_33_35_others_go_on_while_a_session_that_died_waits(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variant: str
+) -> None:
+    played = Played(tmp_path, variant, 33, WORLDS)
+    with interpreted(spark):
+        for number, (death, late) in enumerate(itertools.product(DEATHS, (False, True))):
+            played.write()
+            name, *others = sorted(REPLICAS)[number % 3 :] + sorted(REPLICAS)[: number % 3]
+            played.die(name, death, monkeypatch, late=late)
+            for other in others:
+                played.write()
+                played.sync(other, late=late and other == others[0])
+            played.sync(name)
+        played.finish()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("kind", ["kill", "killgroup"])
+def test_inv_26_28_35_a_killed_sync_of_filtered_articles_is_finished_by_the_next(
+    spark: SparkSession, tmp_path: Path, kind: str
+) -> None:
+    played = Played(tmp_path, "or", 26, WORLDS)
+    for point in KILLED_AT:
+        played.write()
+        kill_sync(tmp_path, point, kind)
+        played.sync("north")
+        played.no_leaks()
+        played.sync("south")
+    played.finish()

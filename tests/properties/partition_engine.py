@@ -6,7 +6,9 @@ share one schedule: who synchronises when, and in which sessions users write lat
 
 from __future__ import annotations
 
+import itertools
 import random
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,11 +16,15 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
 import yaml
 from deltalake import DeltaTable, write_deltalake
 
 import mergerepl
+from mergerepl import failpoints
 from mergerepl.agent import merge_session
+from mergerepl.failpoints import FailpointError
 from tests.properties.partition_histories import KEYS, SOME, VARIANTS, draw_row
 from tests.properties.partition_model import Filters, Network, Row
 
@@ -30,8 +36,19 @@ TYPES = {
     "rep": pa.string(),
     "area": pa.string(),
     "state": pa.string(),
+    "tok": pa.string(),
 }
 REPLICAS = {"north": "A", "south": "B", "north2": "A"}
+
+CANARY = re.compile(r"canary \d+ -?\d+")
+"""What each write of each world puts into its row, and no other one: where a file has it, the row was there."""
+
+DEATHS = {
+    "staged": "stage.after_manifest=stop",
+    "hub": "subscriber.before_merge=raise",
+    "sub": "publisher.before_merge=raise",
+}
+"""What of a session was finished when it died, as the model names it, and where the engine dies so."""
 
 Change = tuple[str, str, int, Row | None]
 """Replica, article, key, and the row as it becomes (None: deleted)."""
@@ -87,6 +104,11 @@ class Recorded(Network):
         return written
 
 
+def canary(world: int, row: Row) -> str:
+    """Return what tells this version of a row from all others."""
+    return f"canary {world} {row['tok']}"
+
+
 def schema_of(filters: Filters, article: str) -> pa.Schema:
     names = ("key", *filters.articles[article].columns, "tok")
     return pa.schema([(name, TYPES.get(name, pa.int64())) for name in names])
@@ -94,7 +116,7 @@ def schema_of(filters: Filters, article: str) -> pa.Schema:
 
 def shifted(world: int, row: Row) -> Row:
     """Return a row of a world as the shared tables have it; what joins two rows is the world's own."""
-    values = dict(row)
+    values = {**row, "tok": canary(world, row)}
     for name in REFERENCES:
         if values.get(name) is not None:
             values[name] += world * APART
@@ -230,13 +252,19 @@ def worlds_of(seed: int, variant: str, count: int) -> list[Recorded]:
     found = []
     for world in range(count):
         rng = random.Random(f"{seed} {variant} {world}")
+        first = itertools.count(1)
         rows: dict[str, dict[int, Row]] = {}
         for name, article in filters.articles.items():
             keys = [key for key in range(KEYS[name]) if rng.random() < 0.7]
             drawn = {key: draw_row(rng, name, 0, SOME) for key in keys}
             blank = dict.fromkeys(article.columns)
             rows[name] = {
-                key: {**blank, **{n: v for n, v in row.items() if n in article.columns}, "key": key, "tok": 0}
+                key: {
+                    **blank,
+                    **{n: v for n, v in row.items() if n in article.columns},
+                    "key": key,
+                    "tok": -next(first),
+                }
                 for key, row in drawn.items()
             }
         net = Recorded(filters, {}, rows)
@@ -276,6 +304,8 @@ class Played:
         self.worlds = worlds_of(seed, variant, count)
         rows = {w: {a: dict(t) for a, t in net.hub.tables.items()} for w, net in enumerate(self.worlds)}
         self.engine = PartitionEngine(folder, variant, count, self.worlds[0].filters, rows)
+        self.own: dict[str, set[str]] = {name: set() for name in REPLICAS}
+        self.there: dict[str, dict[Path, set[str]]] = {name: {} for name in REPLICAS}
         self.compare("initialised", *REPLICAS)
 
     def compare(self, when: str, *replicas: str) -> None:
@@ -290,7 +320,11 @@ class Played:
 
     def taken(self) -> list[tuple[int, Change]]:
         """Return what was written in the models since the last call, by world."""
-        return [(world, change) for world, net in enumerate(self.worlds) for change in net.taken()]
+        found = [(world, change) for world, net in enumerate(self.worlds) for change in net.taken()]
+        for world, (replica, _, _, row) in found:
+            if replica in self.own and row is not None:
+                self.own[replica].add(canary(world, row))
+        return found
 
     def write(self) -> None:
         """Let users write at all replicas."""
@@ -314,6 +348,35 @@ class Played:
         self.engine.sync(name, self.sync_models(name, late=late))
         self.compare(f"after {name}", "hub", name)
 
+    def die(self, name: str, death: str, monkeypatch: pytest.MonkeyPatch, *, late: bool = False) -> None:
+        """Let a session of one subscriber die when a part of it is done, while users write late."""
+        writes = self.sync_models(name, late=late, crash=death)
+        failpoints._passed.clear()
+        with monkeypatch.context() as context:
+            context.setenv("MERGEREPL_FAILPOINT", DEATHS[death])
+            if death == "staged":
+                with pytest.raises(FailpointError):
+                    self.engine.sync(name)
+                self.engine.write(writes)
+            else:
+                with pytest.raises(FailpointError):
+                    self.engine.sync(name, writes)
+        self.no_leaks()
+
+    def no_leaks(self) -> None:
+        """Fail where a subscriber's folder has a version of a row that was neither sent to it nor written there (I35)."""
+        for name, there in self.there.items():
+            for path in (self.engine.folder / name).rglob("*"):
+                if path not in there and path.is_file():
+                    there[path] = canaries_in(path)
+            allowed = set(self.own[name])
+            for world, net in enumerate(self.worlds):
+                allowed |= {canary(world, row) for *_, row in net.subs[name].storage if row is not None}
+            found = {value: str(path) for path, values in there.items() for value in values}
+            assert found, f"{self.name}: no rows below {name}"
+            leaked = {value: path for value, path in found.items() if value not in allowed}
+            assert leaked == {}, f"{self.name}: rows outside of the partition of {name}: {leaked}"
+
     def finish(self) -> None:
         """Synchronise everybody until nothing moves, then check what is kept of it."""
         for _ in range(2):
@@ -322,10 +385,18 @@ class Played:
         self.check()
 
     def check(self) -> None:
-        """Fail where mappings are not those of the models, or where one more session of anybody does something."""
+        """Fail where mappings or files are not those of the models, or where one more session does something."""
+        self.no_leaks()
         current, past = self.engine.netted()
         nets = [net.netted() for net in self.worlds]
         assert len(current) == sum(len(each) for each, _ in nets)
         assert sorted(why for *_, why in past) == sorted(e.reason for _, each in nets for *_, e in each)
         for name in REPLICAS:
             assert self.engine.sync(name).status == "nothing_to_do"
+
+
+def canaries_in(path: Path) -> set[str]:
+    """Return the canaries in a file: in whatever column of a table's file, or in its text."""
+    if path.suffix == ".parquet":
+        return set(CANARY.findall(str(pq.read_table(path).to_pylist())))
+    return set(CANARY.findall(path.read_bytes().decode("utf-8", "replace")))

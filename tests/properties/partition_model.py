@@ -877,7 +877,7 @@ class Network:
                     raise Hole(f"{key} leaves {sub.name} with changes that the publisher does not have")
                 sub_rows[key] = (
                     "delete" if type_ != 5 else "leave",
-                    Meta(number_, lineage, None, 0, seen, type=type_),
+                    Meta(number_, lineage, None, version.priority, seen, type=type_),
                 )
                 continue
             if key in verdicts:

@@ -15,6 +15,10 @@ from pyspark.sql import SparkSession
 
 from mergerepl import failpoints
 from mergerepl.cli.main import main
+from mergerepl.engine.session import scratch_folders
+from mergerepl.errors import EngineError
+from mergerepl.partitions.scratch import require_scratch_outside
+from mergerepl.store.replica import Replica
 
 CUSTOMERS = pa.schema([("id", pa.int64()), ("region", pa.string()), ("name", pa.string())])
 
@@ -99,9 +103,27 @@ def test_a_parameterized_filter_end_to_end(spark: SparkSession, tmp_path: Path) 
     souths = {(1, "South", "Ada"), (4, "South", "Dia"), (6, "South", "Flo Canary"), (7, "South", "Gus")}
     assert rows(hq) == {(3, "North", "Cyd"), (5, "North", "Eve"), *souths}
 
+    # A row that left north is outside there, and waits for south. What north wrote is in a generation of its own, and in
+    # one of the publisher's that moves it.
+    moved = run("row", str(hq.parent), "--article", "customers", "--key", "id=1")
+    assert [(each["current"], each["outside"]) for each in moved["replicas"]] == [
+        (True, False),
+        (True, True),
+        (False, False),
+    ]
+    (waiting,) = [s for s in run("pending", str(hq.parent))["subscriptions"] if "south" in s["subscriber"]]
+    assert [each["changes"] for each in waiting["articles"] if each["direction"] == "download"] == [7]
+    publisher = Replica(hq.parent)
+    (pubid,) = [row.pubid for row in publisher.published]
+    for folder in scratch_folders(spark):
+        with pytest.raises(EngineError, match="inside of the subscriber"):
+            require_scratch_outside(spark, publisher, pubid, folder.parent)
+
     session = run("sync", str(file), "--subscriber", str(tmp_path / "south"))["sessions"][0]
     assert (session["download"]["inserts"], session["download"]["deletes"]) == (4, 1)
     assert rows(south) == souths
+    compared = run("validate", str(file))["subscribers"]
+    assert [(each["articles"][0]["partition_id"], each["ok"]) for each in compared] == [(1, True), (2, True)]
     again = run("sync", str(file))["sessions"]
     assert [each["status"] for each in again] == ["nothing_to_do", "nothing_to_do"]
 
