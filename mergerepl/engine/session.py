@@ -84,7 +84,8 @@ def scratch_folders(spark: SparkSession) -> tuple[Path, ...]:
     context: Any = spark.sparkContext
     jvm_ = context._jvm
     local = jvm_.org.apache.spark.util.Utils.getConfiguredLocalDirs(context._jsc.sc().conf())
-    return tuple(Path(each) for each in (*local, jvm_.java.lang.System.getProperty("java.io.tmpdir")))
+    stated = (*local, jvm_.java.lang.System.getProperty("java.io.tmpdir"))
+    return tuple(Path(os.path.realpath(each)) for each in stated)
 
 
 def users_session() -> SparkSession | None:

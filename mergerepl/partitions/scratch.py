@@ -1,6 +1,5 @@
 """Where Spark puts rows for a while: never into the folder of a subscriber that is not to have all of them (I35)."""
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +8,7 @@ from pyspark.sql import SparkSession
 from mergerepl.engine.session import scratch_folders
 from mergerepl.errors import EngineError
 from mergerepl.partitions.filtered import publication_with_filters
+from mergerepl.roots import overlap
 from mergerepl.store.replica import Replica
 
 
@@ -19,9 +19,8 @@ def require_scratch_outside(spark: SparkSession, publisher: Replica, pubid: str,
     """
     if publication_with_filters(publisher, pubid) is None:
         return
-    root = os.path.realpath(subscriber)
     for folder in scratch_folders(spark):
-        if os.path.commonpath([root, os.path.realpath(folder)]) == root:
+        if overlap(str(folder), str(subscriber)) in ("same", "inside"):
             raise EngineError(
                 f"Spark keeps its temporary files in '{folder}', inside of the subscriber '{subscriber}': rows outside of "
                 "its partition would lie there for a while. Nothing was sent. Set TMPDIR to a folder outside of all "
