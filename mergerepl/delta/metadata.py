@@ -11,6 +11,9 @@ STATS_PROPERTY = "delta.dataSkippingStatsColumns"
 
 CDF_PROPERTY = "delta.enableChangeDataFeed"
 
+FEED_COLUMNS = frozenset({"_change_type", "_commit_version", "_commit_timestamp"})
+"""Columns of the change data feed: no table that has one can have a feed."""
+
 CHAR_VARCHAR = "__CHAR_VARCHAR_TYPE_STRING"
 """The property of a column with its whole type, if char or varchar is in it, at any depth."""
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from mergerepl.delta.log import find_own_commit, head_version
 from mergerepl.delta.marks import CommitMark
-from mergerepl.delta.metadata import CDF_PROPERTY
+from mergerepl.delta.metadata import CDF_PROPERTY, FEED_COLUMNS
 from mergerepl.delta.table import RANDOM_PREFIXES, TableState, open_table, reason_of
 from mergerepl.errors import PublicationError
 from mergerepl.rows.sql import literal, quote
@@ -116,6 +116,9 @@ def _set_in_log(table: TableState, properties: Mapping[str, str], mark: CommitMa
     delta-rs raises a protocol of numbers as Spark does. To a protocol of named features it adds unused ones.
     """
     if table.features or table.writer_version > _NUMBERED_PROTOCOL:
+        return False
+    if any(field["name"].lower() in FEED_COLUMNS for field in table.fields):
+        # Spark refuses the feed of such a table.
         return False
     from deltalake.exceptions import DeltaError
     from deltalake.transaction import CommitProperties

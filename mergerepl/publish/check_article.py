@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mergerepl.delta.log import table_place_problem
-from mergerepl.delta.metadata import DEFAULT_EXPRESSION, GENERATION_EXPRESSION
+from mergerepl.delta.metadata import DEFAULT_EXPRESSION, FEED_COLUMNS, GENERATION_EXPRESSION
 from mergerepl.delta.table import TableState, open_table
 from mergerepl.delta.types import Field, ddl_of, leaf_types, nested_names
 from mergerepl.errors import PublicationError, StoreError
@@ -60,7 +60,6 @@ _UNSUPPORTED_TYPES = {
     "interval": "an interval",
 }
 _RESERVED_PREFIX = "__mr_"
-_OF_THE_FEED = frozenset({"_change_type", "_commit_version", "_commit_timestamp"})
 _OF_THE_MERGE = frozenset(
     {
         "__delta_internal_is_row_deleted",
@@ -217,7 +216,7 @@ def _check_column_names(article: Article, table: TableState) -> None:
     conflict_columns = {column.name.lower() for column in CONFLICT_COLUMNS}
     for name in (field["name"] for field in table.fields):
         lower = name.lower()
-        if lower in _OF_THE_FEED:
+        if lower in FEED_COLUMNS:
             raise _refusal(
                 article,
                 f"its column '{name}' has a name that Delta's Change Data Feed needs for itself, so that Delta cannot "
