@@ -1,8 +1,8 @@
-"""The common ancestor of two changes: what a row was before either side went its own way.
+"""The common ancestor of two changes: the row before either side changed it by itself.
 
 Merge session step: before detect, for articles whose resolver reads it. Pure. Each side keeps the versions of a row that
-it held, in their order, and before them the row as it was published. Of each side's versions the last one that the other
-side's change includes is looked for, and the later of the two is the ancestor. One side alone would not do: after a session
+it held, in their order, and before them the row as it was published. For each side, the last version
+that the other side's change includes is found; the later of the two is the ancestor. Both sides are needed: after a session
 of one direction, the other side may hold a later version that both include.
 """
 
@@ -70,7 +70,7 @@ def ancestors(
 
 
 def _last_known(of_side: DataFrame, both: DataFrame, other: str, floor: int) -> DataFrame:
-    """Return of each row the last version that the other side's change includes: rowguid, last."""
+    """Return for each row the last version that the other side's change includes: rowguid, last."""
     included = of_side.join(both, on=ROWGUID, how="inner").where(
         lineage.covers(F.col(other), F.col(LINEAGE), floor=floor)
     )

@@ -1,4 +1,4 @@
-"""Tell real conflicts from changes that merge.
+"""Distinguish real conflicts from changes that merge.
 
 Merge session step: after get_metadata, before resolve, for the rows changed at both sides (verdict
 candidate). Pure. Rules: design section 5, merge_replication.md 2.4, 3.2.
@@ -39,7 +39,7 @@ DIFFERENT = "different"
 
 
 def detect(pairs: DataFrame) -> DataFrame:
-    """Return the pairs with the candidates told apart: verdict merge or conflict, conflict_columns and sides.
+    """Return the pairs with each candidate decided: verdict merge or conflict, conflict_columns and sides.
 
     Two deletes and two equal rows are no conflict. An update against a delete is one. Two updates conflict,
     row-tracked or with `whole_rows`, if the rows differ; column-tracked, if one column was changed at both sides to
@@ -100,7 +100,7 @@ def _changed(side: str, column: Column) -> Column:
 
     A row-tracked article has one answer for the whole row: both sides did.
     """
-    # Who has the publication's row has its columns as well, until they are changed.
+    # A side that has the publication's row has its columns as well, until they are changed.
     is_published = lineage.version_of(F.col(f"{side}.{LINEAGE}"), F.lit(PUBLICATION)) > 0
     published = F.struct(F.lit(PUBLICATION).alias("nickname"), F.lit(1).cast("bigint").alias("version"))
     entry = F.try_element_at(F.col(f"{side}.{COLV1}"), column)

@@ -32,7 +32,7 @@ REFUSED_AT = {PUBLISHER: "refused_at_publisher", SUBSCRIBER: "refused_at_subscri
 """Columns of REFUSED: the rule by which a side's table refuses the row, NULL: it takes it."""
 
 REFUSED_COLUMNS = (ROWGUID, VERDICT, *ACTION_OF.values(), *REFUSED_AT.values())
-"""Columns of REFUSED (agent -> conflict): what was to become of each row that a table refuses, and why not."""
+"""Columns of REFUSED (agent -> conflict): the intended action of each row that a table refuses, and the reason."""
 
 _LONGEST_REASON = 720
 _SENT_BY = {PUBLISHER: Verdict.DOWNLOAD.value, SUBSCRIBER: Verdict.UPLOAD.value}
@@ -56,8 +56,8 @@ def withheld(
 ) -> DataFrame:
     """Return RESOLVED of one side's changes that wait: it records its own version once more, in a generation that waits.
 
-    A row that this side alone sent waits here; of a row that both sides changed, each side's version waits at that side.
-    Nothing is done at the side that refuses. It is logged as a loser, with type 5 to 10, once for each version; its note is
+    A row that only this side sent waits here. If both sides changed a row, each side's version waits at its side.
+    The side that refuses does nothing. The row is logged as a loser, with type 5 to 10, once for each version; its note is
     the rule, also if it is logged already.
 
     Args:
@@ -77,7 +77,7 @@ def withheld(
     kind = (
         F.when(F.col(DELETED), deleted).when(F.coalesce(is_insert, F.lit(False)), inserted).otherwise(updated)
     )
-    # To the side that lacks the row it stays an insert, however far the watermark goes.
+    # For the side that lacks the row it stays an insert, even when the watermark passes.
     born = F.when(is_insert & F.col(BORN_GENERATION).isNotNull(), generation).otherwise(
         F.col(BORN_GENERATION)
     )

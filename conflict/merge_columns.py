@@ -1,4 +1,4 @@
-"""Merge two versions of a row column by column: whose value each field gets, and who changed it last.
+"""Merge two versions of a row column by column: the side whose value each field gets, and the last writer of each.
 
 The decision is a mask over encoded fields; `resolved_rows` picks the typed values by it. Pure. Rules: decisions/0005.
 """
@@ -63,9 +63,7 @@ def _is_of_maker(side: Column) -> Column:
 
 
 def is_changed_for(side: str, *, is_any_made: bool) -> Column:
-    """Return whether a decided row differs from what a side has: it gets another value, the other side's or one that was
-    made.
-    """
+    """Return whether a decided row differs from a side's row: it gets the other side's value, or a computed one."""
     taken = F.arrays_zip(F.col(SIDES), F.col(OF_SUBSCRIBER))
 
     def differs(field: Column) -> Column:
@@ -83,8 +81,8 @@ def merged_colv(stamp: Column, *, is_any_made: bool) -> Column:
     did, which is the one that other subscribers may know; the later one if neither did.
 
     In a conflict a column whose loser's change is overridden gets the stamp of the resolution instead, and so does a made
-    value that is not what a side changed it to. A column the loser left alone keeps its entry, or an edit made with
-    knowledge of it would conflict with a change that never was.
+    value that is not what a side changed it to. A column that the loser did not change keeps its entry: otherwise an edit
+    made with knowledge of it would conflict with a change that never happened.
     """
 
     def entry(side: Column) -> Column:

@@ -78,7 +78,7 @@ class _Article:
         )
 
     def made(self, column: str) -> Made:
-        """Return what the rule makes of a column: only where both sides changed it, of rows that are live at both."""
+        """Return the rule's value of a column: only if both sides changed it, in rows that are live at both."""
         assert self.rule.make is not None
         made = self.rule.make(self.values(column))
 
@@ -131,7 +131,7 @@ def by_rules(articles: Sequence[tuple[PublishedArticle, ArticleTerms]], rules: R
 
 
 def _by_role(names: Collection[str], field: str, rules: Rules) -> list[tuple[Column, Column]]:
-    """Return which rows rules without values decide, and who wins there. What nobody decides is the default's."""
+    """Return the winners by rules without values. The default rule decides all other rows."""
     wins = {
         name: rules[name].publisher_wins(None) if name in rules else sides.OF_DELETES[name]()
         for name in sorted(names)

@@ -1,7 +1,7 @@
-"""Rules that compute a number of both sides' numbers: the sum, the mean.
+"""Rules that compute a number from both sides' numbers: the sum, the mean.
 
-A side with NULL gives way to the other's number. What does not fit the column's type is not made: the winner's value
-stands.
+If one side has NULL, the other's number is taken. If the result does not fit the column's type, the winner's value
+stays.
 Integers and decimals are computed exactly, in a wider decimal: `publish` takes no column of more than 35 digits.
 """
 
@@ -51,7 +51,7 @@ def _mean(values: Values) -> Made:
 
 
 def _difference(values: Values) -> Made:
-    """Return what the publisher holds and what the subscriber added to their common ancestor: both differences count."""
+    """Return the publisher's number plus the subscriber's difference from their common ancestor: both changes count."""
     one, other, base = (
         wide(each, values.data_type) for each in (values.publisher, values.subscriber, values.base)
     )

@@ -1,10 +1,10 @@
-"""What a resolver is: a function from the detected rows to the same rows with what was decided of each conflict.
+"""A resolver: a function from the detected rows to the same rows with the decision of each conflict.
 
 Built-in rules are functions of Columns, and one adapter makes a resolver of them. Rules by role or priority decide the
 conflicts of all articles in the one plan of a session. Rules that read or make values are given the typed fields that
 their article names, which come along in that plan. Another resolver may join what it needs, by (tablenick, rowguid).
 
-Whatever a rule decides, `resolve` makes lineage, versions of columns and actions of it.
+From each decision `resolve` makes lineage, versions of columns and actions.
 """
 
 from collections.abc import Callable, Mapping
@@ -54,7 +54,7 @@ class Values:
 
 
 def of_ancestor(values: Values, made: Made) -> Made:
-    """Return what is made of a common ancestor, nothing where that is not known."""
+    """Return the value made with a common ancestor; none if the ancestor is not known."""
     is_made = values.is_base_known & made.is_made
     return Made(made.value, is_made, F.when(~values.is_base_known, F.lit(NO_ANCESTOR)).otherwise(made.note))
 

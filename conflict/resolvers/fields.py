@@ -1,6 +1,6 @@
 """The rule that merges structs and maps field by field, at every depth.
 
-A field that one side changed is that side's, also where it was added or removed; one that both changed is the winner's.
+A field that one side changed, added or removed is taken from that side; one that both changed is the winner's.
 """
 
 from typing import Final

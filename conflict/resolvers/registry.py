@@ -1,4 +1,4 @@
-"""Resolvers by name. A name is all that a replica stores; what it means is decided here, by the agent."""
+"""Resolvers by name. A replica stores only the name; the agent decides here what it means."""
 
 from collections.abc import Iterable
 from itertools import chain
@@ -43,7 +43,7 @@ def require_resolver(article: PublishedArticle) -> None:
 
 
 def resolver_of(articles: Iterable[tuple[PublishedArticle, ArticleTerms]]) -> Decide:
-    """Return what resolves the conflicts of some articles, by the rules that their terms name.
+    """Return the resolver for the conflicts of some articles, by the rules that their terms name.
 
     Raises: as `require_resolver`.
     """

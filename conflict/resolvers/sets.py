@@ -12,8 +12,8 @@ from mergerepl.model.resolvers import RESOLVERS
 def _union(values: Values) -> Made:
     """Return the items of both, each once, without those that either removed from the common ancestor.
 
-    The publisher's come first, in their order, then what only the subscriber has. NULL gives way to the other's. Where no
-    ancestor is known nothing was removed.
+    The publisher's come first, in their order, then those that only the subscriber has. If one is NULL, the other is taken.
+    If no ancestor is known, nothing was removed.
     """
     publisher, subscriber = values.publisher, values.subscriber
     both = F.array_union(publisher, subscriber)

@@ -1,6 +1,6 @@
 """Change Data Capture over a folder of Delta tables, with the names of SQL Server's procedures and functions.
 
-Public names are loaded on first use: what needs no Spark starts none. No module of the package has the name of one of them.
+Public names are loaded on first use: calls without Spark start none. No module of the package has a public name.
 """
 
 from importlib import import_module

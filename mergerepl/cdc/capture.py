@@ -39,7 +39,7 @@ def scan(
     spark: SparkSession | None = None,
     lock_wait_s: float = 0.0,
 ) -> ScanResult:
-    """Capture what is new: up to `maxscans` cycles of up to `maxtrans` transactions.
+    """Capture new changes: up to `maxscans` cycles of up to `maxtrans` transactions.
 
     `continuous`: go on after `pollinginterval` seconds, until this process is interrupted.
 

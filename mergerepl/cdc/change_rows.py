@@ -44,7 +44,7 @@ def change_rows(
     lsns: Mapping[int, Lsn],
     captured: Sequence[tuple[str, str | None, str]],
 ) -> DataFrame:
-    """Return the rows of a change table that follow from what was read of its source.
+    """Return the rows of a change table for the changes that were read of its source.
 
     Args:
         spark: The session.
@@ -82,7 +82,7 @@ def change_rows(
 def _in_captured_shape(
     changes: DataFrame, fields: Sequence[str | None], captured: Sequence[tuple[str, str | None, str]]
 ) -> DataFrame:
-    """Return changes whose nested values have the fields that the change table has: one that came later is not captured."""
+    """Return changes whose nested values have the fields that the change table has: a later field is not captured."""
     image = image_type(changes, AFTER)
     for field, (_, _, type_) in zip(fields, captured, strict=True):
         if field is None or not is_nested(have := image[field].dataType):

@@ -1,4 +1,4 @@
-"""Cleanup: change rows that are older than the retention go, the low end of each interval first (cdc.md 9). No Spark.
+"""Cleanup: raise the low end of each interval, then remove change rows older than the retention (cdc.md 9). No Spark.
 
 Readers open a change table before they read the low end. So the mark moves before the first row goes: a reader either has
 the rows in the version that it opened, or is refused.
@@ -176,7 +176,7 @@ def _raise_low(database: Database, marks: dict[int, Lsn]) -> list[ChangeTable]:
 
 
 def _has_below(database: Database, instances: list[ChangeTable], newest: bytes) -> bool:
-    """Return whether a cleanup that died left something below the low ends."""
+    """Return whether a cleanup that died left rows below the low ends."""
     lows = {each.object_id: Lsn(each.start_lsn) for each in instances}
     tables = ((database.change_table(each), lows[each.object_id]) for each in instances)
     if any(next(_statements(table, low, THRESHOLD), None) is not None for table, low in tables):
@@ -190,7 +190,7 @@ def _unused(instances: list[ChangeTable], newest: bytes) -> str:
 
 
 def _cleaned(database: Database, instances: list[ChangeTable], threshold: int, mark: Lsn) -> CleanupResult:
-    """Remove the change rows below the low ends, then what no instance needs of lsn_time_mapping."""
+    """Remove the change rows below the low ends, then rows of lsn_time_mapping that no instance needs."""
     rows: dict[str, int] = {}
     failed: dict[str, str] = {}
     for each in instances:
@@ -199,7 +199,7 @@ def _cleaned(database: Database, instances: list[ChangeTable], threshold: int, m
             rows[each.capture_instance] = _remove_below(table, Lsn(each.start_lsn), threshold)
             _table(table).vacuum(dry_run=False)
         except Exception as error:
-            # The mark stays: what is left is never seen, and goes the next time.
+            # The mark stays: remaining rows are never seen, and the next cleanup removes them.
             failed[each.capture_instance] = error.message if isinstance(error, MergeReplError) else str(error)
             log.warning("change table of %s: %s", each.capture_instance, error)
         failpoint("cdc.cleanup_after_table")

@@ -83,7 +83,7 @@ class Capture:
     # -- what is wanted ------------------------------------------------------------------------------------------------
 
     def served(self, state: LogState) -> None:
-        """Let the job fit who reads the log: the log reader's where a publication reads it, too, else the capture job."""
+        """Choose the job that reads the log: the log reader's if a publication reads it, too, else the capture job."""
         if not self.database.is_enabled or not self.database.control.exists(CDC_JOBS):
             return
         before = self.database.control.rows(CDC_JOBS)
@@ -140,7 +140,7 @@ class Capture:
     # -- before it is decided ------------------------------------------------------------------------------------------
 
     def check(self, source: SourcePlan, rows: Sequence[ReadRows], spark: Callable[[], SparkSession]) -> None:
-        """Check that a changed type loses no value that is kept, or about to be.
+        """Check that a changed type loses no value that is stored, or about to be.
 
         Raises: PauseSource 22976.
         """
@@ -168,7 +168,7 @@ class Capture:
         ]
 
     def decide(self, plan: Plan) -> Any:
-        """Return the shape of each instance at each reading, and what changes of columns mean for it."""
+        """Return the shape of each instance at each reading, and the effect of column changes on it."""
         steps: dict[str, Any] = {"instances": {}, "ddl": []}
         if not self.database.is_enabled:
             return None

@@ -44,12 +44,12 @@ _END_OF_CYCLE = (1 << 16) - 1
 """A slot above all that a cycle gives out."""
 
 _LATE = timedelta(hours=1)
-"""A cursor that is so far behind is moved also where no row changed: cleanup must not pass it."""
+"""A cursor that is so far behind is moved even if no row changed: cleanup must not pass it."""
 
 
 @dataclass(frozen=True)
 class _Target:
-    """A table that changes are applied to, and whose its cursor is."""
+    """A table that changes are applied to, and the consumer of its cursor."""
 
     path: Path
     app_id: str

@@ -1,4 +1,4 @@
-"""What changes of a source's columns mean for its capture instances (cdc.md 7). Pure."""
+"""The effect of a source's column changes on its capture instances (cdc.md 7). Pure."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace

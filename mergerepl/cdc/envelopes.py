@@ -27,7 +27,7 @@ def to_debezium(changes: DataFrame, database: str | os.PathLike[str], instance: 
     """Return changes as envelopes: `to_json(struct(*))` of a row is the payload of a message.
 
     Args:
-        changes: What `get_all_changes` returned, with `all update old`. Without operation 3, updates have no `before`.
+        changes: The result of `get_all_changes`, with `all update old`. Without operation 3, updates have no `before`.
         database: The folder.
         instance: Name of the capture instance.
 
@@ -61,8 +61,8 @@ def to_debezium(changes: DataFrame, database: str | os.PathLike[str], instance: 
         _colons("seqval", 4, 4, 2).alias("change_lsn"),
         F.col("ts_ms"),
     )
-    told = rows.where(F.col("operation") != UPDATE_BEFORE).join(F.broadcast(times), on="lsn", how="left")
-    return told.select(
+    envelopes = rows.where(F.col("operation") != UPDATE_BEFORE).join(F.broadcast(times), on="lsn", how="left")
+    return envelopes.select(
         before.alias("before"),
         F.when(F.col("operation") != DELETE, F.col("row")).alias("after"),
         op.alias("op"),

@@ -1,4 +1,4 @@
-"""The jobs of a database as values: what they are by default, and what may be said of them. Pure."""
+"""The jobs of a database as values: their defaults and their allowed parameters. Pure."""
 
 import re
 import uuid

@@ -29,11 +29,11 @@ from mergerepl.model.cdc import Job
 from mergerepl.systables.cdc import CDC_JOBS
 
 WAIT_S = 60.0
-"""So long a command waits for the cycle that holds the log."""
+"""Seconds that a command waits for the cycle that holds the log."""
 
 
 class JobParameters(TypedDict, total=False):
-    """What may be said of a job, with its default. None leaves a parameter as it is.
+    """The parameters of a job, with their defaults. None leaves a parameter as it is.
 
     capture and logreader: maxtrans (1,000), transactions of a cycle at most; maxscans (10), cycles before it waits;
     continuous (True), whether it goes on after it waited; pollinginterval (5), seconds to wait.

@@ -1,4 +1,4 @@
-"""What the specification names and this version does not have: each is refused with the way out."""
+"""Functions that the specification names and this version lacks: each is refused with the way out."""
 
 from typing import Any, NoReturn
 

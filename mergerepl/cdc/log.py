@@ -1,4 +1,4 @@
-"""The log reader of a database, held for one cycle or one command; what a dead command left is finished first."""
+"""The log reader of a database, held for one cycle or one command; a command that died is finished first."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -42,7 +42,7 @@ def held(reader: LogReader, purpose: str) -> Iterator[None]:
 
 
 def tidied(reader: LogReader, database: Database) -> LogState:
-    """Finish what a dead cycle or command left: its plan, and the rest of instances that were being disabled."""
+    """Finish a cycle or command that died: its plan, and instances that were being disabled."""
     state = checked_state(reader)
     instances = database.instances()
     numbers = {each.object_id for each in instances}

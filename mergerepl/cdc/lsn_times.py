@@ -1,4 +1,4 @@
-"""LSNs, times and versions: what `lsn_time_mapping` says. Nothing here starts Spark."""
+"""LSNs, times and versions, from `lsn_time_mapping`. Nothing here starts Spark."""
 
 import os
 from datetime import datetime
@@ -163,7 +163,7 @@ def lsn_of(database: str | os.PathLike[str], instance: str, version: int) -> Lsn
 
 
 class Switch(NamedTuple):
-    """Where a consumer leaves one instance for another, and the columns that only the other one has."""
+    """The LSN at which a consumer changes from one instance to another, and the columns that only the other one has."""
 
     lsn: Lsn
     new_columns: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""What there is to see of a database: positions, errors, scan sessions, columns. Nothing here starts Spark."""
+"""The state of a database: positions, errors, scan sessions, columns. Nothing here starts Spark."""
 
 import os
 from datetime import UTC, datetime, timedelta
@@ -95,7 +95,7 @@ def _source(database: Database, row: LogReaderRow, instances: list[ChangeTable])
 
 
 def warnings_of(found: DatabaseStatus, now: datetime) -> list[StatusWarning]:
-    """Return what is wrong with sources: paused ones, and unread commits whose files or log entries may soon be removed.
+    """Return the problems of sources: paused ones, and unread commits whose files or log entries may soon be removed.
 
     Less than a quarter of the time left is a warning, as a feed that is off is; none left is critical, as a paused source
     is. Pure.
@@ -123,7 +123,7 @@ def warnings_of(found: DatabaseStatus, now: datetime) -> list[StatusWarning]:
 
 
 def problems_at(database: str | os.PathLike[str]) -> tuple[str, ...]:
-    """Return what is wrong with the captured tables of a folder, or why nobody knows; nothing where CDC is not enabled."""
+    """Return the problems of the captured tables of a folder, or why they are unknown; none if CDC is not enabled."""
     found = database_at(database)
     if not found.is_enabled:
         return ()

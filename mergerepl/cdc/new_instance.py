@@ -1,4 +1,4 @@
-"""What `enable_table` is asked for, checked against the table and the instances that there are (cdc.md 1 and 2)."""
+"""The arguments of `enable_table`, checked against the table and the existing instances (cdc.md 1 and 2)."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -37,7 +37,7 @@ _NAMED_KEYS = 3
 
 @dataclass(frozen=True)
 class NewInstance:
-    """What `enable_table` was asked for, checked."""
+    """The checked arguments of `enable_table`."""
 
     path: str
     schema: str
@@ -84,7 +84,7 @@ def checked(
     captured: tuple[str, ...] | None,
     published: Callable[[str], tuple[str, ...]],
 ) -> NewInstance:
-    """Return what was asked for, with its defaults: `published(path)` is the key of the article that publishes a table.
+    """Return the arguments with their defaults: `published(path)` is the key of the article that publishes a table.
 
     Raises: CdcUsageError.
     """

@@ -1,4 +1,4 @@
-"""Take foreign commits over, or refuse them: the second thing that a holder of the lease does, after the sweep."""
+"""Adopt foreign commits, or refuse them: the second step of a holder of the lease, after the sweep."""
 
 from dataclasses import replace
 from datetime import UTC, datetime

@@ -1,8 +1,8 @@
-"""What foreign commits come to, commit by commit: the stamps that a row ends with, and the tombstones left (compact.md 10).
+"""The effect of foreign commits, commit by commit: the final stamps of a row, and the tombstones left (compact.md 10).
 
-Pure. An event is what one commit did to one key. A foreign commit counts by the bits of the user's columns: what it wrote
-again unchanged is no change, and keeps the stamps that it had, also if the writer lost or copied them. Of events of one key
-each is applied to the state that those before left.
+Pure. An event is the effect of one commit on one key. A foreign commit counts by the bits of the user's columns: a row that
+it wrote again unchanged is no change, and keeps its stamps, also if the writer lost or copied them. Each event of a key is
+applied to the state that the earlier ones left.
 """
 
 from pyspark.sql import Column, DataFrame
@@ -26,7 +26,7 @@ _TOMBSTONE = "struct<bsn:binary,csn:bigint,insert_bsn:binary,time:timestamp,by:s
 
 
 def folded(events: DataFrame, keys: list[str], options: TrackingOptions) -> DataFrame:
-    """Return one row a key: its three tracking columns as they must be, whether it is there, what is left of its past.
+    """Return one row a key: its correct tracking columns, whether the row exists, and its tombstones.
 
     Reads: events (keys, EVENT). Returns: keys, the tracking columns, IS_THERE, LAST_IS_OWN (a commit of ours came last and
     has the stamps already), TOMBSTONES, CHANGED (the versions of the foreign commits that changed the row), WAS_ABSENT (the
@@ -59,7 +59,7 @@ def folded(events: DataFrame, keys: list[str], options: TrackingOptions) -> Data
 def _after(state: Column, event: Column, options: TrackingOptions) -> Column:
     """Return the state of a key after an event."""
     before, after = event[BEFORE], event[AFTER]
-    # The first event shows what the row was stamped with; later ones show what foreign writers made of it.
+    # The first event shows the row's stamps; later ones show what foreign writers made of them.
     stamps = F.when(state["is_known"], state["stamps"]).otherwise(before)
     is_own = event[IS_OWN]
     is_born = ~is_own & before.isNull() & after.isNotNull()

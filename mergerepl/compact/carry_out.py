@@ -1,9 +1,9 @@
-"""Carry an intent out: the steps after the commit point, each of which finds itself done where it was (compact.md 5).
+"""Carry an intent out: the steps after the commit point. A repeated step finds that it is done (compact.md 5).
 
 1. the counters: the CSN is taken; 2. each table's write, marked; 3. tombstones; 4. `__sysTxCommitSequence`; 5. the rows of
 `tracking_commits`, which publish the transactions; 6. the folder is dropped. The caller holds the root's lease.
 
-A table whose tracking has ended since is left out: so ends what a table, as it is now, cannot take.
+A table whose tracking has ended since is left out: this ends writes that a table can no longer take.
 """
 
 import logging
@@ -75,12 +75,12 @@ from mergerepl.systables.compact import (
 log = logging.getLogger(__name__)
 
 _COMMITS_PER_COMPACTION = 100
-"""Each commit adds a file to the history; so many are joined."""
+"""Each commit adds a file to the history; this many are joined."""
 _LARGE_BYTES = 16 * 1024 * 1024
 
 
 def carry_out(session: Session, folder: Path) -> Intent:
-    """Do what a transaction's folder says was decided; returns it as it was published.
+    """Carry out the decision in a transaction's folder; return it as it was published.
 
     Raises: CommitConflictError (run again) if other writers win a table's commit again and again.
     """
@@ -206,17 +206,17 @@ def _merge(spark: SparkSession, session: Session, folder: Path, write: Write, ta
     if counts.deletes:
         merge = merge.whenMatchedDelete(condition=~F.col(f"s.{PRESENT}"))
     if counts.inserts or counts.updates:
-        # An update whose row a foreign commit deleted meanwhile brings it back: the later one stands.
+        # An update of a row that a foreign commit deleted meanwhile inserts it again: the later change wins.
         merge = merge.whenMatchedUpdate(set=values)
         merge = merge.whenNotMatchedInsert(condition=F.col(f"s.{PRESENT}"), values=values)
     merge.execute()
 
 
 def _staged(spark: SparkSession, folder: Path, write: Write) -> DataFrame:
-    """Return the staged rows, without keys that came and went within the transaction."""
+    """Return the staged rows, without keys that were inserted and deleted within the transaction."""
     rows = spark.read.schema(StructType.fromJson(write.schema)).parquet(str(folder / write.folder))
     if write.adopts:
-        # What a commit of ours wrote last has its stamps.
+        # A row that a commit of ours wrote last has its stamps.
         stamped = rows.where(F.col(adopted.IS_THERE) & ~F.col(adopted.LAST_IS_OWN))
         return stamped.select(*(name for name in rows.columns if name.startswith("__sys")))
     return rows.where(F.col(EXISTED) | F.col(PRESENT))

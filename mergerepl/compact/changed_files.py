@@ -1,6 +1,6 @@
-"""Rows that changed between two versions of a table lie in files that the earlier one does not have: only those are read.
+"""Rows that changed between two versions of a table lie in files that the earlier one does not have: only these are read.
 
-So it is also after OPTIMIZE, and with deletion vectors, which only take rows away. Where the earlier version is gone from
+This holds also after OPTIMIZE, and with deletion vectors, which only remove rows. If the earlier version is gone from
 the log, the whole table is read.
 """
 
@@ -20,13 +20,13 @@ from mergerepl.errors import StoreError
 log = logging.getLogger(__name__)
 
 _NAMED_AT_MOST = 1000
-"""Files that are picked by name; of more, reading all costs no more."""
+"""At most so many files are selected by name; beyond that, reading all files costs no more."""
 
 
 def changed_rows(
     spark: SparkSession, path: Path, *, from_version_exclusive: int, through_version_inclusive: int
 ) -> DataFrame:
-    """Return the rows of the later version in files which the earlier one does not have; more rows may come along."""
+    """Return the rows of the later version in files that the earlier one does not have, with some unchanged rows."""
     try:
         later = open_table(path, through_version_inclusive)
         before = file_names(path, from_version_exclusive)

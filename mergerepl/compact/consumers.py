@@ -1,4 +1,4 @@
-"""Consumers: who enumerates windows, up to where each has acknowledged, and that none is served with gaps."""
+"""Consumers: the readers of windows, their acknowledged positions, and the check that no window has a gap."""
 
 import base64
 import json
@@ -40,7 +40,7 @@ def consumer_states(database: Database) -> list[ConsumerState]:
 
 def present_anchors(session: Session, *, lbsn: int, lcsn: int) -> tuple[Anchors, CommittedTransaction | None]:
     """Return the bounds of a window up to now, and its last transaction."""
-    # EBSN first: what commits from here on has no lower BSN.
+    # EBSN first: later commits have no lower BSN.
     ebsn = counters.lowest_open_bsn(session.database.root)
     last = last_commit(session.database)
     return Anchors(lbsn, lcsn, ebsn, last.csn + 1 if last else 1), last
@@ -56,7 +56,7 @@ class Consumer:
 
     @property
     def state(self) -> ConsumerState:
-        """Up to where the consumer has acknowledged."""
+        """The position that the consumer has acknowledged."""
         if self._token is not None:
             return self._token
         found = next(
@@ -143,7 +143,7 @@ class Consumer:
             _store(self._session.database, moved)
 
     def received(self, anchor: bytes) -> None:
-        """Keep the other side's own anchor, as it gave it."""
+        """Store the other side's own anchor, unchanged."""
         with self._session.held("tracking acknowledge"):
             _store(self._session.database, replace(self.state, received_anchor=anchor))
 
@@ -203,7 +203,7 @@ def _store(database: Database, state: ConsumerState) -> None:
 
 
 def of_token(session: Session, token: str) -> Consumer:
-    """Return a consumer that stands where a window's token says.
+    """Return a consumer at the position of a window's token.
 
     Raises: TrackingError if it is no token.
     """

@@ -1,7 +1,7 @@
-"""The numbers of a database and the folders of its open transactions: all that tracking asks of a file system.
+"""The numbers of a database and the folders of its open transactions: the file-system calls of tracking.
 
 `counters.json` is written whole, under `flock(_tracking/lock)` that is held for milliseconds. A transaction is a folder
-`tx/<bsn>` whose file `owner` its process keeps locked for life: who can lock it knows that the owner is dead.
+`tx/<bsn>` whose file `owner` its process keeps locked for life: if another process can lock it, the owner is dead.
 """
 
 import fcntl
@@ -33,7 +33,7 @@ _STAGED = "staged"
 
 @dataclass(frozen=True)
 class Counters:
-    """What `counters.json` holds."""
+    """The contents of `counters.json`."""
 
     database_id: str
     last_bsn: int = 0
@@ -127,7 +127,7 @@ class Begun:
     owner: int
 
     def let_go(self) -> None:
-        """Say no longer that the owner lives."""
+        """Release the lock that shows that the owner lives."""
         os.close(self.owner)
 
 
@@ -136,7 +136,7 @@ def begin(root: Path, *, count: int = 1) -> Begun:
     with _locked(root):
         counters = read_counters(root)
         bsn = counters.last_bsn + 1
-        # Before the folder: a number is never given twice, whatever becomes of it.
+        # Before the folder: no number is given twice, even if this one is never used.
         _write(root, replace(counters, last_bsn=counters.last_bsn + count))
         failpoint("tracking.after_begin")
         folder = transaction_folder(root, bsn)
@@ -196,7 +196,7 @@ def parquet_files(folder: Path) -> list[Path]:
 
 
 def intent_text(folder: Path) -> str:
-    """Return what was decided, as it was written."""
+    """Return the decision as it was written."""
     return (folder / _INTENT).read_text(encoding="utf-8")
 
 
@@ -236,12 +236,12 @@ def is_aborted(folder: Path) -> bool:
 
 
 def has_intent(folder: Path) -> bool:
-    """Return whether a transaction is decided: it will be carried out, whatever happens."""
+    """Return whether a transaction is decided: it will always be carried out."""
     return (folder / _INTENT).exists()
 
 
 def is_dead(folder: Path) -> bool:
-    """Return whether nobody holds a transaction any more."""
+    """Return whether a transaction has no living owner."""
     try:
         descriptor = os.open(folder / _OWNER, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -20,7 +20,7 @@ from mergerepl.systables.compact import COMMIT_SEQUENCE, INSERT_CSN, TABLE_NAME
 
 
 def documented(session: Session, table: TrackedTable, query: str, anchors: Anchors) -> DataFrame:
-    """Return what a printed query finds now."""
+    """Return the present result of a printed query."""
     spark, database = new_session(session.spark), session.database
     sequence = _live(spark, database.control.path(COMMIT_SEQUENCE.name))
     sequence.createOrReplaceTempView(COMMIT_SEQUENCE.name)

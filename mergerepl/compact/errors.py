@@ -1,4 +1,4 @@
-"""What tracking refuses, each with its text: what failed, on which object, why, and what to do next."""
+"""Refusals of tracking, each with its text: what failed, on which object, why, and what to do next."""
 
 from collections.abc import Sequence
 from pathlib import Path

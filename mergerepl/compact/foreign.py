@@ -52,7 +52,7 @@ def foreign_commits(
 
 @dataclass(frozen=True)
 class Looked:
-    """A tracked table, and what came to its log since a published version."""
+    """A tracked table, and the commits to its log since a published version."""
 
     table: TrackedTable
     commits: list[Commit]
@@ -61,7 +61,7 @@ class Looked:
 
     @property
     def quiet_through(self) -> int:
-        """The last version up to which no row was changed past the transactions."""
+        """The last version up to which only transactions changed rows."""
         return self.commits[0].version - 1 if self.commits else self.head
 
     @property

@@ -1,4 +1,4 @@
-"""What was decided to be written: a file in the transaction's folder. From then on it is carried out, whatever happens."""
+"""An intent: the decided writes, as a file in the transaction's folder. Once it is there, it is always carried out."""
 
 import json
 from collections.abc import Mapping
@@ -37,9 +37,9 @@ class Write:
     """Their schema, as Spark's JSON."""
     options: int
     from_version: int
-    """The version of the table that was looked at: everything after it is still to be found out."""
+    """The version of the table that was read: later commits are not known yet."""
     counts: Counts
-    """Of an adoption only rows to stamp, as updates."""
+    """In an adoption: only rows to stamp, as updates."""
     bounds: Bounds = field(default_factory=dict)
     adopts: bool = False
     """Whether it only stamps rows that foreign commits wrote."""
@@ -47,7 +47,7 @@ class Write:
 
 @dataclass(frozen=True)
 class Intent:
-    """The transactions that are published together, in CSN order, and what they write."""
+    """The transactions that are published together, in CSN order, and their writes."""
 
     time: datetime
     transactions: tuple[Planned, ...]
@@ -66,7 +66,7 @@ class Intent:
         return tuple(write.table for write in self.writes if write.csn == csn)
 
     def extended(self, other: "Intent") -> "Intent":
-        """Return the intent with what another one adds, published together."""
+        """Return the intent joined with another one, published together."""
         return replace(
             self,
             transactions=(*self.transactions, *other.transactions),

@@ -1,8 +1,8 @@
-"""What a transaction sees of a table: the rows of its snapshot, and over them what it changed itself.
+"""A transaction's view of a table: the rows of its snapshot, replaced by its own changes.
 
 An operation is evaluated at once and written as Parquet files, one row for each key that it changed. A staged row holds the
 table's columns, the three tracking columns as they will be, and the state of its key, in columns of names that no user has.
-Of several operations on one key the last counts.
+The last of several operations on one key counts.
 """
 
 from collections.abc import Mapping
@@ -38,7 +38,7 @@ PROBLEM = "__sysProblem"
 OPERATION = "__sysOperation"
 
 STATE = (EXISTED, PRESENT, REBORN, WAS_CHANGE, WAS_INSERT, WAS_CONTEXT, DELETED_AT, DELETE_CONTEXT)
-"""What an operation needs to know of a key, and passes on."""
+"""The state of a key that an operation reads and passes on."""
 
 _PLAIN_FILES_AT_MOST = 32
 """Of more files, Delta's bounds leave out more than reading its snapshot costs."""
@@ -77,7 +77,7 @@ def key_names(table: TrackedTable) -> list[str]:
 
 
 def key_columns(table: TrackedTable, *, of: str = "") -> list[Column]:
-    """Return what two rows of one key have in common: of a GUID the lower case."""
+    """Return the form of a key in which equal keys are equal: a GUID in lower case."""
     values = [F.col(f"{of}{quote(name)}") for name in table.key]
     return [F.lower(values[0])] if table.key_type is TrackingKeyType.GUID else values
 
@@ -99,7 +99,7 @@ def stamps_before() -> Stamps:
 
 
 def view(spark: SparkSession, touched: Touched, within: Column | None = None) -> DataFrame:
-    """Return what the transaction sees: columns, tracking columns, staged keys, state; also keys that it deleted.
+    """Return the transaction's view: columns, tracking columns, staged keys, state; also keys that it deleted.
 
     `within` bounds the rows of the snapshot.
     """
@@ -165,7 +165,7 @@ def staged(
         state: The columns of STATE after the operation; those that are missing stay.
         bsn: BSN of the transaction, as it is stored.
         context: Its tracking context now.
-        rules: What breaks a rule of the table or of the operation: text to condition on the columns of the result.
+        rules: Broken rules of the table or of the operation: text to condition on the columns of the result.
     """
     after = rows.select(
         *(values.get(name, F.col(quote(name))).alias(name) for name in touched.columns),
@@ -182,7 +182,7 @@ def staged(
         context=F.lit(context).cast("string"),
     )
     broken = [F.when(condition, F.lit(text)) for text, condition in rules.items()]
-    # Text, unlike the other columns of rules.
+    # This column of rules is text; the others are boolean.
     broken += [F.col(name) for name in after.columns if name == "__sysRuleGiven"]
     problem = F.coalesce(*broken) if broken else F.lit(None).cast("string")
     return after.select(

@@ -1,4 +1,4 @@
-"""Which rows a window holds (compact.md 6.2 and 6.4): exactly, and as the documented queries print it. Pure.
+"""The rows of a window (compact.md 6.2 and 6.4): exactly, and as the documented queries print it. Pure.
 
 `csn(b)` is the CSN of a BSN: that of `__sysTxCommitSequence`, or else the BSN itself. A window is half-open:
 LCSN <= csn < ECSN. Exactly:

@@ -1,8 +1,8 @@
 """Remove tombstones, and rows of the commit sequence, that no consumer needs any more (compact.md 9). No Spark.
 
 With L the lowest LCSN of all consumers, a tombstone may go if its CSN is below L, a row of the sequence if both its numbers
-are: then a BSN without a row, read as its own CSN, lies on the same side of every later window. What is purged is noted
-first, and consumers below the mark are refused: none is ever served with gaps.
+are: then a BSN without a row, read as its own CSN, lies on the same side of every later window. The purge is noted
+first, and consumers below the mark are refused: no window ever has a gap.
 """
 
 from dataclasses import replace
@@ -96,7 +96,7 @@ def _purge_commits(database: Database, bound: int, cutoff: datetime | None, valu
         chosen += f" and commit_time < {timestamp_literal(cutoff)}"
     newest = read_commits(database, where=chosen, order_limit="order by csn desc limit 1")
     if newest:
-        # A window that begins right after the newest removed one has lost the snapshot that it begins with.
+        # A window that begins right after the newest removed transaction has lost its first snapshot.
         _note(database, COMMIT_SEQUENCE.name, newest[0].csn + 2)
         database.control.delete(COMMITS, where=chosen)
 

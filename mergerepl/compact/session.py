@@ -1,4 +1,4 @@
-"""What all parts of tracking work with: the database, the Spark session, and the root's lease."""
+"""The database, the Spark session and the root's lease, which all parts of tracking use."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -38,7 +38,7 @@ class Session:
 
     @contextmanager
     def held(self, purpose: str) -> Iterator[None]:
-        """Hold the root's lease: what is written to tables and system tables is written under it.
+        """Hold the root's lease: all writes to tables and system tables happen under it.
 
         Raises: LeaseError if it is still held after the time to wait.
         """

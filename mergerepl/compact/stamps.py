@@ -1,4 +1,4 @@
-"""What a transaction leaves in the three tracking columns of a row, and where it leaves a tombstone (compact.md 3). Pure.
+"""The stamps of a transaction in the three tracking columns of a row, and its tombstones (compact.md 3). Pure.
 
 | tracked | effect when tracked | when not tracked |
 |---|---|---|

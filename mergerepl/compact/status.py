@@ -1,4 +1,4 @@
-"""What a tracked folder holds: tables, numbers, open transactions, consumers, foreign commits. No Spark, no lock."""
+"""The state of a tracked folder: tables, numbers, open transactions, consumers, foreign commits. No Spark, no lock."""
 
 from mergerepl.compact import counters
 from mergerepl.compact.consumers import consumer_states

@@ -1,4 +1,4 @@
-"""Finish what is decided and end what is dead: the first thing that every holder of the root's lease does.
+"""Finish decided transactions and end dead ones: the first step of every holder of the root's lease.
 
 Intents are carried out in CSN order. Then each aborted transaction, and each whose owner is dead, takes a
 CSN: after a sweep the difference of the last BSN and the last CSN is the number of open transactions.
@@ -29,11 +29,11 @@ def has_work(root: Path) -> bool:
 def sweep_root(root: Path, *, lock_wait_s: float = 60.0) -> None:
     """Finish the transactions that a dead process left decided below a root. The caller holds its lease.
 
-    For the commands of other products: none of them shall read half a transaction. Costs a look at a folder where there is
-    none.
+    For the commands of other products, which must not read half a transaction. Without tracking it costs one look at a
+    folder.
     """
     if counters.is_database(root) and any(map(counters.has_intent, counters.transaction_folders(root))):
-        # Spark is loaded only where there is something to do: commands of other products come by here.
+        # Spark is loaded only if there is something to do: commands of other products call this.
         from mergerepl.compact.database import Database
         from mergerepl.compact.session import Session
 
@@ -41,7 +41,7 @@ def sweep_root(root: Path, *, lock_wait_s: float = 60.0) -> None:
 
 
 def sweep(session: "Session") -> None:
-    """Finish and end what is left of transactions. The caller holds the lease."""
+    """Finish decided transactions and end dead ones. The caller holds the lease."""
     from mergerepl.compact.carry_out import carry_out
     from mergerepl.compact.intent import read_intent
 

@@ -1,6 +1,6 @@
-"""What a table asks of its rows: told before a transaction is decided, since from then on it must be carried out.
+"""A table's rules for its rows, checked before a transaction is decided, since it must be carried out afterwards.
 
-Delta checks the same when it writes; a transaction that it refused then would stand in the way of all others.
+Delta checks the same when it writes; a transaction that it refused then would block all others.
 """
 
 import re
@@ -20,7 +20,7 @@ _LENGTH = re.compile(r"(?:var)?char\((\d+)\)\Z")
 
 
 def broken_rules(facts: TableState, is_there: Column) -> dict[str, Column]:
-    """Return what breaks a table's rules: text to condition, on columns by their own names, of rows that are there."""
+    """Return the broken rules of a table: text to condition, on columns by their own names, for rows that exist."""
     found: dict[str, Column] = {}
     for field in facts.fields:
         value = F.col(quote(field["name"]))
@@ -33,7 +33,7 @@ def broken_rules(facts: TableState, is_there: Column) -> dict[str, Column]:
             ) > int(length[1])
     for name, text in facts.properties.items():
         if name.startswith(_CHECK):
-            # Delta, unlike SQL, takes a row only if the condition is true: NULL breaks it.
+            # Delta takes a row only if the condition is true. In SQL NULL passes, here it breaks the rule.
             found[f"rows break the CHECK constraint {name.removeprefix(_CHECK)} ({text})"] = ~F.coalesce(
                 F.expr(text), F.lit(False)
             )
@@ -64,7 +64,7 @@ def unwritable(facts: TableState) -> tuple[str, str] | None:
 
 
 def default_of(field: Field) -> Column:
-    """Return what a row gets in a column that is not given."""
+    """Return the value of a row in a column that is not given."""
     default = field["metadata"].get(DEFAULT_EXPRESSION)
     value = F.lit(None) if default is None else F.expr(default)
     return value.cast(ddl_of(field["type"]))

@@ -40,7 +40,7 @@ from mergerepl.systables.compact import (
 
 @dataclass(frozen=True)
 class WindowState:
-    """What identifies a window: what a consumer acknowledges, as JSON can hold it."""
+    """The identity of a window, which a consumer acknowledges, as JSON can hold it."""
 
     consumer: str
     anchors: Anchors
@@ -52,7 +52,7 @@ class WindowState:
 
     @property
     def id(self) -> str:
-        """Return what tells the receiver that a window comes again: consumer, LCSN and ECSN."""
+        """Return the id by which the receiver recognises a repeated window: consumer, LCSN and ECSN."""
         return f"{self.consumer}:{self.anchors.lcsn}:{self.anchors.ecsn}"
 
     def to_json(self) -> dict[str, Any]:
@@ -89,7 +89,7 @@ class Window:
 
     @property
     def id(self) -> str:
-        """Return what tells the receiver that a window comes again: consumer, LCSN and ECSN."""
+        """Return the id by which the receiver recognises a repeated window: consumer, LCSN and ECSN."""
         return self.state.id
 
     @property
@@ -200,7 +200,7 @@ class Window:
         inside, theirs = self._bsns(), self._theirs()
         changing = {each.bsn for each in self._transactions if each.changes.get(table)}
         is_changed = predicates.is_among(F.col(CHANGE_BSN), changing - theirs)
-        # What the consumer's own transactions inserted it knows: changes of it are updates.
+        # The consumer knows rows that its own transactions inserted: changes of these are updates.
         is_new = predicates.is_among(F.col(INSERT_BSN), inside - theirs)
         return self._snapshot(tracked), is_changed, is_new
 
@@ -228,7 +228,7 @@ class Window:
     def _without_known(self, deletes: DataFrame, table: TrackedTable, theirs: set[int]) -> DataFrame:
         """Leave out deletes of rows that are there again from the consumer's own transactions.
 
-        So it is if one of these changed the row last, or inserted it after the delete.
+        A row is there again if one of these transactions changed it last, or inserted it after the delete.
         """
         rows = self._snapshot(table)
         csns = {each.bsn: each.csn for each in self._transactions if each.bsn in theirs}

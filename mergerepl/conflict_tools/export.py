@@ -13,13 +13,13 @@ from mergerepl.model.value_text import text_of
 from mergerepl.monitoring.conflicts import read_conflicts
 
 _FORMULA = tuple("=+-@\t\r")
-"""What a spreadsheet takes for the beginning of a formula."""
+"""Characters with which a formula begins in a spreadsheet."""
 
 
 def export_conflicts(
     root: Path, folder: Path, chosen: ConflictFilter, *, form: str = "csv"
 ) -> dict[str, int]:
-    """Write the conflicts that are meant into a folder, and return how many each file has.
+    """Write the chosen conflicts into a folder, and return the number in each file.
 
     CSV has a column for each fact, `winner_<column>` and `loser_<column>`; what a spreadsheet would compute is quoted. JSON
     has an object on each line. Values are texts, NULL is an empty cell or null. Starts no engine.

@@ -1,7 +1,7 @@
 """A filter clause as a frozen tree: its canonical text, its columns and functions, and its value in plain Python.
 
 `parse` makes the tree from a text, `prepare` makes its casts explicit, `columns` makes Spark columns of it. A value of
-NULL is None. `=` compares strings by bytes. What cannot be computed for a row (a division by zero, a cast) is NULL.
+NULL is None. `=` compares strings by bytes. A failure for a row (a division by zero, a cast) gives NULL.
 """
 
 import re

@@ -1,7 +1,7 @@
 """A clause's text to our own tree, by an allow-list. The only module that knows the SQL parser.
 
-The text itself never runs: Spark columns are made of the tree alone. So it does no harm where the parser reads a text
-otherwise than Spark would, and `apply` prints the canonical text of what was read.
+The text itself never runs: Spark columns are made only from the tree. So no harm is done if the parser reads a text
+differently than Spark, and `apply` prints the canonical text of the tree.
 
     clause = parse_filter("region = HOST_NAME()")
     on = parse_on("customers.id = orders.customer", parent="customers", article="orders")

@@ -47,7 +47,7 @@ _CASTS = {
     "timestamp_ntz": {"date"},
     _NULL: {_NUMBER, _STRING, _BOOLEAN, "date"},
 }
-"""Which kinds a CAST makes of which, without a time zone and without digits that an engine may choose."""
+"""For each kind, the kinds that a CAST makes of it, without a time zone and without digits that an engine may choose."""
 
 
 def prepared(clause: Clause, types: Mapping[str | None, Mapping[str, str]]) -> Clause:

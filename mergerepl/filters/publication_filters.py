@@ -33,7 +33,7 @@ class JoinFilter:
 
 @dataclass(frozen=True)
 class PublicationFilters:
-    """What decides which rows belong to a partition. All clauses are prepared: exact names, explicit casts.
+    """The filters that decide the rows of a partition. All clauses are prepared: exact names, explicit casts.
 
     A row of an article is in a partition by its own filter (`own`, by article name) OR by one of the joins whose
     `article` it is. An article in neither is unfiltered: its rows belong to everybody.

@@ -1,4 +1,4 @@
-"""What a commit did to the columns of a table, by the columns before and after it (cdc.md 7). Pure.
+"""The column changes of a commit, from the table's columns before and after it (cdc.md 7). Pure.
 
 Delta keeps no SQL text: statements are rebuilt from the difference.
 """
@@ -36,7 +36,7 @@ def is_mapped(fields: Fields) -> bool:
 
 
 def column_changes(version: int, before: Fields, after: Fields) -> list[ColumnChange]:
-    """Return what became of each column: drops and renames first, in the order of the columns before, then what is new."""
+    """Return the change of each column: drops and renames first, in the order of the columns before, then new columns."""
     by_id = is_mapped(before) and is_mapped(after)
 
     def identity(field: Mapping[str, Any]) -> Any:

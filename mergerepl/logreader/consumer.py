@@ -24,7 +24,7 @@ versions. Readers of a consumer see nothing above its gate. A consumer that has 
                     append(..., Transaction(APP_ID, cycle.plan.scan_cycle, mark))
 
 A source is begun by `logreader.scan.begin`: a cycle of its own gives the begin its LSN. From there on its commits come.
-`logreader.scan.leave` ends that. Both, and every scan, call `served(state)`: who else reads the log may matter.
+`logreader.scan.leave` ends that. Both, and every scan, call `served(state)`: other readers of the log may matter.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -43,7 +43,7 @@ STOP = "stop"
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a consumer wants of a source: the columns that identify its rows, and what becomes of a gap in its feed."""
+    """What a consumer needs of a source: the columns that identify its rows, and how it handles a gap in its feed."""
 
     key: tuple[str, ...] = ()
     on_gap: str = COMPARE
@@ -64,7 +64,7 @@ class ReadRows:
 
 @dataclass(frozen=True)
 class Cycle:
-    """A plan that is carried out. `changes` gives what was read of a source, in the order of its versions."""
+    """A plan that is carried out. `changes` returns the readings of a source, in the order of its versions."""
 
     root: Path
     plan: Plan
@@ -73,7 +73,7 @@ class Cycle:
 
 
 class PauseSource(Exception):
-    """A consumer cannot take what a source has: the source is paused. `number` and `reason` are kept and shown."""
+    """A consumer cannot use a source's changes: the source is paused. `number` and `reason` are kept and shown."""
 
     def __init__(self, number: int, reason: str) -> None:
         super().__init__(reason)
@@ -87,10 +87,10 @@ class Consumer(Protocol):
     name: str
 
     def served(self, state: LogState) -> None:
-        """Take note of who is served from which source. Called under the lock, at every scan and when that has changed."""
+        """Note the consumers of each source. Called under the lock, at every scan and when they have changed."""
 
     def wanted(self) -> Mapping[int, Wanted]:
-        """Return what it wants, by source_object_id."""
+        """Return its needs, by source_object_id."""
 
     def gate_cycle(self) -> int | None:
         """Return the scan cycle that its readers may see; None if it has shown none."""
@@ -99,19 +99,19 @@ class Consumer(Protocol):
         """Return the highest scan cycle that any of its tables has; -1 if none has one."""
 
     def remove_above(self, scan_cycle: int) -> None:
-        """Remove rows of higher scan cycles: their plan is gone, so they must not come to count."""
+        """Remove rows of higher scan cycles: their plan is gone, so they must never count."""
 
     def remove_of(self, scan_cycle: int, object_ids: frozenset[int]) -> None:
         """Remove the rows of one scan cycle of some sources: they leave a cycle that was begun."""
 
     def check(self, source: SourcePlan, rows: Sequence[ReadRows], spark: Callable[[], SparkSession]) -> None:
-        """Look at what was read of a source.
+        """Check the readings of a source.
 
         Raises: PauseSource.
         """
 
     def decide(self, plan: Plan) -> Any:
-        """Return what it will do besides rows, as JSON; None if nothing."""
+        """Return its other steps beside rows, as JSON; None if there are none."""
 
     def write(self, cycle: Cycle) -> int:
         """Write the rows of a cycle, each table once. Returns how many were written."""

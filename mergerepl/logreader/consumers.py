@@ -1,6 +1,6 @@
-"""Who is served from the log of a folder: the products that are set up there.
+"""The consumers of a folder's log: the products that are set up there.
 
-Products do not import each other. Each is found by the table that says that it is set up, and loaded by name.
+Products do not import each other. Each product is found by a table of its own, and loaded by name.
 """
 
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Which commits belong to a scan cycle, in which order, and when (cdc.md 3). Pure.
+"""The commits of a scan cycle, their order and their times (cdc.md 3). Pure.
 
 A commit is in the cut if its log file was written before the cycle began (`began_ns`, by the clock of the file system), or
 if the listing of an earlier cycle has seen it; of each source a prefix. A writer that commits b after it saw a writes b's

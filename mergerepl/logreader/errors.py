@@ -1,4 +1,4 @@
-"""What the log reader refuses."""
+"""Refusals of the log reader."""
 
 from pathlib import Path
 from typing import Self
@@ -61,7 +61,7 @@ class LogReaderError(StoreError):
 
     @classmethod
     def serves_too_few(cls, root: Path, missing: str) -> Self:
-        """The tables of a consumer are gone: it would never get what is read now."""
+        """The tables of a consumer are gone: it would never get the changes that are read now."""
         return cls(
             f"The log of '{root}' is read for {missing}, too, whose tables are gone. Nothing was changed. Put the folder "
             f"'_{missing}' back. Or end it: `mergerepl cdc disable-db {root}` for cdc; for transactional, put the folder "

@@ -1,4 +1,4 @@
-"""What a scan refuses before it does anything: a copied folder, a part of the bookkeeping restored, a lost consumer."""
+"""Checks before a scan: a copied folder, partly restored bookkeeping and a lost consumer are refused."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,7 +18,7 @@ def refuse_copy(root: Path, state: LogState) -> None:
 
 
 def refuse_other_consumers(root: Path, state: LogState, consumers: Sequence[Consumer]) -> None:
-    """Check that everybody who is served from a source is served by this scan.
+    """Check that this scan serves all consumers of each source.
 
     Raises: LogReaderError.
     """
@@ -29,7 +29,7 @@ def refuse_other_consumers(root: Path, state: LogState, consumers: Sequence[Cons
 
 
 def refuse_restored(root: Path, state: LogState, consumers: Sequence[Consumer]) -> None:
-    """Check, where no plan is to be carried out, that gates and positions are of one moment.
+    """Check, if no plan is pending, that gates and positions are from the same moment.
 
     Raises: LogReaderError.
     """
@@ -46,7 +46,7 @@ def refuse_restored(root: Path, state: LogState, consumers: Sequence[Consumer]) 
 
 
 def key_of(state: LogState, consumers: Sequence[Consumer], path: str) -> tuple[str, ...]:
-    """Return the key by which the rows of a table are identified already; none if nobody reads it, or without a key."""
+    """Return the key by which a table's rows are identified already; none if it is not read, or read without a key."""
     known = state.source_at(path)
     if known is None:
         return ()
@@ -67,7 +67,7 @@ def refuse_other_key(state: LogState, consumers: Sequence[Consumer], path: str, 
 def wanted_of(
     state: LogState, consumers: Sequence[Consumer], wanted: Mapping[str, Mapping[int, Wanted]]
 ) -> dict[int, Wanted]:
-    """Return what all consumers together want of each source.
+    """Return the needs of all consumers together for each source.
 
     Raises: LogReaderError if two of them have different keys.
     """

@@ -22,7 +22,7 @@ from mergerepl.systables.logreader import LogReaderRow
 
 @dataclass
 class LogReader:
-    """A database and who is served from its log. Kept between cycles, it reads again only what has changed.
+    """A database and the consumers of its log. Kept between cycles, it reads again only what has changed.
 
     `given` is the Spark session to work in; without one, the running one or an embedded one is used, from when rows are
     read.
@@ -38,7 +38,7 @@ class LogReader:
 
     @property
     def consumers(self) -> tuple[Consumer, ...]:
-        """Who is served, in the order in which their gates are committed. A product may be set up between two cycles."""
+        """The consumers, in the order in which their gates are committed. A product may be set up between two cycles."""
         return tuple(consumers_at(self.root, self._known))
 
     @cached_property
@@ -48,7 +48,7 @@ class LogReader:
 
     @property
     def spark(self) -> Callable[[], SparkSession]:
-        """What gives the Spark session.
+        """Returns the Spark session.
 
         Raises (when called): EngineError if it cannot be started or used.
         """

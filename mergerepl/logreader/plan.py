@@ -1,4 +1,4 @@
-"""The plan of a scan cycle: what was decided, as `_logreader/plan.json`. From then on it is carried out, whatever happens.
+"""The plan of a scan cycle, as `_logreader/plan.json`. Once it is written, it is always carried out.
 
 It holds facts of the log and decisions, never rows: versions are fixed, so a repeated run reads the same rows.
 """
@@ -42,7 +42,7 @@ class Entry:
 
 
 REPLACED = "its columns were replaced together with its rows"
-"""Why a single commit is compared though its feed was on: it cannot be read under its own columns."""
+"""Why a single commit is compared although its feed was on: it cannot be read under its own columns."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Reading:
 
     @property
     def is_gap(self) -> bool:
-        """Whether the feed of these versions is not there: intermediate states are lost."""
+        """Whether these versions have no feed: intermediate states are lost."""
         return self.compared is not None and self.compared != REPLACED
 
     @property
@@ -79,7 +79,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class ColumnChange:
-    """What one commit did to the columns of a source.
+    """The change of a source's columns by one commit.
 
     `kind`: add, drop, rename, type, fields, nullability, replace. `column` is the name before, `new_name` the one after;
     types are Spark DDL. `added_fields` are those that a type has more inside, as SQL.
@@ -98,7 +98,7 @@ class ColumnChange:
 
 @dataclass(frozen=True)
 class SourcePlan:
-    """What a cycle reads of one source: the commits after its position, through a version. `key` is as at the position."""
+    """The commits of one source that a cycle reads: after its position, through a version. `key` is as at the position."""
 
     object_id: int
     path: str
@@ -131,7 +131,7 @@ class Plan:
     """A scan cycle.
 
     `after` is the log reader's state when the cycle is done. `previous_lsn` is the highest LSN before the cycle. `steps`
-    are what each consumer decided, as JSON, by its name.
+    has the decision of each consumer, as JSON, by its name.
     """
 
     scan_cycle: int
@@ -154,7 +154,7 @@ class Plan:
         return {each.version: self.lsn(each) for each in self.entries if each.object_id == object_id}
 
     def without(self, paused: Paused, row: LogReaderRow) -> "Plan":
-        """Return the plan without a source that cannot be read any more; `row` is what was known of it before the cycle.
+        """Return the plan without a source that cannot be read any more; `row` is its row before the cycle.
 
         The LSNs of its commits stay unused.
         """
@@ -177,7 +177,7 @@ class Plan:
 
 
 def paused_row(row: LogReaderRow, paused: Paused) -> LogReaderRow:
-    """Return the row of a source that is paused where it stands."""
+    """Return the row of a source that is paused at its position."""
     status = "gone" if paused.is_gone else "paused"
     return replace(row, status=status, error_number=paused.number, reason=paused.reason)
 

@@ -1,4 +1,4 @@
-"""The table `log_reader` as a value: what is known of the database, and how far each source was read."""
+"""The table `log_reader` as a value: the facts of the database, and the position of each source."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace

@@ -39,7 +39,7 @@ _NEWER_PROTOCOL = ("DELTA_UNSUPPORTED_FEATURES_FOR_READ", "DELTA_INVALID_PROTOCO
 
 @dataclass
 class ReadSource:
-    """What was read of a source. `readings` may differ from the planned ones where the feed was not there."""
+    """The readings of a source. `readings` may differ from the planned ones if the feed was missing."""
 
     readings: tuple[Reading, ...]
     rows: list[ReadRows]
@@ -115,7 +115,7 @@ def _read(
 
 
 def _unreadable(error: Exception) -> str | None:
-    """Return why nobody can read a table; None for an error that has to do with this machine."""
+    """Return why a table cannot be read anywhere; None for an error of this machine."""
     if (gone := gone_reason(error)) is not None:
         return gone
     text = str(error)
@@ -183,7 +183,7 @@ def _events_of_versions(spark: SparkSession, path: Path, reading: Reading, shape
 
 
 def rows_before(spark: SparkSession, path: Path, version: int, reading: Reading) -> DataFrame:
-    """Return the rows of an earlier version under the columns of a reading; what has no such value is NULL."""
+    """Return the rows of an earlier version under the columns of a reading; missing values are NULL."""
     rows = read_version(spark, path, version)
     changes = column_changes(version, open_table(path, version).metadata.fields, reading.fields)
     new = {change.new_name for change in changes if change.kind == ADD}

@@ -1,4 +1,4 @@
-"""Steps 6 to 9 of a scan cycle: what the plan says, done once, whatever died on the way."""
+"""Steps 6 to 9 of a scan cycle: the plan is carried out once, also after a process died."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -46,7 +46,7 @@ def carry_out(
     *,
     began: datetime | None = None,
 ) -> int:
-    """Do what a plan says. `read` has what was read already; it is let go of. Returns how many rows were written."""
+    """Carry out a plan. `read` has the readings made already; they are released. Returns how many rows were written."""
     failpoint("logreader.after_plan")
     began = began or datetime.now(UTC)
     try:
@@ -153,7 +153,7 @@ def _note_session(reader: LogReader, plan: Plan, rows: int, began: datetime) -> 
         for each in plan.paused
     ]
     notices = [_in_session(each, session_id) for each in plan.notices]
-    # The cycle is done and seen: what is recorded of it must not make it fail.
+    # The cycle is done and visible: a failure to record it must not make it fail.
     with suppress(StoreError):
         reader.control.append(ERRORS, [*paused, *notices])
         reader.control.append(SCAN_SESSIONS, [session])

@@ -45,10 +45,10 @@ IDLE = timedelta(minutes=5)
 
 @dataclass(frozen=True)
 class CycleResult:
-    """What a cycle did.
+    """The result of a cycle.
 
-    `scan_cycle` is None where nothing was new. `paused` are the sources that left this cycle, by their paths. `has_more`
-    says that commits wait which could be read at once.
+    `scan_cycle` is None if nothing was new. `paused` are the sources that left this cycle, by their paths. `has_more`:
+    more commits wait that could be read at once.
     """
 
     scan_cycle: int | None = None
@@ -60,7 +60,7 @@ class CycleResult:
 
 
 def checked_state(reader: LogReader) -> LogState:
-    """Finish what a dead cycle left, and return the state, if log, positions and gates are of one moment.
+    """Finish a cycle that died, and return the state, if log, positions and gates are from the same moment.
 
     The caller holds the log. Raises: LogReaderError.
     """
@@ -223,7 +223,7 @@ def _plan(
 
 
 def _units_read(look: SourceLook, source: SourcePlan) -> list[tuple[Unit, str]]:
-    """Return what gets LSNs once the rows were read: where versions were compared, they are one transaction together."""
+    """Return the units that get LSNs once the rows were read: versions that were compared are one transaction together."""
     units = {unit.version: unit for unit in look.units}
     found = [(unit, DDL) for unit in look.units if unit.is_ddl]
     for reading in source.readings:
@@ -297,7 +297,7 @@ def _new_plan(
         database.cycle, scan_cycle_of(database.epoch, 0), *(c.highest_cycle() for c in reader.consumers)
     )
     if above > database.cycle and above > scan_cycle_of(database.epoch, 0):
-        # A plan that somebody removed: what its cycle left must not come to count.
+        # A plan was removed by hand: rows that its cycle left must never count.
         for consumer in reader.consumers:
             consumer.remove_above(database.cycle)
     scan_cycle = above + 1

@@ -1,4 +1,4 @@
-"""What the log of one source says since its position: read without an engine, one listing a cycle."""
+"""The log of one source since its position: read without an engine, with one listing a cycle."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -34,12 +34,12 @@ NO_SOURCE = 22931
 _DELTA_RS = "delta-rs"
 
 _ORIGINS = {"": "user", "apply": "merge", "setup": "merge", "schema": "merge", "track": "compact"}
-"""Whose a commit of a kind is; of other kinds the origin is the kind."""
+"""The origin of a commit by its kind; for other kinds the origin is the kind."""
 
 
 @dataclass(frozen=True)
 class Unit:
-    """What gets one LSN: a commit; or several whose difference is taken, since there is a `gap`. `commit` is the last one.
+    """The unit of one LSN: a commit; or several that are compared because of a `gap`. `commit` is the last one.
 
     `is_replaced`: its columns were replaced together with its rows. `is_ddl`: only its columns changed.
     """
@@ -64,7 +64,7 @@ class Unit:
 
 @dataclass(frozen=True)
 class SourceLook:
-    """What is new of a source: the commits in the cut. `units` may be fewer than there are: at most so many as asked for.
+    """The new commits of a source in the cut. `units` has at most as many as asked for.
 
     `head` is the latest version. `metadata` is the one at each version that stated one, and at the position.
     """
@@ -150,7 +150,7 @@ def begun(row: LogReaderRow, state: TableState) -> LogReaderRow:
 
 
 def look_at(root: Path, row: LogReaderRow, *, began_ns: int, most: int, on_gap: str) -> SourceLook:
-    """Return what is new of a source: at most so many units.
+    """Return the new units of a source: at most so many.
 
     A source that cannot be read on is returned with the reason (`paused`).
     """
@@ -279,7 +279,7 @@ def _stopped(row: LogReaderRow, why: str) -> Paused:
 
 
 def _column_changes(row: LogReaderRow, found: Sequence[Commit]) -> dict[int, list[ColumnChange]]:
-    """Return what each commit did to the columns, by version."""
+    """Return the column changes of each commit, by version."""
     changes: dict[int, list[ColumnChange]] = {}
     known = metadata_of(row)
     for commit in found:
@@ -298,7 +298,7 @@ def _column_changes(row: LogReaderRow, found: Sequence[Commit]) -> dict[int, lis
 def _units(
     look: SourceLook, found: Sequence[tuple[Commit, Placed]], columns: dict[int, list[ColumnChange]]
 ) -> list[Unit]:
-    """Return what gets LSNs: commits that changed rows or columns; commits whose feed was off are one together."""
+    """Return the units that get LSNs: commits that changed rows or columns; commits whose feed was off are one together."""
     units: list[Unit] = []
     gap = _unmatched(look)
     switched_off = not metadata_of(look.row).change_data_feed
@@ -346,7 +346,7 @@ def _before_a_type(units: Sequence[Unit], columns: dict[int, list[ColumnChange]]
 
 
 def readings(look: SourceLook) -> tuple[Reading, ...]:
-    """Return what is to be read to get the rows of the units, cut where columns changed or vectors were dropped."""
+    """Return the readings for the rows of the units, cut where columns changed or vectors were dropped."""
     found: list[Reading] = []
     run: list[Unit] = []
 

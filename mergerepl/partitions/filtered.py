@@ -1,4 +1,4 @@
-"""What decides at a publisher which rows belong to whom: the filters of a publication and its partitions."""
+"""The filters of a publication and its partitions: at the publisher, they decide which rows a subscriber gets."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -33,14 +33,14 @@ class FilteredPublication:
 
     @property
     def tablenicks(self) -> frozenset[int]:
-        """The articles that some subscriber does not get whole."""
+        """The articles that some subscriber gets only in part."""
         return frozenset(
             article.nickname for name, article in self.articles.items() if self.filters.is_filtered(name)
         )
 
 
 def filtered_publication(replica: Replica, pubid: str) -> FilteredPublication | None:
-    """Return what decides about the rows of a publication; None where the replica does not publish it with filters."""
+    """Return the filters and partitions of a publication; None if the replica does not publish it with filters."""
     row = publication_with_filters(replica, pubid)
     if row is None or row.filters is None:
         return None
@@ -93,7 +93,7 @@ def sent_partition(
 def generations_for(
     replica: Replica, number: int, subscription: SubscriptionRow, *, from_generation_exclusive: int
 ) -> list[GenerationPartition]:
-    """Return which generations after one have changes for a subscriber's partition or for everybody."""
+    """Return the generations after one that have changes for a subscriber's partition or for everybody."""
     ids = ", ".join(str(each) for each in (EVERYBODY, subscription.partition_id) if each is not None)
     where = (
         f"publication_number = {number} and partition_id in ({ids}) "

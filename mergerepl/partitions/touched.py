@@ -1,4 +1,4 @@
-"""Rows that changed in nothing but their membership: their metadata as it is known, for the run that moves them."""
+"""Rows that changed only in their membership: their known metadata, for the run that moves them."""
 
 from collections.abc import Mapping
 
@@ -27,7 +27,7 @@ from mergerepl.store.runs import latest_of
 
 
 def published_state(article: PublishedArticle) -> Mapping[str, Column]:
-    """Return the metadata of a row that nobody changed since it was published, by column of CHANGES."""
+    """Return the metadata of a row that is unchanged since it was published, by column of CHANGES."""
     return {
         DELETED: F.lit(False),
         TOMBSTONE_TYPE: F.lit(None).cast("int"),
@@ -50,7 +50,7 @@ def with_metadata(
     through_seq_inclusive: int,
     kept: Kept,
 ) -> DataFrame:
-    """Return CHANGES of live rows (rowguid, row): what is known of them, or else that they are as published."""
+    """Return CHANGES of live rows (rowguid, row): their known metadata, or else that of published rows."""
     state = published_state(article)
     if through_seq_inclusive == 0:
         return rows.select(ROWGUID, *(value.alias(name) for name, value in state.items()), ROW)

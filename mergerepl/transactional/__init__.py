@@ -1,6 +1,6 @@
 """Transactional replication: one-way publication of Delta tables, by commands, with the original's propagation methods.
 
-Public names are loaded on first use: what needs no Spark starts none. No module of the package has the name of one of them.
+Public names are loaded on first use: calls without Spark start none. No module of the package has a public name.
 """
 
 from importlib import import_module

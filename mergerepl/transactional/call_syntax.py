@@ -1,4 +1,4 @@
-"""How a change reaches the subscriber: command types, their parameters and texts (transactional.md 4). Pure."""
+"""The forms in which a change is sent: command types, their parameters and texts (transactional.md 4). Pure."""
 
 import re
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ class Method(StrEnum):
     XCALL = "XCALL"
     """Update: all old and all new columns. Delete: all old columns."""
     SQL = "SQL"
-    """A statement; that no row is there is no error."""
+    """A statement; a missing row is no error."""
     NONE = "NONE"
     """Nothing is sent."""
 

@@ -1,4 +1,4 @@
-"""What procedures of the user's own write: collected, checked while nothing is written yet, then done once each."""
+"""Writes of the user's own procedures: collected, checked before the first write, then done once each."""
 
 import uuid
 from collections.abc import Callable, Sequence

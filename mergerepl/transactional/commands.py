@@ -41,7 +41,7 @@ def commands_of(
     article: ArticleRow,
     updates: Collection[int] = (),
 ) -> DataFrame:
-    """Return the commands that follow from what was read of an article's source. `updates`: versions that an UPDATE made.
+    """Return the commands for the changes that were read of an article's source. `updates`: versions that an UPDATE made.
 
     Reads: version, before, after. Returns: the columns of MSrepl_commands.
     """
@@ -100,7 +100,7 @@ def _side(side: str, at: Mapping[str, str], shape: Shape, image: StructType, art
 def _with_singletons(changes: DataFrame, updates: Collection[int]) -> DataFrame:
     """Make one update of the key that an UPDATE changed, if its commit changed no other row (trace flag 8207).
 
-    What a filter leaves out counts: the row before and the row after must be the same one.
+    Rows that a filter leaves out count: the row before and the row after must be the same one.
     """
     commit = Window.partitionBy(VERSION)
     is_gone = F.col(AFTER).isNull() & F.col("old").isNotNull()
@@ -138,7 +138,7 @@ def _command_id() -> Column:
 
 
 def _filled(changes: DataFrame, shape: Shape, same: list[Column], text_columns: tuple[str, ...]) -> DataFrame:
-    """Return commands with what their methods send, and nothing else; without those that are not sent."""
+    """Return commands with only the values that their methods send; commands that are not sent are left out."""
     commands = {each: shape.command(each) for each in Operation}
     sent = [each.value for each, command in commands.items() if command.method is not Method.NONE]
 

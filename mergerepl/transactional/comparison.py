@@ -14,7 +14,7 @@ SHOWN = 20
 
 @dataclass(frozen=True)
 class Difference:
-    """How many keys differ, and some of them as text."""
+    """The number of differing keys, and some of them as text."""
 
     publisher_rows: int
     subscriber_rows: int

@@ -58,7 +58,7 @@ class Commands:
         self.distributor = distributor
 
     def served(self, state: LogState) -> None:
-        """Nothing follows for publications from who is served."""
+        """Do nothing: publications do not depend on other consumers."""
 
     def wanted(self) -> Mapping[int, Wanted]:
         """Return the sources of all articles; a gap is bridged by comparing versions."""

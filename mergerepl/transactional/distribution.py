@@ -79,7 +79,7 @@ def app_id(guid: str) -> str:
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """What a batch is: transactions after `from_seqno` through `through_seqno`; article -> version judged first."""
+    """A batch: transactions after `from_seqno` through `through_seqno`; article -> version judged first."""
 
     number: int
     from_seqno: bytes
@@ -262,7 +262,7 @@ class Agent:
     def _batch(
         self, position: PositionRow, chosen: Sequence[TransactionRow], plan: BatchPlan | None
     ) -> PositionRow:
-        """Apply a batch, or what of it lies before the first command that stops it."""
+        """Apply a batch, or its part before the first command that stops it."""
         began = time.monotonic()
         mine = {row.article_id: row for row in self._articles()}
         counts: dict[int, int] = {}
@@ -278,7 +278,7 @@ class Agent:
         if not counts:
             return self._arrived(position, chosen, {}, {}, began)
         kept = Kept()
-        # What was decided is carried out, whatever is to be skipped by now.
+        # The decision is carried out, even if `skip_errors` has changed since.
         is_decided = plan is not None
         try:
             if plan is None:
@@ -336,7 +336,7 @@ class Agent:
                 )
 
     def _each(self, articles: Iterable[int], work: Callable[[int], T]) -> dict[int, T]:
-        """Return what comes of some work on each article; `streams` of them are worked on at a time."""
+        """Return the results of some work on each article; `streams` of them are worked on at a time."""
         listed = list(articles)
         if self.streams == 1 or len(listed) == 1:
             return {each: work(each) for each in listed}
@@ -361,7 +361,7 @@ class Agent:
         """
         if not procedures:
             return Sent(count)
-        # What a procedure sets in its session ends with the batch.
+        # Settings of a procedure in its session end with the batch.
         session = session_of_procedures(self.spark())
         commands = kept.keep(self._commands(row, plan.from_seqno, plan.through_seqno, spark=session))
         found = {each["operation"]: each["count"] for each in commands.groupBy("operation").count().collect()}
@@ -392,7 +392,7 @@ class Agent:
             )
 
     def _judged(self, row: ArticleRow, plan: BatchPlan, sent: Sent, version: int, kept: Kept) -> Effect:
-        """Return what the batch does to a table as it is at a version.
+        """Return the effect of the batch on a table at a version.
 
         Raises: TransactionalError 21074 if commands of the batch are gone.
         """
@@ -450,7 +450,7 @@ class Agent:
         judged_at = plan.heads[row.article_id]
         for attempt in range(1, COMMIT_ATTEMPTS + 1):
             if (head := head_version(table)) != judged_at:
-                # Somebody else wrote to the table since it was judged.
+                # Another writer changed the table since it was judged.
                 effect, judged_at = self._judged(row, plan, sent, head, kept), head
             try:
                 self._merge(row, table, effect, transaction)
@@ -497,14 +497,14 @@ class Agent:
         judged: Mapping[int, Effect],
         stop: tuple[bytes, int],
     ) -> PositionRow:
-        """Apply what lies before the transaction that cannot be applied, then stop.
+        """Apply the transactions before the one that cannot be applied, then stop.
 
         Raises: TransactionalError.
         """
         before = [each for each in chosen if each.xact_seqno < stop[0]]
         if before:
             position = self._batch(position, before, None)
-            # What comes before may have been judged with another outcome by now: go on as usual.
+            # The earlier commands may have another outcome by now: go on as usual.
             return self._batch(position, [each for each in chosen if each.xact_seqno >= stop[0]], None)
         article_id, failure = next(
             (article_id, failure)
@@ -537,7 +537,7 @@ class Agent:
         late: Mapping[int, Sequence[Failure]],
         began: float,
     ) -> PositionRow:
-        """Record what was skipped, move the position, report to the distributor."""
+        """Record skipped commands, move the position, report to the distributor."""
         number = position.batch + (1 if judged else 0)
         failures = {each: effect.failures for each, effect in judged.items()}
         skipped = sum(effect.failed for effect in judged.values())

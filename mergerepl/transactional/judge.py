@@ -49,7 +49,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class Effect:
-    """What a batch does to one table. `rows` is the view `commands` of `scripts.batch_text`; `counts` are by operation.
+    """The effect of a batch on one table. `rows` is the view `commands` of `scripts.batch_text`; `counts` are by operation.
 
     `failures` are at most LOGGED, by their order; `failed` counts all of them. `bounds` are conditions on the table's key.
     """
@@ -72,7 +72,7 @@ def judge(
     table: str,
     expected: int | None = None,
 ) -> Effect:
-    """Return what commands of one article do to the subscriber's table.
+    """Return the effect of one article's commands on the subscriber's table.
 
     Reads: commands (MSrepl_commands); `table_keys` gives the key columns of the table.
 

@@ -30,7 +30,7 @@ def log_reader(
 
 
 def spark_of(given: SparkSession | None) -> Callable[[], SparkSession]:
-    """Return what gives the Spark session: the one that is given, the running one or an embedded one."""
+    """Return a function that returns the Spark session: the given one, the running one or an embedded one."""
 
     def session() -> SparkSession:
         from mergerepl.engine import session as engine

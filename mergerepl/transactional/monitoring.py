@@ -21,7 +21,7 @@ from mergerepl.transactional.catalog import Distributor, Root, Subscriber, requi
 
 @dataclass(frozen=True)
 class Pending:
-    """What a subscription has not got yet. `seconds` is estimated by the last deliveries; None if there were none."""
+    """The commands that a subscription still lacks. `seconds` is estimated by the last deliveries; None without any."""
 
     publication: str
     subscriber: str
@@ -63,7 +63,7 @@ def pending(root: Root) -> tuple[Pending, ...]:
 
 
 def position_of(row: SubscriptionRow) -> bytes:
-    """Return how far a subscription is: by the subscriber itself, else what is known of it."""
+    """Return the position of a subscription: from the subscriber itself, else from the distributor."""
     found = (
         Subscriber(Path(row.subscriber)).position(row.subscription_guid)
         if has_folder(Path(row.subscriber))

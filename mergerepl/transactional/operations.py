@@ -1,4 +1,4 @@
-"""What `mergerepl transactional` and Python call: agents, scripts, monitoring, validation, cleanup."""
+"""The functions behind `mergerepl transactional` and Python: agents, scripts, monitoring, validation, cleanup."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence

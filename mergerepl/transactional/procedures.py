@@ -155,7 +155,7 @@ class Call:
         return OPERATIONS[self.operation]
 
     def default(self) -> None:
-        """Do with these commands what the generated procedure would; this comes before other writes of the procedures."""
+        """Apply these commands as the generated procedure would, before other writes of the procedures."""
         self.calls_default = True
 
     def require_rows(self) -> None:
@@ -181,7 +181,7 @@ class Call:
         self.writes.append(Write(kind, rows, Path(self.subscriber) / table, tuple(on), place))
 
     def sql(self, text: str) -> DataFrame:
-        """Return what a query finds; `commands` is a view of it.
+        """Return the result of a query; `commands` is a view in it.
 
         Raises: TransactionalUsageError for anything else: the agent writes, in a transaction of its own.
         """
@@ -239,7 +239,7 @@ def net(call: Call) -> DataFrame:
 
 
 def session_of_procedures(spark: SparkSession) -> SparkSession:
-    """Return a session beside another: what a procedure sets there ends with the batch."""
+    """Return a session beside another: a procedure's settings there end with the batch."""
     session = new_session(spark)
     for key in ("spark.sql.session.timeZone", "spark.sql.ansi.enabled"):
         session.conf.set(key, str(spark.conf.get(key)))

@@ -111,7 +111,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Step:
-    """A step of `apply`: what is shown, and what does it."""
+    """A step of `apply`: its line in the plan, and its function."""
 
     action: str
     object: str
@@ -120,7 +120,7 @@ class Step:
 
     @property
     def plan(self) -> PlanStep:
-        """What is shown."""
+        """The line in the plan."""
         return PlanStep(self.action, self.object, self.detail)
 
 
@@ -163,7 +163,7 @@ class Publishing:
     reader: LogReader
 
     def steps(self) -> list[Step]:
-        """Return what is to be done, after all checks that need no rows."""
+        """Return the steps, after all checks that need no rows."""
         known = self.distributor.publication(self.publication.name)
         rows = self.distributor.articles(known.publication_id) if known else []
         subscribed = self.distributor.subscriptions(known.publication_id) if known else []
@@ -202,7 +202,7 @@ class Publishing:
     def _article_steps(
         self, wanted: Sequence[Wanted], known: Mapping[str, ArticleRow], *, is_subscribed: bool
     ) -> list[Step]:
-        """Return what is to be done about articles.
+        """Return the steps for articles.
 
         Raises: TransactionalUsageError for a change under active subscriptions.
         """
@@ -277,7 +277,7 @@ class Publishing:
         )
 
     def _changes(self, wanted: Wanted, row: ArticleRow) -> str | None:
-        """Return what the file says otherwise than the article was published."""
+        """Return the differences between the file and the published article."""
         new = wanted.row(row.publication_id, row.article_id, row.source_object_id, row.first_seqno)
         keys = {
             "source_object": "table",

@@ -1,4 +1,4 @@
-"""What transactional replication refuses, each with its text and the number of the original.
+"""Refusals of transactional replication, each with its text and the number of the original.
 
 | error | what it says | exit |
 |---|---|---|

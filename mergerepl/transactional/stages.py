@@ -1,4 +1,4 @@
-"""Where a batch ends so that one call of each procedure stands for all of its commands (transactional.md 9). Pure."""
+"""The end of a batch in which one call of each procedure covers all of its commands (transactional.md 9). Pure."""
 
 from dataclasses import dataclass
 
@@ -24,7 +24,7 @@ class StageEnd:
 
 
 def stage_end(commands: DataFrame) -> StageEnd:
-    """Return where the first stage of an article's commands ends.
+    """Return the end of the first stage of an article's commands.
 
     A row has commands of one operation in a stage, and an update of a key is alone in it. Inside a transaction a row has
     one command, so every transaction is part of one stage. Where two keys share a hash, a stage ends earlier than it need.

@@ -1,6 +1,6 @@
-"""Which row a key means from which command on, where updates change keys (transactional.md 7, step 3). Pure.
+"""The row that a key means after each command, where updates change keys (transactional.md 7, step 3). Pure.
 
-Only the keys that a key change names are looked at, and of their commands only inserts, deletes and key changes.
+Only keys that a key change names are read, and only their inserts, deletes and key changes.
 """
 
 from collections.abc import Iterable, Mapping
@@ -41,7 +41,7 @@ class Turn:
 
 
 def walk_moves(steps: Iterable[Step], is_there: Mapping[str, bool]) -> tuple[list[Turn], dict[bytes, int]]:
-    """Return the turns of each key, in order, and which steps fail with which number.
+    """Return the turns of each key, in order, and the failing steps with their numbers.
 
     `steps` are in order; `is_there` says of each key whether the table has a row of it.
     """

@@ -128,9 +128,13 @@ def check_replay(database: Database) -> None:
     for instance in database.instances():
         number = instance.source_object_id
         table = database.root / sources[number].source_path
-        told = [c["version"] for entry in found for c in entry.commits if c["source_object_id"] == number]
+        read_versions = [
+            c["version"] for entry in found for c in entry.commits if c["source_object_id"] == number
+        ]
         begun = rows_at(table, instance.start_version)
-        assert replayed(rows_seen(database, instance.capture_instance), begun) == rows_at(table, max(told))
+        assert replayed(rows_seen(database, instance.capture_instance), begun) == rows_at(
+            table, max(read_versions)
+        )
 
 
 def lsns(database: Database) -> list[Lsn]:

@@ -67,7 +67,7 @@ def test_whose_commits_they_are_and_masks_of_200_columns_and_strings_that_are_no
     }
     for key, step in enumerate(origins, 10):
         marked_add(replica_dir / "orders", key, step)
-    # A user's unit, a table of which is not captured: its LSN at once, as every commit. It is dated a year ahead, too.
+    # A user's unit with a table that is not captured gets its LSN at once, as every commit. It is dated a year ahead, too.
     unit = {"userMetadata": json.dumps({"mergerepl_unit": {"id": "u", "tables": ["orders", "elsewhere"]}})}
     properties = CommitProperties(custom_metadata=unit)
     write_deltalake(
@@ -86,7 +86,7 @@ def test_whose_commits_they_are_and_masks_of_200_columns_and_strings_that_are_no
     assert newest.commits[0]["version"] == len(origins) + 1
     assert newest.tran_end_time <= datetime.now(UTC)
     number = database.instance("dbo_orders").source_object_id
-    told = [c["origin"] for e in entries(database) if e.kind == "transaction" for c in e.commits]
+    all_origins = [c["origin"] for e in entries(database) if e.kind == "transaction" for c in e.commits]
     of_orders = [
         c["origin"]
         for e in entries(database)
@@ -95,7 +95,7 @@ def test_whose_commits_they_are_and_masks_of_200_columns_and_strings_that_are_no
         if c["source_object_id"] == number
     ]
     assert of_orders == [*origins.values(), "user"]
-    assert told.count("user") == 6
+    assert all_origins.count("user") == 6
     assert [row[3] for row in changes(database, "dbo_orders")] == [*range(10, 10 + len(origins)), 30]
     masks = {bytes(row[4]) for row in rows_seen(database, "dbo_wide")}
     assert masks == {bytes([0x80, *[0] * 22, 0x01, 0x00])}

@@ -101,7 +101,7 @@ def each_option(rows: DataFrame, key: list[str], captured: list[str]) -> dict[st
 def test_first_and_last_event_decide(spark: SparkSession) -> None:
     rows = frame(spark, {name: events for name, (events, _) in RULES.items()})
     found = each_option(rows, ["case"], CAPTURED)
-    expected = {name: told for name, (_, told) in RULES.items() if told is not None}
+    expected = {name: net for name, (_, net) in RULES.items() if net is not None}
     seen = {option: {row["case"]: row for row in rows} for option, rows in found.items()}
     for option in NET_OPTIONS:
         assert {name: (row["__$operation"], row["a"], row["b"]) for name, row in seen[option].items()} == {

@@ -193,30 +193,30 @@ def test_windows_outside_the_interval_are_refused(shop: Shop) -> None:
 
 
 def test_times_versions_and_lsns(shop: Shop) -> None:
-    root, told = shop.root, entries(shop.database)
-    for entry in told:
+    root, logged = shop.root, entries(shop.database)
+    for entry in logged:
         time = entry.tran_end_time
         assert cdc.map_lsn_to_time(root, entry.start_lsn) == time
-        same = [each.start_lsn for each in told if each.tran_end_time == time]
+        same = [each.start_lsn for each in logged if each.tran_end_time == time]
         for operator, expected in (
-            ("largest less than", max([e.start_lsn for e in told if e.tran_end_time < time], default=None)),
+            ("largest less than", max([e.start_lsn for e in logged if e.tran_end_time < time], default=None)),
             ("largest less than or equal", max(same)),
             (
                 "smallest greater than",
-                min([e.start_lsn for e in told if e.tran_end_time > time], default=None),
+                min([e.start_lsn for e in logged if e.tran_end_time > time], default=None),
             ),
             ("smallest greater than or equal", min(same)),
         ):
             assert cdc.map_time_to_lsn(root, operator, time) == expected
-    later = told[-1].tran_end_time + timedelta(days=1)
+    later = logged[-1].tran_end_time + timedelta(days=1)
     assert cdc.map_time_to_lsn(root, "smallest greater than", later) is None
     assert cdc.map_time_to_lsn(root, "Largest  Less Than", later.replace(tzinfo=None)) is not None
     with pytest.raises(cdc.CdcUsageError):
         cdc.map_time_to_lsn(root, "less than", later)
     assert cdc.map_lsn_to_time(root, cdc.increment_lsn(cdc.get_max_lsn(root))) is None
-    for entry in told:
+    for entry in logged:
         version = (
-            cdc.version_of(root, ORDERS, entry.start_lsn) if entry.start_lsn >= told[0].start_lsn else None
+            cdc.version_of(root, ORDERS, entry.start_lsn) if entry.start_lsn >= logged[0].start_lsn else None
         )
         assert cdc.version_of(root, ORDERS, cdc.lsn_of(root, ORDERS, version)) == version
     assert cdc.lsn_of(root, ORDERS, 99) is None
@@ -306,19 +306,19 @@ def test_a_reader_beside_a_cleanup_has_all_rows_or_is_refused(
         add(orders, {key: ("n", key), key + 10: ("m", key)})
         if key != 2:
             cdc.scan(root)
-    low, told = cdc.get_min_lsn(root, ORDERS), lsns(database)
-    high = told[-1]
+    low, logged = cdc.get_min_lsn(root, ORDERS), lsns(database)
+    high = logged[-1]
     assert cdc.cleanup(root).low_water_mark is None
     before = cdc.get_all_changes(root, ORDERS, low, high)
     # The second LSN of the second scan: the file is shared by what goes and what stays.
-    mark = told[3]
+    mark = logged[3]
     done = cdc.cleanup_change_table(root, ORDERS, mark, threshold=2)
     assert (done.rows, done.entries, done.failed) == ({ORDERS: 4}, 3, {})
     assert cdc.get_min_lsn(root, ORDERS) == mark
     # Opened before: its version still has the rows.
     assert before.count() == 12
     with pytest.raises(cdc.LsnRangeError, match=r"cdc.snapshot\(database, 'dbo_orders'\)") as refused:
-        cdc.get_all_changes(root, ORDERS, told[2], high)
+        cdc.get_all_changes(root, ORDERS, logged[2], high)
     assert refused.value.reason == "below_low"
     assert sorted(row["id"] for row in cdc.get_all_changes(root, ORDERS, mark, high).collect()) == [
         3,
@@ -333,15 +333,15 @@ def test_a_reader_beside_a_cleanup_has_all_rows_or_is_refused(
     # The snapshot just below the mark, and all that follows.
     rows, at = cdc.snapshot(root, ORDERS, mark)
     assert (rows.count(), at) == (6, mark)
-    for wrong, number in ((told[0], 22964), (cdc.increment_lsn(high), 22964)):
+    for wrong, number in ((logged[0], 22964), (cdc.increment_lsn(high), 22964)):
         with pytest.raises(cdc.CdcUsageError) as found:
             cdc.cleanup_change_table(root, ORDERS, wrong)
         assert found.value.number == number
     # A cleanup that dies, or fails on a table, is made up for by the next one, whatever that is to remove itself.
     monkeypatch.setattr(failpoints, "_passed", {})
     for point, at, left in (
-        ("cdc.cleanup_after_low_mark", told[4], 3),
-        ("cdc.cleanup_after_statement", told[5], 2),
+        ("cdc.cleanup_after_low_mark", logged[4], 3),
+        ("cdc.cleanup_after_statement", logged[5], 2),
     ):
         monkeypatch.setenv("MERGEREPL_FAILPOINT", f"{point}=raise")
         if left == 3:
@@ -406,7 +406,7 @@ def test_a_second_instance_takes_over_and_an_idle_day_is_empty(
     assert (lsn, new) == (cdc.get_min_lsn(root, "wide"), ("extra",))
     with pytest.raises(cdc.CdcUsageError, match="a later instance"):
         cdc.switch_lsn(root, "wide", ORDERS)
-    # 2 was unread when the second one began: it is in both, and whoever switches has it once.
+    # 2 was unread when the second one began: it is in both, and a consumer that switches reads it once.
     high = cdc.get_max_lsn(root)
     wide = cdc.get_all_changes(root, "wide", lsn, high).collect()
     assert [(row["id"], row["extra"]) for row in wide] == [(2, "x"), (3, "y")]

@@ -102,8 +102,8 @@ def test_the_log_is_read_once_for_both_and_the_jobs_change_places(
     assert set(reads.values()) == {1}
     assert len(lsns_with_rows("dbo_orders")) == 5
     assert len(lsns_with_rows("dbo_stock")) == 4
-    told = [(c["source_object_id"], c["version"]) for e in entries(database) for c in e.commits]
+    read_commits = [(c["source_object_id"], c["version"]) for e in entries(database) for c in e.commits]
     begun = [e for e in entries(database) if e.kind == "begin"]
     assert len(begun) == 3
-    assert len(set(told)) == len(told) - 1
+    assert len(set(read_commits)) == len(read_commits) - 1
     check_replay(database)

@@ -57,8 +57,8 @@ def test_from_enable_db_to_change_rows(spark: SparkSession, replica_dir: Path) -
     assert {row[0][:8] for row in found} == {row[-1].to_bytes(8, "big") for row in found}
     assert found[1][2] == found[2][2]
     assert {row[1] for row in found} == {None}
-    told = [entry.kind for entry in entries(database)]
-    assert told == ["begin", *["transaction"] * 6]
+    kinds = [entry.kind for entry in entries(database)]
+    assert kinds == ["begin", *["transaction"] * 6]
     state = run("status", root)
     assert [each["unread_commits"] for each in state["sources"]] == [0]
     assert state["max_lsn"] == done["last_lsn"]

@@ -1,4 +1,4 @@
-"""A transaction ends in one way only, whoever ends it: the folder of one, without Spark."""
+"""A transaction ends in one way only, for every process that ends it: the folder of one, without Spark."""
 
 from pathlib import Path
 

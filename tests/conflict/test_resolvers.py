@@ -48,14 +48,14 @@ INFO = '{"columns": ["a"], "delimiter": null, "update_delete": "priority"}'
         "columns that are no texts": ("additive", INFO.replace('"a"', "1")),
     }.values(),
 )
-def test_what_a_replica_says_that_a_resolver_is_told_is_checked(resolver: str, info: str | None) -> None:
-    told = {"published_columns": ("id", "a"), "published_types": ("bigint", "int")}
-    row = article_row("orders", 1, article_resolver=resolver, resolver_info=info, **told)
+def test_what_a_replica_states_for_a_resolver_is_checked(resolver: str, info: str | None) -> None:
+    columns = {"published_columns": ("id", "a"), "published_types": ("bigint", "int")}
+    row = article_row("orders", 1, article_resolver=resolver, resolver_info=info, **columns)
     with pytest.raises(ResolverInfoError, match=r"'orders'.*sysmergearticles.*mergerepl apply"):
         require_resolver(row.published("sales"))
 
 
-def test_what_a_resolver_is_told_is_read_as_it_is_stored() -> None:
+def test_what_is_stated_for_a_resolver_is_read_as_it_is_stored() -> None:
     info = ResolverInfo(("größe", 'b"c'), "[==]", OfDeletes.UPDATE_WINS.value)
     assert resolver_info(info.stored) == info
     assert ResolverInfo().stored is None

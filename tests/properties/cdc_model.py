@@ -147,8 +147,8 @@ class Database:
     def version_at(self, name: str, lsn: Lsn) -> int:
         """Return the version of an instance's source that the database's history up to an LSN has reached."""
         object_id = self.instances[name].object_id
-        told = (v for row in self.gate if row["lsn"] <= lsn for o, v in row["commits"] if o == object_id)
-        return max([self.start_version[name], *told])
+        reached = (v for row in self.gate if row["lsn"] <= lsn for o, v in row["commits"] if o == object_id)
+        return max([self.start_version[name], *reached])
 
     def all_changes(self, name: str, low: Lsn, high: Lsn) -> list[tuple]:
         rows = list(self.instances[name].rows)  # pinned before the low mark is looked at
@@ -316,7 +316,7 @@ TICK = 2**-20  # 1 µs: the least time between two cycles
 def grouped(found: list[tuple], tracked: set[int], waiting: dict[str, int], *, now: int) -> list[list[tuple]]:
     """Give units one place: that of their last member, where no other commit of a member's table lies between.
 
-    A unit of which members in tracked tables are not there yet holds back itself and all that follows, for a while
+    A unit whose members in tracked tables are partly missing holds back itself and all that follows, for a while
     from when it was first seen (`waiting`): no clock but the scanner's own is asked.
     """
     place: dict[str, list[int]] = {}

@@ -378,7 +378,7 @@ def scripted() -> int:
     net.write("north", "lines", "update", 100, {"val": "edit"}), net.sync("north"), net.sync("south")
     net.write("hub", "lines", "delete", 100), net.sync("north"), net.sync("south")
     case("51", net, north="c1 o10 l100", south="c1 c2 o10 o20 l200", losers=0)
-    # 54: option 3 keeps no mapping rows: told by the homes alone
+    # 54: option 3 keeps no mapping rows: only the homes say it
     net = start(3)
     net.write("hub", *move, {"region": "South"}), net.sync("north"), net.sync("south")
     case("54", net, north="", south="c1 c2 o10 o20 l100 l200", losers=0)
@@ -408,7 +408,7 @@ def example() -> str:
     net.subscribe("north", "North", priority=75.0)
     net.subscribe("south", "South", priority=75.0)
     short = {"customers": "c", "orders": "o", "lines": "l"}
-    told: set = set()
+    listed: set = set()
 
     def name(key) -> str:
         return f"{short[key[0]]}{key[1]}"
@@ -438,11 +438,11 @@ def example() -> str:
             [
                 f"{gen}:{pid}={count}"
                 for (gen, pid), (count, _) in sorted(hub.gpm.items())
-                if (gen, pid) not in told
+                if (gen, pid) not in listed
             ],
             *([name((a, k)) for a in net.names for k in sorted(sub.tables[a])] for sub in net.subs.values()),
         ]
-        told.update(hub.gpm)
+        listed.update(hub.gpm)
         out.append(f"| {title} | " + " | ".join(" ".join(cell).rstrip(",") or "–" for cell in cells) + " |")
 
     show("0 initialised")

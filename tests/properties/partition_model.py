@@ -36,8 +36,8 @@ RULES = {
     "staged_pass": "uploaded rows get no mapping events",
     "late_pass": "late rounds at the publisher get no mapping events",
     "leave_keeps_edit": "a download-only session removes a leaving row that has local changes",
-    "addressed": "an upload-only session leaves no word that the uploader has the rows that it told",
-    "first_event": "what a subscriber has is told from the last event of the window, not from the first",
+    "addressed": "an upload-only session does not record that the uploader has the rows that it sent",
+    "first_event": "what a subscriber has is read from the last event of the window, not from the first",
     "news_in_window": "data is news only if its generation matters to the partition by itself",
     "enter_old": "a row that enters is sent only if its own generation is new",
     "leave_vs_late": "a late local change of a row that left is dropped with the row",
@@ -174,9 +174,11 @@ def membership_pass(
         for j in joins:
             for q, prow in state[j.parent].items():
                 if matches(j, prow, row):
-                    told = result[j.parent].get(q)
+                    change = result[j.parent].get(q)
                     found |= (
-                        told[1 if broken("post_state") else side] if told else members(j.parent, prow, side)
+                        change[1 if broken("post_state") else side]
+                        if change
+                        else members(j.parent, prow, side)
                     )
         return frozenset(found)
 
@@ -476,7 +478,7 @@ class Network:
             lineage = known.lineage if known else {}
         floor = 0
         if before is None and known and known.type == 5:
-            # The row that left goes on without this replica: whoever inserts the key here knows nothing of it.
+            # The row that left goes on without this replica: an insert of the key here knows nothing of it.
             seen = frozenset(e for e in seen if self.writes[e][0] == replica.name)
             if not broken("type5_fresh"):
                 floor = max(known.lineage.values(), default=0)
@@ -505,7 +507,7 @@ class Network:
                 key = (a, k)
                 if key not in changed and was == is_:
                     continue
-                if key not in metas:  # touched: an unchanged row of which only the membership changes
+                if key not in metas:  # touched: an unchanged row whose membership changes
                     there = hub.meta.get(key)
                     there = there or Meta(0, baseline(), hub.tables[a][k], P_PRIORITY, hub.base[key])
                     hub.meta[key] = replace(there, seq=hub.seq, partchangegen=gens[a])
@@ -697,7 +699,7 @@ class Network:
         sub.close()
         p_held, s_held = hub.held(), sub.held()
         up = {n for n, g in sub.gens.items() if n > sub.up_mark and g.guid not in p_held}
-        told = {key: meta for key, meta in sub.meta.items() if meta.gen in up and meta.type not in (5, 6)}
+        sent = {key: meta for key, meta in sub.meta.items() if meta.gen in up and meta.type not in (5, 6)}
         start = sub.down_mark
         window = self.window(sub, start)
 
@@ -712,7 +714,7 @@ class Network:
             if pid in (sub.pid, ALL) and gen > start and hub.gens[gen].guid not in s_held
         }
 
-        # What the two know of the rows that the subscriber tells: verdict and the final version, before filters
+        # What the two know of the rows that the subscriber sends: verdict and the final version, before filters
         final: dict[object, Meta] = {}
         verdicts: dict[object, str] = {}
         losers: list = []
@@ -726,7 +728,7 @@ class Network:
             return own[a]
 
         resolver = P_NICK if upload else sub.nick
-        for key, mine in told.items():
+        for key, mine in sent.items():
             theirs = self._version(key)
             if broken("upload_lookup") and not (
                 key in window and (is_news(hub.meta[key]) or not window[key][0] or not window[key][1])
@@ -769,7 +771,7 @@ class Network:
             row, theirs = final[key].row, self._version(key)
             if row is None or sub.pid in is_ or ALL in is_:
                 return False
-            if theirs is None or theirs.row is None or not set(theirs.lineage) & set(told[key].lineage):
+            if theirs is None or theirs.row is None or not set(theirs.lineage) & set(sent[key].lineage):
                 return True  # an insert
             # An edit of a row that left for a reason at the publisher moves nothing: it is taken, and the row leaves.
             return any(row[c] != theirs.row[c] for c in self.filters.articles[a].columns if c != "val")
@@ -778,7 +780,7 @@ class Network:
         found, refused = membership_pass(self.filters, hub.parts, hub.captured, changed, days, refuse)
         for key in refused:
             a, k = key
-            before, mine = changed[a][k][0], told[key]
+            before, mine = changed[a][k][0], sent[key]
             theirs = self._version(key)
             lineage = bump(join_lineage(theirs.lineage if theirs else {}, mine.lineage), AGENT * P_NICK)
             seen = mine.seen | (theirs.seen if theirs else frozenset())
@@ -802,7 +804,7 @@ class Network:
             if not upload or verdict in ("download", "known", "drop"):
                 continue
             if verdict == "upload":
-                hub_rows[key] = replace(final[key], gen=received[told[key].gen])
+                hub_rows[key] = replace(final[key], gen=received[sent[key].gen])
             else:
                 hub_rows[key] = replace(final[key], gen=own_gen(key[0]))
         for a in self.names:
@@ -810,9 +812,9 @@ class Network:
                 "own_generation"
             ):
                 own_gen(a)
-        for key in told:
-            # The uploader has it, whatever the publisher knows of it: a session without a download leaves word of that.
-            if upload and not download and told[key].row is not None and not broken("addressed"):
+        for key in sent:
+            # The uploader has it, whatever the publisher knows of it: a session without a download records that.
+            if upload and not download and sent[key].row is not None and not broken("addressed"):
                 is_ = found[key[0]][key[1]][1] if key[1] in found[key[0]] else self._member(key)
                 addressed.append((key, "stay" if {sub.pid, ALL} & is_ else "leave"))
                 own_gen(key[0])
@@ -827,19 +829,19 @@ class Network:
                 numbers[gen] = next(to_sub)
             return numbers[gen]
 
-        keys = {*window, *told, *((a, k) for a in self.names for k in found[a])} if download else ()
+        keys = {*window, *sent, *((a, k) for a in self.names for k in found[a])} if download else ()
         for key in sorted(keys, key=str):
             a, k = key
-            if not upload and key in told and key not in verdicts:
+            if not upload and key in sent and key not in verdicts:
                 continue
             was, is_ = found[a].get(k, (None, None))
-            if key not in window and key not in told and was == is_:
+            if key not in window and key not in sent and was == is_:
                 continue  # looked at, and nothing became of it
             had, has, event_gen, why = window.get(key, (None, None, 0, 0))
             if had is None:
                 if was is None:
                     version = self._version(key)
-                    # told, and nothing of it changed at the publisher: where it is now says whether it stays
+                    # sent, and unchanged at the publisher: where it is now says whether it stays
                     state = self._member(key)
                     had = has = bool({sub.pid, ALL} & state)
                 else:
@@ -848,24 +850,24 @@ class Network:
                 has = bool({sub.pid, ALL} & is_)
                 event_gen = own.get(a, event_gen)
             version = final.get(key) or self._version(key)
-            if key in told:
-                had = told[key].row is not None
+            if key in sent:
+                had = sent[key].row is not None
             elif self.realign and key not in sub.uploaded and had != (k in sub.captured[a]):
                 raise Hole(f"{key}: the events say that {sub.name} {'has' if had else 'lacks'} it")
             gone = version is None or version.row is None
-            if not upload and key in told:
+            if not upload and key in sent:
                 has = True  # where the outcome belongs is known when it is uploaded
             if gone or not has:
                 if not had:
                     continue
                 type_ = (
                     (version.type or 1)
-                    if gone and (why in (0, DELETED_ROW, UPLOADER_ONLY) or key in told)
+                    if gone and (why in (0, DELETED_ROW, UPLOADER_ONLY) or key in sent)
                     else 5
                 )
                 if type_ == 5 and not self.realign:
                     continue
-                if not upload and key in told and verdicts[key] not in ("download", "drop"):
+                if not upload and key in sent and verdicts[key] not in ("download", "drop"):
                     number_ = sub_gen(
                         own_gen(a)
                     )  # resolved here: the publisher hears of it by the next upload
@@ -883,7 +885,7 @@ class Network:
             if key in verdicts:
                 if verdicts[key] in ("upload", "known"):
                     continue
-                same = told[key].row == version.row
+                same = sent[key].row == version.row
                 gen = (
                     hub_rows[key].gen
                     if key in hub_rows
