@@ -246,8 +246,7 @@ def _refuse_shared_keys(
     is_odd = (now != F.col(adopted.IS_THERE).cast("int")) | (F.col(adopted.WAS_ABSENT) & (then > 0))
     shared = rows.where(is_odd | F.col(adopted.SHARED)).select(*keys).limit(4).collect()
     if shared:
-        named = [staged_files.key_text(row.asDict(), keys) for row in shared[:3]]
-        raise ForeignCommitError.shared_keys(table.name, [*named, *["…"] * (len(shared) > 3)])
+        raise ForeignCommitError.shared_keys(table.name, staged_files.key_texts(shared, keys))
 
 
 def _changes(at: Path) -> Counter[int]:

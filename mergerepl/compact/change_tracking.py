@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
@@ -193,18 +193,14 @@ class ChangeTracking:
 
         Raises: As `Transaction.insert` and `Transaction.commit`.
         """
-        with self._implicit(tracking_context) as one:
-            one.insert(table, rows)
-        return _result(one)
+        return self._implicit(tracking_context, lambda tx: tx.insert(table, rows))
 
     def upsert(self, table: str, rows: Rows, *, tracking_context: str | None = None) -> TransactionResult:
         """Insert or update rows by their keys in a transaction of their own.
 
         Raises: As `Transaction.upsert` and `Transaction.commit`.
         """
-        with self._implicit(tracking_context) as one:
-            one.upsert(table, rows)
-        return _result(one)
+        return self._implicit(tracking_context, lambda tx: tx.upsert(table, rows))
 
     def update(
         self,
@@ -218,9 +214,7 @@ class ChangeTracking:
 
         Raises: As `Transaction.update` and `Transaction.commit`.
         """
-        with self._implicit(tracking_context) as one:
-            one.update(table, set, where)
-        return _result(one)
+        return self._implicit(tracking_context, lambda tx: tx.update(table, set, where))
 
     def delete(
         self,
@@ -234,9 +228,7 @@ class ChangeTracking:
 
         Raises: As `Transaction.delete` and `Transaction.commit`.
         """
-        with self._implicit(tracking_context) as one:
-            one.delete(table, where, rows=rows)
-        return _result(one)
+        return self._implicit(tracking_context, lambda tx: tx.delete(table, where, rows=rows))
 
     def read(self, table: str, csn: int | None = None) -> DataFrame:
         """Return a table's rows in the last published snapshot, or in that after the transaction `csn`.
@@ -409,12 +401,15 @@ class ChangeTracking:
         self._require()
         return tracked_table(self.session.database, table)
 
-    def _implicit(self, context: str | None) -> Transaction:
-        """Begin a transaction of one operation; it sees what foreign writers did before."""
+    def _implicit(self, context: str | None, operation: Callable[[Transaction], None]) -> TransactionResult:
+        """Run a transaction of one operation; it sees what foreign writers did before."""
         self._require()
         with told_plainly("adopting foreign commits"):
             catch_up(self.session, "tracking adopt")
-        return self.begin(context)
+        with self.begin(context) as one:
+            operation(one)
+        assert one.result is not None
+        return one.result
 
 
 def _refuse_force(force: bool) -> None:
@@ -422,8 +417,3 @@ def _refuse_force(force: bool) -> None:
         raise TrackingError.later(
             "A purge beyond what consumers need (`force`)", "Let them acknowledge first."
         )
-
-
-def _result(transaction: Transaction) -> TransactionResult:
-    assert transaction.result is not None
-    return transaction.result

@@ -144,7 +144,5 @@ def _refuse_conflict(session: Session, bsn: int, change: Change) -> None:
     ours = session.spark.read.schema(change.schema).parquet(str(change.folder)).select(*touched.keys)
     met = keys.join(ours, on=touched.keys, how="left_semi").distinct().limit(4).collect()
     if met:
-        named = [staged_files.key_text(row.asDict(), touched.keys) for row in met[:3]]
-        raise TransactionConflictError.first_committer_won(
-            bsn, touched.table.name, [*named, *["…"] * (len(met) > 3)]
-        )
+        named = staged_files.key_texts(met, touched.keys)
+        raise TransactionConflictError.first_committer_won(bsn, touched.table.name, named)

@@ -45,7 +45,7 @@ from mergerepl.systables.compact import (
 from mergerepl.systables.table import TypedTable
 
 _NEWEST = 100
-"""CSNs back from the last one among which the last published transaction is looked for first: more can only be aborts."""
+"""CSNs back from a bound among which the last published transaction is looked for first: more can only be aborts."""
 
 
 KIND = "track"
@@ -225,13 +225,7 @@ def context_guid(context: str | None) -> str | None:
 
 def last_commit(database: Database) -> CommittedTransaction | None:
     """Return the last published transaction, None if there is none."""
-    last_csn = read_counters(database.root).last_csn
-    newest = "order by csn desc limit 1"
-    for where in (f"csn > {last_csn - _NEWEST}", None):
-        found = read_commits(database, where=where, order_limit=newest)
-        if found:
-            return found[0]
-    return None
+    return commit_before(database, read_counters(database.root).last_csn + 1)
 
 
 def commits_from(

@@ -77,15 +77,16 @@ def problems_of(folder: Path, keys: Sequence[str]) -> tuple[str, list[str]] | No
     if not broken:
         return None
     text = broken[0][PROBLEM]
-    named = [key_text(each, keys) for each in broken if each[PROBLEM] == text]
-    more = ["…"] if len(named) > _EXAMPLES else []
-    return text, [*named[:_EXAMPLES], *more]
+    return text, key_texts([each for each in broken if each[PROBLEM] == text], keys)
 
 
-def key_text(row: Mapping[str, Any], keys: Sequence[str]) -> str:
-    """Return a key for people."""
-    values = [row[name] for name in keys]
-    return str(values[0]) if len(values) == 1 else f"({', '.join(map(str, values))})"
+def key_texts(rows: Sequence[Any], keys: Sequence[str]) -> list[str]:
+    """Return the keys of some rows, by name, for people; an ellipsis stands for those after the first three."""
+    found = []
+    for row in rows[:_EXAMPLES]:
+        values = [str(row[name]) for name in keys]
+        found.append(values[0] if len(values) == 1 else f"({', '.join(values)})")
+    return [*found, "…"] if len(rows) > _EXAMPLES else found
 
 
 def context_of(folders: Sequence[Path]) -> str | None:

@@ -24,8 +24,9 @@ from mergerepl.compact.errors import TrackingError
 from mergerepl.compact.intent import write_intent
 from mergerepl.compact.numbers import packed_literal
 from mergerepl.compact.overlay import key_columns
-from mergerepl.compact.row_keys import unsupported
+from mergerepl.compact.row_keys import GUID_PATTERN, unsupported
 from mergerepl.compact.session import Session
+from mergerepl.compact.staged_files import key_texts
 from mergerepl.compact.sweep import sweep
 from mergerepl.compact.table_rules import unwritable
 from mergerepl.delta.log import head_version, is_delta_table
@@ -191,17 +192,16 @@ def _check_rows(spark: SparkSession, wanted: TrackedTable, facts: TableState, la
     is_guid = wanted.key_type is TrackingKeyType.GUID
     bad = F.when(has_null, "rows have a key that is NULL").when(F.col("rows") > 1, "rows share a key")
     if is_guid:
-        bad = bad.when(~F.col("k0").rlike("^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"), "keys are no GUIDs")
+        bad = bad.when(~F.col("k0").rlike(GUID_PATTERN), "keys are no GUIDs")
     if has_stamps:
         bad = bad.when(F.col("stamp") > packed_literal(last_bsn), "rows carry stamps of another database")
     found = counted.withColumn("bad", bad).where(F.col("bad").isNotNull()).limit(4).collect()
     if found:
-        named = [", ".join(str(row[f"k{i}"]) for i in range(len(keys))) for row in found[:3]]
-        more = ", …" if len(found) > 3 else ""
+        named = ", ".join(key_texts(found, [f"k{i}" for i in range(len(keys))]))
         remedy = "Correct these rows first."
         if "stamps" in found[0]["bad"]:
             remedy = "Drop the three columns whose names begin with __sys first."
-        raise TrackingError.cannot_enable(wanted.name, f"{found[0]['bad']}: {'; '.join(named)}{more}", remedy)
+        raise TrackingError.cannot_enable(wanted.name, f"{found[0]['bad']}: {named}", remedy)
 
 
 def _add_columns(spark: SparkSession, facts: TableState, mark: CommitMark) -> None:

@@ -42,7 +42,7 @@ from mergerepl.compact.overlay import (
     staged,
     view,
 )
-from mergerepl.compact.row_keys import packed_key
+from mergerepl.compact.row_keys import GUID_PATTERN, packed_key
 from mergerepl.compact.table_rules import broken_rules, default_of, fitted, too_long_key
 from mergerepl.delta.plain_files import write_files
 from mergerepl.engine.errors import told_plainly
@@ -400,7 +400,7 @@ class Transaction:
         is_guid = touched.table.key_type is TrackingKeyType.GUID
         every = {
             "rows have a key that is NULL": has_null,
-            **({"keys are no GUIDs": ~F.col(touched.keys[0]).rlike(_GUID)} if is_guid else {}),
+            **({"keys are no GUIDs": ~F.col(touched.keys[0]).rlike(GUID_PATTERN)} if is_guid else {}),
             **(rules or {}),
             **broken_rules(touched.facts, F.col(PRESENT)),
             **(too_long_key(packed) if has_long else {}),
@@ -424,9 +424,6 @@ class Transaction:
             folder, schema = touched.folder / "net", net.schema
             write_files(net, folder)
         return Change(touched, folder, schema)
-
-
-_GUID = "^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$"
 
 
 def _expression(value: str | Column) -> Column:

@@ -156,6 +156,7 @@ def test_types_that_change(spark: SparkSession, replica_dir: Path, monkeypatch: 
     assert database.instance("dbo_texts").end_lsn is None
 
 
+@pytest.mark.slow
 def test_fields_that_are_added_inside_and_fields_that_are_lost(
     spark: SparkSession, replica_dir: Path
 ) -> None:
@@ -291,6 +292,7 @@ def test_tables_that_are_gone_or_replaced(spark: SparkSession, replica_dir: Path
     assert cdc.scan(replica_dir).paused == {}
 
 
+@pytest.mark.slow
 def test_damaged_tables_pause_alone(spark: SparkSession, replica_dir: Path) -> None:
     names = ("cut", "feed", "newer", "commit", "gap", "good")
     database = enabled(replica_dir, dict.fromkeys(names, ROWS))

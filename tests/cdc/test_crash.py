@@ -55,7 +55,7 @@ ELSEWHERE = {
     # apply_changes: test_queries.
     *("cdc.after_target_created", "cdc.after_applied"),
 }
-ALWAYS = ("cdc.after_change_table", "cdc.before_gate", "logreader.after_gate")
+ALWAYS = ("cdc.after_change_table",)
 """Where every run of the tests dies; `--long` dies everywhere."""
 
 
@@ -163,25 +163,27 @@ def test_a_plan_that_was_removed_leaves_nothing(two: Two, dies) -> None:
     assert {lsn.scan_cycle for lsn in new} == {told[-1].scan_cycle + 2}
 
 
-def test_an_instance_begins_or_it_does_not(two: Two, dies) -> None:
-    enable = (cdc.enable_table, two.root, "orders")
-    for point, name in (
-        ("logreader.before_begin", "one"),
-        ("cdc.after_create", "two"),
-        ("cdc.after_change_tables", "three"),
-    ):
-        two.change()
-        dies(point, *enable, capture_instance=name)
-        cdc.scan(two.root)
-        names = [each.capture_instance for each in cdc.help_change_data_capture(two.root)]
-        assert (name in names) == (point != "logreader.before_begin")
-        check_replay(two.database)
-        if name in names:
-            dies("cdc.after_disable_table", cdc.disable_table, two.root, "orders", capture_instance=name)
-            assert name not in [i.capture_instance for i in cdc.help_change_data_capture(two.root)]
-            with pytest.raises(cdc.CdcUsageError, match="no capture instance"):
-                cdc.disable_table(two.root, "orders", capture_instance=name)
-            assert not (two.root / "_cdc" / f"{name}_CT").exists()
+@pytest.mark.parametrize(
+    "point",
+    [
+        pytest.param("logreader.before_begin", marks=pytest.mark.slow),
+        "cdc.after_create",
+        pytest.param("cdc.after_change_tables", marks=pytest.mark.slow),
+    ],
+)
+def test_an_instance_begins_or_it_does_not(two: Two, dies, point: str) -> None:
+    two.change()
+    dies(point, cdc.enable_table, two.root, "orders", capture_instance="other")
+    cdc.scan(two.root)
+    names = [each.capture_instance for each in cdc.help_change_data_capture(two.root)]
+    assert ("other" in names) == (point != "logreader.before_begin")
+    check_replay(two.database)
+    if "other" in names:
+        dies("cdc.after_disable_table", cdc.disable_table, two.root, "orders", capture_instance="other")
+        assert "other" not in [i.capture_instance for i in cdc.help_change_data_capture(two.root)]
+        with pytest.raises(cdc.CdcUsageError, match="no capture instance"):
+            cdc.disable_table(two.root, "orders", capture_instance="other")
+        assert not (two.root / "_cdc" / "other_CT").exists()
 
 
 def test_a_database_is_enabled_or_it_is_not(replica_dir: Path, dies) -> None:
@@ -204,6 +206,7 @@ def test_a_database_is_enabled_or_it_is_not(replica_dir: Path, dies) -> None:
 CAPTURE = "import sys; from mergerepl import cdc; cdc.scan(sys.argv[1])"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_kill_9_between_two_change_tables(two: Two) -> None:
     before, told = two.seen(), lsns(two.database)

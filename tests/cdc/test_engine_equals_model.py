@@ -211,7 +211,7 @@ def run(spark: SparkSession, folder: Path, history, monkeypatch: pytest.MonkeyPa
 IS_LONG = os.environ.get("MERGEREPL_TEST_PROFILE") == "long"
 
 
-@settings(max_examples=60 if IS_LONG else 3, phases=[Phase.explicit, Phase.generate])
+@settings(max_examples=60 if IS_LONG else 1, phases=[Phase.explicit, Phase.generate])
 @given(history=histories)
 def test_change_rows_are_the_differences_between_versions(spark_and_folder, history) -> None:
     spark, folder, monkeypatch = spark_and_folder

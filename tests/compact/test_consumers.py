@@ -128,6 +128,7 @@ def test_a_table_that_is_enabled_later_is_copied_whole(spark: SparkSession, repl
         tracking.enable_tracking("orders", key=["id"])
 
 
+@pytest.mark.slow
 def test_no_purge_and_no_other_options_take_a_delete_from_a_window(
     spark: SparkSession, replica_dir: Path
 ) -> None:

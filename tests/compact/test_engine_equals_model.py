@@ -157,14 +157,15 @@ class Run:
         assert Counter(row["id"] for row in window.deletes("orders").select("id").collect()) == deletes
 
 
-ALWAYS = schedule("b1 b2 e2 s b3 e1 s e3 b4 e4 s", theirs="2")
+ALWAYS = schedule("b1 b2 e2 s b3 e1 e3 s", theirs="2")
+"""Out of sequence, over a synchronisation; `--long` draws orders of four transactions and four synchronisations."""
 
 
 def test_every_choice_of_operations_in_one_order(spark: SparkSession, replica_dir: Path) -> None:
     run = Run(replica_dir, ALWAYS)
     run.run()
-    assert len(run.histories) > 200
-    assert min(run.found.values()) > 40
+    assert len(run.histories) > 50
+    assert min(run.found.values()) > 10
 
 
 @pytest.mark.slow
