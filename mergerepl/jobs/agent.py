@@ -39,6 +39,8 @@ class DatabaseJobs:
     is_asked_to_stop: Callable[[], bool]
     capture: CaptureState = field(default_factory=CaptureState)
     cleanup: CleanupState = field(default_factory=CleanupState)
+    unreadable: str = ""
+    """Why the jobs cannot be read, as it was reported."""
 
     @cached_property
     def reader(self) -> LogReader:
@@ -46,8 +48,15 @@ class DatabaseJobs:
         return log_reader(self.database, wait_s=_LOCK_WAIT_S, is_long_running=True)
 
     def look(self) -> None:
-        """Run what is due."""
-        jobs = self._jobs()
+        """Run what is due. A folder whose jobs cannot be read is reported once; the others go on."""
+        try:
+            jobs = self._jobs()
+        except MergeReplError as error:
+            if error.message != self.unreadable:
+                self.unreadable = error.message
+                self._report("agent", error.message, is_failed=True)
+            return
+        self.unreadable = ""
         self.capture = self.capture.requested(jobs.get(CAPTURE) or jobs.get(LOG_READER), time.monotonic())
         if self.capture.running is not None and self.capture.is_due(time.monotonic()):
             is_done = self._run(self.capture.running.job_type, self._capture)
@@ -74,8 +83,11 @@ class DatabaseJobs:
             text, is_failed = f"{type(error).__name__}: {error}", True
             log.exception("%s: job %s failed", self.database.root, job_type)
         if text:
-            self.report(JobEvent(datetime.now(UTC), str(self.database.root), job_type, text, is_failed))
+            self._report(job_type, text, is_failed=is_failed)
         return not is_failed
+
+    def _report(self, job: str, text: str, *, is_failed: bool) -> None:
+        self.report(JobEvent(datetime.now(UTC), str(self.database.root), job, text, is_failed))
 
     def _capture(self) -> str:
         job = self.capture.running

@@ -102,6 +102,17 @@ def test_the_agent_does_what_is_asked_at_each_look(spark: SparkSession, replica_
     assert events[-1].is_failed
     assert "plan.json' is damaged" in events[-1].text
     plan.unlink()
+    # So is a folder whose jobs cannot be read, once: another root of the same agent goes on.
+    log = root / "_cdc" / "cdc_jobs" / "_delta_log"
+    newest = max(log.glob("*.json"))
+    whole = newest.read_text()
+    newest.write_text("{")
+    unread = DatabaseJobs(database_at(root), events.append, lambda: False)
+    before = len(events)
+    unread.look()
+    unread.look()
+    assert [event.job for event in events[before:]] == ["agent"]
+    newest.write_text(whole)
     add(root / "orders", {4: ("d", 4)})
     jobs.capture = jobs.capture.failed(-1000.0)
     jobs.look()
