@@ -31,7 +31,7 @@ from mergerepl.changes import (
 )
 from mergerepl.model.article import PublishedArticle
 from mergerepl.rows.images import image_type
-from mergerepl.rows.sql import unlike_any
+from mergerepl.rows.sql import free_name
 
 PUBLISHER_ROW = "publisher_row"
 SUBSCRIBER_ROW = "subscriber_row"
@@ -167,7 +167,7 @@ def _with_generated(rows: DataFrame, article: PublishedArticle, image: StructTyp
     """Return the rows with generated columns as Delta will compute them: a row of two halves has values that neither
     side sent.
     """
-    state = unlike_any("state", article.columns)
+    state = free_name("state", article.columns)
     by_name = (
         F.col(f"{ROW}.{field}").alias(name)
         for name, field in zip(article.columns, article.fields, strict=True)

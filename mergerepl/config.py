@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from mergerepl import roots
 from mergerepl.configuration import strict_yaml
 from mergerepl.configuration.problems import refusal
-from mergerepl.configuration.resolver import ResolverKeyError, told_to_resolver
+from mergerepl.configuration.resolver import ResolverKeyError, resolver_settings
 from mergerepl.configuration.schema import ArticleKeys, PublicationKeys, SubscriptionKeys, folded
 from mergerepl.configuration.wording import dotted, kind, place, shown
 from mergerepl.errors import ConfigurationError
@@ -291,7 +291,7 @@ def _article(stated: ArticleKeys, check: _Check, path: strict_yaml.KeyPath, publ
             "is `columns`, which needs `tracking: column` in the same article",
         )
     try:
-        resolver_info = told_to_resolver(stated.resolver, stated.tracking)
+        resolver_info = resolver_settings(stated.resolver, stated.tracking)
     except ResolverKeyError as error:
         raise check.refuse((*path, "resolver", error.key), error.problem) from error
     table = stated.table or stated.name

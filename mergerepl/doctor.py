@@ -282,11 +282,11 @@ def _mended(folder: Path, faults: FaultyFiles) -> int:
     # Imported here: only this needs Spark.
     from mergerepl.delta.mend_files import mend_files
     from mergerepl.engine import session as engine
-    from mergerepl.engine.errors import told_plainly
+    from mergerepl.engine.errors import plain_errors
 
     with (
         lease.lease(folder, purpose="mergerepl doctor --mend"),
-        told_plainly(f"writing files of '{faults.table}' again"),
+        plain_errors(f"writing files of '{faults.table}' again"),
     ):
         spark = engine.session()
         lease.record_jvm(folder, engine.jvm_pid())

@@ -128,9 +128,9 @@ def _capture(
     for each in (replica, *publishers):
         each.require_unedited()
     if publishers or _has_staged(replica):
-        from mergerepl.engine.errors import told_plainly
+        from mergerepl.engine.errors import plain_errors
 
-        with told_plainly(f"finishing the sessions of '{replica.root}' that were interrupted"):
+        with plain_errors(f"finishing the sessions of '{replica.root}' that were interrupted"):
             _recover(replica, publishers, source, progress)
     info = replica.info()
     refuse_older_bookkeeping(replica.root, info, replica.relations())
@@ -143,9 +143,9 @@ def _capture(
     if not any(window.has_changes for window in windows):
         move_versions(replica, info, windows)
         return CaptureResult(str(replica.root), tuple(_article_capture(window) for window in windows))
-    from mergerepl.engine.errors import told_plainly
+    from mergerepl.engine.errors import plain_errors
 
-    with told_plainly(f"capturing '{replica.root}'"):
+    with plain_errors(f"capturing '{replica.root}'"):
         captured = _captured(replica, info, priorities, windows, source, progress)
     return CaptureResult(str(replica.root), captured)
 

@@ -6,7 +6,7 @@ from mergerepl.agent.give_up import give_up
 from mergerepl.agent.recovery import SparkSource, roll_forward
 from mergerepl.agent.session_plan import session_plan
 from mergerepl.agent.sides import open_sides
-from mergerepl.engine.errors import told_plainly
+from mergerepl.engine.errors import plain_errors
 from mergerepl.errors import ConfigurationError, MergeReplError, StoreError, Transient, UnfinishedSessionError
 from mergerepl.model.results import GivenUp, SessionResult
 from mergerepl.store.changeset import Changeset, read_changeset, set_aside, staged_folders
@@ -58,7 +58,7 @@ def _finished_or_given_up(
     root = str(subscriber.root) if subscriber is not None else root
     reason = f"its subscriber '{root}' is out of reach"
     try:
-        with told_plainly(f"finishing session {manifest.session}"):
+        with plain_errors(f"finishing session {manifest.session}"):
             for replica in (publisher, *([subscriber] if subscriber is not None else [])):
                 replica.require_unedited()
             roll_forward(
@@ -70,7 +70,7 @@ def _finished_or_given_up(
         if isinstance(error, Transient):
             raise
         reason = error.reason if isinstance(error, UnfinishedSessionError) else error.message
-    with told_plainly(f"giving up session {manifest.session}"):
+    with plain_errors(f"giving up session {manifest.session}"):
         kept = give_up(changeset, publisher, subscriber, spark_of)
     next_step = _next_step(publisher, subscriber, manifest.publication)
     return _given_up(manifest.publication, root, changeset.folder, kept, reason, next_step)

@@ -27,7 +27,7 @@ from mergerepl.apply import session_history
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.compact.sweep import sweep_root
 from mergerepl.engine import session as engine
-from mergerepl.engine.errors import told_plainly
+from mergerepl.engine.errors import plain_errors
 from mergerepl.errors import PublicationError
 from mergerepl.model.progress import Progress
 from mergerepl.model.results import ArticleCounts, PhaseCounts, SessionResult, SessionStatus
@@ -69,7 +69,7 @@ def merge_session(
     start_time = datetime.now(UTC)
     doing = f"synchronizing '{publisher.root}' with '{subscriber.root}'"
     # Errors are translated inside of the leases too: leases end differently after an interrupt than after our errors.
-    with told_plainly(doing), _leases(publisher, subscriber, lease_wait_s), told_plainly(doing):
+    with plain_errors(doing), _leases(publisher, subscriber, lease_wait_s), plain_errors(doing):
         for replica in (publisher, subscriber):
             sweep_root(replica.root)
         # What was read before the leases may have changed while they were waited for.
@@ -198,7 +198,7 @@ def preview_session(
 
     started = time.monotonic()
     doing = f"previewing '{publisher.root}' with '{subscriber.root}'"
-    with told_plainly(doing), _leases(publisher, subscriber, 0.0):
+    with plain_errors(doing), _leases(publisher, subscriber, 0.0):
         _refuse(publisher, subscriber)
         refuse_interrupted(publisher, subscriber)
         sides = open_sides(publisher, subscriber, subscription)

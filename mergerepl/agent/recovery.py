@@ -13,7 +13,7 @@ from mergerepl.agent.session_result import session_result
 from mergerepl.apply import session_history
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.delta.log import TruncatedLogError, head_version, is_another_commit, is_delta_table
-from mergerepl.engine.errors import AGAIN, told_plainly
+from mergerepl.engine.errors import AGAIN, plain_errors
 from mergerepl.errors import (
     INITIALISE_AGAIN,
     EngineError,
@@ -182,7 +182,7 @@ def named(changeset: Changeset, publisher: Replica) -> Iterator[None]:
     manifest = changeset.manifest
     subscriber = manifest.subscriber.root if manifest.subscriber is not None else ""
     try:
-        with told_plainly("it was carried out"):
+        with plain_errors("it was carried out"):
             yield
     except MergeReplError as error:
         if isinstance(error, Transient | EngineError):

@@ -10,7 +10,7 @@ from enumeration.generations import make_generation
 from enumeration.plan import Destination, Source
 from mergerepl.agent.refused import ARTICLE_ERRORS, Refused, raised_if_transient, refuse
 from mergerepl.changes import OTHER_SIDE, PUBLISHER, SUBSCRIBER
-from mergerepl.engine.errors import told_plainly
+from mergerepl.engine.errors import plain_errors
 from mergerepl.errors import MergeReplError
 from mergerepl.failpoints import failpoint
 from mergerepl.model.article import PublishedArticle
@@ -180,7 +180,7 @@ def captured_sides(spark: SparkSession, sides: dict[str, SideState]) -> tuple[di
     def read(job: _Job) -> CapturedArticle | MergeReplError:
         side, window, generation = job
         try:
-            with told_plainly(f"capturing article '{window.article.name}' of '{side.replica.root}'"):
+            with plain_errors(f"capturing article '{window.article.name}' of '{side.replica.root}'"):
                 return read_changes(
                     spark,
                     side.replica,

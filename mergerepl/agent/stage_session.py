@@ -22,7 +22,7 @@ from mergerepl.agent.session_plan import (
 from mergerepl.agent.sides import AT_ONCE, SideState, committed_sides, planned, without
 from mergerepl.agent.stage_partitioned import PartitionedSession, stage_partitioned
 from mergerepl.changes import PUBLISHER, ROWGUID, SUBSCRIBER
-from mergerepl.engine.errors import told_plainly
+from mergerepl.engine.errors import plain_errors
 from mergerepl.engine.in_memory import Kept
 from mergerepl.failpoints import failpoint
 from mergerepl.lineage.value import agent_nickname
@@ -93,7 +93,7 @@ def stage_articles(
     @contextmanager
     def refused_alone(nickname: int) -> Iterator[None]:
         try:
-            with told_plainly(f"staging article '{sides[PUBLISHER].articles[nickname].name}'"):
+            with plain_errors(f"staging article '{sides[PUBLISHER].articles[nickname].name}'"):
                 yield
         except ARTICLE_ERRORS as error:
             drop_rows(folder / str(nickname))
@@ -214,7 +214,7 @@ def _partitioned(
     assert publisher.filtered is not None
 
     def stage(nickname: int, outcome: DataFrame) -> StagedArticle:
-        with told_plainly(f"staging article '{publisher.articles[nickname].name}'"):
+        with plain_errors(f"staging article '{publisher.articles[nickname].name}'"):
             staged = _written(spark, sides, nickname, outcome, folder / str(nickname))
             replicas = publisher.replica, subscriber.replica
             articles = publisher.articles[nickname], subscriber.articles[nickname]

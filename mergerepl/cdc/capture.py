@@ -13,7 +13,7 @@ from mergerepl.cdc.job_rows import check_parameters
 from mergerepl.cdc.log import held, log_reader
 from mergerepl.cdc.refusals import CdcError
 from mergerepl.delta import appended
-from mergerepl.engine.errors import told_plainly
+from mergerepl.engine.errors import plain_errors
 from mergerepl.logreader.log_reader import LogReader
 from mergerepl.logreader.positions import read_state
 from mergerepl.logreader.scan import scan as one_cycle
@@ -73,7 +73,7 @@ def run_cycles(
     last = None
     paused: dict[str, str] = {}
     for _ in range(maxscans):
-        with told_plainly("changes were captured"), held(reader, "cdc capture"):
+        with plain_errors("changes were captured"), held(reader, "cdc capture"):
             done = one_cycle(reader, maxtrans=maxtrans)
             database = Database(reader.root)
             if done.scan_cycle is not None and done.scan_cycle % JOIN_EVERY == 0 and database.is_enabled:

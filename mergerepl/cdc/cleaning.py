@@ -19,7 +19,7 @@ from mergerepl.cdc.lsn_times import entry_of, lsn_of_text, version_through
 from mergerepl.cdc.refusals import CdcError, CdcUsageError
 from mergerepl.delta.small_tables import count_rows, quoted, timestamp_literal
 from mergerepl.delta.table import open_table
-from mergerepl.engine.errors import told_plainly
+from mergerepl.engine.errors import plain_errors
 from mergerepl.errors import MergeReplError
 from mergerepl.failpoints import failpoint
 from mergerepl.logreader.lsn import Lsn
@@ -67,7 +67,7 @@ def cleanup(
     most = threshold if threshold is not None else (job and job.threshold) or THRESHOLD
     check_parameters(retention=minutes, threshold=most)
     reader = log_reader(found, wait_s=lock_wait_s)
-    with told_plainly("change tables were cleaned up"), held(reader, "cdc cleanup"):
+    with plain_errors("change tables were cleaned up"), held(reader, "cdc cleanup"):
         checked_state(reader)
         done = _cleaned_up(found, minutes, most)
         jobs = found.control.rows(CDC_JOBS)
@@ -136,7 +136,7 @@ def cleanup_change_table(
     check_parameters(threshold=threshold)
     found.instance(instance)
     reader = log_reader(found, wait_s=lock_wait_s)
-    with told_plainly("a change table was cleaned up"), held(reader, "cdc cleanup"):
+    with plain_errors("a change table was cleaned up"), held(reader, "cdc cleanup"):
         checked_state(reader)
         chosen = found.instance(instance)
         if low_water_mark is not None:

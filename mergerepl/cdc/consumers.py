@@ -27,7 +27,7 @@ from mergerepl.delta.table import open_table
 from mergerepl.delta.transactions import Transaction, marked_session, read_back, transaction_version
 from mergerepl.delta.types import field, nullable
 from mergerepl.delta.versions import read_version
-from mergerepl.engine.errors import told_plainly
+from mergerepl.engine.errors import plain_errors
 from mergerepl.engine.in_memory import keep_in_memory, let_go
 from mergerepl.failpoints import failpoint
 from mergerepl.logreader.lsn import Lsn
@@ -118,7 +118,7 @@ def apply_changes(
     make_folder(path.parent)
     root = replica_root(path)
     with (
-        told_plainly("changes were applied"),
+        plain_errors("changes were applied"),
         lease(
             path.parent if root == path else root, purpose=f"cdc apply of '{consumer}'", wait_s=lock_wait_s
         ),

@@ -21,7 +21,7 @@ from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.metadata import CDF_PROPERTY, GENERATION_EXPRESSION
 from mergerepl.delta.properties import FILE_RETENTION, LOG_RETENTION, retention_properties, set_properties
 from mergerepl.delta.types import ddl_of
-from mergerepl.engine.errors import told_plainly
+from mergerepl.engine.errors import plain_errors
 from mergerepl.errors import PublicationError
 from mergerepl.failpoints import failpoint
 from mergerepl.logreader.column_changes import added_fields, column_id
@@ -86,7 +86,7 @@ def enable_table(
         raise CdcUsageError.bad_parameter(22990, "on_gap", on_gap, "it is compare or stop")
     reader = log_reader(found, spark=spark, wait_s=lock_wait_s)
     with (
-        told_plainly("a table was enabled for Change Data Capture"),
+        plain_errors("a table was enabled for Change Data Capture"),
         lease(found.root, purpose="cdc enable-table", wait_s=lock_wait_s),
         held(reader, "cdc enable-table"),
     ):
@@ -215,7 +215,7 @@ def disable_table(
     found = database_at(database)
     found.require_enabled()
     reader = log_reader(found, wait_s=lock_wait_s)
-    with told_plainly("a capture instance was disabled"), held(reader, "cdc disable-table"):
+    with plain_errors("a capture instance was disabled"), held(reader, "cdc disable-table"):
         state = tidied(reader, found)
         path = source_of(source_name, source_schema)[0]
         known = state.source_at(path)

@@ -22,7 +22,7 @@ from mergerepl.delta.appended import may_hold
 from mergerepl.delta.plain_files import plain_files, read_files
 from mergerepl.delta.table import open_table
 from mergerepl.delta.versions import read_version
-from mergerepl.engine.errors import told_plainly
+from mergerepl.engine.errors import plain_errors
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.rows.sql import quote
 from mergerepl.systables.cdc import (
@@ -142,7 +142,7 @@ def get_all_changes(
         interval.
     """
     _check_option(row_filter_option, ALL_OPTIONS)
-    with told_plainly("changes were read"):
+    with plain_errors("changes were read"):
         window = open_window(database_at(database), instance, from_lsn, to_lsn, spark)
         rows = window.rows
         if row_filter_option == ALL:
@@ -186,7 +186,7 @@ def get_net_changes(
     chosen = found.instance(instance)
     if not chosen.supports_net_changes:
         raise LsnRangeError.no_net_changes(chosen.capture_instance)
-    with told_plainly("net changes were read"):
+    with plain_errors("net changes were read"):
         window = open_window(found, instance, from_lsn, to_lsn, spark)
         return net_of(window, window.key, row_filter_option, ordered=ordered)
 

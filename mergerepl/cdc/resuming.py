@@ -14,7 +14,7 @@ from mergerepl.cdc.refusals import CdcError, CdcUsageError
 from mergerepl.delta.log import is_delta_table
 from mergerepl.delta.table import open_table
 from mergerepl.delta.types import ddl_of
-from mergerepl.engine.errors import told_plainly
+from mergerepl.engine.errors import plain_errors
 from mergerepl.logreader.consumer import COMPARE
 from mergerepl.logreader.log_reader import LogReader
 from mergerepl.logreader.plan import Plan
@@ -53,7 +53,7 @@ def resume(
     found = database_at(database)
     chosen = found.instance(instance)
     reader = log_reader(found, spark=spark, wait_s=lock_wait_s)
-    with told_plainly("a source was resumed"), held(reader, "cdc resume"):
+    with plain_errors("a source was resumed"), held(reader, "cdc resume"):
         state = tidied(reader, found)
         row = state.sources[chosen.source_object_id]
         same = [each for each in found.instances() if each.source_object_id == chosen.source_object_id]

@@ -13,7 +13,7 @@ from mergerepl.cdc.refusals import CdcError, CdcUsageError
 from mergerepl.delta.log import head_version, written_ns
 from mergerepl.delta.properties import FILE_RETENTION, interval_of
 from mergerepl.delta.table import open_table
-from mergerepl.engine.errors import told_plainly
+from mergerepl.engine.errors import plain_errors
 from mergerepl.logreader.cut import moment_of_ns
 from mergerepl.logreader.positions import read_state
 from mergerepl.model.cdc import Vacuumed
@@ -67,7 +67,7 @@ def vacuum(
         )
     path = found.root / row.source_path
     with (
-        told_plainly(f"'{path}' was vacuumed"),
+        plain_errors(f"'{path}' was vacuumed"),
         lease(found.root, purpose="cdc vacuum", wait_s=lock_wait_s),
     ):
         read = min([row.position, *_merge_positions(found, path)])

@@ -4,7 +4,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from mergerepl.engine.errors import told_plainly
+from mergerepl.engine.errors import plain_errors
 from mergerepl.rows.images import with_readable
 from mergerepl.systables.cdc import OPERATION, RESERVED_PREFIX
 
@@ -12,7 +12,7 @@ from mergerepl.systables.cdc import OPERATION, RESERVED_PREFIX
 def first_rows(frame: DataFrame, limit: int) -> tuple[list[dict[str, Any]], bool]:
     """Return at most so many rows of changes, and whether there are more. Captured values are readable text, or None."""
     names = [name for name in frame.columns if not name.startswith(RESERVED_PREFIX)]
-    with told_plainly("changes were read"):
+    with plain_errors("changes were read"):
         found = with_readable(frame.limit(limit + 1), names).collect()
     rows = [
         {name: _shown(name, value) for name, value in zip(frame.columns, row, strict=True)}

@@ -15,7 +15,7 @@ from mergerepl.cdc.refusals import CdcError
 from mergerepl.delta.log import is_another_commit, is_delta_table
 from mergerepl.delta.table import open_table
 from mergerepl.delta.versions import read_version
-from mergerepl.engine.errors import gone_reason, told_plainly
+from mergerepl.engine.errors import gone_reason, plain_errors
 from mergerepl.errors import StoreError
 from mergerepl.logreader.column_changes import column_id, is_mapped
 from mergerepl.logreader.lsn import Lsn
@@ -55,7 +55,7 @@ def snapshot(
         why = "the table at its path is gone, or another one"
         raise CdcError.version_gone(source.source_path, version, why)
     session = reading_session(spark)
-    with told_plainly("a snapshot was read"):
+    with plain_errors("a snapshot was read"):
         try:
             fields = open_table(path, version).fields
             rows = read_version(session, path, version)

@@ -33,7 +33,7 @@ from mergerepl.compact.session import Session
 from mergerepl.compact.sweep import sweep
 from mergerepl.compact.transactions import Rows, Transaction, Where
 from mergerepl.delta.properties import interval_of
-from mergerepl.engine.errors import told_plainly
+from mergerepl.engine.errors import plain_errors
 from mergerepl.model.tracking import (
     CommittedTransaction,
     Foreign,
@@ -111,7 +111,7 @@ class ChangeTracking:
         columns = [key] if isinstance(key, str) else list(key)
         if key_type is TrackingKeyType.GUID and len(columns) != 1:
             raise TrackingError.reserved("GUID key (one column)", columns)
-        with told_plainly(f"enabling tracking of '{table}'"):
+        with plain_errors(f"enabling tracking of '{table}'"):
             tracked_tables.enable(
                 self.session,
                 table,
@@ -129,7 +129,7 @@ class ChangeTracking:
             rewrite the table.
         """
         self._require()
-        with told_plainly(f"disabling tracking of '{table}'"):
+        with plain_errors(f"disabling tracking of '{table}'"):
             tracked_tables.disable(self.session, table, columns=columns)
 
     def get_tracking_options(self, table: str) -> TrackingOptions | None:
@@ -246,7 +246,7 @@ class ChangeTracking:
             if (published is None and purged) or csn < (tracked.enabled_csn or 0):
                 raise TrackingError.no_snapshot(table, csn)
         facts = facts_of(database, tracked)
-        with told_plainly(f"reading table '{table}'"):
+        with plain_errors(f"reading table '{table}'"):
             version = snapshot_version(tracked, versions_of(published))
             return snapshot_rows(self.session.spark, facts.path, version)
 
@@ -300,7 +300,7 @@ class ChangeTracking:
                 "Rebuilding counters.json", "Restore the file from a copy taken with the tables."
             )
         self._require()
-        with told_plainly("finishing transactions"), self.session.held("tracking recover"):
+        with plain_errors("finishing transactions"), self.session.held("tracking recover"):
             sweep(self.session)
 
     def adopt(self) -> int:
@@ -309,7 +309,7 @@ class ChangeTracking:
         Raises: ForeignCommitError if they cannot be adopted.
         """
         self._require()
-        with told_plainly("adopting foreign commits"), self.session.held("tracking adopt"):
+        with plain_errors("adopting foreign commits"), self.session.held("tracking adopt"):
             sweep(self.session)
             return adopt_or_refuse(self.session, also_refused=True)
 
@@ -404,7 +404,7 @@ class ChangeTracking:
     def _implicit(self, context: str | None, operation: Callable[[Transaction], None]) -> TransactionResult:
         """Run a transaction of one operation; it sees what foreign writers did before."""
         self._require()
-        with told_plainly("adopting foreign commits"):
+        with plain_errors("adopting foreign commits"):
             catch_up(self.session, "tracking adopt")
         with self.begin(context) as one:
             operation(one)

@@ -22,7 +22,7 @@ from mergerepl.compact.session import Session
 from mergerepl.compact.sweep import sweep
 from mergerepl.delta.log import head_version
 from mergerepl.delta.transactions import transaction_version
-from mergerepl.engine.errors import told_plainly
+from mergerepl.engine.errors import plain_errors
 from mergerepl.failpoints import failpoint
 from mergerepl.feed.position import FeedPosition
 from mergerepl.feed.window import feed_window
@@ -61,7 +61,7 @@ def commit(session: Session, begun: Begun, changes: Sequence[Change]) -> Transac
         failpoint("tracking.before_intent")
         write_intent(begun.folder, intent)
         try:
-            with told_plainly(f"committing transaction {begun.bsn}"):
+            with plain_errors(f"committing transaction {begun.bsn}"):
                 failpoint("tracking.after_intent")
                 done = carry_out(session, begun.folder)
         except Exception as error:

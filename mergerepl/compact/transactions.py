@@ -45,7 +45,7 @@ from mergerepl.compact.overlay import (
 from mergerepl.compact.row_keys import GUID_PATTERN, packed_key
 from mergerepl.compact.table_rules import broken_rules, default_of, fitted, too_long_key
 from mergerepl.delta.plain_files import write_files
-from mergerepl.engine.errors import told_plainly
+from mergerepl.engine.errors import plain_errors
 from mergerepl.model.tracking import TrackingKeyType, TransactionResult
 from mergerepl.rows.images import all_true, same_value
 from mergerepl.rows.sql import quote
@@ -174,7 +174,7 @@ class Transaction:
         """
         self._require_open()
         try:
-            with told_plainly(f"committing transaction {self.current_transaction_bsn}"):
+            with plain_errors(f"committing transaction {self.current_transaction_bsn}"):
                 changes = [self._changed(touched) for touched in self._touched.values() if touched.operations]
                 self.result = commit(self.tracking.session, self._begun, changes)
         except BaseException:
@@ -228,7 +228,7 @@ class Transaction:
         """Yield the table as the transaction has it; whatever fails aborts the transaction."""
         self._require_open()
         try:
-            with told_plainly(f"changing table '{table}' in transaction {self.current_transaction_bsn}"):
+            with plain_errors(f"changing table '{table}' in transaction {self.current_transaction_bsn}"):
                 touched = self._touch(table)
                 # Started before the first expression is made.
                 _ = self._spark

@@ -21,7 +21,7 @@ class ResolverKeyError(Exception):
         self.problem = problem
 
 
-def told_to_resolver(stated: ResolverKeys, tracking: str) -> ResolverInfo:
+def resolver_settings(stated: ResolverKeys, tracking: str) -> ResolverInfo:
     """Return what is stated for the resolver. `resolver_info` is the original's form of `column` and `delimiter`.
 
     Raises: ResolverKeyError.

@@ -26,7 +26,7 @@ from mergerepl.delta.merge import merge_rows
 from mergerepl.delta.plain_files import write_files
 from mergerepl.delta.transactions import Transaction
 from mergerepl.delta.versions import read_version
-from mergerepl.engine.errors import told_plainly
+from mergerepl.engine.errors import plain_errors
 from mergerepl.engine.in_memory import Kept
 from mergerepl.errors import ConfigurationError, ConflictError
 from mergerepl.failpoints import failpoint
@@ -99,7 +99,7 @@ def resolve_conflicts(
         for nickname in dict.fromkeys(row.tablenick for row in rows):
             article = articles[nickname]
             own = [row for row in rows if row.tablenick == nickname]
-            with told_plainly(f"resolving conflicts of article '{article.name}'"):
+            with plain_errors(f"resolving conflicts of article '{article.name}'"):
                 done = _of_article(spark_of(), replica, article, own, wish, resolution, dry_run=dry_run)
             settled += [row for row in own if row.conflict_id in done.settled]
             changed_since += done.changed_since

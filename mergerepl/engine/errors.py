@@ -37,7 +37,7 @@ _NOT_OPENED = re.compile(
 
 
 @contextmanager
-def told_plainly(doing: str) -> Iterator[None]:
+def plain_errors(doing: str) -> Iterator[None]:
     """Turn engine failures into one message that says what was being done.
 
     Raises: EngineLostError, CommitConflictError (run again); StoreError for anything that could not be done.

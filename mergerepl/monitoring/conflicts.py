@@ -292,12 +292,12 @@ def conflict_frame(
     from pyspark.sql import functions as F
 
     from mergerepl.delta import appended
-    from mergerepl.engine.errors import told_plainly
+    from mergerepl.engine.errors import plain_errors
     from mergerepl.rows.sql import quote
 
     replica = Replica(root).require()
     chosen = article_named(replica, article, publication)
-    with told_plainly(f"reading the conflicts of article '{article}' at '{root}'"):
+    with plain_errors(f"reading the conflicts of article '{article}' at '{root}'"):
         infos = appended.read(spark, replica.folder / conflicts_info.NAME)
         losers = appended.read(spark, replica.folder / chosen.conflict_table)
     infos = infos.where(F.col("tablenick") == chosen.nickname)

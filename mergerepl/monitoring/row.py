@@ -221,10 +221,10 @@ def _row(
         if problem is not None:
             return None, problem
         # What delta-rs cannot read (deletion vectors, column mapping, newer types), Spark can.
-        from mergerepl.engine.errors import told_plainly
+        from mergerepl.engine.errors import plain_errors
 
         try:
-            with told_plainly(f"reading a row of '{table}'"):
+            with plain_errors(f"reading a row of '{table}'"):
                 found = _row_by_spark(table, article, values)
         except SchemaMismatchError as error:
             return None, error.message

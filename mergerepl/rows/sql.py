@@ -18,7 +18,7 @@ def struct_type(types: Iterable[str]) -> str:
     return "struct<" + ",".join(f"c{i}:{type_}" for i, type_ in enumerate(types)) + ">"
 
 
-def unlike_any(name: str, taken: Iterable[str]) -> str:
+def free_name(name: str, taken: Iterable[str]) -> str:
     """Return a name of ours that no column of a user's has, whatever its case."""
     others = {other.lower() for other in taken}
     while name.lower() in others:

@@ -30,7 +30,7 @@ from mergerepl.publish.declared_rules import declared_rules
 from mergerepl.publish.partition_texts import text_rules
 from mergerepl.publish.text_lengths import length_rules
 from mergerepl.rows.images import identity_value
-from mergerepl.rows.sql import quote, unlike_any
+from mergerepl.rows.sql import free_name, quote
 from mergerepl.staging.article import StagedArticle
 from mergerepl.staging.merge_analysis import refuse_unmergeable
 from mergerepl.store.changeset import ArticleWork
@@ -240,7 +240,7 @@ def broken_rules(
     if not rules:
         return None
     # A CHECK may name a column that is not published: it must not find a column of ours instead.
-    guid = unlike_any(changes.ROWGUID, [field["name"] for field in facts.fields])
+    guid = free_name(changes.ROWGUID, [field["name"] for field in facts.fields])
     named = rows.select(
         F.col(changes.ROWGUID).alias(guid),
         *(
@@ -279,8 +279,8 @@ def _with_left_out(
     plain = [field for field in others if field["name"] not in facts.generated_columns]
     taken = [*named.columns, *(field["name"] for field in others)]
     is_guid = article.rowguid_column is not None
-    keys = {name: unlike_any(f"key_{i}", taken) for i, name in enumerate(article.identity)}
-    there = unlike_any("held", taken)
+    keys = {name: free_name(f"key_{i}", taken) for i, name in enumerate(article.identity)}
+    there = free_name("held", taken)
     then = held.select(
         *(identity_value(F.col(quote(name)), existing=is_guid).alias(key) for name, key in keys.items()),
         F.struct(F.lit(1), *(F.col(quote(field["name"])) for field in plain)).alias(there),

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from pyspark.sql import SparkSession
 
-from mergerepl.engine.errors import told_plainly
+from mergerepl.engine.errors import plain_errors
 from mergerepl.errors import LeaseError
 from mergerepl.logreader.consumer import COMPARE
 from mergerepl.logreader.log_reader import LogReader
@@ -72,7 +72,7 @@ def read_log(reader: LogReader) -> LogReaderResult:
     last: str | None = None
     paused: dict[str, str] = {}
     while True:
-        with told_plainly("the log was read"), held(reader, "transactional logreader"):
+        with plain_errors("the log was read"), held(reader, "transactional logreader"):
             done = scan(reader, maxtrans=MOST_TRANSACTIONS)
         if done.scan_cycle is not None:
             cycles += 1
@@ -92,7 +92,7 @@ def resume(root: Root, article: str, *, spark: SparkSession | None = None, lock_
     distributor = required(root)
     (row,) = distributor.articles_named(article)
     reader = log_reader(distributor, spark=spark, wait_s=lock_wait_s)
-    with told_plainly("a source was resumed"), held(reader, "transactional resume"):
+    with plain_errors("a source was resumed"), held(reader, "transactional resume"):
         state = checked_state(reader)
         source = state.sources[row.source_object_id]
         if set(source.consumers) != {CONSUMER}:

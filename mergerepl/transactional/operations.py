@@ -12,7 +12,7 @@ from mergerepl import roots
 from mergerepl.delta import appended
 from mergerepl.delta.log import is_delta_table
 from mergerepl.delta.versions import read_version
-from mergerepl.engine.errors import told_plainly
+from mergerepl.engine.errors import plain_errors
 from mergerepl.errors import MergeReplError, OutOfReachError
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.model.transactional import DistributionResult
@@ -88,7 +88,7 @@ def run_agent(
             f"Subscriber '{row.subscriber}' of '{publication}' is not there: is it mounted? Run again when it is.",
             subscriber=row.subscriber,
         )
-    with told_plainly("commands were distributed"):
+    with plain_errors("commands were distributed"):
         return distribute_one(distributor, row, publication, spark, **options)
 
 
@@ -171,7 +171,7 @@ def reinit(
     reader = log_reader(distributor, spark=spark, wait_s=60.0)
     done = []
     for name, row in subscriptions_of(distributor, subscriber=subscriber, publication=publication):
-        with told_plainly("a subscription was reinitialized"), lease(Path(row.subscriber), purpose="reinit"):
+        with plain_errors("a subscription was reinitialized"), lease(Path(row.subscriber), purpose="reinit"):
             initialise(distributor, reader, row, name)
         done.append(row.subscriber)
     return tuple(done)

@@ -20,7 +20,7 @@ from mergerepl.delta.plain_files import read_columns
 from mergerepl.delta.properties import retention_properties, set_properties
 from mergerepl.delta.table import TableState, open_table
 from mergerepl.delta.types import ddl_of
-from mergerepl.engine.errors import told_plainly
+from mergerepl.engine.errors import plain_errors
 from mergerepl.failpoints import failpoint
 from mergerepl.filters.clause import Clause, ClauseError, functions_of, text
 from mergerepl.filters.parse import parse_filter
@@ -141,7 +141,7 @@ def apply_transactional(
     shown = progress or NoProgress()
     distributor = Distributor(root)
     work = Publishing(publication, distributor, log_reader(distributor, spark=spark, wait_s=60.0))
-    with told_plainly("a publication was applied"), ExitStack() as stack:
+    with plain_errors("a publication was applied"), ExitStack() as stack:
         if not dry_run:
             stack.enter_context(lease(root, purpose="apply"))
         steps = work.steps()

@@ -6,7 +6,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from mergerepl.delta.versions import read_version
-from mergerepl.engine.errors import told_plainly
+from mergerepl.engine.errors import plain_errors
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.logreader.positions import read_state
 from mergerepl.store.lease import lease
@@ -50,7 +50,7 @@ def validate(
             continue
         session = spark_of(spark)()
         of_row = []
-        with told_plainly("a subscription was validated"), lease(at.root, purpose="validate"):
+        with plain_errors("a subscription was validated"), lease(at.root, purpose="validate"):
             for article in distributor.articles(row.publication_id):
                 shape = distributor.shape_at(article.article_id, position.transaction_timestamp)
                 version = _version_at(distributor, article, position.transaction_timestamp)

@@ -34,7 +34,7 @@ def _count_in_log(table: Path, version: int) -> int | None:
 def _count_by_spark(table: Path, version: int) -> int:
     from mergerepl.delta.versions import read_version
     from mergerepl.engine import session as engine
-    from mergerepl.engine.errors import told_plainly
+    from mergerepl.engine.errors import plain_errors
 
-    with told_plainly(f"counting the rows of '{table}'"):
+    with plain_errors(f"counting the rows of '{table}'"):
         return read_version(engine.session(), table, version).count()

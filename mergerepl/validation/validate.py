@@ -60,11 +60,11 @@ def validate_subscription(
         if level == ROWCOUNT:
             return _compare_counts(here.name, at_publisher.table(here), at_subscriber.table(there))
         from mergerepl.engine import session as engine
-        from mergerepl.engine.errors import told_plainly
+        from mergerepl.engine.errors import plain_errors
         from mergerepl.validation.compare_tables import compare_tables
 
         tables = at_publisher.table(here), at_subscriber.table(there)
-        with told_plainly(f"comparing '{tables[0]}' with '{tables[1]}'"):
+        with plain_errors(f"comparing '{tables[0]}' with '{tables[1]}'"):
             return compare_tables(engine.session(), here, there, *tables)
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
@@ -87,14 +87,14 @@ class _Partition:
 
     def compare(self, here: PublishedArticle, there: PublishedArticle, level: str) -> ArticleValidation:
         """Compare one of them."""
-        from mergerepl.engine.errors import told_plainly
+        from mergerepl.engine.errors import plain_errors
         from mergerepl.engine.in_memory import Kept
         from mergerepl.validation.compare_tables import compare_tables
 
         tables = self.publisher.table(here), self.subscriber.table(there)
         kept = Kept()
         try:
-            with told_plainly(f"comparing '{tables[0]}' with '{tables[1]}'"):
+            with plain_errors(f"comparing '{tables[0]}' with '{tables[1]}'"):
                 rows = self._wanted(here, kept)
                 if level == ROWCOUNT:
                     at_publisher, at_subscriber = rows.count(), row_count(tables[1])

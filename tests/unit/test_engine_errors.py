@@ -12,7 +12,7 @@ from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 
-from mergerepl.engine.errors import told_plainly
+from mergerepl.engine.errors import plain_errors
 from mergerepl.errors import CommitConflictError, EngineLostError, StoreError
 
 
@@ -51,7 +51,7 @@ def gone(monkeypatch: pytest.MonkeyPatch) -> Iterator[JavaGateway]:
 def test_whatever_is_raised_once_the_engine_is_gone_says_that_it_ended(raised: Exception) -> None:
     with (
         pytest.raises(EngineLostError, match=r"The Spark engine ended while testing\."),
-        told_plainly("testing"),
+        plain_errors("testing"),
     ):
         raise raised
 
@@ -60,20 +60,20 @@ def test_whatever_is_raised_once_the_engine_is_gone_says_that_it_ended(raised: E
 def test_a_commit_that_another_writer_won_may_be_tried_again(kind: type[PySparkException]) -> None:
     with (
         pytest.raises(CommitConflictError, match="Another writer won a commit while testing"),
-        told_plainly("testing"),
+        plain_errors("testing"),
     ):
         raise kind("a concurrent MERGE")
 
 
 def test_what_a_call_of_a_gone_engine_raises_says_that_it_ended(gone: JavaGateway) -> None:
-    with pytest.raises(EngineLostError, match="The Spark engine ended"), told_plainly("testing"):
+    with pytest.raises(EngineLostError, match="The Spark engine ended"), plain_errors("testing"):
         gone.jvm.System.nanoTime()
 
 
 @pytest.mark.parametrize("raised", [PermissionError(13, "Permission denied"), TableNotFoundError("no log")])
 @pytest.mark.usefixtures("gone")
 def test_errors_of_files_have_nothing_to_do_with_the_engine(raised: Exception) -> None:
-    with pytest.raises(StoreError, match="A file could not be read or written"), told_plainly("testing"):
+    with pytest.raises(StoreError, match="A file could not be read or written"), plain_errors("testing"):
         raise raised
 
 
@@ -81,7 +81,7 @@ def test_62_a_stack_that_is_too_small_for_a_wide_table_says_how_to_get_a_larger_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(SparkContext, "_gateway", None)
-    with pytest.raises(StoreError, match=r"very many columns .*-Xss16m"), told_plainly("testing"):
+    with pytest.raises(StoreError, match=r"very many columns .*-Xss16m"), plain_errors("testing"):
         raise PySparkException("An error occurred: java.lang.StackOverflowError")
 
 
@@ -89,7 +89,7 @@ def test_a_file_that_java_cannot_open_is_not_called_missing(monkeypatch: pytest.
     monkeypatch.setattr(SparkContext, "_gateway", None)
     file = "/lake/orders/part-1.parquet"
     says = rf"'{file}' could not be opened while testing: Too many open files\. Check"
-    with pytest.raises(StoreError, match=says), told_plainly("testing"):
+    with pytest.raises(StoreError, match=says), plain_errors("testing"):
         raise PySparkException(
             "[FAILED_READ_FILE.FILE_NOT_EXIST] File does not exist.\n"
             f"Caused by: java.io.FileNotFoundException: {file} (Too many open files)\n\t... 1 more"
