@@ -1,8 +1,8 @@
-"""Which partitions rows belong to before and after a change: the one function for all occasions.
+"""The partitions of rows before and after a change: the only function that computes them.
 
-A row is in a partition by its article's own filter or because a row is in it that it follows through a join filter. Only
-rows whose membership a change may move are looked at: the changed ones, and unchanged ones that match a row of which
-something changed that they follow. Parents come first; what is unchanged is read from one version of each table. All
+A row is in a partition by its article's own filter, or because it follows a row in the partition through a join filter.
+Only rows whose membership a change may move are computed: the changed rows, and the unchanged rows that follow a row whose
+join columns or membership changed. Parents come first. Unchanged rows are read from one version of each table. All
 partitions are computed at once: nothing here loops over them.
 """
 

@@ -1,4 +1,4 @@
-"""What a publisher knows of rows of a filtered article: their metadata, or else the rows themselves as published."""
+"""The publisher's versions of rows of a filtered article: their metadata, or else the rows as published."""
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -27,10 +27,10 @@ def versions_of(
     through_seq_inclusive: int,
     kept: Kept,
 ) -> DataFrame:
-    """Return CHANGES of those rows that a subscriber sends which the publisher knows, whether or not it enumerates them.
+    """Return CHANGES of the rows that a subscriber sends and the publisher knows, whether or not they are enumerated.
 
-    It is not enough to compare with what is enumerated: a newer version, or another row of the key, may lie outside of the
-    subscriber's partition.
+    A comparison with the enumerated rows is not enough: a newer version, or another row of the key, may lie outside of
+    the subscriber's partition.
 
     Args:
         spark: Session.

@@ -105,7 +105,7 @@ class Recorded(Network):
 
 
 def canary(world: int, row: Row) -> str:
-    """Return what tells this version of a row from all others."""
+    """Return what distinguishes this version of a row from all others."""
     return f"canary {world} {row['tok']}"
 
 
