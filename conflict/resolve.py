@@ -10,6 +10,8 @@ from pyspark.sql import functions as F
 
 from conflict.detect import is_conflict
 from conflict.merge_columns import is_changed_for, merged_colv, of_subscriber
+from conflict.one_way import REJECTED, outcome_of_rejected
+from conflict.resolvers import custom
 from conflict.resolvers.adapter import one_deleted
 from conflict.resolvers.base import Decide
 from mergerepl import changes
@@ -66,11 +68,14 @@ def resolve(detected: DataFrame, decide: Decide, terms: SessionTerms) -> DataFra
             OF_SUBSCRIBER: of_subscriber(_takes_columns(), ~one_deleted() if is_any_made else None),
         }
     )
-    state = _state(terms, is_any_made=is_any_made)
+    is_any_answered = custom.ANSWER in rows.columns
+    state = _state(terms, is_any_made=is_any_made, is_any_answered=is_any_answered)
     rows = rows.withColumns(
         {name: F.when(_is_of_two(), state[name]).otherwise(F.col(f"{SENT}.{name}")) for name in STATE_COLUMNS}
     )
     outcome = _outcome(terms, is_any_made=is_any_made)
+    if REJECTED in rows.columns:
+        outcome |= outcome_of_rejected(outcome, F.col(_JOINED))
     return rows.select(
         *(outcome.get(name, F.col(name)).alias(name) for name in changes.DECIDED_COLUMNS), *made
     )
@@ -88,12 +93,14 @@ def _takes_columns() -> Column:
     return _is_merge() | (F.col(f"{ARTICLE}.{BY_COLUMNS}") & ~one_deleted())
 
 
-def _state(terms: SessionTerms, *, is_any_made: bool) -> dict[str, Column]:
+def _state(terms: SessionTerms, *, is_any_made: bool, is_any_answered: bool) -> dict[str, Column]:
     """Return the final state of a row that both sides changed."""
     wins, joined, version = F.col(PUBLISHER_WINS), F.col(_JOINED), F.col(_VERSION)
     deleted = F.when(_is_merge() | wins, F.col(f"{PUBLISHER}.{DELETED}")).otherwise(
         F.col(f"{SUBSCRIBER}.{DELETED}")
     )
+    if is_any_answered:
+        deleted = deleted | custom.is_delete()
     nickname = F.lit(terms.resolver_nickname)
     resolved = lineage.with_version(joined, nickname, version)
     # A row that comes back from a delete is the winner's, column by column: nobody changed one to anything else.

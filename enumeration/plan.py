@@ -207,18 +207,22 @@ class Numbers:
 
 
 def number_generations(
-    plan: SessionPlan, last_generations: Mapping[str, int], *, filtered: Collection[int] = ()
+    plan: SessionPlan,
+    last_generations: Mapping[str, int],
+    *,
+    filtered: Collection[int] = (),
+    one_way: Collection[int] = (),
 ) -> dict[str, Numbers]:
     """Give out the numbers after each side's last generation; an article changed at both sides gets one for resolved rows.
 
-    So does each `filtered` one: an upload to one of them may move rows of all.
+    So does each `filtered` one: an upload to one of them may move rows of all. So does a `one_way` one that is sent
+    anything.
 
     A side that is sent nothing in this session has none of these, but one for what it sends and the other side refuses.
     """
-    two_sided = sorted(
-        {row.art_nick for row in plan.up.generations} & {row.art_nick for row in plan.down.generations}
-        | set(filtered)
-    )
+    up, down = plan.up.generations, plan.down.generations
+    uploaded, downloaded = ({row.art_nick for row in rows} for rows in (up, down))
+    two_sided = sorted(uploaded & downloaded | set(filtered) | (uploaded | downloaded) & set(one_way))
 
     def number(
         side: str, received: Collection[Generation], sent: Collection[Generation], *, is_carried: bool
@@ -229,7 +233,6 @@ def number_generations(
         may_wait = sorted({row.art_nick for row in sent} - set(filtered))
         return Numbers(numbers, resolved, {n: next(number) for n in may_wait})
 
-    up, down = plan.up.generations, plan.down.generations
     return {
         PUBLISHER: number(PUBLISHER, up, down if plan.download else (), is_carried=plan.upload),
         SUBSCRIBER: number(SUBSCRIBER, down, up if plan.upload else (), is_carried=plan.download),

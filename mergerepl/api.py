@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from mergerepl import roots
 from mergerepl.errors import ConfigurationError, EngineError, MergeReplError
-from mergerepl.model.conflicts import Choice, ConflictCount, ConflictFilter, PurgeResult, ResolveResult
+from mergerepl.model.conflicts import (
+    Choice,
+    ConflictCount,
+    ConflictFilter,
+    PurgeResult,
+    ResolveResult,
+    RetryResult,
+)
 from mergerepl.model.progress import NoProgress, Progress
 
 if TYPE_CHECKING:
@@ -615,6 +622,24 @@ def resolve_conflicts(
     return resolve.resolve_conflicts(engine.session, _root(replica), chosen, wish, dry_run=dry_run)
 
 
+def retry_failed(
+    replica: str | Path, *, publication: str | None = None, article: str | None = None
+) -> RetryResult:
+    """Let the next sessions send again what a table refused, though neither row nor table has changed. Starts no JVM.
+
+    Args:
+        replica: Meant are the refused changes that wait there, and those that wait for it at the replicas in reach.
+        publication: Only those of this publication.
+        article: Only those of this article.
+
+    Raises: ConfigurationError if the folder is no replica or a name is unknown; ConflictError if a session is
+        interrupted; LeaseError, StoreError.
+    """
+    from mergerepl.conflict_tools import retry
+
+    return retry.retry_failed(_root(replica), publication=publication, article=article)
+
+
 def resolver_functions() -> dict[str, str]:
     """Return the functions that this agent has for the resolver `custom`: their names and what each is.
 
@@ -632,7 +657,7 @@ def purge_conflicts(
     older_than: timedelta | None = None,
     dry_run: bool = False,
 ) -> PurgeResult:
-    """Remove conflicts with their losing rows; without `older_than` those that are older than 14 days. Starts no JVM.
+    """Remove conflicts with their losing rows; without `older_than` those that the file does not keep. Starts no JVM.
 
     Raises: ConfigurationError if the folder is no replica or a name is unknown; LeaseError, StoreError.
     """

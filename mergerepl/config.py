@@ -30,6 +30,7 @@ from mergerepl.model.publication import (
     SyncType,
     Tracking,
 )
+from mergerepl.model.resolvers import RESOLVERS
 from mergerepl.model.transactional import (
     TransactionalArticle,
     TransactionalPublication,
@@ -264,6 +265,7 @@ def _publication(stated: PublicationKeys, check: _Check, *, folder: Path) -> Pub
         articles=articles,
         subscriptions=subscriptions,
         retention=stated.retention,
+        conflict_retention=stated.conflict_retention,
         conflict_logging=ConflictLogging(stated.conflict_logging),
         joins=tuple(Join(**join.model_dump()) for join in stated.joins),
         allow_partition_realignment=stated.allow_partition_realignment,
@@ -289,6 +291,11 @@ def _article(stated: ArticleKeys, check: _Check, path: strict_yaml.KeyPath, publ
         raise check.refuse(
             (*path, "resolver", "resolution"),
             "is `columns`, which needs `tracking: column` in the same article",
+        )
+    if stated.resolver.resolution == "columns" and RESOLVERS[stated.resolver.name].rejects is not None:
+        raise check.refuse(
+            (*path, "resolver", "resolution"),
+            f"is `columns`, and {shown(stated.resolver.name)} takes whole rows of one side: remove it",
         )
     try:
         resolver_info = resolver_settings(stated.resolver, stated.tracking)

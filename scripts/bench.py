@@ -11,7 +11,8 @@ cold (MR-1 as a new process), counts (Spark jobs and Delta commits of a sync), t
 tracking: an implicit transaction of one row beside a MERGE of it; 1,000 changes enumerated in 1 M and 10 M rows), cdc
 (Change Data Capture: an idle scan, 1,000 commits in one cycle, 1,000 changes captured in 1 M and 10 M rows), partitions
 (row filters: the same changes with 10, 100 and 1,000 partitions, and in 1 M and 10 M rows), transactional (commands: an
-idle run; 100,000 updates beside the same by hand, in turns; 1,000 in 1 M and 10 M rows).
+idle run; 100,000 updates beside the same by hand, in turns; 1,000 in 1 M and 10 M rows), conflicts (1 M rows changed at both
+sides beside 1 M changed at one, the newest 20 of the conflicts listed, and the purge of all).
 
 
 The yardstick is what people write by hand: read each table's change feed, MERGE it into the other one, the
@@ -28,6 +29,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
@@ -61,6 +63,7 @@ class Load:
 MR1 = Load(1_000_000, (0, 60_000), (54_000, 114_000))
 HUNDRED = Load(1_000_000, (0, 50_000), (45_000, 95_000))
 HUNDRED_IN_10M = Load(10_000_000, (0, 50_000), (45_000, 95_000))
+ALL = (0, 1_000_000)
 SMALL = Load(1_000_000, (0, 500), (450, 950))
 
 
@@ -77,6 +80,8 @@ def write_table(spark: SparkSession, path: Path, rows: int, files: int | None = 
 
 def edit(spark: SparkSession, path: Path, ids: tuple[int, int], add: int) -> None:
     """Update the quantity of a range of ids."""
+    if ids[0] == ids[1]:
+        return
     table = DeltaTable.forPath(spark, str(path))
     table.update((F.col("id") >= ids[0]) & (F.col("id") < ids[1]), {"qty": F.col("qty") + add})
 
@@ -89,6 +94,7 @@ class Ours:
         self.spark, self.load = spark, load
         self.publisher, self.subscriber = folder / "hq", folder / "north"
         write_table(spark, self.publisher / "orders", load.rows)
+        folder.mkdir(exist_ok=True)
         file = folder / "bench.yml"
         file.write_text(
             yaml.safe_dump(
@@ -164,6 +170,32 @@ def merge_changes(spark: SparkSession, table: Path, source: DataFrame) -> None:
         .whenNotMatchedInsert("s._change_type != 'delete'", values=columns)
         .execute()
     )
+
+
+def conflicts(spark: SparkSession, rounds: int, warm_up: int) -> None:
+    """Compare a session of 1 M conflicts with one of 1 M changes of one side, in turns on fresh tables."""
+    loads = Load(ALL[1], ALL, (0, 0)), Load(ALL[1], ALL, ALL)
+    with tempfile.TemporaryDirectory() as name:
+        contenders = [Ours(spark, Path(name) / str(load.conflicts), load) for load in loads]
+        seconds: tuple[list[float], list[float]] = ([], [])
+        for number in range(warm_up + rounds):
+            for kind, contender in enumerate(contenders):
+                contender.edit()
+                took = timed(contender.run)
+                if number >= warm_up:
+                    seconds[kind].append(took)
+                sys.stderr.write(f"  {('plain', 'conflicts')[kind]}: {took:.1f} s\n")
+        plain, both = (statistics.median(kind) for kind in seconds)
+        print(
+            f"| a session of {ALL[1]:,} changes, or conflicts | {plain:.1f} s | {both:.1f} s | {both / plain:.2f} | 2.0 |"
+        )
+        hq = contenders[1].publisher
+        total = (warm_up + rounds) * loads[1].conflicts
+        listing = timed(lambda: api.conflict_records(hq, limit=20))
+        print(f"| the newest 20 of {total:,} conflicts | | {listing:.1f} s | | 1.0 s |")
+        removing = timed(lambda: api.purge_conflicts(hq, older_than=timedelta(0)))
+        assert api.conflict_count(hq) == 0
+        print(f"| `conflicts purge` of all | | {removing:.1f} s | | |")
 
 
 def timed(work: Callable[[], None]) -> float:
@@ -566,6 +598,7 @@ class Few:
         names = [f"orders_{number}" for number in range(tables)]
         for name in names:
             write_deltalake(str(self.publisher / name), rows)
+        folder.mkdir(exist_ok=True)
         file = folder / "bench.yml"
         file.write_text(
             yaml.safe_dump(
@@ -640,7 +673,7 @@ def main() -> None:
     """Run the chosen parts."""
     every = (
         *("mr1", "hundred", "small", "scale", "idle", "few", "cold", "counts"),
-        *("tracking", "cdc", "partitions", "transactional"),
+        *("tracking", "cdc", "partitions", "transactional", "conflicts"),
     )
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -680,6 +713,9 @@ def main() -> None:
     if "cdc" in parts:
         print("\n| | mergerepl, or 1 M rows | 10 M rows | ratio | limit |\n|---|---|---|---|---|")
         captures(spark, options.rounds, options.warm_up)
+    if "conflicts" in parts:
+        print("\n| | one side | both sides | ratio | limit |\n|---|---|---|---|---|")
+        conflicts(spark, options.rounds, options.warm_up)
     if "partitions" in parts:
         print("\n| rows | partitions | total | outside of MERGE | ratio | limit |\n|---|---|---|---|---|---|")
         partitions(spark, options.rounds, options.warm_up)

@@ -6,6 +6,7 @@
 plane, and for `make_replica`, which writes what `sync` looks at before it starts one.
 """
 
+import ast
 import json
 import re
 import shutil
@@ -150,6 +151,30 @@ def versions(folder: Path) -> dict[str, int]:
     return {str(log.parent.relative_to(folder)): head_version(log.parent) for log in logs}
 
 
+_EDITS = (
+    re.compile(r"update \S+ set (?P<set>.+) where (?P<where>.+)"),
+    re.compile(r"delete from \S+ where (?P<where>.+)"),
+    re.compile(r"insert into \S+ values (?P<rows>.+)"),
+)
+
+
+def edit_by_delta_rs(table: Path, statement: str) -> None:
+    """Carry out an UPDATE, DELETE or INSERT of few rows with delta-rs: in milliseconds, where Spark takes a second."""
+    found = next(match for each in _EDITS if (match := each.fullmatch(statement)) is not None).groupdict()
+    opened = DeltaTable(str(table))
+    if "rows" in found:
+        names = [field.name for field in opened.schema().fields]
+        rows = ast.literal_eval(f"[{found['rows'].replace('null', 'None')}]")
+        schema = pa.schema(opened.schema().to_arrow())
+        new = [dict(zip(names, row, strict=True)) for row in rows]
+        write_deltalake(opened, pa.Table.from_pylist(new, schema=schema), mode="append")
+    elif "set" in found:
+        sets = (each.split(" = ", 1) for each in re.split(r", (?=\w+ = )", found["set"]))
+        opened.update(updates=dict(sets), predicate=found["where"])
+    else:
+        opened.delete(found["where"])
+
+
 class Pair:
     """A publisher `hq` and a subscriber `north` with one article each of any table, initialised and in step.
 
@@ -171,6 +196,12 @@ class Pair:
             for table in (self.folder / replica).iterdir():
                 statement = statement.replace(f"{replica}.{table.name} ", f"delta.`{table}` ")
         self.spark.sql(statement)
+
+    def edit(self, *statements: str) -> None:
+        """Edit as `edit_by_delta_rs` can: in a statement `hq.orders` means that replica's table."""
+        for statement in statements:
+            replica, table = re.findall(r"(hq|north)\.(\w+)", statement)[0]
+            edit_by_delta_rs(self.folder / replica / table, statement)
 
     def sync(self) -> mergerepl.SessionResult:
         return mergerepl.sync(self.folder / "hq", long_running=True).sessions[0]

@@ -24,6 +24,7 @@ from mergerepl.changes import (
     ROWGUID,
     SUBSCRIBER,
     TABLENICK,
+    ancestor_column,
     made_column,
     values_column,
 )
@@ -41,8 +42,8 @@ KIND: Final = "kind"
 UPDATE: Final = "update"
 UPDATE_DELETE: Final = "update_delete"
 
-OUTCOMES: Final = ("publisher", "subscriber", "default", "row")
-"""What a function may answer: that side's row, what priority says, or a row of its own (of two updates only)."""
+OUTCOMES: Final = ("publisher", "subscriber", "default", "row", "delete")
+"""What a function may answer: that side's row, what priority says, a row of its own (of two updates only), or no row."""
 
 PROBLEM: Final = "problem"
 _LONGEST_MESSAGE = 512
@@ -52,21 +53,25 @@ def conflicts_of(detected: DataFrame, article: PublishedArticle) -> DataFrame:
     """Return the conflicts of one article as a function gets them, each rowguid once.
 
     Returns: rowguid, kind (update or update_delete), publisher and subscriber as structs (deleted, priority, changed,
-        lineage, row with the columns by their names), conflict_columns, default_publisher_wins. Of a deleted side `row` is
-        the row as it was last seen.
+        lineage, row with the columns by their names), base (the row before both changes; NULL: there was none, or none is
+        known) and base_known, conflict_columns, default_publisher_wins. Of a deleted side `row` is the row as it was last
+        seen.
     """
-    values = values_column(article.nickname)
+    values, ancestor = values_column(article.nickname), ancestor_column(article.nickname)
+    found = F.col(f"{SUBSCRIBER}.{ancestor}")
+
+    def named(struct: str) -> Column:
+        fields = zip(article.columns, article.fields, strict=True)
+        return F.struct(*(F.col(f"{struct}.{field}").alias(column) for column, field in fields))
 
     def side(name: str, changed: str) -> Column:
         names = F.transform(F.filter(SIDES, lambda each: each[NAME].isNotNull() & each[changed]), _name_of)
-        fields = zip(article.columns, article.fields, strict=True)
-        row = F.struct(*(F.col(f"{name}.{values}.{field}").alias(column) for column, field in fields))
         return F.struct(
             F.col(f"{name}.{DELETED}").alias(DELETED),
             F.col(f"{name}.{PRIORITY}").alias(PRIORITY),
             names.alias("changed"),
             F.col(f"{name}.{LINEAGE}").alias(LINEAGE),
-            row.alias(ROW),
+            named(f"{name}.{values}").alias(ROW),
         ).alias(name)
 
     is_of_delete = F.col(f"{PUBLISHER}.{DELETED}") != F.col(f"{SUBSCRIBER}.{DELETED}")
@@ -75,6 +80,8 @@ def conflicts_of(detected: DataFrame, article: PublishedArticle) -> DataFrame:
         F.when(is_of_delete, UPDATE_DELETE).otherwise(UPDATE).alias(KIND),
         side(PUBLISHER, PUBLISHER_CHANGED),
         side(SUBSCRIBER, SUBSCRIBER_CHANGED),
+        F.when(~found[DELETED], named(f"{SUBSCRIBER}.{ancestor}")).alias("base"),
+        found.isNotNull().alias("base_known"),
         CONFLICT_COLUMNS,
         priority.publisher_wins().alias("default_publisher_wins"),
     )
@@ -174,6 +181,11 @@ def is_row() -> Column:
     return F.coalesce(F.col(f"{ANSWER}.{OUTCOME}") == "row", F.lit(False))
 
 
+def is_delete() -> Column:
+    """Return whether the answer to a conflict is that there shall be no row."""
+    return F.coalesce(F.col(f"{ANSWER}.{OUTCOME}") == "delete", F.lit(False))
+
+
 def note() -> Column:
     """Return the message of an answer."""
     return F.col(f"{ANSWER}.{MESSAGE}")
@@ -181,7 +193,13 @@ def note() -> Column:
 
 def _wins(_: Values | None) -> Column:
     outcome = F.col(f"{ANSWER}.{OUTCOME}")
-    return F.when(outcome == "publisher", True).when(outcome == "subscriber", False)
+    deleted = F.col(f"{PUBLISHER}.{DELETED}")
+    is_of_delete = deleted != F.col(f"{SUBSCRIBER}.{DELETED}")
+    return (
+        F.when(outcome == "publisher", True)
+        .when(outcome == "subscriber", False)
+        .when((outcome == "delete") & is_of_delete, deleted)
+    )
 
 
 RULES: Final = (Rule(RESOLVERS[CUSTOM], _wins),)

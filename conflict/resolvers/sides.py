@@ -36,6 +36,8 @@ def _publisher_deleted() -> Column:
 RULES: Final = (
     Rule(RESOLVERS["subscriber_wins"], _subscriber),
     Rule(RESOLVERS["publisher_wins"], _publisher),
+    Rule(RESOLVERS["upload_only"], _subscriber),
+    Rule(RESOLVERS["download_only"], _publisher),
     Rule(RESOLVERS["most_changes_win"], _most_changes),
 )
 

@@ -1,9 +1,13 @@
 """Resolvers of one's own: the one place where their functions meet rows."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
+from threading import Thread
 from typing import Any
+from uuid import uuid4
 
+from pyspark import SparkContext
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -17,10 +21,16 @@ from conflict.resolvers.custom import (
     schema_problem,
     with_answers,
 )
-from mergerepl.agent.resolver_functions import ResolverContext, ResolverFunction, function_name, loaded
+from mergerepl.agent.resolver_functions import (
+    ResolverContext,
+    ResolverFunction,
+    function_name,
+    loaded,
+    resolver_timeout_s,
+)
 from mergerepl.agent.sides import SideState
 from mergerepl.changes import ROWGUID
-from mergerepl.engine.in_memory import Kept
+from mergerepl.engine.in_memory import Kept, keep_in_memory
 from mergerepl.model.article import PublishedArticle
 
 log = logging.getLogger(__name__)
@@ -56,6 +66,31 @@ def answers_of_functions(
     return detected
 
 
+def _in_time(
+    article: PublishedArticle, name: str, context: SparkContext, answered: Callable[[], DataFrame]
+) -> DataFrame:
+    """Return what a function answers, if it does so in the time that the agent gives it.
+
+    Raises: ResolverError if it takes longer: its Spark jobs are cancelled, and what else it does comes to nothing.
+    """
+    limit_s, group = resolver_timeout_s(), f"mergerepl-resolver-{uuid4()}"
+    outcome: Future[DataFrame] = Future()
+
+    def run() -> None:
+        context.setJobGroup(group, f"resolver {name} of article {article.name}", interruptOnCancel=True)
+        try:
+            outcome.set_result(answered())
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    # No pool: it would wait for a function that never ends.
+    Thread(target=run, daemon=True, name=group).start()
+    if not wait([outcome], limit_s).done:
+        context.cancelJobGroup(group)
+        raise ResolverError(article.name, name, f"took more than {limit_s:g} s (`resolver_timeout_s`)")
+    return outcome.result()
+
+
 def _answers(
     article: PublishedArticle,
     name: str,
@@ -64,15 +99,20 @@ def _answers(
     context: ResolverContext,
     kept: Kept,
 ) -> DataFrame:
-    try:
+    def answered() -> DataFrame:
         given: Any = function(asked, context)
         if not isinstance(given, DataFrame):
             raise ResolverError(article.name, name, f"returned {type(given).__name__}, not a DataFrame")
         problem = schema_problem(given.schema, asked.schema)
         if problem is not None:
             raise ResolverError(article.name, name, f"answered what cannot be used: {problem}")
-        answers = kept.keep(complete(given, asked))
+        answers = keep_in_memory(complete(given, asked))
         answers.count()
+        return answers
+
+    try:
+        answers = _in_time(article, name, asked.sparkSession.sparkContext, answered)
+        kept.frames.append(answers)
     except ResolverError:
         raise
     except Exception as error:

@@ -22,10 +22,11 @@ from mergerepl.agent.refused import Refused, refusal
 from mergerepl.agent.session_plan import has_work, session_plan
 from mergerepl.agent.session_result import session_result, summed
 from mergerepl.agent.sides import SideState, captured_sides, open_sides, planned, with_windows
-from mergerepl.agent.stage_session import stage_articles, staged_changeset
+from mergerepl.agent.stage_session import one_way_articles, stage_articles, staged_changeset
 from mergerepl.apply import session_history
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.compact.sweep import sweep_root
+from mergerepl.conflict_tools.purge import purge_when_due
 from mergerepl.engine import session as engine
 from mergerepl.engine.errors import plain_errors
 from mergerepl.errors import PublicationError
@@ -127,6 +128,7 @@ def merge_session(
         compact_when_due(
             spark, (publisher, subscriber), number=changeset.manifest.number, previous_number=previous
         )
+        purge_when_due((publisher, subscriber))
         return results[0]
 
 
@@ -221,7 +223,11 @@ def preview_session(
         try:
             sides = {name: planned(side) for name, side in sides.items()}
             plan = session_plan(sides, upload=upload, download=download)
-            numbers = number_generations(plan, {n: side.info.last_generation for n, side in sides.items()})
+            numbers = number_generations(
+                plan,
+                {n: side.info.last_generation for n, side in sides.items()},
+                one_way=one_way_articles(sides[PUBLISHER]),
+            )
             staged, not_staged = stage_articles(spark, sides, plan, numbers, folder, progress)
             previews = conflict_previews(spark, folder, staged, sides[PUBLISHER].articles)
         finally:

@@ -1,4 +1,4 @@
-"""What `sync --dry-run` shows of conflicts: who would win, both rows as text."""
+"""What `sync --dry-run` shows of conflicts: who would win and lose, by which resolver, both rows as text."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -49,6 +49,8 @@ def _of_article(conflicts: DataFrame, article: PublishedArticle) -> list[Conflic
                 F.when(~F.col(f"{side}.{changes.DELETED}"), F.col(f"{side}.{changes.ROW}"))
                 for side in (changes.WINNER, changes.LOSER)
             ),
+            F.col(changes.RESOLVER),
+            F.col(changes.NOTE),
         )
         .toArrow()
     )
@@ -60,8 +62,12 @@ def _of_article(conflicts: DataFrame, article: PublishedArticle) -> list[Conflic
             winner,
             _texts(winning, article),
             _texts(losing, article),
+            resolver,
+            note,
         )
-        for key, conflict_type, winner, winning, losing in zip(*map(python_values, shown), strict=True)
+        for key, conflict_type, winner, winning, losing, resolver, note in zip(
+            *map(python_values, shown), strict=True
+        )
     ]
 
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 import stat
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.metadata import entry_points
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -43,6 +44,8 @@ ResolverFunction = Callable[["DataFrame", ResolverContext], "DataFrame"]
 """Decides the conflicts of one article: from `conflict.resolvers.custom.conflicts_of` to rowguid, outcome, and, if it
 likes, row and message."""
 
+_TIMEOUT_S: Final = 300.0
+
 _registered: dict[str, ResolverFunction] = {}
 
 
@@ -63,7 +66,7 @@ def known_functions() -> dict[str, str]:
     Raises: ConfigurationError if the agent's file cannot be used.
     """
     found = {point.name: point.value for point in entry_points(group=GROUP)}
-    found |= _stated()[0]
+    found |= _stated().resolvers
     found |= {name: f"{each.__module__}:{each.__qualname__}" for name, each in _registered.items()}
     return found
 
@@ -93,12 +96,12 @@ def loaded(article: PublishedArticle, name: str, roots: Sequence[Path]) -> Resol
     """
     if name in _registered:
         return _registered[name]
-    stated, folders = _stated()
-    place = stated.get(name)
+    stated = _stated()
+    place = stated.resolvers.get(name)
     if place is None:
         place = next(point.value for point in entry_points(group=GROUP) if point.name == name)
     module_name, _, attribute = place.partition(":")
-    sys.path[:0] = [folder for folder in folders if folder not in sys.path]
+    sys.path[:0] = [folder for folder in stated.python_path if folder not in sys.path]
     try:
         module = import_module(module_name)
         function = getattr(module, attribute)
@@ -115,34 +118,58 @@ def loaded(article: PublishedArticle, name: str, roots: Sequence[Path]) -> Resol
     return function  # type: ignore[no-any-return]
 
 
-def _stated() -> tuple[dict[str, str], list[str]]:
-    """Return what the agent's file states: name -> `module:function`, and folders to import from.
+def resolver_timeout_s() -> float:
+    """Return how many seconds a function may take for the conflicts of an article.
+
+    Raises: ConfigurationError.
+    """
+    return _stated().resolver_timeout_s
+
+
+@dataclass(frozen=True)
+class _Stated:
+    """What the agent's file states: name -> `module:function`, folders to import from, seconds for a function."""
+
+    resolvers: dict[str, str] = field(default_factory=dict)
+    python_path: list[str] = field(default_factory=list)
+    resolver_timeout_s: float = _TIMEOUT_S
+
+
+def _stated() -> _Stated:
+    """Return what the agent's file states.
 
     Raises: ConfigurationError.
     """
     named = Settings.from_environment().agent_config
     path = Path(named).expanduser() if named else Path.home() / ".config" / "mergerepl" / "agent.yml"
     if not named and not path.exists():
-        return {}, []
+        return _Stated()
     try:
         if path.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             raise _of_file(path, "others may write it: take that right away (chmod go-w)")
         stated = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
     except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
         raise _of_file(path, f"it cannot be read ({type(error).__name__})") from error
-    is_valid = isinstance(stated, dict) and set(stated) <= {"resolvers", "python_path"}
+    is_valid = isinstance(stated, dict) and set(stated) <= {"resolvers", "python_path", "resolver_timeout_s"}
     resolvers = (stated.get("resolvers") or {}) if is_valid else None
     folders = (stated.get("python_path") or []) if is_valid else None
     if not (isinstance(resolvers, dict) and isinstance(folders, list)):
         raise _of_file(
-            path, "it may state `resolvers` (names to `module:function`) and `python_path` (folders)"
+            path,
+            "it may state `resolvers` (names to `module:function`), `python_path` (folders) and `resolver_timeout_s`",
+        )
+    timeout_s = stated.get("resolver_timeout_s", _TIMEOUT_S)
+    if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not 0 < timeout_s < inf:
+        raise _of_file(
+            path, f"`resolver_timeout_s` is {timeout_s!r}, and must be a number of seconds above 0"
         )
     for name, place in resolvers.items():
         _require_name(name, str(path))
         module, _, attribute = place.partition(":") if isinstance(place, str) else ("", "", "")
         if not (module.replace(".", "_").isidentifier() and attribute.isidentifier()):
             raise _of_file(path, f"resolver '{name}' is {place!r}, and must be `module:function`")
-    return dict(resolvers), [str(Path(str(folder)).expanduser()) for folder in folders]
+    expanded = [str(Path(str(folder)).expanduser()) for folder in folders]
+    return _Stated(dict(resolvers), expanded, float(timeout_s))
 
 
 def _require_name(name: object, where: str) -> None:

@@ -31,6 +31,7 @@ from mergerepl.model.session_terms import SessionTerms, terms_of
 from mergerepl.staging.article import Enumerated, StagedArticle, side_changes, stage_article
 from mergerepl.staging.constraints import refuse_violations
 from mergerepl.staging.decision import Changed, decided, resolved, with_ancestors
+from mergerepl.staging.one_way import with_held
 from mergerepl.staging.withhold import Withholding, withhold_refused
 from mergerepl.store.changeset import Changeset, drop_rows, new_folder
 from mergerepl.store.pointers import write_pointer
@@ -56,6 +57,11 @@ def enumerated(side: SideState, nickname: int, sent: Enumeration) -> Enumerated:
         captured,
         is_complete_in_memory=is_new,
     )
+
+
+def one_way_articles(side: SideState) -> list[int]:
+    """Return the tablenicks of the articles that take changes of one side only."""
+    return [n for n, article in side.articles.items() if article.rejects is not None]
 
 
 def session_terms(
@@ -118,8 +124,12 @@ def stage_articles(
                     side_changes(spark, publisher, kept),
                     side_changes(spark, subscriber, kept),
                 )
-                changed[nickname] = with_ancestors(spark, sent, (publisher, subscriber))
+                sent = with_ancestors(spark, sent, (publisher, subscriber))
+                both = {PUBLISHER: publisher, SUBSCRIBER: subscriber}
+                changed[nickname] = with_held(spark, sent, both, _captured(sides, nickname), kept)
                 rows += publisher.rows + subscriber.rows
+                if sent.terms.rejects is not None:
+                    rows += both[sent.terms.rejects].rows
         terms = session_terms(sides, plan, numbers)
         answered = partial(answers_of_functions, sides=(sides[PUBLISHER], sides[SUBSCRIBER]), kept=kept)
         decision = decided(list(changed.values()), terms, kept, rows=rows, answered=answered)
@@ -149,9 +159,13 @@ def _written(
     spark: SparkSession, sides: dict[str, SideState], nickname: int, outcome: DataFrame, rows_folder: Path
 ) -> StagedArticle:
     """Write RESOLVED of one article and return its counts."""
-    versions = {name: side.info.captured[nickname] for name, side in sides.items()}
     article = sides[PUBLISHER].articles[nickname]
-    return stage_article(outcome, rows_folder, article, from_versions=versions)
+    return stage_article(outcome, rows_folder, article, from_versions=_captured(sides, nickname))
+
+
+def _captured(sides: Mapping[str, SideState], nickname: int) -> dict[str, int]:
+    """Return the captured versions of an article's tables."""
+    return {name: side.info.captured[nickname] for name, side in sides.items()}
 
 
 def _withholding(
@@ -190,7 +204,7 @@ def _withholding(
             SUBSCRIBER: plan.up.of_articles([nickname]).generations,
         },
         as_wholes=as_wholes if changed.is_contested and changed.article.column_tracking else None,
-        versions={name: side.info.captured[nickname] for name, side in sides.items()},
+        versions=_captured(sides, nickname),
     )
 
 
@@ -265,7 +279,9 @@ def staged_changeset(
     last_generations = {n: side.info.last_generation for n, side in will_be.items()}
     tablenicks = filtered.tablenicks if filtered is not None else frozenset()
     moving = tablenicks if any(row.art_nick in tablenicks for row in plan.up.generations) else ()
-    numbers = number_generations(plan, last_generations, filtered=moving)
+    numbers = number_generations(
+        plan, last_generations, filtered=moving, one_way=one_way_articles(will_be[PUBLISHER])
+    )
     session = str(uuid4())
     folder = new_folder(sides[PUBLISHER].replica.staging / session)
     committing: Future[dict[str, SideState]] | None = None

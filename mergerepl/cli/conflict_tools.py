@@ -172,12 +172,36 @@ def resolve(
 
 
 @click.command(cls=Command)
+@replica_argument
+@publication_option
+@click.option("--article", metavar="NAME", help="Only this article.")
+@reporting
+def retry(replica: str, publication: str | None, article: str | None, output: Output) -> None:
+    """Let the next syncs send again what a table refused.
+
+    They do so by themselves when the row or the table's rules change. Meant are the changes that wait at this replica, and
+    those that wait for it at the replicas in reach.
+
+    Example:
+      mergerepl conflicts retry ./hq --article orders
+    """
+    from mergerepl import api
+
+    result = api.retry_failed(replica_root(replica), publication=publication, article=article)
+    lines = [
+        f"{counted(count, 'refused change')} at {typed(root)}: sent again with the next sync."
+        for root, count in result.waiting_at.items()
+    ]
+    output.reported(asdict(result), lines or [f"{typed(replica)}: no refused change waits."])
+
+
+@click.command(cls=Command)
 @choosing
 @click.option(
     "--older-than",
     metavar="AGE",
     callback=_age,
-    help="Older than 14d or 36h; by default the publication's 14 days.",
+    help="Older than 14d or 36h; by default the file's `conflict_retention`.",
 )
 @click.option("--dry-run", is_flag=True, help="Say what would be removed; remove nothing.")
 @reporting
@@ -286,4 +310,4 @@ def resolvers(output: Output) -> None:
     output.reported({"resolvers": facts, "functions": functions}, [table, own] if functions else [table])
 
 
-COMMANDS = (summary, resolve, purge, export, report, resolvers)
+COMMANDS = (summary, resolve, retry, purge, export, report, resolvers)

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from mergerepl.configuration.wording import known, shown
-from mergerepl.model.publication import DEFAULT_RETENTION
+from mergerepl.model.publication import DEFAULT_CONFLICT_RETENTION, DEFAULT_RETENTION
 from mergerepl.model.resolvers import ALIASES, LATER, PRIORITY, RESOLVERS
 
 LONGEST_NAME = 128
@@ -78,6 +78,18 @@ def _retention(stated: object) -> timedelta:
     return timedelta(hours=hours)
 
 
+def _conflict_retention(stated: object) -> int:
+    """Return how many days conflicts are kept: as a retention, in whole days; 0: for ever."""
+    if stated == 0 and not isinstance(stated, bool):
+        return 0
+    days, rest = divmod(_retention(stated), timedelta(days=1))
+    if rest:
+        raise ValueError(
+            f"is {shown(stated)}; write it in whole days, as `14 days`, or 0: conflicts are never removed"
+        )
+    return days
+
+
 def first_twice(names: Iterable[str]) -> str | None:
     """Return the first column name that stands twice, case ignored as Delta does: `masse` is not `maße`."""
     seen: set[str] = set()
@@ -96,6 +108,15 @@ def _resolver(name: str) -> str:
     if chosen not in RESOLVERS:
         raise ValueError(f"is {shown(name)}; {known(name, RESOLVERS, 'the resolvers are')}")
     return chosen
+
+
+def _compensate(stated: bool) -> bool:
+    if stated:
+        raise ValueError(
+            "is true, which this version does not support: nothing is undone. A change that a table refuses waits where it "
+            "was made, until the row or the rule changes; leave the key out"
+        )
+    return stated
 
 
 Name = Annotated[str, AfterValidator(_name)]
@@ -136,6 +157,7 @@ class ArticleKeys(Keys):
     resolver: ResolverKeys = ResolverKeys()
     filter: str | None = Field(default=None, min_length=1)
     partition_options: Literal[0, 1, 2, 3] = 0
+    compensate_for_errors: Annotated[bool, AfterValidator(_compensate)] = False
 
 
 class JoinKeys(Keys):
@@ -167,6 +189,7 @@ class PublicationKeys(Keys):
     articles: list[ArticleKeys] = Field(min_length=1)
     subscriptions: list[SubscriptionKeys] = []
     retention: Annotated[timedelta, BeforeValidator(_retention)] = DEFAULT_RETENTION
+    conflict_retention: Annotated[int, BeforeValidator(_conflict_retention)] = DEFAULT_CONFLICT_RETENTION
     conflict_logging: Literal["publisher", "subscriber", "both"] = "publisher"
     engine: Literal["spark", "auto"] = "spark"
     joins: list[JoinKeys] = []

@@ -1,22 +1,29 @@
 """Remove old conflicts: first the rows that list them, then their losing rows, then what people said of them.
 
-A conflict without its losing row would read as a lost delete. What a death leaves in between the next purge removes.
+A conflict without its losing row would read as a lost delete. What a death leaves in between the next purge removes. A
+change that a table refuses stays listed as long as it waits.
 """
 
-from collections.abc import Iterable
+import logging
+from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from mergerepl.delta.small_tables import count_rows, read_rows, text_literals, timestamp_literal
+from mergerepl.delta.small_tables import count_rows, read_rows, text_literal, text_literals, timestamp_literal
 from mergerepl.model.conflicts import ConflictFilter, PurgeResult
-from mergerepl.monitoring.conflicts import conditions_of
+from mergerepl.monitoring.conflicts import conditions_of, settled_ids
+from mergerepl.monitoring.parties import in_reach
 from mergerepl.store.lease import lease
+from mergerepl.store.notes import read_note, write_note
 from mergerepl.store.replica import Replica
 from mergerepl.systables import conflict_resolutions, conflicts_info
-from mergerepl.systables.conflicts_info import CONFLICT_ID
+from mergerepl.systables.conflicts_info import CONFLICT_ID, MODIFIED_DATE, ConflictType
 from mergerepl.systables.table import Plane, SystemTable
 
+log = logging.getLogger(__name__)
+
 _IDS_AT_ONCE = 10_000
+_NOTE = "conflicts-purged"
 
 
 def purge_conflicts(
@@ -35,29 +42,103 @@ def purge_conflicts(
             conditions = conditions_of(replica, chosen)
             if kept is None or conditions is None:
                 continue
-            conditions += [f"pubid = '{pubid}'", f'"MSrepl_create_time" < {timestamp_literal(now - kept)}']
+            conditions += [_older(pubid, now - kept), _waits_no_more(in_reach(replica))]
             path = replica.folder / conflicts_info.NAME
             ids |= {
                 row[CONFLICT_ID] for row in read_rows(path, (CONFLICT_ID,), where=" and ".join(conditions))
             }
-        losers = [_table(path.name) for path in replica.conflict_tables()]
-        infos = _removed(replica, conflicts_info.TABLE, ids, dry_run=dry_run)
-        rows = sum(_removed(replica, table, ids, dry_run=dry_run) for table in losers)
-        resolutions = _removed(replica, conflict_resolutions.TABLE, ids, dry_run=dry_run)
-        return PurgeResult(infos, rows, resolutions, dry_run=dry_run)
+        tables = [
+            conflicts_info.TABLE,
+            *(_table(path.name) for path in replica.conflict_tables()),
+            conflict_resolutions.TABLE,
+        ]
+        infos, *rows, resolutions = (_removed(replica, table, ids, dry_run=dry_run) for table in tables)
+        return PurgeResult(infos, sum(rows), resolutions, dry_run=dry_run)
+
+
+def purge_when_due(replicas: Sequence[Replica], *, now: datetime | None = None) -> None:
+    """Remove once a day what the publications of these replicas do not keep any longer. Their caller holds them.
+
+    What fails here is logged: the session itself is complete.
+    """
+    today = now or datetime.now(UTC)
+    for replica in replicas:
+        stated = {"day": today.strftime("%Y-%m-%d")}
+        # Another's interrupted session may have logged its losing rows and not yet what lists them.
+        if replica.has_staged() or read_note(replica.root, _NOTE) == stated:
+            continue
+        try:
+            for row in replica.publications:
+                if row.conflict_retention:
+                    before = today - timedelta(days=row.conflict_retention)
+                    _purge_older(replica, row.pubid, before, sources=replicas)
+            write_note(replica.root, _NOTE, stated)
+        except Exception as error:
+            log.warning("%s: its old conflicts could not be removed: %s", replica.root, error)
+
+
+def _purge_older(replica: Replica, pubid: str, before: datetime, *, sources: Collection[Replica]) -> None:
+    """Remove a publication's conflicts from before a moment, by conditions: however many there are, nothing is listed."""
+    info, control = replica.folder / conflicts_info.NAME, replica.control
+    old = _older(pubid, before)
+    where = f"{old} and {_waits_no_more(sources)}"
+    if not count_rows(info, where=where):
+        return
+    control.delete(conflicts_info.TABLE, where=where)
+    wait = [row[CONFLICT_ID] for row in read_rows(info, (CONFLICT_ID,), where=old)]
+    lost = f'"{MODIFIED_DATE}" < {timestamp_literal(before)}'
+    if wait:
+        lost += f" and {CONFLICT_ID} not in ({text_literals(wait)})"
+    for article in replica.articles_of(pubid):
+        control.delete(_table(article.conflict_table), where=lost)
+    settled = sorted(settled_ids(replica))
+    for begin in range(0, len(settled), _IDS_AT_ONCE):
+        ids = settled[begin : begin + _IDS_AT_ONCE]
+        among = f"{CONFLICT_ID} in ({text_literals(ids)})"
+        listed = {row[CONFLICT_ID] for row in read_rows(info, (CONFLICT_ID,), where=among)}
+        _removed(replica, conflict_resolutions.TABLE, set(ids) - listed, dry_run=False)
+
+
+def _older(pubid: str, before: datetime) -> str:
+    return f'pubid = {text_literal(pubid)} and "MSrepl_create_time" < {timestamp_literal(before)}'
+
+
+def _waits_no_more(sources: Iterable[Replica]) -> str:
+    """Return the condition of a conflict that is no refused change, or one that waits at none of these replicas any more.
+
+    Of a replica that is not among them nobody knows.
+    """
+    refused = ", ".join(str(int(each)) for each in ConflictType if each.is_failed_change)
+    may_go = [f"conflict_type not in ({refused})"]
+    for source in sources:
+        waiting = sorted({row.art_nick for row in source.waiting_generations()})
+        gone = f"origin_datasource_id = {text_literal(source.info().replid)}"
+        if waiting:
+            gone += f" and tablenick not in ({', '.join(map(str, waiting))})"
+        may_go.append(f"({gone})")
+    return f"({' or '.join(may_go)})"
 
 
 def _table(name: str) -> SystemTable:
     return SystemTable(name, Plane.DATA, ())
 
 
-def _removed(replica: Replica, table: SystemTable, ids: Iterable[str], *, dry_run: bool) -> int:
-    if not replica.control.exists(table):
+def _removed(replica: Replica, table: SystemTable, ids: Collection[str], *, dry_run: bool) -> int:
+    """Remove the rows of some conflicts and return how many there are, or were."""
+    if not ids or not replica.control.exists(table):
         return 0
-    listed, count = sorted(ids), 0
+    path = replica.control.path(table.name)
+    there = {row[CONFLICT_ID] for row in read_rows(path, (CONFLICT_ID,))}
+    listed, left = sorted(there.intersection(ids)), sorted(there.difference(ids))
+    if dry_run or not listed:
+        return len(listed)
+    if len(left) < min(len(listed), _IDS_AT_ONCE):
+        # One commit for a million that go, where few stay.
+        replica.control.delete(
+            table, where=f"{CONFLICT_ID} not in ({text_literals(left)})" if left else "true"
+        )
+        return len(listed)
     for begin in range(0, len(listed), _IDS_AT_ONCE):
-        where = f"{CONFLICT_ID} in ({text_literals(listed[begin : begin + _IDS_AT_ONCE])})"
-        count += count_rows(replica.control.path(table.name), where=where)
-        if not dry_run:
-            replica.control.delete(table, where=where)
-    return count
+        among = text_literals(listed[begin : begin + _IDS_AT_ONCE])
+        replica.control.delete(table, where=f"{CONFLICT_ID} in ({among})")
+    return len(listed)

@@ -19,6 +19,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from mergerepl.changes import DELETED, LINEAGE, ROW, ROWGUID, Action
+from mergerepl.conflict_tools.interrupted import refuse_interrupted
 from mergerepl.delta import appended
 from mergerepl.delta.log import head_version
 from mergerepl.delta.marks import CommitMark
@@ -82,7 +83,7 @@ def resolve_conflicts(
     """
     with lease(root, purpose="mergerepl conflicts resolve"):
         replica = Replica(root).require()
-        _refuse_staged(replica)
+        refuse_interrupted(replica)
         rows = _chosen_rows(replica, chosen)
         resolution = str(uuid4())
         if wish.choice is Choice.WINNER:
@@ -111,15 +112,6 @@ def resolve_conflicts(
                 _note(replica, settled_here, resolution, wish, versions)
         return ResolveResult(
             resolution, wish.choice.value, len(settled), written, tuple(changed_since), dry_run=dry_run
-        )
-
-
-def _refuse_staged(replica: Replica) -> None:
-    if replica.has_staged():
-        raise ConflictError(
-            f"A session of '{replica.root}' was interrupted and has rows to write. Nothing was changed. Run "
-            "`mergerepl sync` first, which finishes it.",
-            replica=str(replica.root),
         )
 
 
@@ -327,8 +319,10 @@ def _decided(
         .when(~is_held, Action.INSERT.value)
         .when(~same(_HELD, _NEW), Action.UPDATE.value)
     )
+    kind = F.col("conflict_type")
+    is_rejected_delete = (kind == int(ConflictType.RESOLUTION)) & F.col(_LOSER).isNull()
     is_delete = F.lit(wish.choice is Choice.LOSER) & (
-        F.col("conflict_type") == int(ConflictType.UPDATE_WINS_DELETE)
+        (kind == int(ConflictType.UPDATE_WINS_DELETE)) | is_rejected_delete
     )
     names = list(zip(article.columns, article.fields, strict=True))
     return (

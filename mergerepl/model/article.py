@@ -67,6 +67,12 @@ class PublishedArticle:
         return resolver is not None and resolver.needs_base
 
     @property
+    def rejects(self) -> str | None:
+        """Return the side (`publisher`, `subscriber`) whose changes its resolver never takes, None if there is none."""
+        resolver = RESOLVERS.get(self.resolver)
+        return resolver.rejects if resolver is not None else None
+
+    @property
     def triggers(self) -> tuple[str, str, str]:
         """Return the names of the article's insert, update and delete triggers, as in the original."""
         return (f"MSmerge_ins_{self.artid}", f"MSmerge_upd_{self.artid}", f"MSmerge_del_{self.artid}")

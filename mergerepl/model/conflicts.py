@@ -66,6 +66,14 @@ class ResolveResult:
 
 
 @dataclass(frozen=True)
+class RetryResult:
+    """How many refused changes the next sessions send again: in all, and by the replica at which they wait."""
+
+    changes: int
+    waiting_at: dict[str, int]
+
+
+@dataclass(frozen=True)
 class PurgeResult:
     """How many conflicts `purge_conflicts` removed from the log, with how many losing rows and resolutions."""
 

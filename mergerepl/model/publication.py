@@ -56,6 +56,8 @@ PUBLISHER_PRIORITY = 100.0
 
 DEFAULT_SERVER_PRIORITY = 75.0
 DEFAULT_RETENTION = timedelta(days=14)
+DEFAULT_CONFLICT_RETENTION = 14
+"""Days that conflicts are kept."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,8 @@ class Publication:
     subscriptions: tuple[Subscription, ...] = ()
     retention: timedelta = DEFAULT_RETENTION
     conflict_logging: ConflictLogging = ConflictLogging.PUBLISHER
+    conflict_retention: int = DEFAULT_CONFLICT_RETENTION
+    """Days that conflicts are kept; 0: for ever."""
     joins: tuple[Join, ...] = ()
     allow_partition_realignment: bool = True
     engine: str = "spark"

@@ -29,7 +29,8 @@ class Resolver:
     `original` is its name in SQL Server. `reads`: what the column must be that it is given; None: it is given none.
     `makes_value`: it computes the value of its columns, and the default decides the rest of the row. `decides_deletes`: it
     decides an update against a delete, too. `needs_base`: it reads the row before either change. `clashes_if_equal`: two
-    changes of its column to one value are two changes. `by_column` and `by_row` say which tracking it goes with.
+    changes of its column to one value are two changes. `by_row`: it goes with row tracking, too. `rejects`: the side
+    (`publisher` or `subscriber`) whose changes are never taken; whole rows are decided then.
     """
 
     name: str
@@ -40,11 +41,26 @@ class Resolver:
     needs_base: bool = False
     clashes_if_equal: bool = False
     by_row: bool = True
-    is_whole_pair: bool = False
+    rejects: str | None = None
 
 
-def _making(name: str, reads: TypeFamily, original: str | None = None, **more: bool) -> Resolver:
-    return Resolver(name, original, reads, makes_value=True, by_row=False, **more)
+def _making(
+    name: str,
+    reads: TypeFamily,
+    original: str | None = None,
+    *,
+    needs_base: bool = False,
+    clashes_if_equal: bool = False,
+) -> Resolver:
+    return Resolver(
+        name,
+        original,
+        reads,
+        makes_value=True,
+        needs_base=needs_base,
+        clashes_if_equal=clashes_if_equal,
+        by_row=False,
+    )
 
 
 PRIORITY: Final = "priority"
@@ -78,8 +94,14 @@ RESOLVERS: Final = {
             decides_deletes=True,
         ),
         Resolver("publisher_wins", decides_deletes=True),
+        Resolver("upload_only", _ORIGINAL.format("Upload Only"), decides_deletes=True, rejects="publisher"),
+        Resolver(
+            "download_only", _ORIGINAL.format("Download Only"), decides_deletes=True, rejects="subscriber"
+        ),
         Resolver("most_changes_win", by_row=False),
-        Resolver(CUSTOM, "Microsoft SQLServer Stored Procedure Resolver", decides_deletes=True),
+        Resolver(
+            CUSTOM, "Microsoft SQLServer Stored Procedure Resolver", decides_deletes=True, needs_base=True
+        ),
     )
 }
 """The resolvers that there are, by name."""
@@ -91,10 +113,7 @@ ALIASES: Final = {
 """The names in the original, in lower case."""
 
 LATER: Final = {
-    "upload_only": "one-way resolvers",
-    "download_only": "one-way resolvers",
     "three_way_text": "resolvers that merge texts by lines",
-    **{_ORIGINAL.format(f"{way} Only").lower(): "one-way resolvers" for way in ("Upload", "Download")},
 }
 """Names that this version refuses, and what they would be."""
 

@@ -63,7 +63,8 @@ class ArticleValidation:
 
     `missing_at` names the side that does not have the article at all: publisher or subscriber. `publication`
     distinguishes articles of one name. `partition_id` is the partition of the publisher's rows that a filtered article was
-    compared with; `publisher_rows` are its rows and those of everybody.
+    compared with; `publisher_rows` are its rows and those of everybody. An article that `may_differ` (resolver `upload_only`)
+    is counted and not compared.
     """
 
     article: str
@@ -74,14 +75,17 @@ class ArticleValidation:
     examples: tuple[KeyDifference, ...] = ()
     missing_at: str | None = None
     publication: str = ""
+    may_differ: bool = False
     error: dict[str, Any] | None = None
     partition_id: int | None = None
 
     @property
     def ok(self) -> bool:
-        """True when the two sides hold the same rows as far as the level looks."""
-        is_compared = self.missing_at is None and self.error is None
-        return is_compared and self.differing_rows == 0 and self.publisher_rows == self.subscriber_rows
+        """True when the two sides hold the same rows as far as the level looks, or may differ."""
+        is_there = self.missing_at is None and self.error is None
+        if self.may_differ:
+            return is_there
+        return is_there and self.differing_rows == 0 and self.publisher_rows == self.subscriber_rows
 
     @property
     def is_transient(self) -> bool:
@@ -91,7 +95,10 @@ class ArticleValidation:
 
 @dataclass(frozen=True)
 class ConflictPreview:
-    """One conflict as `sync --dry-run` shows it: who wins, by what code; rows as text by column."""
+    """One conflict as `sync --dry-run` shows it: who wins, by what code; rows as text by column.
+
+    `resolver` decides it; `note` is what it says of that, or the rule by which a table refuses the row.
+    """
 
     article: str
     key: dict[str, str]
@@ -99,6 +106,13 @@ class ConflictPreview:
     winner: str
     winning_row: dict[str, str | None] | None
     losing_row: dict[str, str | None] | None
+    resolver: str | None = None
+    note: str | None = None
+
+    @property
+    def loser(self) -> str:
+        """The side that loses."""
+        return "subscriber" if self.winner == "publisher" else "publisher"
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ class ArticleTerms:
     decides two updates, `update_delete` an update against a delete. `made_columns`: the resolver makes their values;
     `clashing_columns`: two changes of them to one value are two changes. `floor`: versions up to it count as known to
     everybody. `names`: by field of `fields` the name of a value column, None for a key's. `resolved_at_…`: the generations
-    that merged and resolved rows join at each side.
+    that merged and resolved rows join at each side. `rejects`: the side whose changes are not taken, None: there is none.
     """
 
     tablenick: int
@@ -31,6 +31,7 @@ class ArticleTerms:
     names: tuple[str | None, ...]
     resolved_at_publisher: int = 0
     resolved_at_subscriber: int = 0
+    rejects: str | None = None
 
 
 def terms_of(
@@ -47,6 +48,7 @@ def terms_of(
     resolver, info = RESOLVERS[article.resolver], resolver_info(article.resolver_info)
     if whole_rows and (resolver.makes_value or resolver.name == CUSTOM):
         resolver = RESOLVERS[PRIORITY]
+    whole_rows = whole_rows or resolver.rejects is not None
     made = info.columns if resolver.makes_value else ()
     update_delete = resolver.name if resolver.decides_deletes else info.update_delete
     name_of = dict(zip(article.fields, article.columns, strict=True))
@@ -65,6 +67,7 @@ def terms_of(
         names=tuple(name if name in article.value_columns else None for name in names),
         resolved_at_publisher=resolved_at_publisher,
         resolved_at_subscriber=resolved_at_subscriber,
+        rejects=resolver.rejects,
     )
 
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mergerepl.changes import PUBLISHER
 from mergerepl.delta.small_tables import (
     Row,
     column_names,
@@ -232,8 +233,9 @@ def _winning_row(
     The resolving session records the outcome, which includes the losing change too. A session of one direction
     records nothing at the replica that won: there the winner's own version is the oldest one.
     """
-    if ConflictType(row.conflict_type).is_failed_change:
-        # A refused change lost to the row that is in the table, in any later version.
+    kind = ConflictType(row.conflict_type)
+    if kind.is_failed_change or (kind is ConflictType.RESOLUTION and article.rejects == PUBLISHER):
+        # A change that was not taken lost to the row that is in the table, in any later version.
         return None
     versions = [each for each in versions if covers(each["lineage"], row.winning_lineage)]
 

@@ -34,6 +34,13 @@ def reachable(root: str | Path, replid: str) -> Replica | None:
         return None
 
 
+def in_reach(replica: Replica) -> list[Replica]:
+    """Return a replica and those at the other ends of its subscriptions that can be read."""
+    ends = {row.replid: row.subscriber_server for row in others(replica)}
+    found = (reachable(root, replid) for replid, root in ends.items())
+    return [replica, *(each for each in found if each is not None)]
+
+
 def members(replica: Replica, pubid: str, *, asking: str | None = None) -> tuple[list[Replica], list[str]]:
     """Return the replicas of a publication, the publisher first, and the roots of those out of reach.
 

@@ -8,7 +8,7 @@ from mergerepl.filters.clause import SessionFunction
 from mergerepl.filters.publication_filters import NO_FILTERS, PublicationFilters
 from mergerepl.filters.stated import value_of
 from mergerepl.model.publication import ConflictLogging, Publication, Subscription, SyncType
-from mergerepl.model.resolvers import CUSTOM
+from mergerepl.model.resolvers import CUSTOM, RESOLVERS
 from mergerepl.model.results import PlanStep
 from mergerepl.partitions.filtered import function_column, partition_groups
 from mergerepl.publish.changes import update_rows
@@ -65,6 +65,12 @@ def _check_supported(publication: Publication, filters: PublicationFilters) -> N
             raise PublicationError(
                 f"Article '{article.name}' has partition_options {article.partition_options}, which this version does not "
                 "support. Take partition_options 0: a row that a subscriber writes outside of its partition moves.",
+                article=article.name,
+            )
+        if RESOLVERS[article.resolver].rejects is not None:
+            raise PublicationError(
+                f"Article '{article.name}' has the resolver '{article.resolver}', which this version does not support "
+                "together with row filters. Name another resolver, or publish the article without filters.",
                 article=article.name,
             )
         if article.resolver == CUSTOM:

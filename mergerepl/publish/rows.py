@@ -36,7 +36,6 @@ Columns = dict[str, Any]
 """Values of some columns of a system table, by name."""
 
 _DAYS, _HOURS = 0, 4
-_CONFLICT_RETENTION_DAYS = 14
 _GENERATION_LEVELING_THRESHOLD = 1000
 _TABLE_ARTICLE = 10
 
@@ -67,7 +66,6 @@ def publication_row(
         publisher=publication.publisher,
         name=publication.name,
         pubid=pubid,
-        conflict_retention=_CONFLICT_RETENTION_DAYS,
         status=0,
         snapshot_ready=1,
         publication_number=number,
@@ -87,6 +85,7 @@ def publication_settings(publication: Publication) -> Columns:
     return {
         "retention": length,
         "retention_period_unit": unit,
+        "conflict_retention": publication.conflict_retention,
         "centralized_conflicts": int(logging in (ConflictLogging.PUBLISHER, ConflictLogging.BOTH)),
         "decentralized_conflicts": int(logging in (ConflictLogging.SUBSCRIBER, ConflictLogging.BOTH)),
     }

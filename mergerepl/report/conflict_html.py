@@ -13,7 +13,7 @@ from html import escape
 
 from mergerepl.model.results import ConflictRecord
 from mergerepl.model.value_text import text_of
-from mergerepl.report.conflict_names import REFUSED, conflict_name
+from mergerepl.report.conflict_names import conflict_name, stays_at_source
 
 LONGEST_VALUE = 2000
 """Characters of a value that are shown."""
@@ -70,12 +70,12 @@ function draw() {
   document.getElementById("count").textContent = found.length + " of " + data.length + " shown";
   for (const each of found) {
     const box = add(list, "article");
-    add(box, "h2", each.article + "  " + each.key);
-    const ends = each.refused ? ["refused at: ", "waits at: "] : ["won: ", "lost: "];
-    add(box, "div", [each.time, each.meaning, ends[0] + each.winner, ends[1] + each.loser].join("   "));
+    add(box, "h2", each.article + " " + each.key);
+    const ends = each.refused ? ["not taken at: ", "stays at: "] : ["won: ", "lost: "];
+    add(box, "div", [each.time, each.meaning, ends[0] + each.winner, ends[1] + each.loser].join(" · "));
     const note = each.note ? " (" + each.note + ")" : "";
     const why = each.refused ? each.reason : "resolver " + each.resolver + note;
-    add(box, "div", why + "   " + each.status + "   " + each.id);
+    add(box, "div", [why, each.status, each.id].join(" · "));
     const table = add(box, "table");
     const head = add(add(table, "thead"), "tr");
     const rows = each.refused ? ["refused row"] : ["losing row", "winning row"];
@@ -164,7 +164,7 @@ def _facts(each: ConflictRecord) -> dict[str, object]:
         "resolver": each.resolver or "",
         "note": each.note or "",
         "reason": each.reason_text,
-        "refused": each.conflict_type in REFUSED,
+        "refused": stays_at_source(each),
         "status": each.status,
         "losing": losing,
         "winning": winning,
@@ -181,7 +181,7 @@ def _mark(
 ) -> str:
     if name in each.made_columns:
         return "made"
-    if each.conflict_type in REFUSED:
+    if stays_at_source(each):
         return ""
     if name in each.conflict_columns or losing is None or winning is None:
         return "conflict"

@@ -1,5 +1,7 @@
 """conflict_type (MSmerge_conflicts_info) in a few words, for lists."""
 
+from mergerepl.model.results import ConflictPreview, ConflictRecord
+
 CONFLICT_NAMES = {
     1: "update against update, row",
     2: "update against update, column",
@@ -11,11 +13,20 @@ CONFLICT_NAMES = {
     8: "delete refused at the subscriber",
     9: "update refused at the publisher",
     10: "update refused at the subscriber",
+    11: "rejected by a one-way article",
 }
 
 
+REJECTED = 11
 REFUSED = range(5, 11)
 """The types of changes that a table refuses: no other row has won over them."""
+
+
+def stays_at_source(conflict: ConflictRecord | ConflictPreview) -> bool:
+    """Return whether the logged row stands where it was written, and no other has won over it there."""
+    return conflict.conflict_type in REFUSED or (
+        conflict.conflict_type == REJECTED and conflict.resolver == "upload_only"
+    )
 
 
 def conflict_name(conflict_type: int) -> str:

@@ -22,7 +22,7 @@ from mergerepl.model.results import (
     SyncResult,
 )
 from mergerepl.report import tables
-from mergerepl.report.conflict_names import REFUSED, conflict_name
+from mergerepl.report.conflict_names import REFUSED, conflict_name, stays_at_source
 from mergerepl.report.output import Output
 from mergerepl.report.table import Table, printable
 from mergerepl.report.words import changes, counted, key_text, moment_text, seconds, short, typed
@@ -191,11 +191,13 @@ class TextOutput(Output):
             self._say(f"  {each.reason_text}")
             if each.resolver is not None:
                 self._say(f"  resolver: {each.resolver}" + (f" ({each.note})" if each.note else ""))
-            if each.conflict_type in REFUSED:
+            if stays_at_source(each):
+                refused = each.conflict_type in REFUSED
+                words = ("refused at", "waits at") if refused else ("not taken by", "stays at")
                 self._say(
-                    f"  refused at {each.winner}, waits at {each.origin_datasource}; {moment_text(each.created)}"
+                    f"  {words[0]} {each.winner}, {words[1]} {each.origin_datasource}; {moment_text(each.created)}"
                 )
-                self._table(tables.alone(each.losing_row, "refused row"))
+                self._table(tables.alone(each.losing_row, "refused row" if refused else "rejected row"))
                 continue
             self._say(
                 f"  lost: what {each.origin_datasource} held; won: what {each.winner} held; {moment_text(each.created)}"
@@ -293,11 +295,19 @@ class TextOutput(Output):
         self.out.flush()
 
     def _previews(self, session: SessionResult) -> None:
-        """Show who would win each conflict (`sync --dry-run`), and how many more of an article there are."""
+        """Show who would lose each conflict (`sync --dry-run`), and how many more of an article there are."""
         for each in session.conflicts:
             name = conflict_name(each.conflict_type)
-            self._say(f"Conflict in {each.article} {key_text(each.key)}: {name}; {each.winner} wins")
-            self._table(tables.side_by_side(each.losing_row, each.winning_row))
+            stays = stays_at_source(each)
+            ends = f"it stays at the {each.loser}" if stays else f"{each.winner} wins, {each.loser} loses"
+            why = ", ".join(part for part in (each.resolver, each.note) if part)
+            reason = f" ({why})" if why else ""
+            self._say(f"Conflict in {each.article} {key_text(each.key)}: {name}; {ends}{reason}")
+            self._table(
+                tables.alone(each.losing_row, "row")
+                if stays
+                else tables.side_by_side(each.losing_row, each.winning_row)
+            )
         shown = Counter(each.article for each in session.conflicts)
         for article in session.articles if session.status == "planned" else ():
             if more := (article.upload + article.download).conflicts - shown[article.article]:
@@ -323,7 +333,11 @@ class TextOutput(Output):
                 article.publisher_rows,
                 article.subscriber_rows,
                 article.differing_rows,
-                "equal" if article.ok else "DIFFERENT",
+                "not compared (upload only)"
+                if article.may_differ and article.ok
+                else "equal"
+                if article.ok
+                else "DIFFERENT",
             )
         self._table(table)
         for problem in dict.fromkeys(each.error["message"] for each in articles if each.error is not None):

@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 from conflict.ancestor import ANCESTOR, ancestors
 from conflict.detect import detect
 from conflict.merge_columns import PUBLISHER_ROW, SUBSCRIBER_ROW, resolved_rows
+from conflict.one_way import with_rejected, without_equal
 from conflict.resolve import resolve
 from conflict.resolvers.registry import resolver_of
 from enumeration.get_metadata import get_metadata, one_sided
@@ -94,7 +95,12 @@ def decided(
     together = partial(DataFrame.unionByName, allowMissingColumns=True)
     at_publisher, at_subscriber = (in_one_task(reduce(together, side), rows) for side in sides)
     pairs = get_metadata(at_publisher, at_subscriber, [each.terms for each in contested], terms)
+    one_way = [each.terms for each in contested if each.terms.rejects is not None]
+    if one_way:
+        pairs = with_rejected(pairs, one_way, terms)
     detected = detect(pairs)
+    if one_way:
+        detected = without_equal(detected)
     asking = [each.article for each in contested if each.terms.resolver == CUSTOM]
     if asking:
         assert answered is not None

@@ -92,4 +92,4 @@ def _kept_if_any(refused: DataFrame | None, kept: Kept) -> DataFrame | None:
 
 
 def _is_refused_again(generation: Generation, asked: str) -> bool:
-    return generation.waits_for is not None and generation.refused_by == asked
+    return generation.waits_for is not None and generation.was_refused_by == asked

@@ -32,7 +32,7 @@ from mergerepl.systables import (
 )
 from mergerepl.systables.catalog import ArticleRow, PublicationRow, SubscriptionRow, relations
 from mergerepl.systables.conflicts_info import CONFLICT_TABLE_PREFIX
-from mergerepl.systables.genhistory import Generation, GenStatus
+from mergerepl.systables.genhistory import ASKED_AGAIN, Generation, GenStatus
 from mergerepl.systables.replinfo import ReplicaInfo
 from mergerepl.systables.table import FOLDER, Plane
 
@@ -319,6 +319,26 @@ class Replica:
         """Close these generations of this replica in place: this is no run, so it counts at once."""
         values = {"genstatus": str(int(GenStatus.CLOSED))}
         self.control.update(genhistory.TABLE, values, where=f"guidsrc in ({text_literals(guids)})")
+
+    def waiting_generations(self) -> list[Generation]:
+        """Return the generations whose rows another replica's table refuses, and which wait here."""
+        sent = {row.replid: row.sentgen for row in self.relations() if not row.is_ended}
+        if not sent:
+            return []
+        rows = self.genhistory(from_generation_exclusive=min(sent.values()))
+        return [
+            row
+            for row in rows
+            if row.waits_for in sent and row.generation > sent[row.waits_for] and row.changecount
+        ]
+
+    def ask_again(self, guids: Collection[str]) -> None:
+        """Let the next session send these waiting generations again: it is no run, so it counts at once."""
+        values = {"refused_by": f"concat({text_literal(ASKED_AGAIN)}, refused_by)"}
+        chosen = (
+            f"guidsrc in ({text_literals(guids)}) and refused_by not like {text_literal(ASKED_AGAIN + '%')}"
+        )
+        self.control.update(genhistory.TABLE, values, where=chosen)
 
     def forget_generations(self, tablenicks: Collection[int]) -> None:
         """Keep the closed generations of these articles, with no changes, as watermarks may name them; remove open ones."""

@@ -100,7 +100,7 @@ PUBLICATIONS: Final = TypedTable(
         publication_type | int | 0 unfiltered, 1 filtered
         pubid | string not null | identity of the publication
         parentid | string | parent publication in a hierarchy
-        conflict_retention | int | days that `conflicts purge` keeps conflict rows
+        conflict_retention | int | days that conflicts are kept; 0: for ever
         centralized_conflicts | int not null | 1: conflicts are kept at the publisher
         decentralized_conflicts | int not null | 1: conflicts are kept at the subscriber
         status | int not null | 0 inactive, 1 active

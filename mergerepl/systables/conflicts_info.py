@@ -40,6 +40,8 @@ class ConflictType(IntEnum):
     """The publisher's table refuses an updated row, which waits at the subscriber."""
     DOWNLOAD_UPDATE_FAILED = 10
     """The subscriber's table refuses an updated row, which waits at the publisher."""
+    RESOLUTION = 11
+    """A change lost to a rule, not to a change: its article takes changes of the other side only."""
 
     @property
     def is_failed_change(self) -> bool:
@@ -58,6 +60,7 @@ REASONS: Final = {
     ConflictType.DOWNLOAD_DELETE_FAILED: "The subscriber's table refuses the delete.",
     ConflictType.UPLOAD_UPDATE_FAILED: "The publisher's table refuses the updated row.",
     ConflictType.DOWNLOAD_UPDATE_FAILED: "The subscriber's table refuses the updated row.",
+    ConflictType.RESOLUTION: "The article takes changes of the other side only.",
 }
 
 
@@ -98,7 +101,8 @@ TABLE: Final = TypedTable(
         rowguid | string not null | row
         origin_datasource | string | root of the session's end that held the losing change; another replica may have made it
         conflict_type | int not null | 1 update, 2 column update, 3 update lost to a delete, 4 delete lost to an update;
-          refused by a table: 5 and 6 an insert, 7 and 8 a delete, 9 and 10 an update (publisher's and subscriber's table)
+          refused by a table: 5 and 6 an insert, 7 and 8 a delete, 9 and 10 an update (publisher's and subscriber's table);
+          11 rejected, as the article takes changes of the other side only
         reason_code | int | the conflict type again, as in the original; for types 5 to 10 the reason: 1 a CHECK or
           invariant, 2 NOT NULL, 3 the length or form of a text, 6 an append-only table
         reason_text | string | the conflict in words

@@ -17,6 +17,9 @@ from mergerepl.systables.table import Plane, TypedTable, columns
 
 NAME: Final = "MSmerge_genhistory"
 
+ASKED_AGAIN: Final = "again:"
+"""Stands before `refused_by` where the user lets the next session send a generation again."""
+
 
 def new_guid() -> str:
     """Return a guid that rises with time (version 7): a file's bounds then say which guids it may hold."""
@@ -57,6 +60,11 @@ class Generation:
         return self.waits_for in (None, replid)
 
     @property
+    def was_refused_by(self) -> str | None:
+        """What the table that it waits for asked of its rows, also if it is to be asked again."""
+        return None if self.refused_by is None else self.refused_by.removeprefix(ASKED_AGAIN)
+
+    @property
     def is_open(self) -> bool:
         """True while it collects changes; it is never sent then."""
         return self.genstatus == GenStatus.OPEN
@@ -81,7 +89,8 @@ TABLE: Final = TypedTable(
         changecount | bigint not null | changes in it when it was last added to
         waits_for | string | replica id of the only one that it is for: its table refuses these rows, which wait here;
           NULL: it is for all
-        refused_by | string | hash of that table's rules for rows then: the rows are sent again when it has changed
+        refused_by | string | hash of that table's rules for rows then: the rows are sent again when it has changed;
+          with `again:` before it once `conflicts retry` was run
         seq | bigint not null | number of the appended run; the highest one of a guid counts
         """
     ),

@@ -155,7 +155,10 @@ BAD_TEXTS = {
     "98_resolver_without_delimiter": (article("name: a, key: [x], tracking: column, resolver: {name: merge_text, column: t}"), "`delimiter` is missing"),
     "98_resolver_delimiter": (article("name: a, key: [x], resolver: {name: maximum, column: n, delimiter: x}"), "resolver.delimiter is not for 'maximum'"),
     "98_resolver_of_deletes": (article("name: a, key: [x], resolver: {update_delete: update_wins}"), "decides deletes itself"),
-    "98_resolver_later": (article("name: a, key: [x], resolver: {name: upload_only}"), "one-way resolvers are not supported by this version"),
+    "98_resolver_later": (article("name: a, key: [x], resolver: {name: three_way_text}"), "resolvers that merge texts by lines are not supported by this version"),
+    "98c_compensate": (article("name: a, key: [x], compensate_for_errors: true"), "compensate_for_errors is true, which this version does not support"),
+    "98d_conflict_retention": (MINIMAL + "conflict_retention: 36 hours\n", "write it in whole days"),
+    "98b_one_way_columns": (article("name: a, key: [x], tracking: column, resolver: {name: upload_only, resolution: columns}"), "takes whole rows of one side"),
     "98_resolver_text": (article("name: a, key: [x], resolver: priority"), "it must be a mapping"),
     "98_resolution_needs_column_tracking": (article("name: a, key: [x], resolver: {resolution: columns}"), "needs `tracking: column`"),
 }  # fmt: skip

@@ -18,6 +18,8 @@ NO_ANSWER: list[tuple[str, Row | None]] = []
 CASES: dict[str, tuple[str | None, list[tuple[str | None, Row | None]], str | None]] = {
     "the publisher's row": ("update", [("publisher", None)], None),
     "a delete": ("update_delete", [("subscriber", None)], None),
+    "no row of two updates": ("update", [("delete", None)], None),
+    "no row of a delete": ("update_delete", [("delete", None)], None),
     "the default": ("update_delete", [("default", None)], None),
     "a row": ("update", [("row", Row(id=1, qty=9))], None),
     "a row with NULL": ("update", [("row", Row(id=1, qty=None))], None),

@@ -264,11 +264,27 @@ DELETES: dict[str, tuple[Contest, Ruling]] = {
         Ruling(None, None, "north"),
     ),
 }
+ONE_WAY: dict[str, tuple[Contest, Ruling]] = {
+    "of the publisher alone, the larger priority is the subscriber's": (
+        Contest("download_only", "int", "1", "2", priority=50.0),
+        hq("1"),
+    ),
+    "of the subscriber alone": (Contest("upload_only", "int", "1", "2"), north("2")),
+    "of the subscriber alone, by rows": (Contest("upload_only", "int", "1", "2", only="hq"), north("2")),
+    "a delete of the subscriber is put back": (
+        Contest("download_only", "int", "1", None, priority=50.0),
+        hq("1"),
+    ),
+    "a delete of the subscriber is taken": (
+        Contest("upload_only", "int", "1", None),
+        Ruling(None, None, "north"),
+    ),
+}
 BY_COLUMNS: dict[str, tuple[Contest, Ruling]] = {
     "a sum beside columns": (add("int", "12", "15", resolution="columns"), made("27")),
     "the larger by columns": (Contest("maximum", "int", "1", "2", resolution="columns"), north("2")),
 }
-CASES = SUMS | DELTAS | UNIONS | FIELDS | TEXTS | ORDER | SIDES | DELETES | BY_COLUMNS
+CASES = SUMS | DELTAS | UNIONS | FIELDS | TEXTS | ORDER | SIDES | DELETES | BY_COLUMNS | ONE_WAY
 
 
 @pytest.fixture(scope="module")

@@ -145,6 +145,8 @@ RESOLVERS = {
     "merge_text": made(text_columns),
     "subscriber_wins": lambda p, s, base, both, default, counts: (False, {}),
     "publisher_wins": lambda p, s, base, both, default, counts: (True, {}),
+    "upload_only": lambda p, s, base, both, default, counts: (False, {}),
+    "download_only": lambda p, s, base, both, default, counts: (True, {}),
     "most_changes_win": lambda p, s, base, both, default, counts: (
         (default, {}) if p is None or s is None or counts[0] == counts[1] else (counts[0] > counts[1], {})
     ),
@@ -153,6 +155,8 @@ RESOLVERS = {
     "fields": made(fields),
 }
 MAKES = {"additive", "averaging", "merge_text", "delta", "union", "fields"}
+ONE_WAY = {"upload_only", "download_only"}
+"""Nothing is taken of the other side, so that nothing merges: rows that differ are decided as wholes."""
 CLASHES_IF_EQUAL = {"additive", "delta"}
 """Two changes to one value are two changes to these: 10 to 11 here and there is 12."""
 
@@ -234,6 +238,14 @@ class Network:
         return found[0] if covers(found[0].lineage, found[1].lineage) else found[1]
 
     def session(self, name, direction="both"):
+        before = {n: r.now.row for n, r in self.replicas.items()}
+        self._session(name, direction)
+        if self.resolver == "upload_only":
+            assert self.replicas[name].now.row == before[name], "something was downloaded"
+        if self.resolver == "download_only":
+            assert self.replicas[HUB].now.row == before[HUB], "something was uploaded"
+
+    def _session(self, name, direction):
         hub, sub = self.replicas[HUB], self.replicas[name]
         up, down = direction != "download", direction != "upload"
         in_up, in_down = sub.unsent[HUB], hub.unsent[name]
@@ -266,6 +278,34 @@ class Network:
         return row is None or not self.refuses.get(replica.name, lambda _: False)(row)
 
     def _one_sided(self, source, dest, version, runs):
+        if self.resolver == "upload_only" and source.name == HUB:
+            # Rejected: the subscriber's row stays, and knows of the change.
+            seen, of = dest.now.seen | version.seen, self._of(dest.now, version)
+            lineage = merged(dest.now.lineage, version.lineage)
+            kept = (
+                dest.now
+                if self.without == "what is rejected is known"
+                else replace(dest.now, lineage=lineage, seen=seen, of=of)
+            )
+            self.log.append(("rejected", HUB, version.row))
+            self._put(dest, kept, knowing=(HUB,))
+            return None
+        if self.resolver == "download_only" and dest.name == HUB:
+            old = self.ancestor(dest, source)  # the publisher's row: it has not changed since
+            nick = -NICK[HUB]
+            lineage = bumped(merged(version.lineage, dest.now.lineage), nick)
+            is_live = old.row is not None and version.row is not None
+            undone = [c for c in COLUMNS if old.row[c] != version.row[c]] if is_live else ()
+            stamps = dict.fromkeys(undone, (nick, lineage[nick]))
+            colv = {} if old.row is None or self.tracking == "row" else {**dest.now.colv, **stamps}
+            back = Version(old.row, lineage, colv, 100.0, version.seen | dest.now.seen, dest.now.of)
+            for c in COLUMNS:
+                self.logged |= version.edits_of(c) - dest.now.edits_of(c)
+            self.log.append(("rejected", source.name, version.row))
+            self.moves += 1
+            self._put(source, back, knowing=(HUB,))
+            self._put(dest, back, knowing=(source.name,))
+            return None
         if not self._takes(dest, version.row):
             if dest.name not in source.waiting:  # logged once for this version and this destination
                 self.log.append(("failed", source.name, version.row))
@@ -342,7 +382,7 @@ class Network:
         pick = (
             {c: (s if c in by_s and not (c in by_p and default) else p)[c] for c in columns} if live else None
         )
-        is_whole = self.tracking == "row"
+        is_whole = self.tracking == "row" or self.resolver in ONE_WAY
         if live and (not differing if is_whole else not clashing):
             # Nobody is logged: a column must include what the other side did to it, or be the same at both.
             for c in differing:
@@ -476,7 +516,11 @@ def check(resolver, tracking, resolution, *, stride=1, without=None):
     for history in itertools.islice(histories(KIND.get(resolver, "numbers")), 0, None, stride):
         network = play(*history, resolver=resolver, tracking=tracking, resolution=resolution, without=without)
         quiesce(network)
-        assert equal(network), (history, {name: each.now for name, each in network.replicas.items()})
+        # What it does not send leaves the rows as they are.
+        assert resolver == "upload_only" or equal(network), (
+            history,
+            {name: each.now for name, each in network.replicas.items()},
+        )
         before = len(network.log), network.moves
         quiesce(network)
         assert (len(network.log), network.moves) == before, ("synchronizing again did something", history)

@@ -23,7 +23,8 @@ LEVELS = [
     for name, resolver in OURS.items()
     for tracking in ("row", "column")
     for resolution in ("row", "columns")
-    if (tracking == "column" or resolution == "row") and (tracking == "column" or resolver.by_row)
+    if ((tracking == "column" and resolver.rejects is None) or resolution == "row")
+    and (tracking == "column" or resolver.by_row)
 ]
 
 
@@ -55,3 +56,8 @@ def test_sets_are_joined_whatever_the_order() -> None:
 def test_every_rule_is_needed(without: str) -> None:
     with pytest.raises(AssertionError):
         model.check_sums(without=without)
+
+
+def test_a_change_that_is_not_sent_must_be_known() -> None:
+    with pytest.raises(AssertionError):
+        model.check("upload_only", "column", "row", stride=STRIDE, without="what is rejected is known")

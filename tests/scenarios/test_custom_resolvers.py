@@ -1,6 +1,7 @@
 """Resolvers of one's own: both replicas come to what they decide, and one that fails changes nothing."""
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,11 @@ def failing(conflicts: DataFrame, _: mergerepl.ResolverContext) -> DataFrame:
     return conflicts.select("rowguid", F.raise_error(F.lit("out of order")).cast("string").alias("outcome"))
 
 
+def hanging(conflicts: DataFrame, _: mergerepl.ResolverContext) -> DataFrame:
+    time.sleep(600)
+    return conflicts
+
+
 @pytest.mark.timeout(900)
 def test_a_function_of_the_agent_decides(
     spark: SparkSession, replica_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -42,11 +48,14 @@ def test_a_function_of_the_agent_decides(
     custom = {"name": "custom", "function": "stock_rules"}
     settings = {"key": ["id"], "tracking": "column", "resolver": custom}
     pair = Pair(spark, replica_dir, {"stock": (STOCK, settings)})
-    for replica, change in (("hq", "qty = 12"), ("north", "qty = 15")):
-        pair.sql(f"update {replica}.stock set {change} where id in (0, 1)")
-    pair.sql("update hq.stock set qty = 11 where id = 2")
-    pair.sql("delete from north.stock where id = 2")
-    pair.sql("update hq.stock set note = 'urgent' where id = 1")
+    pair.edit(
+        "update hq.stock set qty = 12 where id in (0, 1)",
+        "update north.stock set qty = 15 where id in (0, 1, 3)",
+        "update hq.stock set qty = 11 where id = 2",
+        "delete from north.stock where id = 2",
+        "update hq.stock set qty = 14, note = 'discontinued' where id = 3",
+        "update hq.stock set note = 'urgent' where id = 1",
+    )
     pair.sync_refused(ConflictError, "'stock_rules', which this agent does not have")
     for function, words in (
         (doubled, "several answers"),
@@ -55,6 +64,10 @@ def test_a_function_of_the_agent_decides(
     ):
         mergerepl.register_resolver("stock_rules", function)
         pair.sync_refused(ConflictError, f"'stock_rules' (answered what cannot be used: )?{words}")
+    mergerepl.register_resolver("stock_rules", hanging)
+    monkeypatch.setattr("mergerepl.agent.custom_code.resolver_timeout_s", lambda: 0.5)
+    pair.sync_refused(ConflictError, r"'stock_rules' took more than 0\.5 s \(`resolver_timeout_s`\)")
+    monkeypatch.undo()
     monkeypatch.setattr("mergerepl.agent.resolver_functions._registered", {})
     (tmp_path / "shop").mkdir()
     (tmp_path / "shop" / "rules.py").write_text(example())
@@ -63,12 +76,11 @@ def test_a_function_of_the_agent_decides(
     agent.chmod(0o600)
     monkeypatch.setenv("MERGEREPL_AGENT_CONFIG", str(agent))
     session = pair.sync()
-    assert session.upload.conflicts == 3
+    assert session.upload.conflicts == 4
     assert pair.same_rows("stock") == [
         (0, 17, "as it was"),
         (1, 12, "urgent"),
         (2, 11, "as it was"),
-        (3, 10, "as it was"),
     ]
     assert pair.sync().status == "nothing_to_do"
     shown = CliRunner().invoke(
@@ -79,6 +91,6 @@ def test_a_function_of_the_agent_decides(
     assert (logged["0"]["note"], logged["1"]["note"]) == ("both counted", None)
     assert logged["0"]["losing_row"] == {"id": 0, "qty": 15, "note": "as it was"}
     # A sum that was made is known to both: the next change starts from there.
-    pair.sql("update north.stock set qty = 20 where id = 0")
+    pair.edit("update north.stock set qty = 20 where id = 0")
     pair.sync()
     assert pair.same_rows("stock")[0] == (0, 20, "as it was")

@@ -1,6 +1,7 @@
 """Articles with resolvers of their own in one publication: what two sides come to, and that it is counted once."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -67,13 +68,50 @@ OUTCOME = {
 }
 
 
-@pytest.mark.parametrize(
-    "names", [("counter", "record"), pytest.param(tuple(ARTICLES), marks=pytest.mark.slow)]
-)
+MANY = "select cast(id as int) id, 0 v, 'as it was' note from range(1, 8)"
+ONE_WAY = {
+    "down": (MANY, of({"name": "download_only"}, "row")),
+    "up": (MANY, of({"name": "Microsoft SQL Server Upload Only Conflict Resolver"})),
+}
+
+
+class Network(Pair):
+    def edits(self, article: str, *edits: str) -> None:
+        """Write `replica key change`: a value of v, `delete` or `insert`."""
+        for replica, key, change in (edit.split() for edit in edits):
+            if change == "delete":
+                self.edit(f"delete from {replica}.{article} where id = {key}")
+            elif change == "insert":
+                self.edit(f"insert into {replica}.{article} values ({key}, 1, '{replica}')")
+            else:
+                self.edit(f"update {replica}.{article} set v = {change} where id = {key}")
+
+    def values(self, article: str) -> dict[str, dict[int, int]]:
+        """Return by replica the rows that are not as they were: key to v (-1: gone)."""
+        found = {
+            name: {int(row[0]): int(row[1]) for row in self.rows(name, article)} for name in ("hq", "north")
+        }
+        return {
+            name: {key: rows.get(key, -1) for key in sorted({*rows, *range(1, 8)}) if rows.get(key, -1) != 0}
+            for name, rows in found.items()
+        }
+
+    def logged(self, article: str) -> list[tuple[int, int, bool]]:
+        """Return key, type and whether the loser was a delete, of all conflicts."""
+        records = mergerepl.conflict_records(self.folder / "hq", article=article, with_rows=True)
+        return sorted((int(each.key["id"]), each.conflict_type, each.losing_row is None) for each in records)
+
+
+def same(values: dict[int, int]) -> dict[str, dict[int, int]]:
+    return {"hq": values, "north": values}
+
+
+@pytest.mark.parametrize("is_full", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_each_article_is_decided_by_its_resolver_and_once(
-    spark: SparkSession, replica_dir: Path, names: tuple[str, ...]
+    spark: SparkSession, replica_dir: Path, is_full: bool
 ) -> None:
-    pair = Pair(spark, replica_dir, {name: ARTICLES[name] for name in names})
+    names = tuple(ARTICLES) if is_full else ("counter",)
+    pair = Network(spark, replica_dir, {name: ARTICLES[name] for name in names} | ONE_WAY)
 
     def outcome() -> dict[str, tuple[str, str]]:
         found = {name: pair.same_rows(name) for name in names}
@@ -82,18 +120,46 @@ def test_each_article_is_decided_by_its_resolver_and_once(
     for name in names:
         for replica, values in zip(("hq", "north"), EDITS[name], strict=True):
             pair.sql(f"update {replica}.{name} set {values}")
+    # Of the subscriber nothing is taken, and its rows become the publisher's again.
+    pair.edits("down", "north 1 1", "north 2 delete", "north 13 insert", "hq 4 2", "north 4 3")
+    pair.edits("down", "hq 5 5", "hq 6 delete", "north 7 7")
+    # Of the publisher nothing is taken, and it keeps its rows.
+    pair.edits("up", "north 1 1", "hq 2 2", "hq 3 3", "hq 4 delete", "hq 14 insert", "north 15 insert")
+    pair.edit("update north.up set note = 'north' where id = 3")
+    pair.edits("up", "north 7 delete")
     session = pair.sync()
-    assert session.upload.conflicts + session.download.conflicts == len(names)
+    assert session.upload.conflicts + session.download.conflicts == len(names) + 9
     assert outcome() == {name: OUTCOME[name] for name in names}
+    assert pair.values("down") == same({4: 2, 5: 5, 6: -1})
+    assert pair.logged("down") == [
+        (1, 11, False),
+        (2, 11, True),
+        (4, 1, False),
+        (7, 11, False),
+        (13, 11, False),
+    ]
+    assert pair.values("up") == {
+        "hq": {1: 1, 2: 2, 4: -1, 7: -1, 14: 1, 15: 1},
+        "north": {1: 1, 7: -1, 15: 1},
+    }
+    assert pair.logged("up") == [(2, 11, False), (3, 2, False), (4, 11, True), (14, 11, False)]
     assert pair.sync().status == "nothing_to_do"
 
-    # A user who changes a sum has seen it: the next sum starts from there.
+    # Who changes a sum knows it: the next one starts from there.
     counter, made = names[0], int(OUTCOME[names[0]][0])
-    pair.sql(f"update north.{counter} set v = v + 1")
-    pair.sql(f"update hq.{counter} set note = 'counted'")
-    pair.sync()
+    pair.edit(f"update north.{counter} set v = v + 1 where id = 1")
+    pair.edit(f"update hq.{counter} set note = 'counted' where id = 1")
+    # What was rejected is known: the next change of the side that decides is no conflict with it.
+    pair.edits("up", "north 2 5", "north 4 5", "north 14 insert", "hq 1 9")
+    pair.edits("down", "hq 1 4")
+    session = pair.sync()
+    assert session.upload.conflicts + session.download.conflicts == 1
     assert outcome()[counter] == (str(made + 1), "counted")
-    assert pair.conflicts() == len(names)
+    assert pair.values("down") == same({1: 4, 4: 2, 5: 5, 6: -1})
+    assert pair.values("up") == {
+        "hq": {1: 9, 2: 5, 4: 5, 7: -1, 14: 1, 15: 1},
+        "north": {1: 1, 2: 5, 4: 5, 7: -1, 14: 1, 15: 1},
+    }
 
     shown = ["conflicts", "show", str(pair.folder / "hq"), "--article", counter]
     (conflict,) = json.loads(CliRunner().invoke(main, [*shown, "--json"]).output)["conflicts"]
@@ -104,6 +170,33 @@ def test_each_article_is_decided_by_its_resolver_and_once(
     text = CliRunner().invoke(main, shown).output
     assert "+  v" in text
     assert f"made of both sides' values by `{resolver}`" in text
+    rejected = CliRunner().invoke(main, ["conflicts", "show", str(pair.folder / "hq"), "--article", "up"])
+    assert re.search(r"not taken by \S+north, stays at \S+hq", rejected.output)
+    if is_full:
+        _in_one_direction(pair)
+        _written_after_all(pair)
+
+
+def _in_one_direction(pair: Network) -> None:
+    """In sessions of one direction a change waits until its own runs."""
+    pair.edits("down", "north 3 3", "north 5 delete")
+    for direction, at_north in (("download", {3: 3, 5: -1}), ("upload", {3: 3, 5: -1}), ("download", {5: 5})):
+        mergerepl.sync(mergerepl.load(pair.folder / "pair.yml"), direction=direction)
+        assert pair.values("down")["hq"] == {1: 4, 4: 2, 5: 5, 6: -1}
+        assert pair.values("down")["north"] == {1: 4, 4: 2, 6: -1, **at_north}
+    assert pair.logged("down")[2:5] == [(3, 11, False), (4, 1, False), (5, 11, True)]
+    assert pair.sync().status == "nothing_to_do"
+    (compared,) = mergerepl.validate(pair.folder / "hq").values()
+    found = {each.article: (each.ok, each.may_differ) for each in compared if each.article in ONE_WAY}
+    assert found == {"down": (True, False), "up": (True, True)}
+
+
+def _written_after_all(pair: Network) -> None:
+    records = mergerepl.conflict_records(pair.folder / "hq", article="down")
+    ids = tuple(each.conflict_id for each in records if each.key["id"] in ("3", "5"))
+    mergerepl.resolve_conflicts(pair.folder / "hq", mergerepl.ConflictFilter(ids=ids), accept="loser")
+    pair.sync()
+    assert pair.values("down") == same({1: 4, 3: 3, 4: 2, 5: -1, 6: -1})
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,10 @@ from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
 import mergerepl
+from mergerepl import failpoints
 from mergerepl.cli.main import main
+from mergerepl.conflict_tools.purge import purge_when_due
+from mergerepl.failpoints import FailpointError
 from mergerepl.model.results import ConflictRecord
 from mergerepl.store.replica import Replica
 from mergerepl.systables import conflict_resolutions
@@ -77,10 +81,11 @@ class Page(HTMLParser):
             self.scripts[-1] += data
 
 
-def test_conflicts_are_reported_and_decided_again(spark: SparkSession, replica_dir: Path) -> None:
+def test_conflicts_are_reported_and_decided_again(
+    spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pair = Pair(spark, replica_dir, ARTICLES)
-    for statement in EDITS:
-        pair.sql(statement)
+    pair.edit(*EDITS)
     pair.sync()
     hq = pair.folder / "hq"
     records = mergerepl.conflict_records(hq)
@@ -124,7 +129,7 @@ def test_conflicts_are_reported_and_decided_again(spark: SparkSession, replica_d
     assert marks == {"id": "", "name": "differs", "n": "conflict"}
 
     # Decided again: nothing is written of a row that was changed since.
-    pair.sql("update hq.orders set name = 'later' where id = 3")
+    pair.edit("update hq.orders set name = 'later' where id = 3")
     chosen = [ids["orders", key] for key in (1, 3, 4, 5)] + [ids["items", 1]]
     assert "4 conflicts settled, 4 rows written; nothing was changed" in run(
         "resolve", str(hq), *chosen, "--loser", "--dry-run", exit_code=1
@@ -132,7 +137,17 @@ def test_conflicts_are_reported_and_decided_again(spark: SparkSession, replica_d
     shown = run("resolve", str(hq), *chosen, "--loser", "--message", "as north says", exit_code=1)
     assert "4 conflicts settled, 4 rows written." in shown
     assert re.search(rf"{ids['orders', 3]} +orders +id=3 +name\n", shown)
-    run("resolve", str(hq), ids["orders", 2], "--set", "n=100", "--set-null", "name")
+    # A run that dies is repeated: it writes nothing twice.
+    edit = mergerepl.ConflictFilter(ids=(ids["orders", 2],)), {"n": "100", "name": None}
+    for point, written in (("before_merge", NAMES[2]), ("before_note", None)):
+        monkeypatch.setenv("MERGEREPL_FAILPOINT", f"resolve.{point}=raise")
+        failpoints._passed.clear()
+        with pytest.raises(FailpointError):
+            mergerepl.resolve_conflicts(hq, edit[0], values=edit[1])
+        assert pair.rows("hq", "orders")[1][1] == written
+    monkeypatch.delenv("MERGEREPL_FAILPOINT")
+    edited = ("resolve", str(hq), ids["orders", 2], "--set", "n=100", "--set-null", "name")
+    assert "1 conflict settled, 0 rows written." in run(*edited)
     run("resolve", str(hq), ids["orders", 3], "--winner")
     assert pair.rows("hq", "orders") == [
         (1, NAMES[1], 21),
@@ -165,8 +180,9 @@ def test_conflicts_are_reported_and_decided_again(spark: SparkSession, replica_d
     )
     run("purge", str(hq), ids["items", 1], "--older-than", "0h")
     assert len(mergerepl.conflict_records(hq)) == 5
-    run("purge", str(hq), "--older-than", "0h")
-    assert mergerepl.conflict_records(hq) == ()
+    for days, left in ((13, 5), (15, 0)):
+        purge_when_due((Replica(hq),), now=datetime.now(UTC) + timedelta(days=days))
+        assert len(mergerepl.conflict_records(hq)) == left
     assert Replica(hq).control.rows(conflict_resolutions.TABLE) == []
     assert (
         spark.read.format("delta").load(str(hq / "_mergerepl" / "MSmerge_conflict_pair_orders")).count() == 0

@@ -229,13 +229,24 @@ def test_sync_shows_articles_and_their_sum():
 
 
 def test_a_dry_run_says_who_wins():
-    preview = results.ConflictPreview("orders", {"id": "7"}, 3, "hq", None, {"id": "7", "n": "1"})
-    session = SessionResult("sales", "north", "planned", conflicts=(preview,))
+    row = {"id": "7", "n": "1"}
+    preview = results.ConflictPreview("orders", {"id": "7"}, 3, "publisher", None, row, "delta", "overflow")
+    refused = results.ConflictPreview(
+        "orders", {"id": "8"}, 9, "publisher", None, row, None, "CHECK n (n > 1)"
+    )
+    session = SessionResult("sales", "north", "planned", conflicts=(preview, refused))
     shown = text("synced", SyncResult("sales", (session,)))
     assert "north: planned, nothing was changed (--dry-run)" in shown
-    assert "Conflict in orders id=7: update against delete, delete won; hq wins" in shown
+    assert (
+        "Conflict in orders id=7: update against delete, delete won; publisher wins, subscriber loses (delta, overflow)"
+        in shown
+    )
+    assert "id=8: update refused at the publisher; it stays at the subscriber (CHECK n (n > 1))" in shown
     assert "(deleted)" in shown
-    assert said("synced", SyncResult("sales", (session,)))["sessions"][0]["conflicts"][0]["winner"] == "hq"
+    assert (
+        said("synced", SyncResult("sales", (session,)))["sessions"][0]["conflicts"][0]["winner"]
+        == "publisher"
+    )
     assert "not shown" not in shown
 
 

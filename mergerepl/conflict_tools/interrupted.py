@@ -1,0 +1,17 @@
+"""No tool changes what a session that died is about to write."""
+
+from mergerepl.errors import ConflictError
+from mergerepl.store.replica import Replica
+
+
+def refuse_interrupted(replica: Replica) -> None:
+    """Check that no session is staged here, or points here.
+
+    Raises: ConflictError.
+    """
+    if replica.has_staged():
+        raise ConflictError(
+            f"A session of '{replica.root}' was interrupted and has rows to write. Nothing was changed. Run "
+            "`mergerepl sync` first, which finishes it.",
+            replica=str(replica.root),
+        )

@@ -1,0 +1,162 @@
+"""The page of `conflicts report` in a browser: filters work, and what a row holds is text."""
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mergerepl.model.results import ConflictRecord
+from mergerepl.report.conflict_html import conflict_page
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+HOSTILE = [
+    "<script>document.title='owned'</script>",
+    "</script><img src=x onerror=\"document.title='owned'\">",
+    "\"><svg onload=document.title='owned'>",
+    "&lt;b&gt; \u2028 \x1b[31m red",
+]
+NOON = datetime(2026, 11, 25, 12, tzinfo=UTC)
+
+
+def record(number: int, **more: Any) -> ConflictRecord:
+    hostile = HOSTILE[number % len(HOSTILE)]
+    known: dict[str, Any] = {
+        "conflict_id": f"{number:016x}",
+        "publication": "sales",
+        "article": "orders",
+        "rowguid": str(number),
+        "key": {"id": hostile},
+        "conflict_type": 1,
+        "reason_code": 1,
+        "reason_text": hostile,
+        "origin_datasource": "/north",
+        "winner": "/hq",
+        "created": NOON - timedelta(days=number),
+        "losing_row": {"id": hostile, "n": "1", "note": "same"},
+        "winning_row": {"id": hostile, "n": None, "note": "same"},
+        "conflict_columns": ("n",),
+        "resolver": "priority",
+    }
+    return ConflictRecord(**known | more)
+
+
+RECORDS = [
+    *map(record, range(4)),
+    record(
+        4, article=HOSTILE[0], conflict_type=2, conflict_columns=(HOSTILE[1],), winning_row={HOSTILE[1]: "x"}
+    ),
+    record(5, conflict_type=9, winning_row=None, conflict_columns=(), resolver=None),
+    record(6, losing_row=None, conflict_type=4),
+]
+
+
+class Browser:
+    """A headless Chromium that is spoken to over a pipe (DevTools protocol, messages end in NUL)."""
+
+    def __init__(self, page: Path, profile: Path) -> None:
+        assert CHROMIUM is not None
+        reads, self._writes = os.pipe()
+        self._reads, writes = os.pipe()
+
+        def pass_pipes() -> None:
+            # Those that the browser expects; copies of higher numbers first, as one of ours may be 3 or 4.
+            high = os.dup(reads), os.dup(writes)
+            for number, copy in zip((3, 4), high, strict=True):
+                os.dup2(copy, number, inheritable=True)
+
+        arguments = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+        self._process = subprocess.Popen(
+            [CHROMIUM, *arguments, f"--user-data-dir={profile}", "--remote-debugging-pipe", "about:blank"],
+            preexec_fn=pass_pipes,
+            close_fds=False,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        os.close(reads)
+        os.close(writes)
+        self._number, self._left = 0, b""
+        target = self._ask("Target.createTarget", {"url": page.as_uri()})["targetId"]
+        self._session = self._ask("Target.attachToTarget", {"targetId": target, "flatten": True})["sessionId"]
+        while not self.run("location.protocol === 'file:' && document.readyState === 'complete'"):
+            pass
+
+    def run(self, script: str) -> Any:
+        """Return what an expression comes to in the page."""
+        asked = {"expression": script, "returnByValue": True}
+        return self._ask("Runtime.evaluate", asked, sessionId=self._session)["result"].get("value")
+
+    def choose(self, control: str, value: str) -> list[str]:
+        """Set a filter, and return the headings that are shown then."""
+        stated = f"{{const c = document.getElementById({json.dumps(control)}); c.value = {json.dumps(value)};"
+        self.run(stated + "c.dispatchEvent(new Event('input', {bubbles: true}));}")
+        return self.run("[...document.querySelectorAll('article h2')].map(each => each.textContent)")
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        os.close(self._reads)
+        os.close(self._writes)
+
+    def _ask(self, method: str, asked: dict[str, Any], **more: str) -> dict[str, Any]:
+        self._number += 1
+        message = {"id": self._number, "method": method, "params": asked, **more}
+        os.write(self._writes, json.dumps(message).encode() + b"\0")
+        while True:
+            while b"\0" not in self._left:
+                read = os.read(self._reads, 65536)
+                assert read, "the browser ended"
+                self._left += read
+            text, _, self._left = self._left.partition(b"\0")
+            answer = json.loads(text)
+            if answer.get("id") == self._number:
+                return answer["result"]
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    if CHROMIUM is None:
+        pytest.skip("no Chromium is installed, in which the page is opened")
+    folder = tmp_path_factory.mktemp("browser")
+    page = folder / "lost.html"
+    page.write_text(conflict_page("<b>hq</b>", RECORDS, total=9), encoding="utf-8")
+    opened = Browser(page, folder / "profile")
+    yield opened
+    opened.close()
+
+
+@pytest.mark.timeout(120)
+def test_the_filters_of_the_page_work_and_values_are_text(browser: Browser) -> None:
+    assert browser.run("document.getElementById('count').textContent") == "7 of 7 shown"
+    assert "newest 7 of 9" in browser.run("document.body.textContent")
+    # What rows, keys and names hold is text: no element came of it, and nothing of it ran.
+    assert browser.run("document.title") == "Conflicts"
+    assert browser.run("document.querySelectorAll('script, img, svg, b').length") == 2
+    shown = browser.choose("text", "")
+    assert len(shown) == 7
+    assert all(any(text in heading for text in HOSTILE) for heading in shown)
+    cells = browser.run("[...document.querySelectorAll('td')].map(each => each.textContent)")
+    assert {"NULL", "(deleted)", "1", *HOSTILE} <= set(cells)
+    # Filters.
+    assert len(browser.choose("article", "orders")) == 6
+    assert len(browser.choose("article", HOSTILE[0])) == 1
+    assert browser.run("document.querySelector('tr.conflict th').textContent") == HOSTILE[1]
+    browser.choose("article", "")
+    assert len(browser.choose("type", "9")) == 1
+    assert browser.run("[...document.querySelectorAll('thead th')].map(each => each.textContent)") == [
+        "column",
+        "refused row",
+    ]
+    browser.choose("type", "")
+    assert len(browser.choose("column", "n")) == 6
+    browser.choose("column", "")
+    assert len(browser.choose("since", "2026-11-22")) == 4
+    assert len(browser.choose("until", "2026-11-24")) == 3
+    assert len(browser.choose("text", "SVG ONLOAD")) == 1
+    assert browser.run("document.getElementById('count').textContent") == "1 of 7 shown"
+    assert browser.choose("text", "nowhere") == []
