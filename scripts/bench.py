@@ -11,8 +11,8 @@ cold (MR-1 as a new process), counts (Spark jobs and Delta commits of a sync), t
 tracking: an implicit transaction of one row beside a MERGE of it; 1,000 changes enumerated in 1 M and 10 M rows), cdc
 (Change Data Capture: an idle scan, 1,000 commits in one cycle, 1,000 changes captured in 1 M and 10 M rows), partitions
 (row filters: the same changes with 10, 100 and 1,000 partitions, and in 1 M and 10 M rows), transactional (commands: an
-idle run; 100,000 updates beside the same by hand, in turns; 1,000 in 1 M and 10 M rows), conflicts (1 M rows changed at both
-sides beside 1 M changed at one, the newest 20 of the conflicts listed, and the purge of all).
+idle run; 100,000 updates beside the same by hand, in turns; 1,000 in 1 M and 10 M rows), conflicts (1 M rows changed at
+both sides beside 1 M changed at one, the newest 20 of the conflicts listed, and the purge of all).
 
 
 The yardstick is what people write by hand: read each table's change feed, MERGE it into the other one, the
