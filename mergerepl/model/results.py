@@ -63,8 +63,8 @@ class ArticleValidation:
 
     `missing_at` names the side that does not have the article at all: publisher or subscriber. `publication`
     distinguishes articles of one name. `partition_id` is the partition of the publisher's rows that a filtered article was
-    compared with; `publisher_rows` are its rows and those of everybody. An article that `may_differ` (resolver `upload_only`)
-    is counted and not compared.
+    compared with; `publisher_rows` are its rows and those of everybody. An article that `may_differ` (`upload_only`) is
+    counted and not compared.
     """
 
     article: str
