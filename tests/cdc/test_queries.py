@@ -370,6 +370,7 @@ def test_a_reader_beside_a_cleanup_has_all_rows_or_is_refused(
     assert cdc.snapshot(root, ORDERS).rows.count() == 12
 
 
+@pytest.mark.slow
 def test_an_old_cursor_is_out_of_range_in_another_life(spark: SparkSession, replica_dir: Path) -> None:
     root = replica_dir
     enabled(root, {"orders": {1: ("a", 1)}})
@@ -455,8 +456,6 @@ def test_the_commands_of_readers(shop: Shop) -> None:
     run("cleanup", root, "--retention", 0, code=2)
     assert run("sessions", root, "--limit", 1)["scan_sessions"][0]["tran_count"] > 0
     assert run("errors", root)["errors"] == []
-    # All is read: what the table's own retention says.
-    assert run("vacuum", root, "orders") == {"source": "orders", "retention_hours": 168, "read_through": None}
     add(root / "orders", {99: ("late", 1)})
     kept = run("vacuum", root, "orders")
     position = next(each.position for each in cdc.status(root).sources if each.source == "orders")

@@ -163,6 +163,7 @@ def test_no_purge_and_no_other_options_take_a_delete_from_a_window(
         tracking.read("orders", csn=0)
 
 
+@pytest.mark.slow
 def test_an_altered_table_is_refused_before_a_transaction_is_decided(
     spark: SparkSession, replica_dir: Path
 ) -> None:

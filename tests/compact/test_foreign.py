@@ -99,6 +99,7 @@ def test_foreign_commits_are_refused_where_the_user_said_so(spark: SparkSession,
     assert held(reader.enumerate())["inserts"] == {2: "foreign"}
 
 
+@pytest.mark.slow
 def test_a_commit_between_the_check_and_our_write(
     spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
