@@ -9,7 +9,8 @@ from pathlib import Path
 from mergerepl import transactional as tr
 
 PAGE = Path(__file__).parents[2] / "docs" / "transactional.md"
-(AUDIT,) = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.M | re.S)
+CODE = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.M | re.S)
+(AUDIT,) = (text for text in CODE if "@tr.procedure" in text)
 exec(AUDIT)
 
 

@@ -1,17 +1,24 @@
 """One publication from its file to rows at a subscriber, by the command line."""
 
+import re
+import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
 from mergerepl.cdc.database import database_at
+from mergerepl.cli.main import main
 from mergerepl.jobs.agent import DatabaseJobs
 from mergerepl.model.cdc import JobEvent
 from tests.cdc.databases import add, delete, merge, update
 from tests.transactional.publications import new_table, publication_file, rows, run
 
 pytestmark = pytest.mark.spark
+
+PAGE = Path(__file__).parents[2] / "docs" / "transactional.md"
 
 
 def test_from_a_file_to_rows_at_the_subscriber(spark: SparkSession, replica_dir: Path) -> None:
@@ -94,3 +101,32 @@ def test_a_subscriber_that_somebody_tampered_with(spark: SparkSession, replica_d
     assert len(shown) == len(rows(orders))
     script = run("transactional", "script", hq)["script"]
     assert all(f"-- sp_MS{each}_dboorders" in script for each in ("ins", "upd", "del"))
+
+
+@pytest.mark.slow
+def test_the_page_does_what_it_says(
+    spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(replica_dir)
+    typed: dict[str, Any] = {}
+    printed: dict[str, str] = {}
+    page = PAGE.read_text(encoding="utf-8").partition("--procedures")[0]
+    blocks = re.findall(r"^```(python|yaml|console)\n(.*?)^```$", page, re.M | re.S)
+    assert [language for language, _ in blocks[:5]] == ["python", "yaml", "console", "python", "console"]
+    for language, text in blocks[:5]:
+        if language == "python":
+            exec(text, typed)
+        elif language == "yaml":
+            Path("sales_feed.yml").write_text(text, encoding="utf-8")
+        else:
+            for line in text.splitlines():
+                _, name, *words = shlex.split(line)
+                assert name == "mergerepl"
+                done = CliRunner().invoke(main, words, catch_exceptions=False)
+                assert done.exit_code == 0, done.output
+                printed[words[0]] = done.output
+    shown = re.search(r"\| `SCALL` \| `(.*)` \|", page)
+    assert shown
+    assert shown[1] in printed["transactional"]
+    for table in ("north/orders", "south/sales/orders"):
+        assert [str(value) for value in rows(Path(table))[0]] == ["7", "N", "12.50", "x"]
