@@ -106,7 +106,7 @@ def stage(
     *,
     own: set[int],
 ) -> tuple[Write, tuple[Planned, ...]]:
-    """Stage what foreign commits of one table leave to be written; returns it, and the transactions with their changes.
+    """Stage the writes that foreign commits of one table need; return them, and the transactions with their changes.
 
     Raises: ForeignCommitError if the change feed does not have them, or their rows have no key or share one.
     """
@@ -162,7 +162,7 @@ def _events(
     *,
     own: set[int],
 ) -> DataFrame:
-    """Return what each commit of a range did to each key."""
+    """Return the effect of each commit of a range on each key."""
     position = FeedPosition(table.table_id, from_version_exclusive)
     window = feed_window(facts.path, position, through_version_inclusive=through_version_inclusive)
     feed = rows_of_feed(spark, table, window, window.changes(lambda _: False))
@@ -200,7 +200,7 @@ def _events(
 
 
 def _numbers(planned: Sequence[Planned], found: Sequence[Commit], own: set[int]) -> list[tuple[Any, ...]]:
-    """Return what is known of each commit: version, BSN, CSN, time, context, whether it is ours."""
+    """Return the facts of each commit: version, BSN, CSN, time, context, whether it is ours."""
     foreign = [
         (
             commit.version,
@@ -223,7 +223,7 @@ def _refuse_shared_keys(
     from_version_exclusive: int,
     through_version_inclusive: int,
 ) -> None:
-    """Check that no two rows had one key at any time: what became of each could not be told.
+    """Check that no two rows had one key at any time: their changes could not be distinguished.
 
     Raises: ForeignCommitError.
     """

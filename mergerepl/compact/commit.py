@@ -1,4 +1,4 @@
-"""Commit: sweep, adopt, check that nobody changed our keys first, decide, carry out."""
+"""Commit: sweep, adopt, check that no other writer changed our keys first, decide, carry out."""
 
 import uuid
 from collections.abc import Sequence
@@ -44,7 +44,7 @@ class Change:
 
 
 def commit(session: Session, begun: Begun, changes: Sequence[Change]) -> TransactionResult:
-    """Publish a transaction; returns its numbers and what it changed.
+    """Publish a transaction; return its numbers and its changes.
 
     Raises: TransactionConflictError if a key of ours was changed since our snapshot, or another process aborted it;
         ForeignCommitError; LeaseError; TrackingError if it was decided and could not be finished now.
@@ -123,7 +123,7 @@ def _refuse_conflict(session: Session, bsn: int, change: Change) -> None:
     touched, database = change.touched, session.database
     known = tracked_tables(database).get(change.table)
     if known is None or replace(known, foreign=touched.table.foreign) != touched.table:
-        # Its rows were staged by other options: what they leave would not be what is tracked now.
+        # Its rows were staged with other options: their stamps would not match the present tracking.
         raise TransactionConflictError.tracking_changed(bsn, change.table)
     head = head_version(touched.facts.path)
     if head == touched.version:

@@ -150,7 +150,7 @@ def _tracked_table(name: str, rows: Sequence[KeyColumn]) -> TrackedTable:
 
 
 def store_tracked(database: Database, name: str, table: TrackedTable | None) -> None:
-    """Make this what is noted of one table; None: it is not tracked."""
+    """Store the tracking of one table; None: it is not tracked."""
     others = [each for each in tracked_tables(database).values() if each.name != name]
     tables = others if table is None else [*others, table]
     rows = [
@@ -185,7 +185,7 @@ def tracked_table(database: Database, name: str) -> TrackedTable:
 
 
 def facts_of(database: Database, table: TrackedTable) -> TableState:
-    """Return what a tracked table is at its head.
+    """Return the facts of a tracked table at its head.
 
     Raises: TrackingError if it is gone, is another table than was enabled, has lost its tracking columns, or has another
         key; StoreError if it cannot be read.

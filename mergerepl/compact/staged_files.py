@@ -1,4 +1,4 @@
-"""What staged Parquet files hold, read without Spark: rows of each kind, what is wrong with them, bounds of their keys."""
+"""The contents of staged Parquet files, read without Spark: rows of each kind, broken rules, bounds of their keys."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ _EXAMPLES = 3
 
 @dataclass(frozen=True)
 class Counts:
-    """Rows of a staged folder by what becomes of them."""
+    """Rows of a staged folder by operation."""
 
     inserts: int = 0
     updates: int = 0

@@ -109,7 +109,7 @@ def enable(
 def _checked_facts(
     database: Database, name: str, key_type: TrackingKeyType, key: Sequence[str]
 ) -> TableState:
-    """Return what the table is, if tracking can have it.
+    """Return the facts of the table, if it can be tracked.
 
     Raises: TrackingError.
     """
@@ -262,7 +262,7 @@ def disable(session: Session, name: str, *, columns: str) -> None:
         try:
             sweep(session)
         except MergeReplError as error:
-            # A decided transaction that this table cannot take stands in the way of all others until its tracking ends.
+            # A decided transaction that this table cannot take blocks all others until its tracking ends.
             if Path(error.facts.get("table", "")).name != name:
                 raise
         touching = [

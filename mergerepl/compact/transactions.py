@@ -1,6 +1,6 @@
 """A transaction: operations on tracked tables that see one snapshot and their own writes, and are published together.
 
-Nothing of it is in a Delta table before `commit` has decided it. A failed operation aborts it.
+No change of it is in a Delta table before `commit` has decided it. A failed operation aborts it.
 """
 
 from __future__ import annotations
@@ -261,7 +261,7 @@ class Transaction:
             if misfit is not None:
                 misfits[f"__sysRule{len(misfits)}"] = misfit, f"values do not fit the type of column '{name}'"
             differing.append(same_value(F.col(quote(name)), values[name], rows.schema[name].dataType))
-        # Values and the rows that differ are told from the same row: an expression may come to another value next time.
+        # Values and differing rows are computed from the same row: an expression may have another value next time.
         rows = rows.where(~all_true(differing))
         rows = rows.withColumns({name: misfit for name, (misfit, _) in misfits.items()})
         rules = {text: F.col(name) for name, (_, text) in misfits.items()}
@@ -276,7 +276,7 @@ class Transaction:
         return fitted(expression, given, field)
 
     def _move(self, touched: Touched, rows: DataFrame, expressions: Mapping[str, Column]) -> None:
-        """Update key columns: what keeps its key is updated, the rest is deleted and inserted again."""
+        """Update key columns: a row that keeps its key is updated, the others are deleted and inserted again."""
         values = {name: self._fitted(touched, name, each, rows)[0] for name, each in expressions.items()}
         old = {f"__sysOld{i}": F.col(name) for i, name in enumerate(touched.keys)}
         after = rows.select(
@@ -333,7 +333,7 @@ class Transaction:
         return self._kept(touched, frame.select(*columns, problem.alias(_MISFIT)))
 
     def _kept(self, touched: Touched, rows: DataFrame) -> _Given:
-        """Return rows with their keys, written to files: what they come from is read once."""
+        """Return rows with their keys, written to files, so that their source is read once."""
         keyed = rows.withColumns(dict(zip(touched.keys, key_columns(touched.table), strict=True)))
         folder = touched.folder / f"given-{uuid.uuid4().hex[:8]}"
         write_files(keyed, folder)
@@ -344,7 +344,7 @@ class Transaction:
         return _Given(kept, staged_files.bounds_of(folder, touched.table))
 
     def _put_given(self, touched: Touched, given: _Given, missing: Sequence[str], *, replaces: bool) -> None:
-        """Stage given rows: new keys as inserts; known ones as updates where a value differs, or as what is refused."""
+        """Stage given rows: new keys as inserts; known ones as updates where a value differs, or as refused rows."""
         bounded = staged_files.within(touched.table, given.bounds)
         seen = view(self._spark, touched, bounded)
         old = {name: f"__sysOld{i}" for i, name in enumerate(touched.columns)} if replaces else {}

@@ -145,7 +145,7 @@ def test_types_that_change(spark: SparkSession, replica_dir: Path, monkeypatch: 
     ended = database.instance("dbo_texts")
     assert ended.end_lsn == high
     assert not cdc.scan(replica_dir).cycles
-    # Whoever lets it in again as it is gets the same; begun again, it has the new type.
+    # Resumed as it is, it is paused again; begun again, it has the new type.
     assert cdc.resume(replica_dir, "dbo_texts")
     assert cdc.scan(replica_dir).paused.keys() == {"texts"}
     assert cdc.resume(replica_dir, "dbo_texts", restart=True)
@@ -231,20 +231,20 @@ def test_gaps_are_compared_or_stop_their_table(spark: SparkSession, replica_dir:
     done = cdc.scan(replica_dir)
     assert done.paused.keys() == {"strict"}
     assert "--compare" in done.paused["strict"]
-    told = [
+    expected_rows = [
         (0, 1, "07", 1, "a", 1),
         (0, 2, "07", 3, "C", 3),
         (1, 3, "04", 2, "b", 2),
         (1, 4, "04", 2, "b", 20),
     ]
-    assert changes(database, "dbo_orders") == told
+    assert changes(database, "dbo_orders") == expected_rows
     net = next(entry for entry in entries(database) if entry.kind == "net")
     assert net.commits[0]["version"] - net.commits[0]["from_version"] == 2
     assert sorted(numbers_of_errors(database)) == [(22859, 10), (22859, 16)]
     assert changes(database, "dbo_strict") == []
     cdc.resume(replica_dir, "dbo_strict", compare=True)
     assert cdc.scan(replica_dir).paused == {}
-    assert changes(database, "dbo_strict") == told
+    assert changes(database, "dbo_strict") == expected_rows
     assert database.instance("dbo_strict").end_lsn is None
     # Change files that VACUUM removed, with versions that can be read.
     update(replica_dir / "orders", "id = 2", qty="30")

@@ -122,14 +122,14 @@ def dies(monkeypatch: pytest.MonkeyPatch):
     [pytest.param(each, marks=() if each in ALWAYS else pytest.mark.slow) for each in (*UNDECIDED, *DECIDED)],
 )
 def test_a_death_at_any_step_is_made_up_for(two: Two, dies, point: str) -> None:
-    before, told = two.seen(), lsns(two.database)
+    before, lsns_before = two.seen(), lsns(two.database)
     two.change()
     dies(point, cdc.scan, two.root)
     plan = decided(two.root)
     assert (plan is not None) == (point in DECIDED and point != "logreader.after_plan_removed")
     planned = [plan.lsn(entry) for entry in plan.entries] if plan else []
     if point not in SHOWN:
-        assert (two.seen(), lsns(two.database)) == (before, told)
+        assert (two.seen(), lsns(two.database)) == (before, lsns_before)
     if plan is not None:
         # It dies once more while it is finished.
         dies(
@@ -140,27 +140,27 @@ def test_a_death_at_any_step_is_made_up_for(two: Two, dies, point: str) -> None:
     cdc.scan(two.root)
     assert cdc.scan(two.root).cycles == 0
     check_replay(two.database)
-    new = lsns(two.database)[len(told) :]
+    new = lsns(two.database)[len(lsns_before) :]
     assert len(new) == len(set(new)) == 6
     if planned:
         assert new == planned
-    assert sorted(set(new) - set(told)) == new > told[-1:]
+    assert sorted(set(new) - set(lsns_before)) == new > lsns_before[-1:]
     numbers = [[row[0] for row in rows_seen(two.database, f"dbo_{name}") if row[0] in new] for name in NAMES]
     # An insert, two rows of the update, a delete.
     assert [len(each) for each in numbers] == [4, 4]
 
 
 def test_a_plan_that_was_removed_leaves_nothing(two: Two, dies) -> None:
-    before, told = two.seen(), lsns(two.database)
+    before, lsns_before = two.seen(), lsns(two.database)
     two.change()
     dies("cdc.after_change_table:2", cdc.scan, two.root)
     remove_plan(two.root)
     cdc.scan(two.root)
     check_replay(two.database)
     assert [after - rows for after, rows in zip(two.seen(), before, strict=True)] == [4, 4]
-    new = lsns(two.database)[len(told) :]
+    new = lsns(two.database)[len(lsns_before) :]
     # Another number than the cycle that died.
-    assert {lsn.scan_cycle for lsn in new} == {told[-1].scan_cycle + 2}
+    assert {lsn.scan_cycle for lsn in new} == {lsns_before[-1].scan_cycle + 2}
 
 
 @pytest.mark.parametrize(
@@ -209,14 +209,14 @@ CAPTURE = "import sys; from mergerepl import cdc; cdc.scan(sys.argv[1])"
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_kill_9_between_two_change_tables(two: Two) -> None:
-    before, told = two.seen(), lsns(two.database)
+    before, lsns_before = two.seen(), lsns(two.database)
     two.change()
     kill(two.root, "cdc.after_change_table", "killgroup")
     assert two.seen() == before
     assert read_plan(two.root) is not None
     cdc.scan(two.root)
     check_replay(two.database)
-    assert len(lsns(two.database)) == len(told) + 6
+    assert len(lsns(two.database)) == len(lsns_before) + 6
 
 
 def kill(root: Path, point: str, kind: str) -> None:

@@ -132,7 +132,7 @@ def expected(
     n = len(captured)
     found: Counter = Counter()
 
-    def told(row: tuple) -> tuple:
+    def captured_values(row: tuple) -> tuple:
         return tuple(row[i] for i in captured)
 
     if is_keyed:
@@ -141,10 +141,10 @@ def expected(
             changed = [at for at, i in enumerate(captured, 1) if old[key][i] != now[key][i]]
             if changed:
                 mask = mask_bytes(changed, n)
-                found.update([(3, mask, *told(old[key])), (4, mask, *told(now[key]))])
+                found.update([(3, mask, *captured_values(old[key])), (4, mask, *captured_values(now[key]))])
             lost[old[key]] = new[now[key]] = 0
-    found.update({(1, full_mask(n), *told(row)): count for row, count in (+lost).items()})
-    found.update({(2, full_mask(n), *told(row)): count for row, count in (+new).items()})
+    found.update({(1, full_mask(n), *captured_values(row)): count for row, count in (+lost).items()})
+    found.update({(2, full_mask(n), *captured_values(row)): count for row, count in (+new).items()})
     return +found
 
 
@@ -166,11 +166,11 @@ def check(database) -> None:
         for row in rows_seen(database, instance.capture_instance):
             by_lsn.setdefault(row[0], Counter())[(row[3], row[4], *row[5:-1])] += 1
         for lsn, entry in at_lsn.items():
-            told = [each for each in entry.commits if each["source_object_id"] == number]
-            if not told or entry.kind == "begin" or lsn <= instance.start_lsn:
+            of_source = [each for each in entry.commits if each["source_object_id"] == number]
+            if not of_source or entry.kind == "begin" or lsn <= instance.start_lsn:
                 assert lsn not in by_lsn
                 continue
-            version = told[0]["version"]
+            version = of_source[0]["version"]
             before, after = (rows_of(table, each) for each in (version - 1, version))
             is_keyed = bool(database.key(instance.object_id))
             wanted = expected(before, after, captured=captured, is_keyed=is_keyed)

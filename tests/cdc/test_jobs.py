@@ -126,12 +126,14 @@ def test_the_agent_does_what_is_asked_at_each_look(spark: SparkSession, replica_
     for key in range(10, 13):
         add(root / "orders", {key: ("n", key)})
         cdc.scan(root)
-    told, gate = lsns(database_at(root)), database_at(root).gate_cycle
+    lsns_before, gate = lsns(database_at(root)), database_at(root).gate_cycle
     join_small_files(database_at(root), most=2)
     after = database_at(root)
-    assert (lsns(after), after.gate_cycle) == (told, gate)
+    assert (lsns(after), after.gate_cycle) == (lsns_before, gate)
     assert len(open_table(after.change_table(after.instance(ORDERS))).log.file_uris()) == 1
-    assert [row["id"] for row in cdc.get_all_changes(root, ORDERS, told[2], told[2]).collect()] == [11]
+    assert [
+        row["id"] for row in cdc.get_all_changes(root, ORDERS, lsns_before[2], lsns_before[2]).collect()
+    ] == [11]
 
 
 def waited_for(done: Callable[[], bool], *, seconds: float = 120.0) -> None:
