@@ -1,8 +1,8 @@
-"""Decide every row of a session: its final state, what each side does, and who lost what.
+"""Decide every row of a session: its final state, the actions of both sides, and the losing changes.
 
 Merge session step: after get_metadata and detect, before staging. Pure. A resolution is a new event: its
-lineage covers both sides and adds a version of the resolving agent, so that it dominates both wherever it
-travels (design section 5).
+lineage covers both sides and adds a version of the resolving agent, so that it covers both at every
+replica (design section 5).
 """
 
 from pyspark.sql import Column, DataFrame
@@ -49,9 +49,9 @@ _VERSION = "resolution_version"
 
 
 def resolve(detected: DataFrame, decide: Decide, terms: SessionTerms) -> DataFrame:
-    """Return DECIDED: rows that only one side has news of go over as they are, others as they are merged or resolved.
+    """Return DECIDED: a row that only one side changed is sent as it is, others as they are merged or resolved.
 
-    What both sides hold already is left out, and so is what goes where the session does not run.
+    Rows that both sides hold already are left out, and rows of a direction that the session does not run.
 
     Reads: `detect`. Returns: DECIDED, and the made column of each article whose resolver makes values.
     """
@@ -103,7 +103,7 @@ def _state(terms: SessionTerms, *, is_any_made: bool, is_any_answered: bool) -> 
         deleted = deleted | custom.is_delete()
     nickname = F.lit(terms.resolver_nickname)
     resolved = lineage.with_version(joined, nickname, version)
-    # A row that comes back from a delete is the winner's, column by column: nobody changed one to anything else.
+    # A row that is restored after a delete has the winner's columns: the other side changed none.
     winner_colv = F.when(wins, F.col(f"{PUBLISHER}.{COLV1}")).otherwise(F.col(f"{SUBSCRIBER}.{COLV1}"))
     stamp = F.struct(nickname.alias("nickname"), version.alias("version"))
     colv = merged_colv(stamp, is_any_made=is_any_made)
@@ -120,7 +120,7 @@ def _state(terms: SessionTerms, *, is_any_made: bool, is_any_answered: bool) -> 
 
 def _priority(terms: SessionTerms) -> Column:
     publisher_priority, uploaded = F.col(f"{PUBLISHER}.{PRIORITY}"), F.col(UPLOADED_PRIORITY)
-    # What a download-only session merges keeps the subscriber's priority: it has not reached the publisher yet.
+    # A row merged by a download-only session keeps the subscriber's priority: it has not reached the publisher yet.
     merged = F.greatest(publisher_priority, uploaded) if terms.upload else uploaded
     if terms.unpublished is not None:
         merged = F.col(f"{terms.unpublished}.{PRIORITY}")
@@ -128,7 +128,7 @@ def _priority(terms: SessionTerms) -> Column:
 
 
 def _outcome(terms: SessionTerms, *, is_any_made: bool) -> dict[str, Column]:
-    """Return what each side does to get to the final state, under which generation it is recorded, and who lost."""
+    """Return the action and the generation of each side for the final state, and the loser."""
     wins = F.col(PUBLISHER_WINS)
 
     def of_two(name: str, value: Column) -> Column:

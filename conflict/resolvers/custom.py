@@ -1,4 +1,4 @@
-"""Resolvers of one's own: what such a function is given, what it may answer, and what an answer decides.
+"""Resolvers of your own: the input of such a function, its allowed answers, and their meaning.
 
 Pure: the agent loads the function, runs it once, and hands its answer on as a column of the detected rows.
 """
@@ -43,7 +43,7 @@ UPDATE: Final = "update"
 UPDATE_DELETE: Final = "update_delete"
 
 OUTCOMES: Final = ("publisher", "subscriber", "default", "row", "delete")
-"""What a function may answer: that side's row, what priority says, a row of its own (of two updates only), or no row."""
+"""The outcomes of a function: one side's row, the decision by priority, its own row (for two updates only), or no row."""
 
 PROBLEM: Final = "problem"
 _LONGEST_MESSAGE = 512
@@ -92,7 +92,7 @@ def _name_of(side: Column) -> Column:
 
 
 def schema_problem(answers: T.StructType, asked: T.StructType) -> str | None:
-    """Return what is wrong with the columns of a function's answer; None if they are as they must be. No value is cast."""
+    """Return the problem of the columns of a function's answer; None if they are right. No value is cast."""
     side = asked[PUBLISHER].dataType
     assert isinstance(side, T.StructType)
     types = {

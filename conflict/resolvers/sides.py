@@ -1,4 +1,4 @@
-"""Rules by role: who wins is settled by which side it is, or by how much it changed, whatever the values are."""
+"""Rules by role: the side, or the number of its changed columns, decides the winner; the values do not matter."""
 
 from typing import Final
 
@@ -45,4 +45,4 @@ OF_DELETES: Final = {
     OfDeletes.UPDATE_WINS.value: lambda: ~_publisher_deleted(),
     OfDeletes.DELETE_WINS.value: _publisher_deleted,
 }
-"""Whether the publisher's change wins of an update and a delete, by what a file may say besides names of rules."""
+"""Whether the publisher's change wins between an update and a delete, by the file's `update_delete`."""

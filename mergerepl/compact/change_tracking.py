@@ -66,7 +66,7 @@ class ChangeTracking:
 
         Args:
             path: The folder.
-            foreign: What becomes of commits that go through no transaction, of tables that are enabled from now on.
+            foreign: How commits outside of transactions are handled, for tables that are enabled from now on.
             retention: How long the log and removed files of a tracked table are kept at least.
             lock_wait_s: Seconds to wait for another holder of the folder.
             spark: The Spark session; without one, the running one or an embedded one is used.
@@ -82,7 +82,7 @@ class ChangeTracking:
             raise TrackingError.reserved("retention (an interval, such as '14 days')", retention)
         self._retention = kept
         self.session = Session(Database(Path(roots.existing(os.fspath(path)))), lock_wait_s, spark)
-        """What the parts of tracking work with."""
+        """The database, the Spark session and the lease that all parts of tracking use."""
 
     def enable_tracking(
         self,
@@ -133,7 +133,7 @@ class ChangeTracking:
             tracked_tables.disable(self.session, table, columns=columns)
 
     def get_tracking_options(self, table: str) -> TrackingOptions | None:
-        """Return what is tracked of a table, None if nothing is."""
+        """Return the tracking of a table, None if it is not tracked."""
         tables = self.tracked_tables()
         return tables[table].options if table in tables else None
 
@@ -275,7 +275,7 @@ class ChangeTracking:
         return register(self.session, name or "", start=start, again=again)
 
     def forget_consumer(self, name: str) -> None:
-        """Forget a named consumer: purges wait for it no longer.
+        """Forget a named consumer: purges no longer wait for it.
 
         Raises: TrackingError if none of this name is registered.
         """
@@ -382,7 +382,7 @@ class ChangeTracking:
     upgrade = upgrade_public_tracking
 
     def close(self) -> None:
-        """Let go of what is held: nothing. Open transactions go on."""
+        """Do nothing: no resource is held. Open transactions go on."""
 
     def __enter__(self) -> Self:
         """Return this object."""
@@ -402,7 +402,7 @@ class ChangeTracking:
         return tracked_table(self.session.database, table)
 
     def _implicit(self, context: str | None, operation: Callable[[Transaction], None]) -> TransactionResult:
-        """Run a transaction of one operation; it sees what foreign writers did before."""
+        """Run a transaction of one operation; it sees earlier foreign commits."""
         self._require()
         with plain_errors("adopting foreign commits"):
             catch_up(self.session, "tracking adopt")

@@ -1,6 +1,6 @@
-"""Remove old conflicts: first the rows that list them, then their losing rows, then what people said of them.
+"""Remove old conflicts: first the rows that list them, then their losing rows, then their resolutions.
 
-A conflict without its losing row would read as a lost delete. What a death leaves in between the next purge removes. A
+A conflict without its losing row would look like a lost delete. The next purge removes what an interrupted one left. A
 change that a table refuses stays listed as long as it waits.
 """
 
@@ -29,7 +29,7 @@ _NOTE = "conflicts-purged"
 def purge_conflicts(
     root: Path, chosen: ConflictFilter, *, older_than: timedelta | None = None, dry_run: bool = False
 ) -> PurgeResult:
-    """Remove the conflicts that are meant and older than some time; without one, than their publication keeps them.
+    """Remove the chosen conflicts that are older than a time; without one, than the retention of their publication.
 
     Starts no engine. Raises: ConfigurationError if the folder is no replica or a name is unknown; LeaseError, StoreError.
     """

@@ -1,8 +1,9 @@
-"""Decide a conflict again: the loser, or other values, become an ordinary change of one replica, which goes everywhere.
+"""Decide a conflict again: the loser, or other values, become an ordinary change of one replica, which syncs send on.
 
-The row is written only if it still is what the conflict came to, bit by bit. The commit is a user's change to everybody
-(its mark's kind is `resolve`), so the next capture takes it with knowledge of the outcome, and it conflicts with nothing
-that knew that. A run that died after its commit finds the rows as it wants them, and only notes what was settled.
+The row is written only if it still equals the outcome of the conflict, bit by bit. The commit counts as a user's change
+(its mark's kind is `resolve`). So the next capture records it with knowledge of the outcome, and it does not conflict with
+changes that also knew it. A run that died after its commit finds the rows as they should be, and only notes the conflicts
+as settled.
 """
 
 import getpass
@@ -63,7 +64,7 @@ _LOSER, _HELD, _KNOWN, _NEW, _ACTION = "loser_row", "held_row", "known", "new_ro
 
 @dataclass(frozen=True)
 class Wish:
-    """What is to become of the chosen conflicts: `values` are texts by column (None: NULL), for Choice.EDITED."""
+    """The decision for the chosen conflicts: `values` are texts by column (None: NULL), for Choice.EDITED."""
 
     choice: Choice
     values: Mapping[str, str | None]
@@ -116,7 +117,7 @@ def resolve_conflicts(
 
 
 def _chosen_rows(replica: Replica, chosen: ConflictFilter) -> list[ConflictRow]:
-    """Return the conflicts that are meant: of one row the newest, which is what became of it."""
+    """Return the chosen conflicts: the newest of each row, which has its outcome."""
     conditions = conditions_of(replica, chosen)
     rows: list[ConflictRow] = []
     if conditions is not None:
@@ -269,7 +270,7 @@ def _decided(
     head: int,
     kept: Kept,
 ) -> DataFrame:
-    """Return what becomes of each row: conflict_id, rowguid, is_unchanged, differs, action (None: none), new_row."""
+    """Return the decision for each row: conflict_id, rowguid, is_unchanged, differs, action (None: none), new_row."""
     types = (
         "conflict_id string, rowguid string, conflict_type int, columns array<string>, session_id string, "
         f"winning {contents.LINEAGE_TYPE}"

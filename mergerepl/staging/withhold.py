@@ -34,7 +34,7 @@ class Withholding:
         changed: What both sides send.
         numbers: The generation in which what a side sends waits; none for a side that sends nothing.
         sent: The generations that a side sends.
-        as_wholes: Decides rows (rowguid) again, none of which is merged of two; None if that comes to the same.
+        as_wholes: Decides rows (rowguid) again as whole rows; None if the result is the same.
         versions: The captured versions of the tables.
     """
 

@@ -161,11 +161,11 @@ def _check_json(*arguments: object, code: int, message: str) -> None:
     assert in_json.exit_code == code
     assert in_json.stderr == ""
     error = json.loads(in_json.stdout)["error"]
-    assert _told(error["message"]) == _told(message)
+    assert _lines_of(error["message"]) == _lines_of(message)
     assert error["transient"] is (code == 3)
 
 
-def _told(message: str) -> list[str]:
+def _lines_of(message: str) -> list[str]:
     return [_FILE_OF_A_RUN.sub("file", printable(line)) for line in message.splitlines()]
 
 

@@ -104,7 +104,7 @@ DELTAS: dict[str, tuple[Contest, Ruling]] = {
         delta("int", "10", "10", "15", only="north"),
         Ruling("15", "p", "hq"),
     ),
-    "nobody knows the number before": (delta("int", None, "12", "15"), hq("12", NO_BASE)),
+    "the number before is unknown": (delta("int", None, "12", "15"), hq("12", NO_BASE)),
     "there was no row before": (delta("int", phases.NO_ROW, "12", "15"), hq("12", NO_BASE)),
     "there was no number before": (delta("int", "null", "12", "15"), made("27")),
     "NULL gives way to the other's number": (delta("int", "10", "null", "15"), made("15")),
@@ -129,7 +129,7 @@ UNIONS: dict[str, tuple[Contest, Ruling]] = {
         made("[b, a, c]"),
     ),
     "each once": (union("array('x', 'x')", "array('x', 'x', 'a')", "array('x', 'b')"), made("[x, a, b]")),
-    "nobody knows what was there": (
+    "what was there is unknown": (
         union(None, "array('z')", "array('x', 'z')"),
         Ruling("[z, x]", "p", "hq", V, NO_BASE),
     ),
@@ -167,7 +167,7 @@ FIELDS: dict[str, tuple[Contest, Ruling]] = {
         Contest("fields", STRUCT, "null", struct("1", "0", "0"), base=struct("0", "0", "0")),
         hq(None),
     ),
-    "nobody knows the struct before": (
+    "the struct before is unknown": (
         Contest("fields", STRUCT, struct("1", "0", "0"), struct("0", "1", "0")),
         hq("{1, {0, 0}}", NO_BASE),
     ),
