@@ -79,7 +79,7 @@ class Tables:
                     source_alias="s",
                     target_alias="t",
                 )
-                differs = "not s.gone and (t.a is distinct from s.a or t.v is distinct from s.v)"
+                differs = "not s.gone and ((t.a is distinct from s.a) or (t.v is distinct from s.v))"
                 (
                     merge.when_matched_delete("s.gone")
                     .when_matched_update({"a": "s.a", "v": "s.v"}, differs)
