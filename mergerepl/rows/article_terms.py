@@ -10,9 +10,9 @@ from mergerepl.model.session_terms import ArticleTerms
 
 
 def article_terms(articles: Iterable[ArticleTerms], tablenick: str) -> Column:
-    """Return the terms of the article that a column names, as a struct with the fields of ArticleTerms.
+    """Return the terms of the article that a column names, as a struct with the fields of ArticleTerms but `rejects`.
 
-    It is looked up in a small table of constants.
+    By that one the articles of a query are chosen. The struct is looked up in a small table of constants.
     """
     rows = [part for each in articles for part in (F.lit(each.tablenick), _struct(each))]
     return F.try_element_at(F.create_map(*rows), F.col(tablenick))

@@ -27,6 +27,8 @@ def test_each_row_gets_the_terms_of_its_article(spark: SparkSession) -> None:
     rows = spark.createDataFrame([(1,), (7,), (8,), (1,)], "tablenick int")
     found = rows.select("tablenick", article_terms(TERMS, "tablenick").alias("article")).collect()
     expected = {each.tablenick: _listed(asdict(each)) for each in TERMS}
+    for terms in expected.values():
+        del terms["rejects"]
     for row in found:
         terms = row["article"] and {"tablenick": row["tablenick"]} | row["article"].asDict(recursive=True)
         assert terms == expected.get(row["tablenick"])
