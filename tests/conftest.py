@@ -25,8 +25,16 @@ settings.load_profile(os.environ.get("MERGEREPL_TEST_PROFILE", "dev"))
 # Folders whose modules take minutes each: begun last, one of them would leave the other worker without work.
 LONGEST = {"properties", "faults", "scenarios"}
 
-# They run many sessions and commands over few rows. What values come to is for those that are not here.
+# They run many sessions and commands over few rows. `--long` compiles all queries, as users run them.
 INTERPRETED = (
+    *(
+        "conflict/",
+        "transactional/",
+        "spark/test_budget",
+        "spark/test_conflict_tools",
+        "spark/test_failed_changes",
+    ),
+    *("scenarios/test_resolvers", "scenarios/test_custom_resolvers"),
     *("bad_inputs/", "cdc/", "compact/", "faults/", "properties/test_regress", "properties/test_shrinking"),
     *("scenarios/test_demo", "scenarios/test_docs_examples"),
     *("spark/test_capture_traps", "spark/test_compaction", "spark/test_constraint_traps"),
@@ -63,8 +71,9 @@ def worker_spark() -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="module")
 def spark(request: pytest.FixtureRequest, worker_spark: SparkSession) -> Iterator[SparkSession]:
-    """The worker's session, its queries interpreted where what rows come to is not what is tested."""
-    if f"{request.path.parent.name}/{request.path.name}".startswith(INTERPRETED):
+    """The worker's session, its queries interpreted where compiling them takes longer than running them."""
+    is_long = os.environ.get("MERGEREPL_TEST_PROFILE") == "long"
+    if not is_long and f"{request.path.parent.name}/{request.path.name}".startswith(INTERPRETED):
         with interpreted(worker_spark):
             yield worker_spark
     else:

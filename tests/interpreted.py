@@ -12,8 +12,7 @@ CONFS = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode
 def interpreted(spark: SparkSession) -> Iterator[SparkSession]:
     """Let the session, and those made of it meanwhile (each MERGE has one), interpret their queries.
 
-    It is for what stops, is refused or comes at the same time; what rows come to is tested with compiled queries, as
-    users run them.
+    The longer suite compiles them, as users run them.
     """
     of_new_sessions = spark.sparkContext._jsc.sc().conf()
     for name, value in CONFS.items():

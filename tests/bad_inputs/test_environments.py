@@ -121,6 +121,7 @@ def replicas_made_in(environment: dict[str, str], folder: Path) -> None:
     assert list(scratch.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_replicas_do_not_depend_on_the_environment(replica_dir: Path) -> None:
     arabic = "-Duser.language=ar -Duser.country=EG -Duser.language.format=ar -Dfile.encoding=ISO-8859-1"
     replicas_made_in({**EVERYTHING_BUT_THE_LOCALE, "LC_ALL": "C", "_JAVA_OPTIONS": arabic}, replica_dir)

@@ -102,7 +102,7 @@ def check_all_there(engine: EngineNetwork) -> None:
 @pytest.mark.parametrize(
     ("replica", "subscribers"),
     [
-        pytest.param("hub", (NORTH,), id="hub"),
+        pytest.param("hub", (NORTH,), id="hub", marks=pytest.mark.slow),
         *(
             pytest.param(name, (NORTH, SOUTH), id=f"{name} of three", marks=pytest.mark.slow)
             for name in ("hub", "north")

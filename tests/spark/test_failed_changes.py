@@ -91,7 +91,7 @@ class Stock:
         return [head_version(log.parent) for log in sorted(self.folder.glob("*/*/_delta_log"))]
 
 
-SOME = ("stage.after_manifest", "subscriber.after_done", "watermarks.after_subscriber")
+SOME = ("stage.after_manifest",)
 LONG = LADDER[LADDER.index("stage.before_pointer") :]
 """From where a session has captured all changes on."""
 

@@ -16,6 +16,7 @@ pytestmark = pytest.mark.spark
 BOTH = [{"subscriber": "./north"}, {"subscriber": "./south"}]
 
 
+@pytest.mark.slow
 def test_a_subscriber_that_was_away_too_long_begins_again(spark: SparkSession, replica_dir: Path) -> None:
     hq, north, south = (replica_dir / each for each in ("hq", "north", "south"))
     items = new_table(hq, "items", {1: ("a", 1)})
