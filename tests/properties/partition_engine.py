@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import random
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -390,7 +390,9 @@ class Played:
         current, past = self.engine.netted()
         nets = [net.netted() for net in self.worlds]
         assert len(current) == sum(len(each) for each, _ in nets)
-        assert sorted(why for *_, why in past) == sorted(e.reason for _, each in nets for *_, e in each)
+        reasons = Counter(why for *_, why in past)
+        of_models = Counter(each.reason for _, of_net in nets for *_, each in of_net)
+        assert reasons == of_models, f"{self.name}: reasons {reasons}, of the models {of_models}"
         for name in REPLICAS:
             assert self.engine.sync(name).status == "nothing_to_do"
 
