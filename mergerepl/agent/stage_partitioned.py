@@ -11,6 +11,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from conflict.out_of_partition import Uploaded, bound_to_partition, rejected
 from conflict.resolvers.registry import require_resolver
 from enumeration.enum_partition_changes import enum_partition_changes
 from enumeration.partition_actions import (
@@ -38,7 +39,7 @@ from mergerepl.delta.plain_files import write_files
 from mergerepl.engine.in_memory import Kept, broadcast_if_few, in_one_task
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.progress import Progress
-from mergerepl.model.session_terms import SessionTerms, terms_of
+from mergerepl.model.session_terms import ArticleTerms, SessionTerms, terms_of
 from mergerepl.partitions.filtered import FilteredPublication, generations_for
 from mergerepl.partitions.membership import AFTER, BEFORE, WRITTEN, MembershipPass, base_rows, group_rows
 from mergerepl.partitions.membership import Changed as SentRows
@@ -58,13 +59,11 @@ _WRITTEN = (Verdict.UPLOAD.value, Verdict.MERGE.value, Verdict.CONFLICT.value)
 
 
 @dataclass(frozen=True)
-class _Sent:
-    """The subscriber's changes of an article, the publisher's versions of these rows, and the outcome (RESOLVED)."""
+class _Sent(Uploaded):
+    """The subscriber's changes of an article, at most so many rows, and the terms of the article."""
 
     rows: int
-    sent: DataFrame
-    known: DataFrame
-    outcome: DataFrame
+    terms: ArticleTerms
 
 
 @dataclass(frozen=True)
@@ -125,7 +124,8 @@ def stage_partitioned(session: PartitionedSession) -> dict[int, StagedArticle]:
     """
     try:
         sent = _sent(session)
-        memberships, counts = _memberships(session, sent)
+        memberships, counts, outside = _memberships(session, sent)
+        sent |= {name: _without(session, name, sent[name], rows) for name, rows in outside.items()}
         windows = _windows(session)
         found = {}
         for name, article in session.articles.items():
@@ -183,19 +183,40 @@ def _sent(session: PartitionedSession) -> dict[str, _Sent]:
     decision = decided([each[0] for each in changed.values()], session.terms, session.kept, rows=total)
     return {
         name: _Sent(
-            count, rows, known, session.kept.keep(resolved(each, decision, session.terms, rows=2 * count))
+            rows,
+            known,
+            session.kept.keep(resolved(each, decision, session.terms, rows=2 * count)),
+            count,
+            each.terms,
         )
         for name, (each, count, rows, known) in changed.items()
     }
 
 
+def _without(session: PartitionedSession, name: str, sent: _Sent, outside: DataFrame) -> _Sent:
+    """Return what the subscriber sends of an article, in which the rows outside of its partition are rejected."""
+    rows = rejected(
+        sent,
+        outside,
+        options=session.articles[name].partition_options,
+        resolver_nickname=session.terms.resolver_nickname,
+        floor=sent.terms.floor,
+    )
+    others = sent.outcome.join(outside, on=ROWGUID, how="left_anti")
+    return replace(sent, outcome=session.kept.keep(others.unionByName(rows)))
+
+
 def _memberships(
     session: PartitionedSession, sent: Mapping[str, _Sent]
-) -> tuple[dict[str, DataFrame], dict[str, tuple[int, int]]]:
-    """Return MEMBERSHIPS of the rows that the subscriber sends and of those that they move, and their `event_counts`."""
+) -> tuple[dict[str, DataFrame], dict[str, tuple[int, int]], dict[str, DataFrame]]:
+    """Return MEMBERSHIPS of the rows that the subscriber sends and of those that they move, and their `event_counts`.
+
+    Last come the rows (rowguid) that it may not write, by article name: they count as they were.
+    """
     if not sent:
-        return {}, {}
+        return {}, {}, {}
     changed = {}
+    bound = {}
     for name, each in sent.items():
         before = each.known.select(ROWGUID, F.when(~F.col(DELETED), F.col(ROW)).alias(BEFORE))
         final = each.outcome.where(F.col(VERDICT).isin(*_WRITTEN)).select(
@@ -209,12 +230,20 @@ def _memberships(
         after = F.when(is_written, F.col(AFTER)).otherwise(F.col(BEFORE))
         rows = joined.select(ROWGUID, BEFORE, after.alias(AFTER), is_written.alias(WRITTEN))
         changed[name] = SentRows(session.kept.keep(rows), each.rows)
+        article = session.articles[name]
+        if article.partition_options:
+            used = session.publication.filters.columns_used(name)
+            fields = [
+                field for column, field in zip(article.columns, article.fields, strict=True) if column in used
+            ]
+            bound[name] = session.kept.keep(bound_to_partition(each, fields))
     publisher = session.publisher
     base = base_rows(session.spark, publisher.replica, session.publication.articles, publisher.info.captured)
     groups = group_rows(session.spark, session.publication.groups)
-    pass_ = MembershipPass(session.publication, groups, base, session.kept)
+    bound_to = _partition_id(session)
+    pass_ = MembershipPass(session.publication, groups, base, session.kept, bound=bound, bound_to=bound_to)
     found = pass_.run(changed)
-    return found, event_counts(found, pass_.counts)
+    return found, event_counts(found, pass_.counts), pass_.outside
 
 
 def _windows(session: PartitionedSession) -> dict[str, _Window]:

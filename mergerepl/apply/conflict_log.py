@@ -164,7 +164,12 @@ def _info_rows(
         F.create_map(*(F.lit(part) for kind, text in REASONS.items() for part in (int(kind), text))),
         F.col(changes.CONFLICT_TYPE),
     )
-    reason = F.when(_is_failed_change(), F.concat(reason, F.lit(" "), F.col(changes.NOTE))).otherwise(reason)
+    is_rejected = F.col(changes.CONFLICT_TYPE) == int(ConflictType.RESOLUTION)
+    reason = (
+        F.when(_is_failed_change(), F.concat(reason, F.lit(" "), F.col(changes.NOTE)))
+        .when(is_rejected, F.coalesce(changes.NOTE, reason))
+        .otherwise(reason)
+    )
     key: Sequence[Column] = [
         part
         for name, field in zip(article.identity, article.identity_fields, strict=True)

@@ -12,6 +12,7 @@ class PublishedArticle:
     `columns` are the published columns in stored order: column i is field `c<i>` of a row image, so that any
     column name may be published. `identity` are the columns (among them) that identify a row, `generated` those that
     Delta computes, each with its expression. `resolver_info` is what is stated for the resolver, as it is stored.
+    `partition_options` from 1 on: a subscriber may not write rows outside of its partition.
     """
 
     publication: str
@@ -32,6 +33,7 @@ class PublishedArticle:
     maxversion_at_cleanup: int = 0
     generated: tuple[tuple[str, str], ...] = ()
     resolver_info: str | None = None
+    partition_options: int = 0
 
     @property
     def identity_fields(self) -> tuple[str, ...]:

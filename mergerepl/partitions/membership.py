@@ -99,6 +99,9 @@ class MembershipPass:
         kept: Holds the results until their reader is done.
         found: Article name -> MEMBERSHIPS, of the articles in which there are any.
         counts: How many rows these have.
+        bound: Rows (rowguid) by article name that stay as they were unless they come to lie in the partition `bound_to`.
+        bound_to: A partition.
+        outside: The rows (rowguid) of `bound` that stayed as they were, of articles in which there are any.
         moved: What rows that follow moved ones meet, by the join; of joins whose parent has none there is none.
     """
 
@@ -108,6 +111,9 @@ class MembershipPass:
     kept: Kept
     found: dict[str, DataFrame] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
+    bound: Mapping[str, DataFrame] = field(default_factory=dict)
+    bound_to: int = EVERYBODY
+    outside: dict[str, DataFrame] = field(default_factory=dict)
     moved: dict[JoinFilter, Column] = field(default_factory=dict)
 
     def run(self, changed: Mapping[str, Changed]) -> dict[str, DataFrame]:
@@ -117,9 +123,27 @@ class MembershipPass:
         """
         for name in self.publication.articles:
             affected = self._affected(name, changed.get(name))
-            if affected is not None:
-                self._evaluate(name, affected)
+            if affected is None:
+                continue
+            self._evaluate(name, affected)
+            if name in self.bound and (put_back := self._put_back(name, affected)) is not None:
+                self._evaluate(name, put_back)
+            self._look_for_children(name)
         return self.found
+
+    def _put_back(self, name: str, affected: Changed) -> Changed | None:
+        """Return CHANGED with the bound rows that lie outside as they were; None if there are none."""
+        count = self.counts[name]
+        is_outside = ~F.arrays_overlap(F.col(IS), F.array(F.lit(self.bound_to), F.lit(EVERYBODY)))
+        outside = in_one_task(self.found[name].where(is_outside).select(ROWGUID), count)
+        outside = self.kept.keep(outside.join(in_one_task(self.bound[name], count), on=ROWGUID))
+        if not outside.count():
+            return None
+        self.outside[name] = outside
+        marked = in_one_task(outside, count).withColumn("is_outside", F.lit(True))
+        rows = in_one_task(affected.rows, count).join(marked, on=ROWGUID, how="left")
+        after = F.when(F.col("is_outside"), F.col(BEFORE)).otherwise(F.col(AFTER))
+        return Changed(self.kept.keep(rows.withColumn(AFTER, after).drop("is_outside")), affected.count)
 
     def _evaluate(self, name: str, changed: Changed) -> None:
         affected, count = changed.rows, changed.count
@@ -143,9 +167,12 @@ class MembershipPass:
         )
         self.found[name] = self.kept.keep(rows.withColumn(_MOVES, self._moves(name)))
         self.counts[name] = count
+
+    def _look_for_children(self, name: str) -> None:
+        """Note what rows that follow the moved ones of an article meet."""
         if joins := self.publication.filters.joins_to(name):
-            images = self._moved_images(name)
-            number, following = looked_for(images, name, joins, self.publication.articles, most=2 * count)
+            images, most = self._moved_images(name), 2 * self.counts[name]
+            number, following = looked_for(images, name, joins, self.publication.articles, most=most)
             if number:
                 self.moved |= following
 
@@ -219,13 +246,15 @@ class MembershipPass:
         Reads: `key`, at (the side on which its parents are looked up), row; at most `count` rows. `sought` is of `_sought`.
         """
         filters = self.publication.filters
-        found = []
+        everybody = rows.select(*key, F.lit(EVERYBODY).alias(PARTITION_ID))
+        if not filters.is_filtered(name):
+            return everybody
+        # Of an article whose rows follow others: a row that no parent is found for is in no partition.
+        found = [everybody.where(F.lit(False))]
         if name in filters.own:
             found += [self._of_part(name, part, rows, key, count) for part in parts_of(filters.own[name])]
         for join in filters.joins_of(name):
             found += self._of_parents(name, join, rows, key, sought[join], count)
-        if not found:
-            found = [rows.select(*key, F.lit(EVERYBODY).alias(PARTITION_ID))]
         return reduce(DataFrame.unionByName, found)
 
     def _of_part(

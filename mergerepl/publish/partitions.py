@@ -61,12 +61,6 @@ def _check_supported(publication: Publication, filters: PublicationFilters) -> N
                 article=join.article,
             )
     for article in publication.articles:
-        if article.partition_options:
-            raise PublicationError(
-                f"Article '{article.name}' has partition_options {article.partition_options}, which this version does not "
-                "support. Take partition_options 0: a row that a subscriber writes outside of its partition moves.",
-                article=article.name,
-            )
         if RESOLVERS[article.resolver].rejects is not None:
             raise PublicationError(
                 f"Article '{article.name}' has the resolver '{article.resolver}', which this version does not support "

@@ -178,6 +178,7 @@ class ArticleRow:
             maxversion_at_cleanup=self.maxversion_at_cleanup,
             generated=tuple(sorted(self.generated_columns.items())),
             resolver_info=self.resolver_info,
+            partition_options=self.partition_options,
         )
 
 

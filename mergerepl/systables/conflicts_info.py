@@ -41,7 +41,8 @@ class ConflictType(IntEnum):
     DOWNLOAD_UPDATE_FAILED = 10
     """The subscriber's table refuses an updated row, which waits at the publisher."""
     RESOLUTION = 11
-    """A change lost to a rule, not to a change: its article takes changes of the other side only."""
+    """A change lost to a rule, not to a change: its article takes changes of the other side only, or keeps its writer in
+    its partition."""
 
     @property
     def is_failed_change(self) -> bool:
@@ -102,7 +103,7 @@ TABLE: Final = TypedTable(
         origin_datasource | string | root of the session's end that held the losing change; another replica may have made it
         conflict_type | int not null | 1 update, 2 column update, 3 update lost to a delete, 4 delete lost to an update;
           refused by a table: 5 and 6 an insert, 7 and 8 a delete, 9 and 10 an update (publisher's and subscriber's table);
-          11 rejected, as the article takes changes of the other side only
+          11 rejected: the article takes changes of the other side only, or the row is outside of its writer's partition
         reason_code | int | the conflict type again, as in the original; for types 5 to 10 the reason: 1 a CHECK or
           invariant, 2 NOT NULL, 3 the length or form of a text, 6 an append-only table
         reason_text | string | the conflict in words

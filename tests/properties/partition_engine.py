@@ -6,6 +6,7 @@ share one schedule: who synchronises when, and in which sessions users write lat
 
 from __future__ import annotations
 
+import copy
 import itertools
 import random
 import re
@@ -26,7 +27,7 @@ from mergerepl import failpoints
 from mergerepl.agent import merge_session
 from mergerepl.failpoints import FailpointError
 from tests.properties.partition_histories import KEYS, SOME, VARIANTS, draw_row
-from tests.properties.partition_model import Filters, Network, Row
+from tests.properties.partition_model import Filters, Merged, Network, Row
 
 APART = 1000
 """Keys of one world, and between those of two."""
@@ -56,7 +57,16 @@ Change = tuple[str, str, int, Row | None]
 Write = tuple[str, str, int, Row | None]
 """Article, operation, key and values."""
 
+_CUSTOMERS_ORDERS_LINES: dict[str, Any] = {
+    "filters": {"customers": "region = HOST_NAME()"},
+    "joins": [
+        ("orders", "customers", "customers.key = orders.customer"),
+        ("lines", "orders", "orders.key = lines.`order`"),
+    ],
+}
+
 CLAUSES: dict[str, dict[str, Any]] = {
+    "options": _CUSTOMERS_ORDERS_LINES,
     "or": {
         "filters": {"customers": "region = HOST_NAME()", "lines": "region = HOST_NAME()"},
         "joins": [
@@ -142,7 +152,9 @@ class PartitionEngine:
         articles = []
         for name in filters.articles:
             own = clauses["filters"].get(name)
-            articles.append({"name": name, "key": ["key"], **({"filter": own} if own else {})})
+            options = VARIANTS[variant].get("options", 0)
+            filtered = {"partition_options": options} | ({"filter": own} if own else {})
+            articles.append({"name": name, "key": ["key"], **filtered})
         self.file = folder / "network.yml"
         stated = {
             "publication": "network",
@@ -269,7 +281,7 @@ def worlds_of(seed: int, variant: str, count: int) -> list[Recorded]:
             }
         net = Recorded(filters, {}, rows)
         for name, value in REPLICAS.items():
-            net.subscribe(name, value)
+            net.subscribe(name, value, options=VARIANTS[variant].get("options", 0))
         found.append(net)
     return found
 
@@ -334,11 +346,25 @@ class Played:
                     net.write(replica, *call)
         self.engine.write(self.taken())
 
+    def merged(self, name: str) -> Merged:
+        """Return the articles whose tables the next session writes: a late round follows in all worlds."""
+        hub: set[str] = set()
+        sub: set[str] = set()
+        for net in self.worlds:
+            trial = copy.deepcopy(net)
+            trial.sync(name, crash="staged")
+            if (changeset := trial.staged.get(name)) is not None:
+                hub |= changeset.hub_merged
+                sub |= changeset.sub_merged
+        return Merged(frozenset(hub), frozenset(sub))
+
     def sync_models(
         self, name: str, *, late: bool = False, crash: str | None = None
     ) -> list[tuple[int, Change]]:
         """Run a session of every model; return what was written late."""
+        merged = self.merged(name) if late or crash else Merged()
         for net in self.worlds:
+            net.merged_too = merged
             of_hub, of_sub = (self.drawn(net, each, 2) if late else [] for each in ("hub", name))
             net.sync(name, late_hub=of_hub, late_sub=of_sub, crash=crash)
         return self.taken()

@@ -345,9 +345,17 @@ class Changeset:
     losers: list
     up_mark: int
     down_mark: int
-    versions: dict  # what was captured at both sides when it was staged: for late rounds
-    refused: set = field(default_factory=set)  # keys
+    hub_merged: set[str]  # articles: the tables that each side writes, where late rounds follow
+    sub_merged: set[str]
     done: set[str] = field(default_factory=set)
+
+
+@dataclass(frozen=True)
+class Merged:
+    """Articles whose tables a session writes at each side, for whatever rows."""
+
+    hub: frozenset[str] = frozenset()
+    sub: frozenset[str] = frozenset()
 
 
 class Network:
@@ -369,6 +377,7 @@ class Network:
         self.losers: list = []
         self.staged: dict[str, Changeset] = {}
         self.today = 0
+        self.merged_too = Merged()
         self.log: list[str] = []
 
     def event(self, replica: str, key) -> int:
@@ -786,7 +795,8 @@ class Network:
             seen = mine.seen | (theirs.seen if theirs else frozenset())
             losers = [(other, loser) for other, loser in losers if other != key] + [(key, mine)]
             verdicts[key] = "refused"
-            final[key] = Meta(0, lineage, before, P_PRIORITY, seen, type=6 if before is None else None)
+            priority = (theirs or mine).priority
+            final[key] = Meta(0, lineage, before, priority, seen, type=6 if before is None else None)
             changed[a][k] = (before, before)
         after = {a: dict(rows) for a, rows in hub.captured.items()}
         for a, rows in changed.items():
@@ -923,11 +933,15 @@ class Network:
         sub_received = [(local, guid(gen), "") for gen, local in numbers.items()]
         if not verdicts and not sub_rows and not window and not up:
             return None
+        hub_data = {
+            key: meta.row for key, meta in hub_rows.items() if hub.captured[key[0]].get(key[1]) != meta.row
+        }
+        of_sub = {key[0] for key, (action, _) in sub_rows.items() if action != "metadata"}
         return Changeset(
             sub.name,
             direction,
             hub_rows,
-            {key: meta.row for key, meta in hub_rows.items() if hub.captured[key[0]].get(key[1]) != meta.row},
+            hub_data,
             found if upload else {a: {} for a in self.names},
             addressed,
             {a: (n, guid_of[n]) for a, n in own.items()} if upload else {},
@@ -937,8 +951,8 @@ class Network:
             losers,
             max([0, *sub.gens, *(numbers.values() if both else ())]),
             max([0, *hub.gens, *(own.values() if both else ()), *(received.values() if both else ())]),
-            {},
-            refused=refused,
+            {key[0] for key in hub_data} | self.merged_too.hub,
+            of_sub | self.merged_too.sub,
         )
 
     def _member(self, key) -> frozenset[int]:
@@ -1002,9 +1016,8 @@ class Network:
             hub.gens[number] = Generation(guid, art, True)
         for art, (number, guid) in changeset.own_gens.items():
             hub.gens[number] = Generation(guid, art, True)
-        merged = {key[0] for key in changeset.hub_data}
         late = {}
-        for a in merged:  # what users committed after the capture and before our MERGE
+        for a in changeset.hub_merged:  # what users committed after the capture and before our MERGE
             for k in {*hub.captured[a], *hub.tables[a]}:
                 if hub.captured[a].get(k) != hub.tables[a].get(k):
                     late[(a, k)] = hub.tables[a].get(k)
@@ -1090,12 +1103,8 @@ class Network:
         changeset.done.add("sub")
         for number, guid, art in changeset.sub_received:
             sub.gens[number] = Generation(guid, art, True)
-        data = {
-            key: (action, meta) for key, (action, meta) in changeset.sub_rows.items() if action != "metadata"
-        }
-        merged = {key[0] for key in data}
         late = {}
-        for a in merged:
+        for a in changeset.sub_merged:
             for k in {*sub.captured[a], *sub.tables[a]}:
                 if sub.captured[a].get(k) != sub.tables[a].get(k):
                     late[(a, k)] = sub.tables[a].get(k)
@@ -1123,7 +1132,7 @@ class Network:
             version = mine
             if action == "leave" and broken("leave_vs_late"):
                 continue
-            if action in ("insert", "update", "delete") and key not in changeset.refused:
+            if action in ("insert", "update", "delete"):
                 applied = changeset.sub_rows[key][1]
                 if covers(mine.lineage, applied.lineage):
                     version = mine
@@ -1131,7 +1140,7 @@ class Network:
                     _, version, loser = self._decide(key, mine, applied, sub.nick, sub)
                     if loser:
                         self.losers.append(loser)
-            # A row that left or was refused is no conflict: the late change comes back and goes up next time.
+            # A row that left is no conflict: the late change comes back and goes up next time.
             sub.meta[key] = replace(version, gen=gen)
             for table in (sub.tables[a], sub.captured[a]):
                 table.pop(k, None)

@@ -24,7 +24,7 @@ def play(folder: Path, variant: str, seed: int, sessions: int, *, with_late: boo
 
 @pytest.mark.slow
 @pytest.mark.parametrize("with_late", [False, True], ids=["", "late"])
-@pytest.mark.parametrize("variant", ["or", "many", "terms"])
+@pytest.mark.parametrize("variant", ["or", "many", "terms", "options"])
 def test_engine_equals_model(spark: SparkSession, tmp_path: Path, variant: str, with_late: bool) -> None:
     with interpreted(spark):
         play(tmp_path, variant, 0, 8, with_late=with_late)

@@ -146,6 +146,38 @@ def test_a_parameterized_filter_end_to_end(spark: SparkSession, tmp_path: Path) 
     assert files_with(tmp_path / "north", ("Flo Canary", "Bo Canary")) == []
     assert files_with(tmp_path / "south", ("Flo Canary",)) != []
 
+    # From partition_options 1 on, what north writes outside of its partition is rejected and logged.
+    file.write_text(
+        yaml.safe_dump(
+            {**stated, "articles": [{**article, "partition_options": 1}], "subscriptions": subscriptions}
+        )
+    )
+    run("apply", str(file))
+    insert(north, 8, "South", "Hal")
+    insert(north, 9, "North", "Ida")
+    update(north, 3, {"region": "South"})
+    update(north, 5, {"name": "Evi"})
+    session = run("sync", str(file), "--subscriber", str(tmp_path / "north"))["sessions"][0]
+    assert (session["upload"]["inserts"], session["upload"]["updates"], session["upload"]["conflicts"]) == (
+        1,
+        1,
+        2,
+    )
+    kept = {(3, "North", "Cyd"), (5, "North", "Evi"), (9, "North", "Ida")}
+    assert rows(north) == kept
+    assert rows(hq) == {*kept, *souths}
+    logged = run("conflicts", "list", str(hq.parent))["conflicts"]
+    assert {(str(each["key"]["id"]), each["conflict_type"], each["reason_text"]) for each in logged} == {
+        (key, 11, "The row is outside of the subscriber's partition (partition_options 1).")
+        for key in ("3", "8")
+    }
+    # What was rejected may be written at the publisher after all.
+    moved = next(each for each in logged if str(each["key"]["id"]) == "3")
+    run("conflicts", "resolve", str(hq.parent), moved["conflict_id"], "--loser")
+    run("sync", str(file))
+    assert rows(north) == kept - {(3, "North", "Cyd")}
+    assert rows(south) == {*souths, (3, "South", "Cyd")}
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize(

@@ -1,0 +1,122 @@
+"""Rows that a subscriber may not write: partition_options 1 to 3 of an article keep its subscribers in their partitions.
+
+Merge session step: after resolve, while the memberships of uploaded rows are computed. Pure. Rules: filters 5. Delta has no
+trigger that could refuse such a row when it is written, so that it is rejected when it is uploaded: the publisher's row
+stands, the subscriber gets it back or loses its row, and its version is logged.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from mergerepl import changes
+from mergerepl.changes import (
+    COLV1,
+    CONTENDER_COLUMNS,
+    DELETED,
+    LINEAGE,
+    PRIORITY,
+    RESOLVED_COLUMNS,
+    ROW,
+    ROWGUID,
+    TOMBSTONE_TYPE,
+    VERDICT,
+    Verdict,
+)
+from mergerepl.lineage import columns as lineage
+from mergerepl.rows.images import all_true, image_type, same_value
+from mergerepl.systables.conflicts_info import ConflictType
+from mergerepl.systables.tombstone import TombstoneType
+
+NOTE: Final = "The row is outside of the subscriber's partition (partition_options {options})."
+
+_SENT, _KNOWN = "sent", "known"
+_WRITTEN = (Verdict.UPLOAD.value, Verdict.MERGE.value, Verdict.CONFLICT.value)
+
+
+@dataclass(frozen=True)
+class Uploaded:
+    """What a subscriber sends of one article, and what comes of it; one row per rowguid in each frame.
+
+    Attributes:
+        sent: What it sends (CHANGES).
+        known: The publisher's versions of these rows (CHANGES).
+        outcome: RESOLVED.
+    """
+
+    sent: DataFrame
+    known: DataFrame
+    outcome: DataFrame
+
+
+def bound_to_partition(uploaded: Uploaded, fields: Collection[str]) -> DataFrame:
+    """Return the rows (rowguid) that must be in the subscriber's partition, once they are as decided.
+
+    These are inserts, and updates of a field (of `fields`) that decides about partitions. Deletes may always be sent, and
+    so may an edit of a row that the publisher moved away: the row leaves.
+    """
+    joined = _joined(uploaded).where(F.col(VERDICT).isin(*_WRITTEN) & ~F.col(DELETED))
+    known = F.col(_KNOWN)
+    is_stranger = ~lineage.share_a_writer(F.col(f"{_SENT}.{LINEAGE}"), known[LINEAGE])
+    is_insert = known.isNull() | known[DELETED] | is_stranger
+    image = image_type(joined, ROW)
+    same = [
+        same_value(F.col(f"{ROW}.{name}"), F.col(f"{_KNOWN}.{ROW}.{name}"), image[name].dataType)
+        for name in fields
+    ]
+    return joined.where(is_insert | ~all_true(same)).select(ROWGUID)
+
+
+def rejected(
+    uploaded: Uploaded, outside: DataFrame, *, options: int, resolver_nickname: int, floor: int
+) -> DataFrame:
+    """Return RESOLVED of rows (rowguid) that would lie outside: the publisher's row stands, the subscriber's is logged.
+
+    A row that the publisher does not have becomes a tombstone of type 6, which is never sent. The actions of both sides
+    follow from the memberships (`enumeration.partition_actions`).
+    """
+    joined = _joined(uploaded).join(outside, on=ROWGUID, how="left_semi")
+    mine, theirs = F.col(_SENT), F.col(_KNOWN)
+    gone = theirs.isNull() | theirs[DELETED]
+    both = F.when(theirs.isNull(), mine[LINEAGE]).otherwise(lineage.merge(mine[LINEAGE], theirs[LINEAGE]))
+    stamped = lineage.with_version(
+        both, F.lit(resolver_nickname), lineage.next_version(both, floor=floor).cast("bigint")
+    )
+
+    def version(of: str) -> Column:
+        return F.struct(*(F.col(f"{of}.{name}") for name in (*CONTENDER_COLUMNS, ROW)))
+
+    values = {
+        ROWGUID: F.col(ROWGUID),
+        VERDICT: F.lit(Verdict.CONFLICT.value),
+        DELETED: gone,
+        TOMBSTONE_TYPE: F.when(gone, F.lit(int(TombstoneType.SYSTEM_DELETE))),
+        LINEAGE: stamped,
+        COLV1: F.when(~gone, theirs[COLV1]),
+        PRIORITY: F.coalesce(theirs[PRIORITY], mine[PRIORITY]),
+        ROW: F.coalesce(theirs[ROW], mine[ROW]),
+        changes.CONFLICT_TYPE: F.lit(int(ConflictType.RESOLUTION)),
+        changes.CONFLICT_COLUMNS: F.expr("cast(array() as array<string>)"),
+        changes.PUBLISHER_WINS: F.lit(True),
+        changes.NOTE: F.lit(NOTE.format(options=options)),
+        changes.LOSER: version(_SENT),
+        changes.WINNER: version(_KNOWN),
+    }
+    types = uploaded.outcome.schema
+    return joined.select(
+        *(values.get(name, F.lit(None).cast(types[name].dataType)).alias(name) for name in RESOLVED_COLUMNS)
+    )
+
+
+def _joined(uploaded: Uploaded) -> DataFrame:
+    """Return RESOLVED with the subscriber's version and the publisher's (NULL: none) as structs."""
+
+    def side(rows: DataFrame, name: str) -> DataFrame:
+        fields = [field for field in (*CONTENDER_COLUMNS, COLV1, ROW) if field in rows.columns]
+        return rows.select(ROWGUID, F.struct(*fields).alias(name))
+
+    joined = uploaded.outcome.join(side(uploaded.sent, _SENT), on=ROWGUID)
+    return joined.join(side(uploaded.known, _KNOWN), on=ROWGUID, how="left")
