@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 
 from mergerepl.compact.counters import parquet_files
 from mergerepl.compact.overlay import CHANGE_CONTEXT, EXISTED, PRESENT, PROBLEM, REBORN, key_names
+from mergerepl.delta.footers import read_footer, statistics_of
 from mergerepl.model.tracking import TrackedTable
 from mergerepl.rows.sql import quote
 
@@ -112,14 +113,13 @@ def bounds_of(folder: Path, table: TrackedTable) -> dict[str, tuple[int | str, i
 def _ends(folder: Path, name: str) -> tuple[int | str, int | str] | None:
     lows, highs = [], []
     for footer in _footers(folder):
-        at = next(i for i in range(len(footer.schema)) if footer.schema.column(i).path == name)
-        for group in (footer.row_group(i) for i in range(footer.num_row_groups)):
-            bounds = group.column(at).statistics
-            if group.num_rows and (bounds is None or not bounds.has_min_max):
+        for i, bounds in enumerate(statistics_of(footer, name)):
+            if not footer.row_group(i).num_rows:
+                continue
+            if bounds is None or not bounds.has_min_max:
                 return None
-            if group.num_rows:
-                lows.append(_plain(bounds.min))
-                highs.append(_plain(bounds.max))
+            lows.append(_plain(bounds.min))
+            highs.append(_plain(bounds.max))
     ends = (min(lows), max(highs)) if lows else None
     is_odd = ends is not None and any(isinstance(end, str) and not _PRINTABLE.fullmatch(end) for end in ends)
     return None if is_odd else ends
@@ -146,9 +146,7 @@ def _literal(value: int | str, type_: str) -> Column:
 
 
 def _footers(folder: Path) -> list[Any]:
-    import pyarrow.parquet as pq
-
-    return [pq.read_metadata(file) for file in parquet_files(folder)]
+    return [read_footer(file) for file in parquet_files(folder)]
 
 
 def read(folder: Path, names: Sequence[str]) -> Any:

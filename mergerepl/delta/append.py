@@ -4,6 +4,7 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame
 
+from mergerepl.delta.add_files import add_files
 from mergerepl.delta.log import head_version
 from mergerepl.delta.table import open_table
 from mergerepl.delta.transactions import Transaction, read_back, transaction_version
@@ -35,19 +36,6 @@ def commit_transaction(table: Path, transaction: Transaction) -> None:
 
     Raises: CommitConflictError if the commit is not in the log afterwards (another process overwrote it).
     """
-    from deltalake import Transaction as LogTransaction
-    from deltalake.transaction import CommitProperties
-
     if transaction_version(table, transaction.app_id) >= transaction.version:
         return
-    state = open_table(table)
-    state.log.create_write_transaction(
-        [],
-        mode="append",
-        schema=state.log.schema(),
-        commit_properties=CommitProperties(
-            custom_metadata={"userMetadata": transaction.mark.to_user_metadata()},
-            app_transactions=[LogTransaction(transaction.app_id, transaction.version)],
-        ),
-    )
-    read_back(table, transaction, from_version_exclusive=state.version)
+    add_files(open_table(table), {}, transaction)

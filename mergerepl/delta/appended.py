@@ -4,7 +4,6 @@ A commit through Spark rebuilds the table's state before and after it: 0.7 s for
 (docs/decisions/0006). Both kinds of writers keep to Delta's protocol, so OPTIMIZE or a DELETE may come from Spark.
 """
 
-import json
 import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -15,19 +14,19 @@ from uuid import uuid4
 
 from delta.tables import DeltaTable
 from deltalake import DeltaTable as TableLog
-from deltalake import Transaction as LogTransaction
 from deltalake.exceptions import CommitFailedError
-from deltalake.transaction import AddAction, CommitProperties
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
+from mergerepl.delta.add_files import add_files
+from mergerepl.delta.footers import commit_statistics, read_footer
 from mergerepl.delta.log import head_version
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.metadata import STATS_PROPERTY
 from mergerepl.delta.plain_files import plain_files, read_files, write_files
 from mergerepl.delta.table import open_table, reason_of
-from mergerepl.delta.transactions import USER_METADATA, Transaction, read_back
+from mergerepl.delta.transactions import USER_METADATA, Transaction, commit_properties
 from mergerepl.delta.versions import read_version
 from mergerepl.engine.session import new_session
 from mergerepl.errors import CommitConflictError, StoreError
@@ -60,7 +59,7 @@ def append(
     files = _written(rows, table, state.schema)
     stated = state.properties.get(STATS_PROPERTY, "")
     bounded = [name.strip("`") for name in stated.split(",") if name]
-    stats = {file: _stats(file, bounded) for file in files}
+    stats = {file: commit_statistics(read_footer(file), bounded) for file in files}
     count = sum(int(each["numRecords"]) for each in stats.values())
     if not even_if_empty:
         # Spark writes a file also where a task has no rows.
@@ -70,15 +69,7 @@ def append(
         if not stats:
             return 0
     try:
-        state.log.create_write_transaction(
-            [_added(file, each) for file, each in stats.items()],
-            mode="append",
-            schema=state.log.schema(),
-            commit_properties=CommitProperties(
-                custom_metadata={"userMetadata": transaction.mark.to_user_metadata()},
-                app_transactions=[LogTransaction(transaction.app_id, transaction.version)],
-            ),
-        )
+        add_files(state, stats, transaction)
     except CommitFailedError as error:
         if head_version(table) == state.version:
             raise StoreError(
@@ -91,7 +82,6 @@ def append(
             "finished first.",
             table=str(table),
         ) from error
-    read_back(table, transaction, from_version_exclusive=state.version)
     return count
 
 
@@ -136,28 +126,6 @@ def _as_stored(field: StructField, stored: StructField) -> str | Column:
     if (field.name, field.dataType.simpleString()) == (stored.name, stored.dataType.simpleString()):
         return quote(field.name)
     return F.col(quote(field.name)).cast(stored.dataType).alias(stored.name)
-
-
-def _added(file: Path, stats: Mapping[str, Any]) -> AddAction:
-    stat = file.stat()
-    return AddAction(file.name, stat.st_size, {}, int(stat.st_mtime * 1000), True, json.dumps(stats))
-
-
-def _stats(file: Path, bounded: Sequence[str]) -> dict[str, Any]:
-    """Return what a commit records of a file (PROTOCOL.md, Per-file Statistics), from the file's own footer."""
-    import pyarrow.parquet as pq
-
-    footer = pq.read_metadata(file)
-    groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
-    index = {footer.schema.column(i).path: i for i in range(len(footer.schema))}
-    stats: dict[str, Any] = {"numRecords": footer.num_rows, "minValues": {}, "maxValues": {}, "nullCount": {}}
-    for name in bounded:
-        found = [group.column(index[name]).statistics for group in groups] if name in index else []
-        if found and all(each is not None and each.has_min_max and each.has_null_count for each in found):
-            stats["minValues"][name] = min(each.min for each in found)
-            stats["maxValues"][name] = max(each.max for each in found)
-            stats["nullCount"][name] = sum(each.null_count for each in found)
-    return stats
 
 
 def read(
@@ -234,12 +202,7 @@ def delete_where(spark: SparkSession, table: Path, condition: Column) -> bool:
 
 def remove_rows(table: Path, where: str) -> None:
     """Delete rows by a condition in delta-rs' SQL, in a marked commit: files with only such rows are not rewritten."""
-    TableLog(str(table)).delete(
-        where,
-        commit_properties=CommitProperties(
-            custom_metadata={"userMetadata": CommitMark("cleanup", "delete").to_user_metadata()}
-        ),
-    )
+    TableLog(str(table)).delete(where, commit_properties=commit_properties(CommitMark("cleanup", "delete")))
 
 
 def file_count(table: Path) -> int:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
 
+from mergerepl.delta.footers import has_int96, read_footer
 from mergerepl.delta.log import head_version, is_foreign
 from mergerepl.delta.table import file_names
 
@@ -41,14 +42,6 @@ def faulty_files(table: Path) -> FaultyFiles:
     return FaultyFiles(
         table,
         len(names),
-        [name for name in own if has_int96(table / unquote(name))],
+        [name for name in own if has_int96(read_footer(table / unquote(name)))],
         [name for name in own if not name.isascii()],
     )
-
-
-def has_int96(file: Path) -> bool:
-    """Return whether a Parquet file holds times as INT96, at any depth."""
-    import pyarrow.parquet as pq
-
-    columns = pq.read_metadata(file).schema
-    return any(columns.column(i).physical_type == "INT96" for i in range(len(columns)))

@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 
 from mergerepl.delta.change_feed import active_session
 from mergerepl.delta.file_faults import FaultyFiles
+from mergerepl.delta.footers import read_footer
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.plain_files import write_files
 from mergerepl.delta.transactions import USER_METADATA
@@ -125,7 +126,7 @@ def _write_again(session: SparkSession, table: Path, old: Path, new: Path) -> No
         (source := scratch / "source.parquet").symlink_to(old)
         write_files(session.read.parquet(str(source)), scratch / "new")
         (written,) = (scratch / "new").glob("*.parquet")
-        before, after = pq.read_metadata(old), pq.read_metadata(written)
+        before, after = read_footer(old), read_footer(written)
         columns = [pq.read_schema(file).remove_metadata() for file in (old, written)]
         ids = [[(field.metadata or {}).get(b"PARQUET:field_id") for field in each] for each in columns]
         if before.num_rows != after.num_rows or columns[0].names != columns[1].names or ids[0] != ids[1]:

@@ -10,6 +10,7 @@ from mergerepl.delta.log import find_own_commit, head_version
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.metadata import CDF_PROPERTY, FEED_COLUMNS
 from mergerepl.delta.table import RANDOM_PREFIXES, TableState, open_table, reason_of
+from mergerepl.delta.transactions import commit_properties
 from mergerepl.errors import PublicationError
 from mergerepl.rows.sql import literal, quote
 
@@ -121,13 +122,12 @@ def _set_in_log(table: TableState, properties: Mapping[str, str], mark: CommitMa
         # Spark refuses the feed of such a table.
         return False
     from deltalake.exceptions import DeltaError
-    from deltalake.transaction import CommitProperties
 
     try:
         open_table(table.path).log.alter.set_table_properties(
             dict(properties),
             raise_if_not_exists=False,
-            commit_properties=CommitProperties(custom_metadata={"userMetadata": mark.to_user_metadata()}),
+            commit_properties=commit_properties(mark),
         )
     except DeltaError as error:
         log.info("the properties of %s are set by Spark: %s", table.path, reason_of(error))

@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any
 from mergerepl.changes import DATA_ACTIONS, Action
 from mergerepl.delta.append import commit_transaction
 from mergerepl.delta.appended import may_hold
+from mergerepl.delta.footers import footer_problem, read_footer
 from mergerepl.delta.log import Commit, find_own_commit
 from mergerepl.delta.merge import COMMIT_ATTEMPTS, lost_commits
 from mergerepl.delta.plain_files import plain_files
 from mergerepl.delta.table import TableState, open_table, reason_of
-from mergerepl.delta.transactions import Transaction, read_back, transaction_version
+from mergerepl.delta.transactions import Transaction, commit_properties, read_back, transaction_version
 from mergerepl.delta.types import Json, ddl_of, has_not_null_parts, leaf_types
 from mergerepl.model.article import PublishedArticle
 from mergerepl.rows.key_bounds import KeyBounds
@@ -29,7 +30,6 @@ from mergerepl.rows.key_bounds import KeyBounds
 if TYPE_CHECKING:
     import pyarrow as pa
     from deltalake import WriterProperties
-    from pyarrow.parquet import FileMetaData
 
 log = logging.getLogger(__name__)
 
@@ -69,8 +69,6 @@ _KEYS = _NUMBERS | {"string", "date"}
 """Types of key columns."""
 
 _NAME = re.compile(r"[^`\".\\]+")
-_REBASED = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
-"""Notes in a file's footer that days and times before 1582 are those of another calendar: only Spark reads them."""
 
 
 @dataclass(frozen=True)
@@ -144,8 +142,6 @@ def _kinds(type_: Json) -> set[str]:
 
 
 def _file_problem(table: TableState, article: PublishedArticle, bounds: KeyBounds) -> str | None:
-    import pyarrow.parquet as pq
-
     ranges = {
         name: (int(bounds[field][0]) - 1, int(bounds[field][1]))
         for name, field in zip(article.identity, article.identity_fields, strict=True)
@@ -163,7 +159,7 @@ def _file_problem(table: TableState, article: PublishedArticle, bounds: KeyBound
         ):
             return None
         for file in touched:
-            if (problem := footer_problem(pq.read_metadata(file))) is not None:
+            if (problem := footer_problem(read_footer(file))) is not None:
                 return problem
     except (OSError, ValueError) as error:
         return f"a file cannot be read: {error}"
@@ -235,8 +231,6 @@ def _merged(
     Raises: CommitFailedError if another writer committed meanwhile; whatever delta-rs raises.
     """
     import pyarrow as pa
-    from deltalake import CommitProperties
-    from deltalake import Transaction as LogTransaction
 
     columns = dict(zip(article.columns, article.fields, strict=True))
     types = {name: ddl_of(_type(state, name)) for name in columns}
@@ -256,12 +250,8 @@ def _merged(
         source_alias="s",
         target_alias="t",
         writer_properties=_writer_properties(state),
-        commit_properties=CommitProperties(
-            custom_metadata={"userMetadata": transaction.mark.to_user_metadata()},
-            # A commit of another writer always ends this one: delta-rs compares files and predicates, Spark rows.
-            max_commit_retries=0,
-            app_transactions=[LogTransaction(transaction.app_id, transaction.version)],
-        ),
+        # A commit of another writer always ends this one: delta-rs compares files and predicates, Spark rows.
+        commit_properties=commit_properties(transaction.mark, transaction, max_commit_retries=0),
     )
     is_delete = f"s.{ACTION} = '{Action.DELETE.value}'"
     if Action.DELETE in found:
@@ -279,16 +269,6 @@ def _merged(
     merge.execute()
     # Where nothing changes, delta-rs commits nothing; Spark's MERGE leaves its transaction.
     commit_transaction(state.path, transaction)
-    return None
-
-
-def footer_problem(footer: "FileMetaData") -> str | None:
-    """Return why the days and times of a Parquet file must not be read as they are, as a clause; None if they may."""
-    columns = (footer.schema.column(i) for i in range(len(footer.schema)))
-    if any(column.physical_type == "INT96" for column in columns):
-        return "timestamps as INT96"
-    if set(_REBASED) & set(footer.metadata or {}):
-        return "days of another calendar"
     return None
 
 

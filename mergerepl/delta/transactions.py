@@ -7,6 +7,7 @@ silently (reliability.md 0.3): such a write runs in a session of its own.
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import SparkSession
 
@@ -15,6 +16,9 @@ from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.table import open_table
 from mergerepl.engine.session import new_session
 from mergerepl.errors import CommitConflictError
+
+if TYPE_CHECKING:
+    from deltalake import CommitProperties
 
 USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 """The conf with the metadata that a session's commits carry. Only in a session of its own: it stays set."""
@@ -47,6 +51,19 @@ def marked_session(spark: SparkSession, transaction: Transaction) -> SparkSessio
     for key in ("spark.sql.session.timeZone", "spark.sql.ansi.enabled"):
         session.conf.set(key, str(spark.conf.get(key)))
     return session
+
+
+def commit_properties(
+    mark: CommitMark, transaction: Transaction | None = None, **terms: Any
+) -> "CommitProperties":
+    """Return what deltalake states in a commit: the mark, a transaction, and further terms of `CommitProperties`."""
+    from deltalake import CommitProperties
+    from deltalake import Transaction as LogTransaction
+
+    done = [LogTransaction(transaction.app_id, transaction.version)] if transaction is not None else None
+    return CommitProperties(
+        custom_metadata={"userMetadata": mark.to_user_metadata()}, app_transactions=done, **terms
+    )
 
 
 def read_back(table: Path, transaction: Transaction, *, from_version_exclusive: int) -> Commit:

@@ -7,6 +7,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from mergerepl.changes import DATA_ACTIONS, ROW, Action
+from mergerepl.delta.footers import read_footer
 from mergerepl.delta.small_writer import ACTION, SmallRows
 from mergerepl.delta.table import reason_of
 from mergerepl.delta.types import ddl_of
@@ -58,13 +59,12 @@ def small_rows(folder: Path, action: str) -> SmallRows:
 def _written_schema(folder: Path) -> bytes | None:
     """Return the columns that Spark notes in what it wrote to a folder, as JSON."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     file = next(iter(sorted(folder.glob("*.parquet"))), None)
     if file is None:
         raise _unreadable(folder, "there is no file; or Spark wrote them to another machine's file system")
     try:
-        return (pq.read_metadata(file).metadata or {}).get(_SPARK_SCHEMA)
+        return (read_footer(file).metadata or {}).get(_SPARK_SCHEMA)
     except (pa.ArrowException, ValueError, OSError) as error:
         raise _unreadable(file, reason_of(error)) from error
 

@@ -1,0 +1,86 @@
+"""What Parquet files say in their footers: rows, bounds of columns, and times that not every library reads alike."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyarrow.parquet import FileMetaData
+
+_LONGEST_BOUND = 64
+"""Characters of a text that a commit states as a bound."""
+
+_REBASED = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
+"""Notes in a file's footer that days and times before 1582 are those of another calendar: only Spark reads them."""
+
+
+def read_footer(file: Path) -> "FileMetaData":
+    """Return the footer of a Parquet file.
+
+    Raises: OSError or pyarrow's error, a ValueError, if it cannot be read.
+    """
+    import pyarrow.parquet as pq
+
+    return pq.read_metadata(file)
+
+
+def has_int96(footer: "FileMetaData") -> bool:
+    """Return whether a file holds times as INT96, at any depth."""
+    columns = (footer.schema.column(i) for i in range(len(footer.schema)))
+    return any(column.physical_type == "INT96" for column in columns)
+
+
+def footer_problem(footer: "FileMetaData") -> str | None:
+    """Return why the days and times of a file must not be read as they are, as a clause; None if they may."""
+    if has_int96(footer):
+        return "timestamps as INT96"
+    if set(_REBASED) & set(footer.metadata or {}):
+        return "days of another calendar"
+    return None
+
+
+def statistics_of(footer: "FileMetaData", name: str) -> list[Any]:
+    """Return what a file states of a top-level column of a plain type, one a row group: pyarrow's statistics or None.
+
+    No entry if the file has no such column.
+    """
+    index = {footer.schema.column(i).path: i for i in range(len(footer.schema))}.get(name)
+    if index is None or "." in name:
+        return []
+    return [footer.row_group(i).column(index).statistics for i in range(footer.num_row_groups)]
+
+
+def null_count(footer: "FileMetaData", name: str) -> int | None:
+    """Return how many NULLs a top-level column of a plain type has in a file; None where the footer does not say."""
+    groups = statistics_of(footer, name)
+    if any(each is None or not each.has_null_count for each in groups) or not groups:
+        return None
+    return sum(int(each.null_count) for each in groups)
+
+
+def commit_statistics(footer: "FileMetaData", bounded: Iterable[str]) -> dict[str, Any]:
+    """Return what a commit records of a file (PROTOCOL.md, Per-file Statistics).
+
+    `bounded` are the columns of whole numbers or texts with bounds; one is left out where the footer does not say them, or
+    where a text is too long.
+    """
+    stats: dict[str, Any] = {"numRecords": footer.num_rows, "minValues": {}, "maxValues": {}, "nullCount": {}}
+    for name in bounded:
+        nulls = null_count(footer, name)
+        ends = None if nulls is None else _bounds(statistics_of(footer, name))
+        if ends is not None:
+            stats["minValues"][name], stats["maxValues"][name] = ends
+            stats["nullCount"][name] = nulls
+    return stats
+
+
+def _bounds(groups: list[Any]) -> tuple[Any, Any] | None:
+    if not all(each.has_min_max for each in groups):
+        return None
+    try:
+        ends = [end for each in groups for end in (each.min, each.max)]
+    except ValueError:
+        # A text that is no UTF-8.
+        return None
+    is_short = all(isinstance(end, int) or len(end) <= _LONGEST_BOUND for end in ends)
+    return (min(ends), max(ends)) if is_short else None
