@@ -38,7 +38,7 @@ from mergerepl.model.cdc import CapturedColumn, DdlEntry
 from mergerepl.rows.images import same_value
 from mergerepl.rows.sql import quote
 from mergerepl.store.control import CHECKPOINT_INTERVAL
-from mergerepl.store.log_reader_files import remove_folder
+from mergerepl.store.folders import remove_table
 from mergerepl.systables.cdc import (
     APP_ID,
     CAPTURED_COLUMNS,
@@ -388,7 +388,7 @@ def _create(
     table: Path, captured: Sequence[CapturedColumn], types: Mapping[str, Any], mark: CommitMark
 ) -> None:
     """Create an empty change table; what is at its place is removed."""
-    remove_folder(table)
+    remove_table(table)
     leading, trailing = (
         [field(each.name, json_of(each.type)) for each in part] for part in (LEADING, TRAILING)
     )

@@ -34,8 +34,8 @@ from mergerepl.logreader.lsn import Lsn
 from mergerepl.logreader.positions import read_state
 from mergerepl.model.cdc import AppliedChanges
 from mergerepl.rows.sql import quote
+from mergerepl.store.folders import make_folder
 from mergerepl.store.lease import lease, replica_root
-from mergerepl.store.log_reader_files import make_folder
 from mergerepl.systables.cdc import DELETE, LSN_TIME_MAPPING, OPERATION, ChangeTable
 
 log = logging.getLogger(__name__)

@@ -17,7 +17,8 @@ from mergerepl.logreader.lsn import epoch_of
 from mergerepl.logreader.positions import has_log_reader, read_state, save_state
 from mergerepl.logreader.recover import recover
 from mergerepl.logreader.scan import leave
-from mergerepl.store.log_reader_files import is_there, read_plan, remove_folder
+from mergerepl.store.folders import is_there, remove_leftover, remove_table
+from mergerepl.store.log_reader_files import read_plan
 from mergerepl.systables import logreader
 from mergerepl.systables.cdc import CHANGE_TABLES, CREATED, FOLDER
 
@@ -68,11 +69,11 @@ def disable_db(database: str | os.PathLike[str]) -> bool:
         if found.is_enabled and read_plan(found.root) is not None:
             recover(reader)
         # Not enabled any more, from here on; the rest can be repeated.
-        remove_folder(found.control.path(CHANGE_TABLES.name))
+        remove_table(found.control.path(CHANGE_TABLES.name))
         failpoint("cdc.after_disable")
         if has_log_reader(reader.control):
             leave(reader, NAME)
-        remove_folder(found.root / FOLDER)
+        remove_leftover(found.root / FOLDER)
     return True
 
 

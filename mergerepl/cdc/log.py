@@ -13,7 +13,7 @@ from mergerepl.errors import LeaseError
 from mergerepl.logreader.log_reader import LogReader
 from mergerepl.logreader.positions import LogState
 from mergerepl.logreader.scan import checked_state, leave
-from mergerepl.store.log_reader_files import folders_in, remove_folder
+from mergerepl.store.folders import folders_in, remove_table
 from mergerepl.systables.cdc import CAPTURED_COLUMNS, CHANGE_TABLE_SUFFIX, FOLDER, INDEX_COLUMNS
 
 
@@ -52,7 +52,7 @@ def tidied(reader: LogReader, database: Database) -> LogState:
     known = {each.folder for each in instances}
     for name in folders_in(database.root / FOLDER):
         if name.endswith(CHANGE_TABLE_SUFFIX) and name not in known:
-            remove_folder(database.root / FOLDER / name)
+            remove_table(database.root / FOLDER / name)
     sources = {each.source_object_id for each in instances}
     return leave(reader, NAME, frozenset(state.sources.keys() - sources))
 

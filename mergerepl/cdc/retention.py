@@ -19,8 +19,8 @@ from mergerepl.logreader.positions import read_state
 from mergerepl.model.cdc import Vacuumed
 from mergerepl.rows.sql import quote
 from mergerepl.store.control import ControlPlane
+from mergerepl.store.folders import is_there
 from mergerepl.store.lease import lease
-from mergerepl.store.log_reader_files import is_there
 from mergerepl.store.positions import position_of
 from mergerepl.store.replica import Replica
 from mergerepl.systables import compact

@@ -23,6 +23,24 @@ def folder_problem(path: Path) -> str | None:
     return None if path.is_dir() else "is a file"
 
 
+def is_folder(path: Path) -> bool:
+    """Return whether a folder is there."""
+    return path.is_dir()
+
+
+def is_there(path: str | Path) -> bool:
+    """Return whether there is something at a path, be it a link that leads nowhere."""
+    return os.path.lexists(path)
+
+
+def folders_in(path: Path) -> list[str]:
+    """Return the names of the folders in a folder; none if it is not there."""
+    try:
+        return sorted(entry.name for entry in os.scandir(path) if entry.is_dir())
+    except FileNotFoundError:
+        return []
+
+
 def same_place(one: Path, other: Path) -> bool:
     """Return whether two paths lead to one folder: through links, or a folder that is mounted twice."""
     if resolved(one) == resolved(other):
@@ -68,6 +86,11 @@ def made_folder(root: Path) -> Iterator[None]:
                 folder.rmdir()
 
 
+def make_folder(path: Path) -> None:
+    """Make a folder, and those above it, if it is not there."""
+    path.mkdir(parents=True, exist_ok=True)
+
+
 def move_aside(folder: Path, aside: Path) -> None:
     """Rename a folder: it is out of sight in one step."""
     folder.rename(aside)
@@ -87,3 +110,9 @@ def remove_folder(folder: Path) -> None:
 def remove_leftover(folder: Path) -> None:
     """Remove what a former run may have left; no folder, or one that stays, is no failure."""
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def remove_table(path: Path) -> None:
+    """Remove a table's folder, its log first: without the log, what remains is no table. As `remove_leftover`."""
+    shutil.rmtree(path / "_delta_log", ignore_errors=True)
+    shutil.rmtree(path, ignore_errors=True)

@@ -4,7 +4,6 @@ This module loads no library.
 """
 
 import os
-import shutil
 from pathlib import Path
 
 from mergerepl.systables.logreader import FOLDER
@@ -39,27 +38,3 @@ def write_plan(root: Path, text: str) -> None:
 def remove_plan(root: Path) -> None:
     """Note that the plan is carried out."""
     (root / FOLDER / _PLAN).unlink(missing_ok=True)
-
-
-def folders_in(path: Path) -> list[str]:
-    """Return the names of the folders in a folder; none if it is not there."""
-    try:
-        return sorted(entry.name for entry in os.scandir(path) if entry.is_dir())
-    except FileNotFoundError:
-        return []
-
-
-def remove_folder(path: Path) -> None:
-    """Remove a folder of ours with all that is in it, its Delta log first: the rest is no table."""
-    shutil.rmtree(path / "_delta_log", ignore_errors=True)
-    shutil.rmtree(path, ignore_errors=True)
-
-
-def is_there(path: str | Path) -> bool:
-    """Return whether there is something at a path."""
-    return os.path.lexists(path)
-
-
-def make_folder(path: Path) -> None:
-    """Make a folder, and those above it, if it is not there."""
-    path.mkdir(parents=True, exist_ok=True)

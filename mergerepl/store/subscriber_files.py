@@ -1,4 +1,4 @@
-"""What a distribution agent asks of a subscriber's file system beside Delta tables: its folder and `batch-<guid>.json`.
+"""What a distribution agent asks of a subscriber's file system beside Delta tables: `batch-<guid>.json`.
 
 This module loads no library.
 """
@@ -6,16 +6,6 @@ This module loads no library.
 from pathlib import Path
 
 from mergerepl.systables.transactional import FOLDER
-
-
-def has_folder(root: Path) -> bool:
-    """Return whether a subscriber is there."""
-    return root.is_dir()
-
-
-def make_folder(root: Path) -> None:
-    """Make a new subscriber's folder."""
-    root.mkdir(parents=True, exist_ok=True)
 
 
 def read_batch(root: Path, guid: str) -> str | None:

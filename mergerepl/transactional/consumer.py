@@ -26,7 +26,7 @@ from mergerepl.logreader.consumer import Cycle, PauseSource, ReadRows, Wanted
 from mergerepl.logreader.plan import ColumnChange, Entry, Plan, SourcePlan
 from mergerepl.logreader.positions import LogState
 from mergerepl.store.control import CHECKPOINT_INTERVAL
-from mergerepl.store.log_reader_files import remove_folder
+from mergerepl.store.folders import remove_table
 from mergerepl.systables.transactional import (
     APP_ID,
     ARTICLES,
@@ -163,7 +163,7 @@ class Commands:
         missing = [row for row in new if (row.article_id, row.schema_version) not in known]
         for row in missing:
             table = self.distributor.commands_table(row)
-            remove_folder(table)
+            remove_table(table)
             _create(table, shape_of(row))
         failpoint("transactional.after_create")
         if missing:

@@ -8,7 +8,7 @@ from typing import Any
 from mergerepl.delta.log import is_delta_table
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.logreader.positions import read_state
-from mergerepl.store.subscriber_files import has_folder
+from mergerepl.store.folders import is_folder
 from mergerepl.systables.transactional import (
     ACTIVE,
     ERRORS,
@@ -66,7 +66,7 @@ def position_of(row: SubscriptionRow) -> bytes:
     """Return the position of a subscription: from the subscriber itself, else from the distributor."""
     found = (
         Subscriber(Path(row.subscriber)).position(row.subscription_guid)
-        if has_folder(Path(row.subscriber))
+        if is_folder(Path(row.subscriber))
         else None
     )
     return found.transaction_timestamp if found else row.last_xact_seqno or bytes(10)

@@ -17,8 +17,8 @@ from mergerepl.errors import MergeReplError, OutOfReachError
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.model.transactional import DistributionResult
 from mergerepl.rows.images import with_readable
+from mergerepl.store.folders import is_folder
 from mergerepl.store.lease import lease
-from mergerepl.store.subscriber_files import has_folder
 from mergerepl.systables.transactional import (
     SubscriptionRow,
 )
@@ -83,7 +83,7 @@ def run_agent(
     **options: Any,
 ) -> DistributionResult:
     """Run one distribution agent."""
-    if not has_folder(Path(row.subscriber)):
+    if not is_folder(Path(row.subscriber)):
         raise OutOfReachError(
             f"Subscriber '{row.subscriber}' of '{publication}' is not there: is it mounted? Run again when it is.",
             subscriber=row.subscriber,

@@ -38,9 +38,8 @@ from mergerepl.model.transactional import (
 )
 from mergerepl.rows.images import with_readable
 from mergerepl.rows.sql import quote
+from mergerepl.store.folders import is_folder, make_folder, remove_table
 from mergerepl.store.lease import lease
-from mergerepl.store.log_reader_files import remove_folder
-from mergerepl.store.subscriber_files import has_folder, make_folder
 from mergerepl.systables.transactional import (
     ARTICLES,
     PUBLICATIONS,
@@ -403,7 +402,7 @@ class Publishing:
             if is_last and has_log_reader(self.reader.control):
                 leave(self.reader, NAME, frozenset({row.source_object_id}))
             for version in range(1, row.schema_version + 1):
-                remove_folder(self.distributor.commands_table(replace(row, schema_version=version)))
+                remove_table(self.distributor.commands_table(replace(row, schema_version=version)))
 
     def _unpublish(self) -> None:
         with held(self.reader, "apply"), self.distributor.writing():
@@ -412,7 +411,7 @@ class Publishing:
             self.distributor.control.replace(PUBLICATIONS, left)
 
     def _unsubscribe(self, row: SubscriptionRow) -> None:
-        if has_folder(Path(row.subscriber)):
+        if is_folder(Path(row.subscriber)):
             with lease(Path(row.subscriber), purpose="apply"):
                 Subscriber(Path(row.subscriber)).remove(row.subscription_guid)
         with self.distributor.writing():
