@@ -1,7 +1,7 @@
 """Cleanup of the distribution store (transactional.md 13)."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -24,6 +24,7 @@ from mergerepl.systables.transactional import (
     SUBSCRIBED,
     TRANSACTIONS,
     ArticleRow,
+    TransactionRow,
 )
 from mergerepl.transactional.catalog import Distributor, Root, Subscriber, required
 from mergerepl.transactional.log_reader import held, log_reader
@@ -43,45 +44,41 @@ def cleanup(root: Root) -> Mapping[str, int]:
     """
     distributor = required(root)
     with held(log_reader(distributor), "transactional cleanup"):
-        newest = distributor.control.rows(TRANSACTIONS, order_limit="order by xact_seqno desc limit 1")
-        if not newest:
+        # Nobody adds to it: the log reader is held.
+        gate = sorted(distributor.control.rows(TRANSACTIONS), key=lambda row: row.xact_seqno)
+        if not gate:
             return {"commands": 0, "transactions": 0, "inactive": 0}
+        newest = gate[-1]
         inactive = 0
         bounds: dict[int, bytes] = {}
         for publication in distributor.publications():
-            oldest = newest[0].commit_time - timedelta(hours=publication.max_distretention)
-            delivered = newest[0].commit_time - timedelta(hours=publication.min_distretention)
-            forced = _through(distributor, oldest)
+            forced = _through(gate, newest.commit_time - timedelta(hours=publication.max_distretention))
+            delivered = _through(gate, newest.commit_time - timedelta(hours=publication.min_distretention))
+            of_publication = distributor.meant_for(publication.publication_id, gate)
             served = []
             for row in distributor.subscriptions(publication.publication_id):
                 if row.status == ACTIVE:
                     position = position_of(row)
-                    if _has_lost(distributor, publication.publication_id, position, forced):
+                    if any(position < each.xact_seqno <= forced for each in of_publication):
                         distributor.change_subscription(row.subscription_guid, status=INACTIVE)
                         inactive += 1
                     else:
                         served.append(position)
                 elif row.status == SUBSCRIBED and row.snapshot_seqno is not None:
                     served.append(row.snapshot_seqno)
-            bounds[publication.publication_id] = max(forced, min([*served, _through(distributor, delivered)]))
+            bounds[publication.publication_id] = max(forced, min([*served, delivered]))
         # An agent that reads beside us looks at this after the gate: it never takes what is gone for nothing.
-        _raise_removed_through(distributor, bounds)
+        _raise_removed_through(distributor, gate, bounds)
         failpoint("transactional.after_removed_through")
         commands = sum(
-            _removed(distributor, shape, bounds[shape.publication_id]) for shape in distributor.shapes()
+            _removed(distributor, gate, shape, bounds[shape.publication_id]) for shape in distributor.shapes()
         )
-        keep = min(bounds.values(), default=newest[0].xact_seqno)
-        gone = [
-            row
-            for row in distributor.control.rows(TRANSACTIONS)
-            if row.xact_seqno <= keep and row.xact_seqno < newest[0].xact_seqno
-        ]
+        keep = min(bounds.values(), default=newest.xact_seqno)
+        gone = [row.xact_seqno for row in gate[:-1] if row.xact_seqno <= keep]
         if gone:
             with distributor.writing():
-                distributor.control.delete(
-                    TRANSACTIONS, where=f"xact_seqno <= X'{max(r.xact_seqno for r in gone).hex()}'"
-                )
-        _forget_history(distributor, newest[0].commit_time)
+                distributor.control.delete(TRANSACTIONS, where=f"xact_seqno <= X'{gone[-1].hex()}'")
+        _forget_history(distributor, newest.commit_time)
         _remove_unused_files(distributor)
     return {"commands": commands, "transactions": len(gone), "inactive": inactive}
 
@@ -98,15 +95,11 @@ def clean_up_once_a_day(root: Root) -> None:
             cleanup(root)
 
 
-def _has_lost(distributor: Distributor, publication_id: int, position: bytes, through: bytes) -> bool:
-    after = distributor.transactions_after(position)
-    return any(each.xact_seqno <= through for each in distributor.meant_for(publication_id, after))
-
-
-def _raise_removed_through(distributor: Distributor, bounds: Mapping[int, bytes]) -> None:
+def _raise_removed_through(
+    distributor: Distributor, gate: Sequence[TransactionRow], bounds: Mapping[int, bytes]
+) -> None:
     """Record of each publication the last of its transactions that goes."""
     rows = distributor.publications()
-    gate = distributor.control.rows(TRANSACTIONS)
     raised = []
     for row in rows:
         of_row = distributor.meant_for(row.publication_id, gate)
@@ -117,16 +110,17 @@ def _raise_removed_through(distributor: Distributor, bounds: Mapping[int, bytes]
             distributor.control.replace(PUBLICATIONS, raised)
 
 
-def _through(distributor: Distributor, moment: datetime) -> bytes:
+def _through(gate: Sequence[TransactionRow], moment: datetime) -> bytes:
     """Return the highest LSN whose transaction is older than a time."""
-    rows = distributor.control.rows(TRANSACTIONS)
-    return max((row.xact_seqno for row in rows if row.commit_time < moment), default=bytes(10))
+    return max((row.xact_seqno for row in gate if row.commit_time < moment), default=bytes(10))
 
 
-def _removed(distributor: Distributor, shape: ArticleRow, through: bytes) -> int:
+def _removed(
+    distributor: Distributor, gate: Sequence[TransactionRow], shape: ArticleRow, through: bytes
+) -> int:
     """Remove the commands of scan cycles that lie below an LSN wholly: files go, none is rewritten."""
     table = distributor.commands_table(shape)
-    later = [row.scan_cycle for row in distributor.transactions_after(through)]
+    later = [row.scan_cycle for row in gate if row.xact_seqno > through]
     if not is_delta_table(table) or not later:
         return 0
     where = f"scan_cycle < {min(later)}"

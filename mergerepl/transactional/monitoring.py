@@ -33,23 +33,29 @@ class Pending:
 
 def pending(root: Root) -> tuple[Pending, ...]:
     """Return the undistributed commands of each subscription, by the gate, and the commits that are not read. No JVM."""
+    return tuple(each for _, each in _pending(required(root)).values())
+
+
+def _pending(distributor: Distributor) -> dict[str, tuple[bytes, Pending]]:
+    """Return of each subscription, by its GUID, its position and what it lacks."""
     from mergerepl.delta.log import head_version
 
-    distributor = required(root)
     state = read_state(distributor.log)
     unread = {
         number: head_version(distributor.root / row.source_path) - row.position
         for number, row in state.sources.items()
         if is_delta_table(distributor.root / row.source_path)
     }
-    found = []
+    found = {}
     for name, row in subscriptions_of(distributor):
         articles = distributor.articles(row.publication_id)
         mine = {each.article_id for each in articles}
-        waiting = distributor.meant_for(row.publication_id, distributor.transactions_after(position_of(row)))
+        position = position_of(row)
+        waiting = distributor.meant_for(row.publication_id, distributor.transactions_after(position))
         commands = sum(n for each in waiting for article, n in each.commands.items() if article in mine)
         rate = _rate(distributor, row)
-        found.append(
+        found[row.subscription_guid] = (
+            position,
             Pending(
                 name,
                 row.subscriber,
@@ -57,9 +63,9 @@ def pending(root: Root) -> tuple[Pending, ...]:
                 commands,
                 round(commands / rate, 1) if rate else None,
                 sum(unread.get(each.source_object_id, 0) for each in articles),
-            )
+            ),
         )
-    return tuple(found)
+    return found
 
 
 def position_of(row: SubscriptionRow) -> bytes:
@@ -127,7 +133,7 @@ def errors(root: Root, *, limit: int = 20) -> list[Mapping[str, Any]]:
 def status(root: Root) -> Mapping[str, Any]:
     """Return what a publisher publishes transactionally, and how far its subscriptions are. Starts no JVM."""
     distributor = required(root)
-    waiting = {(each.publication, each.subscriber): each for each in pending(root)}
+    found = _pending(distributor)
     statuses = {INACTIVE: "inactive", ACTIVE: "active"}
     return {
         "root": str(distributor.root),
@@ -151,13 +157,14 @@ def status(root: Root) -> Mapping[str, Any]:
                     {
                         "subscriber": each.subscriber,
                         "status": statuses.get(each.status, "subscribed"),
-                        "xact_seqno": str(Lsn(position_of(each))),
-                        "transactions_waiting": waiting[row.publication, each.subscriber].transactions,
-                        "commands_waiting": waiting[row.publication, each.subscriber].commands,
-                        "unread_commits": waiting[row.publication, each.subscriber].unread_commits,
+                        "xact_seqno": str(Lsn(position)),
+                        "transactions_waiting": waiting.transactions,
+                        "commands_waiting": waiting.commands,
+                        "unread_commits": waiting.unread_commits,
                         "is_known_to_be_equal": each.is_equal,
                     }
                     for each in distributor.subscriptions(row.publication_id)
+                    for position, waiting in [found[each.subscription_guid]]
                 ],
             }
             for row in distributor.publications()

@@ -1,5 +1,6 @@
 """Compare subscribers with their publisher at the last batch."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -7,11 +8,10 @@ from pyspark.sql import SparkSession
 
 from mergerepl.delta.versions import read_version
 from mergerepl.engine.errors import plain_errors
-from mergerepl.logreader.lsn import Lsn
 from mergerepl.logreader.positions import read_state
 from mergerepl.store.lease import lease
-from mergerepl.systables.transactional import TRANSACTIONS, ArticleRow
-from mergerepl.transactional.catalog import Distributor, Root, Subscriber, required, subscriptions_of
+from mergerepl.systables.transactional import TRANSACTIONS, ArticleRow, TransactionRow
+from mergerepl.transactional.catalog import Root, Subscriber, required, subscriptions_of
 from mergerepl.transactional.comparison import differing
 from mergerepl.transactional.log_reader import spark_of
 from mergerepl.transactional.snapshot import rows_at
@@ -49,15 +49,18 @@ def validate(
         if position is None:
             continue
         session = spark_of(spark)()
+        seqno = position.transaction_timestamp
         of_row = []
         with plain_errors("a subscription was validated"), lease(at.root, purpose="validate"):
+            # In this order: what the log reader adds meanwhile lies after the positions.
+            sources = read_state(distributor.log).sources
+            gate = distributor.control.rows(TRANSACTIONS)
             for article in distributor.articles(row.publication_id):
-                shape = distributor.shape_at(article.article_id, position.transaction_timestamp)
-                version = _version_at(distributor, article, position.transaction_timestamp)
-                table = at.table(row, article)
+                shape = distributor.shape_at(article.article_id, seqno)
+                version = _version_at(gate, article, seqno, sources[article.source_object_id].position)
                 compared = differing(
                     rows_at(session, distributor.root / article.source_object, version, shape),
-                    read_version(session, table, position.table_versions[article.article]),
+                    read_version(session, at.table(row, article), position.table_versions[article.article]),
                     shape,
                 )
                 of_row.append(
@@ -77,23 +80,14 @@ def validate(
     return tuple(found)
 
 
-def _version_at(distributor: Distributor, article: ArticleRow, seqno: bytes) -> int:
-    """Return the publisher's version of an article at an LSN: that of the last transaction before, or where it begins."""
-    rows = distributor.control.rows(TRANSACTIONS, where=f"scan_cycle <= {Lsn(seqno).scan_cycle}")
-    commits: list[int] = [
-        commit["version"]
-        for row in rows
-        if row.xact_seqno <= seqno
-        for commit in row.commits
-        if commit["source_object_id"] == article.source_object_id
-    ]
-    source = read_state(distributor.log).sources[article.source_object_id]
-    later: list[int] = [
-        commit["from_version"]
-        for row in distributor.transactions_after(seqno)
-        for commit in row.commits
-        if commit["source_object_id"] == article.source_object_id
-    ]
-    if later:
-        return min(later) - 1
-    return max([source.position, *commits])
+def _version_at(gate: Sequence[TransactionRow], article: ArticleRow, seqno: bytes, position: int) -> int:
+    """Return the publisher's version of an article at an LSN: that before the next transaction, else the last one read."""
+    before: list[int] = []
+    later: list[int] = []
+    for row in gate:
+        of_article = [each for each in row.commits if each["source_object_id"] == article.source_object_id]
+        if row.xact_seqno <= seqno:
+            before += [each["version"] for each in of_article]
+        else:
+            later += [each["from_version"] for each in of_article]
+    return min(later) - 1 if later else max([position, *before])
