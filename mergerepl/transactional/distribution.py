@@ -9,28 +9,22 @@
 | 5 | MSsubscriptions and history at the distributor | sent again |
 """
 
-import json
 import time
-import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from mergerepl.delta import appended
 from mergerepl.delta.log import head_version, is_delta_table
-from mergerepl.delta.marks import CommitMark, CommitUnit
-from mergerepl.delta.plain_files import read_columns
-from mergerepl.delta.transactions import Transaction, marked_session, read_back, transaction_version
-from mergerepl.engine.errors import COMMIT_CONFLICTS
+from mergerepl.delta.marks import CommitMark
+from mergerepl.delta.transactions import transaction_version
 from mergerepl.engine.in_memory import Kept
-from mergerepl.errors import CommitConflictError
 from mergerepl.failpoints import failpoint
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.model.transactional import DistributionResult
@@ -48,78 +42,23 @@ from mergerepl.systables.transactional import (
     SubscriptionRow,
     TransactionRow,
 )
-from mergerepl.transactional.call_syntax import Operation
-from mergerepl.transactional.catalog import Distributor, Subscriber, shape_of
-from mergerepl.transactional.collected_writes import Write, carry_out, prepared
-from mergerepl.transactional.judge import LOGGED, Effect, Failure, judge
-from mergerepl.transactional.procedures import (
-    Procedure,
-    called,
-    custom_operations,
-    procedures_of,
-    session_of_procedures,
+from mergerepl.transactional.article_batch import DISTRIBUTE, Batch, app_id, commands_between
+from mergerepl.transactional.batch_plan import (
+    BatchPlan,
+    next_transactions,
+    transactions_through,
+    unfinished_plan,
 )
+from mergerepl.transactional.catalog import Distributor, Subscriber, shape_of
+from mergerepl.transactional.collected_writes import carry_out, prepared
+from mergerepl.transactional.judge import LOGGED, Effect, Failure
+from mergerepl.transactional.procedures import custom_operations, procedures_of
 from mergerepl.transactional.refusals import SKIPPABLE, TransactionalError, TransactionalUsageError
 from mergerepl.transactional.schema import add_columns
-from mergerepl.transactional.scripts import batch_text
 from mergerepl.transactional.stages import stage_end
 
-DISTRIBUTE = "distribute"
-"""The kind of the agent's commits (map.md 2)."""
-
-COMMIT_ATTEMPTS = 8
 SUCCEEDED, FAILED = 2, 6
 T = TypeVar("T")
-
-
-def app_id(guid: str) -> str:
-    """Return the Delta transaction application of a subscription: its GUID never comes again."""
-    return f"mergerepl-dist-{guid}"
-
-
-@dataclass(frozen=True)
-class BatchPlan:
-    """A batch: transactions after `from_seqno` through `through_seqno`; article -> version judged first."""
-
-    number: int
-    from_seqno: bytes
-    through_seqno: bytes
-    heads: Mapping[int, int]
-
-    def to_json(self) -> str:
-        """Return the plan as its file has it."""
-        return json.dumps(
-            {
-                "number": self.number,
-                "from_seqno": self.from_seqno.hex(),
-                "through_seqno": self.through_seqno.hex(),
-                "heads": dict(self.heads),
-            }
-        )
-
-    @staticmethod
-    def of_json(text: str) -> "BatchPlan":
-        """Read a plan."""
-        stated = json.loads(text)
-        return BatchPlan(
-            stated["number"],
-            bytes.fromhex(stated["from_seqno"]),
-            bytes.fromhex(stated["through_seqno"]),
-            {int(key): version for key, version in stated["heads"].items()},
-        )
-
-
-@dataclass(frozen=True)
-class Sent:
-    """An article's commands in a batch: how many, which operations are judged, which of them applied (None: all).
-
-    `writes` are what procedures of the user's own hand over.
-    """
-
-    commands: int
-    judged: frozenset[Operation] | None = None
-    applied: frozenset[Operation] | None = None
-    writes: tuple[Write, ...] = ()
 
 
 @dataclass
@@ -154,10 +93,19 @@ class Agent:
         Raises: TransactionalError where it must stop; what lies before is applied then.
         """
         position = self.position()
-        plan = self._unfinished(position)
+        plan = unfinished_plan(self.subscriber, position)
         while True:
             rows = self.waiting(position)
-            chosen = self._chosen(rows) if plan is None else _through(rows, plan.through_seqno)
+            chosen = (
+                next_transactions(
+                    rows,
+                    self._shapes(),
+                    most_transactions=self.batch_transactions,
+                    most_commands=self.batch_commands,
+                )
+                if plan is None
+                else transactions_through(rows, plan.through_seqno)
+            )
             if not chosen:
                 return self.result
             if plan is None:
@@ -209,38 +157,12 @@ class Agent:
             )
         return rows
 
+    def _shapes(self) -> list[ArticleRow]:
+        publication_id = self.subscription.publication_id
+        return [row for row in self.distributor.shapes() if row.publication_id == publication_id]
+
     def _articles(self) -> list[ArticleRow]:
         return self.distributor.articles(self.subscription.publication_id)
-
-    def _unfinished(self, position: PositionRow) -> BatchPlan | None:
-        text = read_batch(self.subscriber.root, self.guid)
-        if text is None:
-            return None
-        plan = BatchPlan.of_json(text)
-        if plan.number == position.batch + 1 and plan.from_seqno == position.transaction_timestamp:
-            return plan
-        remove_batch(self.subscriber.root, self.guid)
-        return None
-
-    def _chosen(self, rows: Sequence[TransactionRow]) -> list[TransactionRow]:
-        """Return the transactions of the next batch: it ends before a change of columns, and begins with one alone."""
-        mine = {row.article_id for row in self._articles()}
-        shapes = {
-            row.first_seqno
-            for row in self.distributor.shapes()
-            if row.article_id in mine and row.schema_version > 1
-        }
-        chosen: list[TransactionRow] = []
-        commands = 0
-        for row in rows:
-            count = sum(n for article, n in row.commands.items() if article in mine)
-            is_full = len(chosen) >= self.batch_transactions
-            is_over = bool(self.batch_commands) and commands + count > self.batch_commands
-            if chosen and (is_full or is_over or row.xact_seqno in shapes):
-                break
-            chosen.append(row)
-            commands += count
-        return chosen
 
     def _one_stage(self, position: PositionRow, chosen: Sequence[TransactionRow]) -> list[TransactionRow]:
         """Return the transactions for which one call of each procedure of the user's own is enough."""
@@ -248,8 +170,9 @@ class Agent:
         named = {article for row in chosen for article in row.commands}
         ends = [
             stage_end(
-                self._commands(
-                    self.distributor.shape_at(row.article_id, through),
+                commands_between(
+                    self.spark(),
+                    self.distributor.commands_table(self.distributor.shape_at(row.article_id, through)),
                     position.transaction_timestamp,
                     through,
                 )
@@ -285,16 +208,12 @@ class Agent:
                 heads = {each: head_version(self._table(shapes[each])) for each in counts}
                 self._refuse_applied(position, [shapes[each] for each in counts])
                 plan = BatchPlan(position.batch + 1, position.transaction_timestamp, through, heads)
-            decided = plan
-            sent = self._each(
-                counts,
-                lambda each: self._called(
-                    shapes[each], procedures[each], decided, counts[each], chosen, kept
-                ),
+            batch = Batch(
+                self.distributor, self.subscriber, self.subscription, self.spark, plan, chosen, kept
             )
+            sent = self._each(counts, lambda each: batch.call(shapes[each], procedures[each], counts[each]))
             judged = self._each(
-                counts,
-                lambda each: self._judged(shapes[each], decided, sent[each], decided.heads[each], kept),
+                counts, lambda each: batch.judge(shapes[each], sent[each], batch.plan.heads[each])
             )
             stop = min(
                 (
@@ -313,10 +232,8 @@ class Agent:
             failpoint("distribute.before_plan")
             write_batch(self.subscriber.root, self.guid, plan.to_json())
             failpoint("distribute.after_plan")
-            late = self._each(
-                counts, lambda each: self._write(shapes[each], decided, sent[each], judged[each], kept)
-            )
-            carry_out(writes, self.spark, partial(self._transaction, plan))
+            late = self._each(counts, lambda each: batch.write(shapes[each], sent[each], judged[each]))
+            carry_out(writes, self.spark, batch.transaction)
         finally:
             kept.release()
         return self._arrived(position, chosen, judged, late, began)
@@ -345,148 +262,6 @@ class Agent:
 
     def _table(self, row: ArticleRow) -> Path:
         return self.subscriber.table(self.subscription, row)
-
-    def _called(
-        self,
-        row: ArticleRow,
-        procedures: Mapping[Operation, Procedure],
-        plan: BatchPlan,
-        count: int,
-        chosen: Sequence[TransactionRow],
-        kept: Kept,
-    ) -> Sent:
-        """Call an article's procedures; without any, all commands are judged and applied.
-
-        Raises: TransactionalError 21074 if commands of the batch are gone; what a procedure raises.
-        """
-        if not procedures:
-            return Sent(count)
-        # Settings of a procedure in its session end with the batch.
-        session = session_of_procedures(self.spark())
-        commands = kept.keep(self._commands(row, plan.from_seqno, plan.through_seqno, spark=session))
-        found = {each["operation"]: each["count"] for each in commands.groupBy("operation").count().collect()}
-        self._require_all(row, count, sum(found.values()))
-        calls = called(
-            {each: known for each, known in procedures.items() if each.value in found},
-            row,
-            commands,
-            {each.xact_seqno: each.commit_time for each in chosen},
-            table=self._table(row),
-            subscriber=self.subscriber.root,
-            kept=kept,
-        )
-        generated = {each for each in Operation if each not in procedures}
-        applied = generated | {call.does for call in calls if call.calls_default}
-        return Sent(
-            count,
-            frozenset(applied | {call.does for call in calls if call.requires_rows}),
-            frozenset(applied),
-            tuple(write for call in calls for write in call.writes),
-        )
-
-    def _require_all(self, row: ArticleRow, count: int, found: int) -> None:
-        if found != count:
-            raise TransactionalError.expired(
-                self.subscriber.root,
-                f"{count} commands of article '{row.article}' are wanted and {found} are there",
-            )
-
-    def _judged(self, row: ArticleRow, plan: BatchPlan, sent: Sent, version: int, kept: Kept) -> Effect:
-        """Return the effect of the batch on a table at a version.
-
-        Raises: TransactionalError 21074 if commands of the batch are gone.
-        """
-        spark = self.spark()
-        commands = self._commands(row, plan.from_seqno, plan.through_seqno)
-        if sent.judged is not None:
-            commands = commands.where(F.col("operation").isin([each.value for each in sent.judged]))
-        table = self._table(row)
-        effect = judge(
-            spark,
-            commands,
-            shape_of(row),
-            lambda names: read_columns(spark, table, version, list(names)),
-            kept,
-            table=str(table),
-            expected=sent.commands,
-        )
-        if sent.applied is None:
-            self._require_all(row, sent.commands, effect.commands)
-            return effect
-        applied = [each.value for each in sent.applied]
-        return replace(
-            effect,
-            rows=effect.rows.where(F.col("operation").isin(applied)),
-            counts={name: n for name, n in effect.counts.items() if name in applied},
-            commands=sent.commands,
-        )
-
-    def _commands(
-        self, row: ArticleRow, from_seqno: bytes, through_seqno: bytes, *, spark: SparkSession | None = None
-    ) -> DataFrame:
-        """Return an article's commands after one LSN, through another one."""
-        cycles = (Lsn(from_seqno).scan_cycle - 1, Lsn(through_seqno).scan_cycle)
-        rows = appended.read(
-            spark or self.spark(), self.distributor.commands_table(row), {"scan_cycle": cycles}
-        )
-        return rows.where(
-            (F.col("xact_seqno") > F.lit(from_seqno)) & (F.col("xact_seqno") <= F.lit(through_seqno))
-        )
-
-    def _transaction(self, plan: BatchPlan, place: str | None = None) -> Transaction:
-        """Return the Delta transaction of a batch: of the articles' tables, or of a place where a procedure writes."""
-        app = app_id(self.guid) if place is None else f"{app_id(self.guid)}-{place}"
-        unit = self._unit(plan) if place is None else None
-        return Transaction(app, plan.number, CommitMark(self.guid, f"{DISTRIBUTE}:{plan.number}", unit=unit))
-
-    def _write(
-        self, row: ArticleRow, plan: BatchPlan, sent: Sent, effect: Effect, kept: Kept
-    ) -> tuple[Failure, ...]:
-        """Execute the MERGE of an article once. Returns failures that only a foreign commit in between brought."""
-        table = self._table(row)
-        transaction = self._transaction(plan)
-        if transaction_version(table, transaction.app_id) >= transaction.version:
-            return ()
-        judged_at = plan.heads[row.article_id]
-        for attempt in range(1, COMMIT_ATTEMPTS + 1):
-            if (head := head_version(table)) != judged_at:
-                # Another writer changed the table since it was judged.
-                effect, judged_at = self._judged(row, plan, sent, head, kept), head
-            try:
-                self._merge(row, table, effect, transaction)
-                break
-            except COMMIT_CONFLICTS as error:
-                if attempt == COMMIT_ATTEMPTS:
-                    raise CommitConflictError(
-                        f"Article '{row.article}' at '{table}' is being changed by other writers: the batch lost "
-                        f"{COMMIT_ATTEMPTS} commits in a row. Run again: the same batch is finished.",
-                        table=str(table),
-                    ) from error
-        commit = read_back(table, transaction, from_version_exclusive=judged_at)
-        if commit.version > judged_at + 1:
-            effect = self._judged(row, plan, sent, commit.version - 1, kept)
-        failpoint("distribute.after_article")
-        return (
-            effect.failures
-            if judged_at != plan.heads[row.article_id] or commit.version > judged_at + 1
-            else ()
-        )
-
-    def _unit(self, plan: BatchPlan) -> CommitUnit:
-        tables = [self._table(self.distributor.shape_at(each, plan.through_seqno)) for each in plan.heads]
-        names = tuple(str(table.relative_to(self.subscriber.root)) for table in tables)
-        return CommitUnit(f"{self.guid}:{plan.number}", names)
-
-    def _merge(self, row: ArticleRow, table: Path, effect: Effect, transaction: Transaction) -> None:
-        """Execute the text of `script --batch` over a view `commands`. A batch without effect is a commit, too."""
-        session = marked_session(self.spark(), transaction)
-        name = f"commands_{uuid.uuid4().hex}"
-        effect.rows.createGlobalTempView(name)
-        try:
-            session.sql(f"CREATE OR REPLACE TEMPORARY VIEW commands AS SELECT * FROM global_temp.{name}")
-            session.sql(batch_text(shape_of(row), str(table), bounds=effect.bounds))
-        finally:
-            session.catalog.dropGlobalTempView(name)
 
     # -- after it ------------------------------------------------------------------------------------------------------
 
@@ -637,10 +412,6 @@ class Agent:
                 )
             add_columns(self.spark, self._table(row), row, CommitMark(self.guid, f"{DISTRIBUTE}:columns"))
             failpoint("distribute.after_columns")
-
-
-def _through(rows: Sequence[TransactionRow], seqno: bytes) -> list[TransactionRow]:
-    return [row for row in rows if row.xact_seqno <= seqno]
 
 
 def skipped_numbers(stated: Sequence[int | str]) -> frozenset[int]:

@@ -32,8 +32,8 @@ from mergerepl.systables.transactional import (
     PositionRow,
     SubscriptionRow,
 )
+from mergerepl.transactional.article_batch import DISTRIBUTE, app_id
 from mergerepl.transactional.catalog import Distributor, Subscriber
-from mergerepl.transactional.distribution import DISTRIBUTE, app_id
 from mergerepl.transactional.log_reader import held, read_log
 from mergerepl.transactional.refusals import TransactionalUsageError
 

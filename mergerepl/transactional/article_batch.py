@@ -1,0 +1,214 @@
+"""A batch at the tables of its articles: commands are given to procedures, judged against the rows, and merged once."""
+
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from mergerepl.delta import appended
+from mergerepl.delta.log import head_version
+from mergerepl.delta.marks import CommitMark, CommitUnit
+from mergerepl.delta.plain_files import read_columns
+from mergerepl.delta.transactions import Transaction, marked_session, read_back, transaction_version
+from mergerepl.engine.errors import COMMIT_CONFLICTS
+from mergerepl.engine.in_memory import Kept
+from mergerepl.errors import CommitConflictError
+from mergerepl.failpoints import failpoint
+from mergerepl.logreader.lsn import Lsn
+from mergerepl.systables.transactional import ArticleRow, SubscriptionRow, TransactionRow
+from mergerepl.transactional.batch_plan import BatchPlan
+from mergerepl.transactional.call_syntax import Operation
+from mergerepl.transactional.catalog import Distributor, Subscriber, shape_of
+from mergerepl.transactional.collected_writes import Write
+from mergerepl.transactional.judge import Effect, Failure, judge
+from mergerepl.transactional.procedures import Procedure, called, session_of_procedures
+from mergerepl.transactional.refusals import TransactionalError
+from mergerepl.transactional.scripts import batch_text
+
+DISTRIBUTE = "distribute"
+"""The kind of the agent's commits (map.md 2)."""
+
+COMMIT_ATTEMPTS = 8
+
+
+def app_id(guid: str) -> str:
+    """Return the Delta transaction application of a subscription: its GUID never comes again."""
+    return f"mergerepl-dist-{guid}"
+
+
+@dataclass(frozen=True)
+class Sent:
+    """An article's commands in a batch: how many, which operations are judged, which of them applied (None: all).
+
+    `writes` are what procedures of the user's own hand over.
+    """
+
+    commands: int
+    judged: frozenset[Operation] | None = None
+    applied: frozenset[Operation] | None = None
+    writes: tuple[Write, ...] = ()
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A planned batch at work. What it keeps in memory is released by the agent."""
+
+    distributor: Distributor
+    subscriber: Subscriber
+    subscription: SubscriptionRow
+    spark: Callable[[], SparkSession]
+    plan: BatchPlan
+    transactions: Sequence[TransactionRow]
+    kept: Kept
+
+    @property
+    def guid(self) -> str:
+        """The identity of the subscription."""
+        return self.subscription.subscription_guid
+
+    def table(self, row: ArticleRow) -> Path:
+        """Return the table of an article at the subscriber."""
+        return self.subscriber.table(self.subscription, row)
+
+    def call(self, row: ArticleRow, procedures: Mapping[Operation, Procedure], count: int) -> Sent:
+        """Call an article's procedures; without any, all commands are judged and applied.
+
+        Raises: TransactionalError 21074 if commands of the batch are gone; what a procedure raises.
+        """
+        if not procedures:
+            return Sent(count)
+        # Settings of a procedure in its session end with the batch.
+        session = session_of_procedures(self.spark())
+        commands = self.kept.keep(self._commands(row, session))
+        found = {each["operation"]: each["count"] for each in commands.groupBy("operation").count().collect()}
+        self._require_all(row, count, sum(found.values()))
+        calls = called(
+            {each: known for each, known in procedures.items() if each.value in found},
+            row,
+            commands,
+            {each.xact_seqno: each.commit_time for each in self.transactions},
+            table=self.table(row),
+            subscriber=self.subscriber.root,
+            kept=self.kept,
+        )
+        generated = {each for each in Operation if each not in procedures}
+        applied = generated | {call.does for call in calls if call.calls_default}
+        return Sent(
+            count,
+            frozenset(applied | {call.does for call in calls if call.requires_rows}),
+            frozenset(applied),
+            tuple(write for call in calls for write in call.writes),
+        )
+
+    def _require_all(self, row: ArticleRow, count: int, found: int) -> None:
+        if found != count:
+            raise TransactionalError.expired(
+                self.subscriber.root,
+                f"{count} commands of article '{row.article}' are wanted and {found} are there",
+            )
+
+    def judge(self, row: ArticleRow, sent: Sent, version: int) -> Effect:
+        """Return the effect of the batch on a table at a version.
+
+        Raises: TransactionalError 21074 if commands of the batch are gone.
+        """
+        spark = self.spark()
+        commands = self._commands(row, spark)
+        if sent.judged is not None:
+            commands = commands.where(F.col("operation").isin([each.value for each in sent.judged]))
+        table = self.table(row)
+        effect = judge(
+            spark,
+            commands,
+            shape_of(row),
+            lambda names: read_columns(spark, table, version, list(names)),
+            self.kept,
+            table=str(table),
+            expected=sent.commands,
+        )
+        if sent.applied is None:
+            self._require_all(row, sent.commands, effect.commands)
+            return effect
+        applied = [each.value for each in sent.applied]
+        return replace(
+            effect,
+            rows=effect.rows.where(F.col("operation").isin(applied)),
+            counts={name: n for name, n in effect.counts.items() if name in applied},
+            commands=sent.commands,
+        )
+
+    def _commands(self, row: ArticleRow, spark: SparkSession) -> DataFrame:
+        table = self.distributor.commands_table(row)
+        return commands_between(spark, table, self.plan.from_seqno, self.plan.through_seqno)
+
+    def transaction(self, place: str | None = None) -> Transaction:
+        """Return the Delta transaction of a batch: of the articles' tables, or of a place where a procedure writes."""
+        app = app_id(self.guid) if place is None else f"{app_id(self.guid)}-{place}"
+        unit = self._unit() if place is None else None
+        return Transaction(
+            app, self.plan.number, CommitMark(self.guid, f"{DISTRIBUTE}:{self.plan.number}", unit=unit)
+        )
+
+    def write(self, row: ArticleRow, sent: Sent, effect: Effect) -> tuple[Failure, ...]:
+        """Execute the MERGE of an article once. Returns failures that only a foreign commit in between brought."""
+        table = self.table(row)
+        transaction = self.transaction()
+        if transaction_version(table, transaction.app_id) >= transaction.version:
+            return ()
+        judged_at = self.plan.heads[row.article_id]
+        for attempt in range(1, COMMIT_ATTEMPTS + 1):
+            if (head := head_version(table)) != judged_at:
+                # Another writer changed the table since it was judged.
+                effect, judged_at = self.judge(row, sent, head), head
+            try:
+                self._merge(row, table, effect, transaction)
+                break
+            except COMMIT_CONFLICTS as error:
+                if attempt == COMMIT_ATTEMPTS:
+                    raise CommitConflictError(
+                        f"Article '{row.article}' at '{table}' is being changed by other writers: the batch lost "
+                        f"{COMMIT_ATTEMPTS} commits in a row. Run again: the same batch is finished.",
+                        table=str(table),
+                    ) from error
+        commit = read_back(table, transaction, from_version_exclusive=judged_at)
+        if commit.version > judged_at + 1:
+            effect = self.judge(row, sent, commit.version - 1)
+        failpoint("distribute.after_article")
+        return (
+            effect.failures
+            if judged_at != self.plan.heads[row.article_id] or commit.version > judged_at + 1
+            else ()
+        )
+
+    def _unit(self) -> CommitUnit:
+        tables = [
+            self.table(self.distributor.shape_at(each, self.plan.through_seqno)) for each in self.plan.heads
+        ]
+        names = tuple(str(table.relative_to(self.subscriber.root)) for table in tables)
+        return CommitUnit(f"{self.guid}:{self.plan.number}", names)
+
+    def _merge(self, row: ArticleRow, table: Path, effect: Effect, transaction: Transaction) -> None:
+        """Execute the text of `script --batch` over a view `commands`. A batch without effect is a commit, too."""
+        session = marked_session(self.spark(), transaction)
+        name = f"commands_{uuid.uuid4().hex}"
+        effect.rows.createGlobalTempView(name)
+        try:
+            session.sql(f"CREATE OR REPLACE TEMPORARY VIEW commands AS SELECT * FROM global_temp.{name}")
+            session.sql(batch_text(shape_of(row), str(table), bounds=effect.bounds))
+        finally:
+            session.catalog.dropGlobalTempView(name)
+
+
+def commands_between(
+    spark: SparkSession, table: Path, from_seqno_exclusive: bytes, through_seqno_inclusive: bytes
+) -> DataFrame:
+    """Return the commands of a table of commands whose transactions lie between two LSNs."""
+    cycles = (Lsn(from_seqno_exclusive).scan_cycle - 1, Lsn(through_seqno_inclusive).scan_cycle)
+    rows = appended.read(spark, table, {"scan_cycle": cycles})
+    return rows.where(
+        (F.col("xact_seqno") > F.lit(from_seqno_exclusive))
+        & (F.col("xact_seqno") <= F.lit(through_seqno_inclusive))
+    )
