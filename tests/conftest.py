@@ -41,6 +41,7 @@ INTERPRETED = (
     *("spark/test_key_traps", "spark/test_left_out", "spark/test_lookup", "spark/test_monitoring"),
     *(
         "spark/test_partitions",
+        "spark/test_small_capture",
         "spark/test_preview",
         "spark/test_publish_",
         "spark/test_staging",

@@ -4,7 +4,9 @@ Merge session step: capture. Reads net changes and what is known of those rows; 
 appends). Rules: merge_replication.md 2.1 and 2.2.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -13,7 +15,6 @@ from pyspark.sql.types import StructType
 from mergerepl.changes import (
     BASE,
     BORN_GENERATION,
-    CHANGE_COLUMNS,
     COLV1,
     DELETED,
     GENERATION,
@@ -52,37 +53,38 @@ class Origin:
     generation: int
 
 
+GENERATION_OF_ORIGIN, NICKNAME, ORIGIN_PRIORITY, FLOOR_OF_ARTICLE = (
+    "of_generation",
+    "of_nickname",
+    "of_priority",
+    "of_floor",
+)
+CHANGED_COLUMNS = "changed_columns"
+"""Columns of DESCRIBED: what Origin and the article state, and the array of columns whose version rises: those of a live
+row that its writer set. NULL in row-tracked articles."""
+
+
 @dataclass(frozen=True)
 class Written:
-    """The Columns that one trigger writes; all three write lineage, generation and priority.
-
-    `changed` is the array of columns whose version rises; None if the row has no columns any more.
-    """
+    """The Columns that one trigger writes; all three write lineage, generation and priority."""
 
     row: Column
     born_generation: Column
-    changed: Column | None
 
 
-def insert_trigger(article: PublishedArticle, generation: Column) -> Written:
-    """MSmerge_ins: the row was inserted. Every value column is its writer's.
-
-    Its generation is noted if no other replica can know the row from before.
-    """
-    born = F.when(F.col("known_lineage").isNull(), generation)
-    every_column = F.array(*(F.lit(name) for name in article.value_columns)).cast("array<string>")
-    return Written(F.col(AFTER), born, every_column)
+def insert_trigger() -> Written:
+    """MSmerge_ins: the row was inserted. Its generation is noted if no other replica can know the row from before."""
+    return Written(F.col(AFTER), F.when(F.col("known_lineage").isNull(), F.col(GENERATION_OF_ORIGIN)))
 
 
-def update_trigger(article: PublishedArticle, image: StructType) -> Written:
-    """MSmerge_upd: the row changed. The columns that differ are its writer's."""
-    changed = differing_columns(BEFORE, AFTER, image, _value_names(article))
-    return Written(F.col(AFTER), F.col("known_born_generation"), changed)
+def update_trigger() -> Written:
+    """MSmerge_upd: the row changed."""
+    return Written(F.col(AFTER), F.col("known_born_generation"))
 
 
 def delete_trigger() -> Written:
     """MSmerge_del: the row was deleted. Its last image goes into the tombstone."""
-    return Written(F.col(BEFORE), F.lit(None).cast("bigint"), None)
+    return Written(F.col(BEFORE), F.lit(None).cast("bigint"))
 
 
 def tracked_rows(
@@ -90,40 +92,68 @@ def tracked_rows(
 ) -> DataFrame:
     """Return one CAPTURED row per net change, as the trigger of its kind writes it; with `base` if the article needs it.
 
+    Reads: net changes with their rowguid; `known` = KNOWN_COLUMNS of at least these rows as they are now, None if
+    there is none at all.
+    """
+    described = net.select(
+        *(ROWGUID, EXISTED, BEFORE, EXISTS, AFTER),
+        passed(origin.generation, "bigint").alias(GENERATION_OF_ORIGIN),
+        passed(origin.nickname, "int").alias(NICKNAME),
+        passed(origin.priority, "double").alias(ORIGIN_PRIORITY),
+        F.lit(article.maxversion_at_cleanup).cast("bigint").alias(FLOOR_OF_ARTICLE),
+        _changed_columns(article, image_type(net, AFTER)).alias(CHANGED_COLUMNS),
+    )
+    base = {BASE: _published_row()} if article.needs_base else {}
+    return tracked_rows_of(described, known, more=base)
+
+
+def tracked_rows_of(
+    described: DataFrame,
+    known: DataFrame | None,
+    *,
+    keys: Sequence[str] = (ROWGUID,),
+    more: Mapping[str, Column] = MappingProxyType({}),
+) -> DataFrame:
+    """Return CAPTURED of net changes of any articles, with the keys before it and more columns after it.
+
     Lineage and colv1 continue what is known of the row, also of a deleted one (a re-insert). A row that existed
     and has no metadata is the publication's: {0: 1}. An insert of an unknown key starts from {}. So does one of a key
     whose row left the partition (type 5), above its versions: that row still exists elsewhere, and this is another one.
 
-    Reads: net changes with their rowguid; `known` = KNOWN_COLUMNS of at least these rows as they are now, None if
-    there is none at all.
+    Reads: DESCRIBED: net changes (`before` and `after` of any one type) with the columns above; `known` = KNOWN_COLUMNS
+    with the keys.
     """
-    with_known = _with_known(net.select(ROWGUID, EXISTED, BEFORE, EXISTS, AFTER), known)
     unknown = F.when(F.col(EXISTED), lineage.published_lineage()).otherwise(lineage.empty_lineage())
     base = F.coalesce(F.col("known_lineage"), unknown)
-    floor = F.coalesce(F.col("known_floor"), F.lit(article.maxversion_at_cleanup).cast("bigint"))
-    version = lineage.next_version(base, floor=floor)
-    generation, nickname = passed(origin.generation, "bigint"), passed(origin.nickname, "int")
-    inserted = insert_trigger(article, generation)
-    updated = update_trigger(article, image_type(net, AFTER))
-    deleted = delete_trigger()
+    version = lineage.next_version(base, floor=F.coalesce("known_floor", FLOOR_OF_ARTICLE))
+    inserted, updated, deleted = insert_trigger(), update_trigger(), delete_trigger()
     is_deleted, is_update = ~F.col(EXISTS), F.col(EXISTED)
-    rows = with_known.select(
-        ROWGUID,
-        is_deleted.alias(DELETED),
-        F.when(is_deleted, F.lit(int(TombstoneType.USER_DELETE))).alias(TOMBSTONE_TYPE),
-        generation.alias(GENERATION),
-        F.lit(None).cast("bigint").alias(PARTCHANGEGEN),
-        F.when(is_deleted, deleted.born_generation)
+    columns = {
+        **{name: F.col(name) for name in keys},
+        ROWGUID: F.col(ROWGUID),
+        DELETED: is_deleted,
+        TOMBSTONE_TYPE: F.when(is_deleted, F.lit(int(TombstoneType.USER_DELETE))),
+        GENERATION: F.col(GENERATION_OF_ORIGIN),
+        PARTCHANGEGEN: F.lit(None).cast("bigint"),
+        BORN_GENERATION: F.when(is_deleted, deleted.born_generation)
         .when(is_update, updated.born_generation)
-        .otherwise(inserted.born_generation)
-        .alias(BORN_GENERATION),
-        lineage.with_version(base, nickname, version).alias(LINEAGE),
-        _colv(article, inserted, updated, nickname, version).alias(COLV1),
-        passed(origin.priority, "double").alias(PRIORITY),
-        F.when(is_deleted, deleted.row).otherwise(updated.row).alias(ROW),
-        *([_published_row().alias(BASE)] if article.needs_base else ()),
-    )
-    return rows.select(*CHANGE_COLUMNS, *([BASE] if article.needs_base else ()))
+        .otherwise(inserted.born_generation),
+        LINEAGE: lineage.with_version(base, F.col(NICKNAME), version),
+        COLV1: _colv(version),
+        PRIORITY: F.col(ORIGIN_PRIORITY),
+        ROW: F.when(is_deleted, deleted.row).otherwise(updated.row),
+        **more,
+    }
+    return _with_known(described, known, keys).select(*(value.alias(name) for name, value in columns.items()))
+
+
+def _changed_columns(article: PublishedArticle, image: StructType) -> Column:
+    """Return the columns that a change's writer set: those that differ; of an insert all."""
+    if not article.column_tracking:
+        return F.lit(None).cast("array<string>")
+    every_column = F.array(*(F.lit(name) for name in article.value_columns)).cast("array<string>")
+    differing = differing_columns(BEFORE, AFTER, image, _value_names(article))
+    return F.when(F.col(EXISTED), differing).otherwise(every_column)
 
 
 def _published_row() -> Column:
@@ -131,17 +161,14 @@ def _published_row() -> Column:
     return F.when(F.col("known_lineage").isNull() & F.col(EXISTED), F.col(BEFORE))
 
 
-def _colv(
-    article: PublishedArticle, inserted: Written, updated: Written, nickname: Column, version: Column
-) -> Column:
-    if not article.column_tracking:
-        return lineage.no_colv()
-    changed = F.when(F.col(EXISTED), updated.changed).otherwise(inserted.changed)
-    known = F.coalesce(F.col("known_colv1"), lineage.empty_colv())
-    return F.when(F.col(EXISTS), lineage.with_columns_changed(known, changed, nickname, version))
+def _colv(version: Column) -> Column:
+    known, changed = F.coalesce("known_colv1", lineage.empty_colv()), F.col(CHANGED_COLUMNS)
+    is_tracked = F.col(EXISTS) & changed.isNotNull()
+    risen = lineage.with_columns_changed(known, changed, F.col(NICKNAME), version)
+    return F.when(is_tracked, risen).otherwise(lineage.no_colv())
 
 
-def _with_known(named: DataFrame, known: DataFrame | None) -> DataFrame:
+def _with_known(named: DataFrame, known: DataFrame | None, keys: Sequence[str]) -> DataFrame:
     if known is None:
         return named.select(
             "*",
@@ -152,13 +179,13 @@ def _with_known(named: DataFrame, known: DataFrame | None) -> DataFrame:
         )
     has_left = F.coalesce(F.col(TOMBSTONE_TYPE) == int(TombstoneType.PARTIAL_DELETE), F.lit(False))
     earlier = known.select(
-        ROWGUID,
+        *keys,
         F.when(~has_left, F.col(LINEAGE)).alias("known_lineage"),
         F.when(~has_left, F.col(COLV1)).alias("known_colv1"),
         F.when(~has_left, F.col(BORN_GENERATION)).alias("known_born_generation"),
         F.when(has_left, F.array_max(F.map_values(LINEAGE))).alias("known_floor"),
     )
-    return named.join(earlier, on=ROWGUID, how="left")
+    return named.join(earlier, on=list(keys), how="left")
 
 
 def _value_names(article: PublishedArticle) -> list[tuple[str, str]]:

@@ -11,6 +11,7 @@ from enumeration.plan import Destination, Source
 from mergerepl.agent.refused import ARTICLE_ERRORS, Refused, raised_if_transient, refuse
 from mergerepl.changes import OTHER_SIDE, PUBLISHER, SUBSCRIBER
 from mergerepl.engine.errors import plain_errors
+from mergerepl.engine.session import writes_small
 from mergerepl.errors import MergeReplError
 from mergerepl.failpoints import failpoint
 from mergerepl.model.article import PublishedArticle
@@ -30,6 +31,7 @@ from mergerepl.tracking.capture import (
     remove_leftovers,
 )
 from mergerepl.tracking.partitions import with_memberships
+from mergerepl.tracking.small_capture import CaptureJob, capture_small
 from mergerepl.tracking.windows import article_window
 from triggers.window import CaptureWindow
 
@@ -193,7 +195,8 @@ def captured_sides(spark: SparkSession, sides: dict[str, SideState]) -> tuple[di
         except ARTICLE_ERRORS as error:
             return raised_if_transient(error)
 
-    results = _all_or_none(read, jobs)
+    small = _captured_together(spark, jobs)
+    results = _all_or_none(lambda number: small.get(number) or read(jobs[number]), range(len(jobs)))
     refused: Refused = {}
     by_side: dict[str, list[CapturedArticle]] = {name: [] for name in sides}
     for (side, window, _), result in zip(jobs, results, strict=True):
@@ -205,6 +208,17 @@ def captured_sides(spark: SparkSession, sides: dict[str, SideState]) -> tuple[di
     if sides[PUBLISHER].filtered is not None:
         captured[PUBLISHER] = _with_memberships(spark, captured[PUBLISHER], refused)
     return without(captured, refused), refused
+
+
+def _captured_together(spark: SparkSession, jobs: Sequence[_Job]) -> dict[int, CapturedArticle]:
+    """Return what is new, by the number of the job, in the articles that need no capture of their own."""
+    if not writes_small(spark) or any(side.filtered is not None for side, _, _ in jobs):
+        return {}
+    asked = [
+        CaptureJob(side.replica, window, side.info, own_priority(side.name, side.other), generation)
+        for side, window, generation in jobs
+    ]
+    return capture_small(spark, asked)
 
 
 def _with_memberships(spark: SparkSession, side: SideState, refused: Refused) -> SideState:
@@ -227,7 +241,7 @@ def _with_memberships(spark: SparkSession, side: SideState, refused: Refused) ->
 
 
 def _all_or_none(
-    read: Callable[[_Job], CapturedArticle | MergeReplError], jobs: Sequence[_Job]
+    read: Callable[[int], CapturedArticle | MergeReplError], jobs: Sequence[int]
 ) -> list[CapturedArticle | MergeReplError]:
     """Capture all articles; if the engine fails, the rows that the others keep in memory are released here."""
     with ThreadPoolExecutor(AT_ONCE) as pool:

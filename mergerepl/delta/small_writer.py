@@ -92,13 +92,21 @@ def reason_for_spark(
     """
     if sum(actions.get(each.value, 0) for each in DATA_ACTIONS) > MOST_ROWS:
         return f"more than {MOST_ROWS} rows"
+    if (problem := article_problem(table, article)) is not None:
+        return problem
+    for field in table.fields:
+        if not field["nullable"] and field["name"] not in article.columns:
+            return f"column '{field['name']}' is NOT NULL, and not of the article"
+    return _file_problem(table, article, bounds)
+
+
+def article_problem(table: TableState, article: PublishedArticle) -> str | None:
+    """Return why Arrow may not hold the rows of a table as Spark does, as a clause; None if it may."""
     if (problem := feature_problem(table)) is not None:
         return problem
     for field in table.fields:
         if (problem := _column_problem(field)) is not None:
             return f"column '{field['name']}': {problem}"
-        if not field["nullable"] and field["name"] not in article.columns:
-            return f"column '{field['name']}' is NOT NULL, and not of the article"
     for name, type_ in zip(article.columns, article.types, strict=True):
         found = table.field(name)
         if found is None or ddl_of(found["type"]) != type_:
@@ -106,7 +114,7 @@ def reason_for_spark(
     for name in article.identity:
         if not isinstance(kind := _type(table, name), str) or kind not in _KEYS:
             return f"key column '{name}'"
-    return _file_problem(table, article, bounds)
+    return None
 
 
 def feature_problem(table: TableState) -> str | None:

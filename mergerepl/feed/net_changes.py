@@ -3,7 +3,7 @@
 All changes of a row in a window, also within one commit, become one before and one after.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame
@@ -61,16 +61,29 @@ def net_changes(feed: DataFrame, shape: RowShape) -> DataFrame:
     Reads: the feed of commits that count. Returns: existed, before, exists, after (row images),
     doubtful, duplicated (False: a feed says nothing of the rows that were there all the time), half_updates.
     """
-    events = feed.select(*_of_event(shape))
-    image = image_type(events, ROW)
-    spans = events.groupBy(*_aliased_keys(shape)).agg(*_of_key(image))
-    return differing(spans.select(*_of_span(image)))
+    events = feed.select(row_image(shape.columns).alias(ROW), *of_event())
+    return net_of_events(events, _aliased_keys(shape), image_type(events, ROW))
+
+
+def net_of_events(
+    events: DataFrame, keys: Sequence[Column], image: StructType, *, kept: Sequence[str] = ()
+) -> DataFrame:
+    """Return `net_changes` of events, with some of the keys as columns before it.
+
+    Args:
+        events: `row` and the columns of `of_event`.
+        keys: What identifies a row.
+        image: The fields of `row` that are compared; it may have others.
+        kept: The names of these keys.
+    """
+    spans = events.groupBy(*keys).agg(*_of_key(image)).select(*kept, *_of_span(image))
+    return spans.where(counts(image) | (F.col(HALF_UPDATES) != 0))
 
 
 @made_once
-def _of_event(shape: RowShape) -> tuple[Column, ...]:
+def of_event() -> tuple[Column, ...]:
+    """Return what an event says beside its row, from the columns of a feed."""
     return (
-        row_image(shape.columns).alias(ROW),
         F.col(CHANGE_TYPE).isin("update_preimage", "delete").alias("is_before"),
         F.col(CHANGE_TYPE).alias("type"),
         F.col(COMMIT_VERSION).alias("version"),

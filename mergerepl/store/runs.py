@@ -5,6 +5,7 @@ Every run has a number (seq) above all before it; the latest run of a row is wha
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -24,11 +25,15 @@ from mergerepl.changes import (
     TOMBSTONE_TYPE,
 )
 from mergerepl.delta import appended
+from mergerepl.delta.small_tables import text_literals, version_and_rows
 from mergerepl.engine.in_memory import Kept, broadcast_if_few, in_one_task, is_for_one_task
 from mergerepl.engine.passed import passed
 from mergerepl.model.article import PublishedArticle
 from mergerepl.systables import contents, tombstone
 from mergerepl.systables.contents import COLV1_TYPE, base_column, row_column
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 SEQ = contents.SEQ
 
@@ -84,14 +89,56 @@ def read_runs(
     return of(contents.NAME).unionByName(of(tombstone.NAME))
 
 
-def current_rows(runs: DataFrame, columns: Sequence[str] = CHANGE_COLUMNS) -> DataFrame:
+def current_rows(
+    runs: DataFrame, columns: Sequence[str] = CHANGE_COLUMNS, *, keys: Sequence[str] = (ROWGUID,)
+) -> DataFrame:
     """Return the latest version of each row: contents and tombstones are only appended to.
 
-    `columns` are those wanted besides the rowguid: Spark by itself reads unused fields of a struct, too.
+    `columns` are those wanted besides the keys: Spark by itself reads unused fields of a struct, too.
     """
-    wanted = [name for name in columns if name != ROWGUID]
-    latest = runs.groupBy(ROWGUID).agg(F.max_by(F.struct(*wanted), SEQ).alias("latest"))
-    return latest.select(ROWGUID, "latest.*")
+    wanted = [name for name in columns if name not in keys]
+    latest = runs.groupBy(*keys).agg(F.max_by(F.struct(*wanted), SEQ).alias("latest"))
+    return latest.select(*keys, "latest.*")
+
+
+def few_known_rows(
+    folder: Path, tablenicks: Sequence[int], guids: Sequence[str], *, through_seq_inclusive: int
+) -> "pa.Table":
+    """Return all versions that contents and tombstones have of some rows of some articles, read by delta-rs.
+
+    Returns: tablenick, rowguid, lineage, colv1, born_generation, tombstone_type, seq.
+    """
+    import pyarrow as pa
+
+    where = (
+        f"{SEQ} <= {through_seq_inclusive} and {contents.TABLENICK} in ({', '.join(map(str, tablenicks))}) "
+        f"and {ROWGUID} in ({text_literals(guids)})"
+    )
+    types = {
+        contents.TABLENICK: pa.int32(),
+        ROWGUID: pa.string(),
+        LINEAGE: pa.map_(pa.int32(), pa.int64()),
+        COLV1: pa.map_(pa.string(), pa.struct({"nickname": pa.int32(), "version": pa.int64()})),
+        BORN_GENERATION: pa.int64(),
+        TOMBSTONE_TYPE: pa.int32(),
+        SEQ: pa.int64(),
+    }
+    parts = []
+    for name in (contents.NAME, tombstone.NAME):
+        stored_name = {TOMBSTONE_TYPE: tombstone.TYPE}
+        asked = [stored_name.get(column, column) for column in types]
+        found = pa.table(version_and_rows(folder / name, asked, where=where)[1])
+        parts.append(
+            pa.table(
+                {
+                    column: found[stored].cast(type_)
+                    if stored in found.column_names
+                    else pa.nulls(found.num_rows, type_)
+                    for (column, type_), stored in zip(types.items(), asked, strict=True)
+                }
+            )
+        )
+    return pa.concat_tables(parts)
 
 
 def latest_of(

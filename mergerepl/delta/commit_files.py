@@ -1,0 +1,200 @@
+"""The change feed of a few commits, read from their own files with Arrow: as `CDCReader` does, without an engine.
+
+A commit with change files says its changes there. Of another, and where change files are not to be trusted, the rows of the
+files that it added were inserted and those of the files that it removed deleted (PROTOCOL.md, Change Data Files).
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mergerepl.changes import ROW
+from mergerepl.delta.log import actions_of, log_path
+from mergerepl.delta.plain_files import plain_files
+from mergerepl.delta.small_writer import MOST_BYTES, MOST_FILES, MOST_ROWS, footer_problem
+from mergerepl.delta.table import TableState
+from mergerepl.errors import StoreError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+CHANGE_TYPE = "_change_type"
+COMMIT_VERSION = "_commit_version"
+
+
+_MOST_KEYS_BYTES = 1 << 30
+"""The largest table whose keys are looked up here: they are streamed, and the wanted ones kept."""
+
+
+class NotSmallError(StoreError):
+    """The files are too many, or not to be read with Arrow: only Spark reads them."""
+
+
+def feed_of_files(table: TableState, columns: Sequence[str], versions: Mapping[int, bool]) -> "pa.Table":
+    """Return the feed of some commits: `row` (a struct c0, …, one field for each of the columns), kind and version.
+
+    Args:
+        table: The table at the last of these versions; its rows are those of its files (`small_writer.article_problem`).
+        columns: The columns.
+        versions: Each version, and whether its change files are passed over.
+
+    Raises: NotSmallError, OSError, pyarrow's errors if Arrow does not read the rows as Spark does.
+    """
+    import pyarrow as pa
+
+    parts = []
+    for version, by_files in versions.items():
+        files = list(_files(table.path, version, by_files))
+        _require_readable([file for file, _ in files])
+        rows = [(_read(file, table, columns, kind), kind) for file, kind in files]
+        found = _without_copied(rows, columns)
+        parts.append(found.append_column(COMMIT_VERSION, pa.array([version] * found.num_rows, pa.int64())))
+    feed = pa.concat_tables(parts)
+    if feed.num_rows > MOST_ROWS:
+        raise NotSmallError("too many rows")
+    # Bytes that are no UTF-8 are a text to Spark.
+    feed.validate(full=True)
+    return as_images(feed, columns)
+
+
+def _without_copied(rows: Sequence[tuple["pa.Table", str | None]], columns: Sequence[str]) -> "pa.Table":
+    """Return the rows of a commit, without those that a file it removed and a file it added have at the same place.
+
+    A writer that rewrites files copies most of their rows, in their order.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    whole = pa.concat_tables([each for each, _ in rows]).combine_chunks()
+    removed, added = (
+        pa.concat_tables(
+            [whole.slice(0, 0), *(each for each, kind in rows if kind == wanted)]
+        ).combine_chunks()
+        for wanted in ("delete", "insert")
+    )
+    if not removed.num_rows or removed.num_rows != added.num_rows:
+        return whole
+    differs = pa.array([False] * removed.num_rows)
+    for name in columns:
+        one, other = (_bits(each[name]) for each in (removed, added))
+        if pa.types.is_nested(one.type):
+            return whole
+        same = pc.fill_null(pc.equal(one, other), False)
+        is_empty = pc.and_(pc.is_null(one), pc.is_null(other))
+        differs = pc.or_(differs, pc.invert(pc.or_(same, is_empty)))
+    return pa.concat_tables([removed.filter(differs), added.filter(differs)])
+
+
+def _bits(values: "pa.ChunkedArray[Any]") -> "pa.Array[Any]":
+    """Return values as such that are equal if their bits are."""
+    import pyarrow as pa
+
+    whole = pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], values.type)
+    as_integer = {pa.float32(): pa.int32(), pa.float64(): pa.int64()}.get(whole.type)
+    return whole if as_integer is None else whole.view(as_integer)
+
+
+def arrow_schema(table: TableState) -> "pa.Schema":
+    """Return the columns of a table as Spark exchanges them with Arrow."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    return to_arrow_schema(table.schema, timezone="UTC")
+
+
+def as_images(rows: "pa.Table", columns: Sequence[str]) -> "pa.Table":
+    """Return rows with these columns as one struct `row` (fields c0, …), first, and the other columns."""
+    import pyarrow as pa
+
+    whole = rows.combine_chunks()
+    parts = [
+        pa.concat_arrays(whole[name].chunks) if whole.num_rows else whole[name].combine_chunks()
+        for name in columns
+    ]
+    image = pa.StructArray.from_arrays(parts, names=[f"c{i}" for i, _ in enumerate(columns)])
+    return whole.drop_columns(list(columns)).add_column(0, ROW, image)
+
+
+def _files(table: Path, version: int, by_files: bool) -> Iterator[tuple[Path, str | None]]:
+    """Yield the files that say what a commit changed, with the kind of their rows; None: they say it themselves."""
+    actions = actions_of(log_path(table, version).read_text(encoding="utf-8"))
+    if any(
+        "deletionVector" in part for action in actions for part in action.values() if isinstance(part, dict)
+    ):
+        raise NotSmallError(f"version {version} of '{table}' has deletion vectors")
+    stated = [] if by_files else [action["cdc"] for action in actions if "cdc" in action]
+    for each in stated:
+        yield _inside(table, each), None
+    for name, kind in (("remove", "delete"), ("add", "insert")) if not stated else ():
+        for action in actions:
+            if name in action and action[name].get("dataChange", True):
+                yield _inside(table, action[name]), kind
+
+
+def _inside(table: Path, action: Mapping[str, Any]) -> Path:
+    name: str = action["path"]
+    if "%" in name or ":" in name or name.startswith("/") or ".." in name:
+        raise NotSmallError(f"file '{name}' of '{table}'")
+    return table / name
+
+
+def _require_readable(files: Sequence[Path], *, most_bytes: int = MOST_BYTES) -> None:
+    import pyarrow.parquet as pq
+
+    if len(files) > MOST_FILES or sum(file.stat().st_size for file in files) > most_bytes:
+        raise NotSmallError("too many files, or too large ones")
+    for file in files:
+        if (problem := footer_problem(pq.read_metadata(file))) is not None:
+            raise NotSmallError(problem)
+
+
+def _read(file: Path, table: TableState, columns: Sequence[str], kind: str | None) -> "pa.Table":
+    """Return columns of a file as the table has them, and the kind of each row; a column that it lacks is NULL."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    stored = arrow_schema(table)
+    source = pq.ParquetFile(file)
+    names = source.schema_arrow.names
+    there = [name for name in columns if name in names]
+    if {name.lower() for name in names} & {name.lower() for name in columns if name not in names}:
+        raise NotSmallError(f"file '{file}' writes a column's name otherwise")
+    found = source.read([*there, *([CHANGE_TYPE] if kind is None else [])])
+    kinds = (
+        found[CHANGE_TYPE].cast(pa.string())
+        if kind is None
+        else pa.array([kind] * found.num_rows, pa.string())
+    )
+    values = [
+        found[name].cast(stored.field(name).type)
+        if name in there
+        else pa.nulls(found.num_rows, stored.field(name).type)
+        for name in columns
+    ]
+    return pa.table([*values, kinds], names=[*columns, CHANGE_TYPE])
+
+
+def rows_with_keys(
+    table: TableState, identity: Sequence[str], first: "pa.Array[Any]", *, is_guid: bool
+) -> "pa.Table":
+    """Return the identity columns of a table's rows whose first one is among these values (in lower case, if GUIDs).
+
+    Raises: NotSmallError, OSError, pyarrow's errors if Arrow does not read the rows as Spark does.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    found = plain_files(table)
+    if found is None:
+        raise NotSmallError(f"the rows of '{table.path}' are not those of its files")
+    files = [table.path / each["path"] for each in found]
+    _require_readable(files, most_bytes=_MOST_KEYS_BYTES)
+    stored = arrow_schema(table)
+    schema = pa.schema([stored.field(name) for name in identity])
+    rows = [schema.empty_table()]
+    for file in files:
+        for batch in pq.ParquetFile(file).iter_batches(columns=list(identity)):
+            keys = pa.table(batch).select(identity).cast(schema)
+            key = keys[identity[0]]
+            rows.append(keys.filter(pc.is_in(pc.utf8_lower(key) if is_guid else key, first)))
+    return pa.concat_tables(rows)
