@@ -1,4 +1,4 @@
-"""Capture of few changes: of all articles of a session together, in two queries over rows that Arrow read (decision 0020).
+"""Capture of few changes: of all articles of a session together, in two queries over rows that Arrow read (decision 0021).
 
 The rules are those of `triggers`, on images whose fields are encoded, so that rows of any article fit into one frame; the
 outcome names the rows of the feed by their numbers. Nothing is refused or settled here: an article with a key in doubt, or

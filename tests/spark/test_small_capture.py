@@ -1,4 +1,4 @@
-"""What is captured of several articles together is what is captured of each by itself, bit for bit (decision 0020)."""
+"""What is captured of several articles together is what is captured of each by itself, bit for bit (decision 0021)."""
 
 from collections.abc import Sequence
 from dataclasses import replace
