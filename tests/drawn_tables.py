@@ -10,13 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from deltalake import write_deltalake
+from pyspark.sql import SparkSession
 
 from mergerepl.changes import PUBLISHER_ACTION, ROW, ROWGUID
+from mergerepl.delta.log import Commit
 from mergerepl.delta.marks import CommitMark
+from mergerepl.delta.merge import merge_rows
+from mergerepl.delta.small_writer import merge_small, reason_for_spark
 from mergerepl.delta.table import open_table
 from mergerepl.delta.transactions import Transaction
 from mergerepl.delta.types import ddl_of
 from mergerepl.model.article import PublishedArticle
+from mergerepl.store.staged_rows import read_staged, small_rows
 
 Values = list[Any]
 _EPOCH = dt.datetime(1970, 1, 1)
@@ -190,3 +196,32 @@ class Drawn:
 
 def transaction(version: int) -> Transaction:
     return Transaction("mergerepl-test", version, CommitMark("session", f"apply:publisher:1:{version}", "me"))
+
+
+def write(spark: SparkSession, rows: pa.Table, files: int, table: Path, *, by_spark: bool) -> None:
+    properties = {"delta.enableChangeDataFeed": "true"}
+    if not by_spark:
+        write_deltalake(str(table), rows, configuration=properties)
+        return
+    frame = spark.createDataFrame(rows).repartition(files)
+    writer = frame.write.format("delta")
+    writer.option("delta.enableChangeDataFeed", "true").save(str(table))
+
+
+def merged(
+    spark: SparkSession, drawn: Drawn, staged: Path, table: Path, *, small: bool, version: int = 1
+) -> Commit | None:
+    article = drawn.article(table)
+    actions = drawn.counts()
+    terms: dict[str, Any] = {
+        "actions": actions,
+        "bounds": drawn.bounds(),
+        "transaction": transaction(version),
+        "from_version_exclusive": 0,
+    }
+    if small:
+        assert reason_for_spark(open_table(table), article, actions, drawn.bounds()) is None
+        return merge_small(lambda: small_rows(staged, PUBLISHER_ACTION), table, article, **terms)
+    return merge_rows(
+        spark, lambda session: read_staged(session, staged), table, article, action=PUBLISHER_ACTION, **terms
+    )

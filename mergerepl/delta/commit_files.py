@@ -13,7 +13,6 @@ from mergerepl.delta.log import actions_of, log_path
 from mergerepl.delta.plain_files import plain_files
 from mergerepl.delta.small_writer import MOST_BYTES, MOST_FILES, MOST_ROWS, footer_problem
 from mergerepl.delta.table import TableState
-from mergerepl.errors import StoreError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,7 +25,7 @@ _MOST_KEYS_BYTES = 1 << 30
 """The largest table whose keys are looked up here: they are streamed, and the wanted ones kept."""
 
 
-class NotSmallError(StoreError):
+class OnlySparkReadsError(ValueError):
     """The files are too many, or not to be read with Arrow: only Spark reads them."""
 
 
@@ -38,7 +37,7 @@ def feed_of_files(table: TableState, columns: Sequence[str], versions: Mapping[i
         columns: The columns.
         versions: Each version, and whether its change files are passed over.
 
-    Raises: NotSmallError, OSError, pyarrow's errors if Arrow does not read the rows as Spark does.
+    Raises: OnlySparkReadsError, OSError, pyarrow's errors if Arrow does not read the rows as Spark does.
     """
     import pyarrow as pa
 
@@ -51,7 +50,7 @@ def feed_of_files(table: TableState, columns: Sequence[str], versions: Mapping[i
         parts.append(found.append_column(COMMIT_VERSION, pa.array([version] * found.num_rows, pa.int64())))
     feed = pa.concat_tables(parts)
     if feed.num_rows > MOST_ROWS:
-        raise NotSmallError("too many rows")
+        raise OnlySparkReadsError("too many rows")
     # Bytes that are no UTF-8 are a text to Spark.
     feed.validate(full=True)
     return as_images(feed, columns)
@@ -120,7 +119,7 @@ def _files(table: Path, version: int, by_files: bool) -> Iterator[tuple[Path, st
     if any(
         "deletionVector" in part for action in actions for part in action.values() if isinstance(part, dict)
     ):
-        raise NotSmallError(f"version {version} of '{table}' has deletion vectors")
+        raise OnlySparkReadsError(f"version {version} of '{table}' has deletion vectors")
     stated = [] if by_files else [action["cdc"] for action in actions if "cdc" in action]
     for each in stated:
         yield _inside(table, each), None
@@ -133,7 +132,7 @@ def _files(table: Path, version: int, by_files: bool) -> Iterator[tuple[Path, st
 def _inside(table: Path, action: Mapping[str, Any]) -> Path:
     name: str = action["path"]
     if "%" in name or ":" in name or name.startswith("/") or ".." in name:
-        raise NotSmallError(f"file '{name}' of '{table}'")
+        raise OnlySparkReadsError(f"file '{name}' of '{table}'")
     return table / name
 
 
@@ -141,10 +140,10 @@ def _require_readable(files: Sequence[Path], *, most_bytes: int = MOST_BYTES) ->
     import pyarrow.parquet as pq
 
     if len(files) > MOST_FILES or sum(file.stat().st_size for file in files) > most_bytes:
-        raise NotSmallError("too many files, or too large ones")
+        raise OnlySparkReadsError("too many files, or too large ones")
     for file in files:
         if (problem := footer_problem(pq.read_metadata(file))) is not None:
-            raise NotSmallError(problem)
+            raise OnlySparkReadsError(problem)
 
 
 def _read(file: Path, table: TableState, columns: Sequence[str], kind: str | None) -> "pa.Table":
@@ -157,7 +156,7 @@ def _read(file: Path, table: TableState, columns: Sequence[str], kind: str | Non
     names = source.schema_arrow.names
     there = [name for name in columns if name in names]
     if {name.lower() for name in names} & {name.lower() for name in columns if name not in names}:
-        raise NotSmallError(f"file '{file}' writes a column's name otherwise")
+        raise OnlySparkReadsError(f"file '{file}' writes a column's name otherwise")
     found = source.read([*there, *([CHANGE_TYPE] if kind is None else [])])
     kinds = (
         found[CHANGE_TYPE].cast(pa.string())
@@ -178,7 +177,7 @@ def rows_with_keys(
 ) -> "pa.Table":
     """Return the identity columns of a table's rows whose first one is among these values (in lower case, if GUIDs).
 
-    Raises: NotSmallError, OSError, pyarrow's errors if Arrow does not read the rows as Spark does.
+    Raises: OnlySparkReadsError, OSError, pyarrow's errors if Arrow does not read the rows as Spark does.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -186,7 +185,7 @@ def rows_with_keys(
 
     found = plain_files(table)
     if found is None:
-        raise NotSmallError(f"the rows of '{table.path}' are not those of its files")
+        raise OnlySparkReadsError(f"the rows of '{table.path}' are not those of its files")
     files = [table.path / each["path"] for each in found]
     _require_readable(files, most_bytes=_MOST_KEYS_BYTES)
     stored = arrow_schema(table)

@@ -92,11 +92,11 @@ def reason_for_spark(
     """
     if sum(actions.get(each.value, 0) for each in DATA_ACTIONS) > MOST_ROWS:
         return f"more than {MOST_ROWS} rows"
-    if (problem := article_problem(table, article)) is not None:
-        return problem
     for field in table.fields:
         if not field["nullable"] and field["name"] not in article.columns:
             return f"column '{field['name']}' is NOT NULL, and not of the article"
+    if (problem := article_problem(table, article)) is not None:
+        return problem
     return _file_problem(table, article, bounds)
 
 

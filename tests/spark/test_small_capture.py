@@ -21,9 +21,8 @@ from mergerepl.systables.replinfo import ReplicaInfo
 from mergerepl.tracking.capture import CapturedArticle, open_generations, read_changes
 from mergerepl.tracking.small_capture import CaptureJob, capture_small
 from mergerepl.tracking.windows import article_window
-from tests.drawn_tables import Drawn
+from tests.drawn_tables import Drawn, merged, write
 from tests.networks import Pair
-from tests.spark.test_small_writer import merged, write
 from triggers.errors import CaptureError
 from triggers.window import CaptureWindow
 

@@ -5,33 +5,19 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from mergerepl.changes import PUBLISHER_ACTION, ROW
+from mergerepl.changes import ROW
 from mergerepl.delta.change_feed import feed_through_delta
-from mergerepl.delta.log import Commit, head_version
-from mergerepl.delta.merge import merge_rows
+from mergerepl.delta.log import head_version
 from mergerepl.delta.plain_files import write_files
-from mergerepl.delta.small_writer import merge_small, reason_for_spark
 from mergerepl.delta.table import open_table
 from mergerepl.rows.encodings import encoded
 from mergerepl.rows.images import image_type, row_image
-from mergerepl.store.staged_rows import read_staged, small_rows
-from tests.drawn_tables import Drawn, transaction
+from tests.drawn_tables import Drawn, merged, write
 
 pytestmark = pytest.mark.spark
-
-
-def write(spark: SparkSession, rows: pa.Table, files: int, table: Path, *, by_spark: bool) -> None:
-    properties = {"delta.enableChangeDataFeed": "true"}
-    if not by_spark:
-        write_deltalake(str(table), rows, configuration=properties)
-        return
-    frame = spark.createDataFrame(rows).repartition(files)
-    writer = frame.write.format("delta")
-    writer.option("delta.enableChangeDataFeed", "true").save(str(table))
 
 
 def found(spark: SparkSession, table: Path, versions: tuple[int, int] | None = None) -> list[Any]:
@@ -45,25 +31,6 @@ def found(spark: SparkSession, table: Path, versions: tuple[int, int] | None = N
     coded = encoded(F.col(ROW), image_type(images, ROW))
     return sorted(
         (row.kind, bytes(row.coded)) for row in images.select("kind", coded.alias("coded")).collect()
-    )
-
-
-def merged(
-    spark: SparkSession, drawn: Drawn, staged: Path, table: Path, *, small: bool, version: int = 1
-) -> Commit | None:
-    article = drawn.article(table)
-    actions = drawn.counts()
-    terms: dict[str, Any] = {
-        "actions": actions,
-        "bounds": drawn.bounds(),
-        "transaction": transaction(version),
-        "from_version_exclusive": 0,
-    }
-    if small:
-        assert reason_for_spark(open_table(table), article, actions, drawn.bounds()) is None
-        return merge_small(lambda: small_rows(staged, PUBLISHER_ACTION), table, article, **terms)
-    return merge_rows(
-        spark, lambda session: read_staged(session, staged), table, article, action=PUBLISHER_ACTION, **terms
     )
 
 
