@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mergerepl.changes import ROW
+from mergerepl.delta import small_writer
 from mergerepl.delta.log import actions_of, log_path
 from mergerepl.delta.plain_files import plain_files
-from mergerepl.delta.small_writer import MOST_BYTES, MOST_FILES, MOST_ROWS, footer_problem
+from mergerepl.delta.small_writer import MOST_BYTES, MOST_FILES, footer_problem
 from mergerepl.delta.table import TableState
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def feed_of_files(table: TableState, columns: Sequence[str], versions: Mapping[i
         found = _without_copied(rows, columns)
         parts.append(found.append_column(COMMIT_VERSION, pa.array([version] * found.num_rows, pa.int64())))
     feed = pa.concat_tables(parts)
-    if feed.num_rows > MOST_ROWS:
+    if feed.num_rows > small_writer.MOST_ROWS:
         raise OnlySparkReadsError("too many rows")
     # Bytes that are no UTF-8 are a text to Spark.
     feed.validate(full=True)
@@ -91,13 +92,6 @@ def _bits(values: "pa.ChunkedArray[Any]") -> "pa.Array[Any]":
     whole = pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], values.type)
     as_integer = {pa.float32(): pa.int32(), pa.float64(): pa.int64()}.get(whole.type)
     return whole if as_integer is None else whole.view(as_integer)
-
-
-def arrow_schema(table: TableState) -> "pa.Schema":
-    """Return the columns of a table as Spark exchanges them with Arrow."""
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    return to_arrow_schema(table.schema, timezone="UTC")
 
 
 def as_images(rows: "pa.Table", columns: Sequence[str]) -> "pa.Table":
@@ -151,7 +145,7 @@ def _read(file: Path, table: TableState, columns: Sequence[str], kind: str | Non
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    stored = arrow_schema(table)
+    stored = table.arrow_schema
     source = pq.ParquetFile(file)
     names = source.schema_arrow.names
     there = [name for name in columns if name in names]
@@ -188,7 +182,7 @@ def rows_with_keys(
         raise OnlySparkReadsError(f"the rows of '{table.path}' are not those of its files")
     files = [table.path / each["path"] for each in found]
     _require_readable(files, most_bytes=_MOST_KEYS_BYTES)
-    stored = arrow_schema(table)
+    stored = table.arrow_schema
     schema = pa.schema([stored.field(name) for name in identity])
     rows = [schema.empty_table()]
     for file in files:

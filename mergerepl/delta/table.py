@@ -13,6 +13,7 @@ from mergerepl.delta.types import Field, has_not_null_parts, invariants
 from mergerepl.errors import StoreError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from deltalake import DeltaTable
     from pyspark.sql.types import StructType
 
@@ -75,6 +76,13 @@ class TableState:
         from pyspark.sql.types import StructType
 
         return StructType.fromJson(json.loads(self.metadata.schema_json))
+
+    @cached_property
+    def arrow_schema(self) -> "pa.Schema":
+        """The columns as Spark exchanges them with Arrow."""
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        return to_arrow_schema(self.schema, timezone="UTC")
 
     def field(self, name: str) -> Field | None:
         """Return the column of this very name, or None."""
