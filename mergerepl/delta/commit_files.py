@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from mergerepl.changes import ROW
 from mergerepl.delta import small_writer
+from mergerepl.delta.footers import footer_problem
 from mergerepl.delta.log import actions_of, log_path
 from mergerepl.delta.plain_files import plain_files
-from mergerepl.delta.small_writer import MOST_BYTES, MOST_FILES, footer_problem
+from mergerepl.delta.small_writer import MOST_BYTES, MOST_FILES
 from mergerepl.delta.table import TableState
 
 if TYPE_CHECKING:
