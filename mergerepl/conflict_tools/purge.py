@@ -5,8 +5,9 @@ change that a table refuses stays listed as long as it waits.
 """
 
 import logging
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from pathlib import Path
 
 from mergerepl.delta.small_tables import count_rows, read_rows, text_literal, text_literals, timestamp_literal
@@ -37,12 +38,13 @@ def purge_conflicts(
         replica = Replica(root).require()
         now = datetime.now(UTC)
         ids: set[str] = set()
+        waits_no_more = cache(lambda: _waits_no_more(in_reach(replica)))
         for pubid, days in {row.pubid: row.conflict_retention for row in replica.publications}.items():
             kept = older_than if older_than is not None else timedelta(days=days) if days else None
             conditions = conditions_of(replica, chosen)
             if kept is None or conditions is None:
                 continue
-            conditions += [_older(pubid, now - kept), _waits_no_more(in_reach(replica))]
+            conditions += [_older(pubid, now - kept), waits_no_more()]
             path = replica.folder / conflicts_info.NAME
             ids |= {
                 row[CONFLICT_ID] for row in read_rows(path, (CONFLICT_ID,), where=" and ".join(conditions))
@@ -62,6 +64,7 @@ def purge_when_due(replicas: Sequence[Replica], *, now: datetime | None = None) 
     What fails here is logged: the session itself is complete.
     """
     today = now or datetime.now(UTC)
+    waits_no_more = cache(lambda: _waits_no_more(replicas))
     for replica in replicas:
         stated = {"day": today.strftime("%Y-%m-%d")}
         # Another's interrupted session may have logged its losing rows and not yet what lists them.
@@ -71,17 +74,17 @@ def purge_when_due(replicas: Sequence[Replica], *, now: datetime | None = None) 
             for row in replica.publications:
                 if row.conflict_retention:
                     before = today - timedelta(days=row.conflict_retention)
-                    _purge_older(replica, row.pubid, before, sources=replicas)
+                    _purge_older(replica, row.pubid, before, waits_no_more)
             write_note(replica.root, _NOTE, stated)
         except Exception as error:
             log.warning("%s: its old conflicts could not be removed: %s", replica.root, error)
 
 
-def _purge_older(replica: Replica, pubid: str, before: datetime, *, sources: Collection[Replica]) -> None:
+def _purge_older(replica: Replica, pubid: str, before: datetime, waits_no_more: Callable[[], str]) -> None:
     """Remove a publication's conflicts from before a moment, by conditions: however many there are, nothing is listed."""
     info, control = replica.folder / conflicts_info.NAME, replica.control
     old = _older(pubid, before)
-    where = f"{old} and {_waits_no_more(sources)}"
+    where = f"{old} and {waits_no_more()}"
     if not count_rows(info, where=where):
         return
     control.delete(conflicts_info.TABLE, where=where)

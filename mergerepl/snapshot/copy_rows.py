@@ -39,11 +39,17 @@ def copy_rows(
             rows = read_version(spark, source, version).select(*(F.col(quote(name)) for name in columns))
         else:
             rows = only.select(*(F.col(f"{ROW}.c{i}").alias(name) for i, name in enumerate(columns)))
-        if partition_columns:
-            # Each task would write a file for each partition it meets. An unpartitioned table keeps its order of
-            # rows, and with it the ranges that prune its files.
-            rows = rows.hint("rebalance", *(F.col(quote(name)) for name in partition_columns))
-        append(rows, target, transaction)
+        append(by_partition(rows, partition_columns), target, transaction)
     commit = find_own_commit(target, transaction.mark, from_version_exclusive=0)
     assert commit is not None
     return commit.version
+
+
+def by_partition(rows: DataFrame, partition_columns: Sequence[str]) -> DataFrame:
+    """Return rows spread for a write to a table with these partitions: a task would write a file for each that it meets.
+
+    Rows of an unpartitioned table keep their order, and with it the ranges that prune its files.
+    """
+    if not partition_columns:
+        return rows
+    return rows.hint("rebalance", *(F.col(quote(name)) for name in partition_columns))

@@ -22,6 +22,7 @@ from mergerepl.filters.parse import parse_stored
 from mergerepl.logreader.log_reader import LogReader
 from mergerepl.logreader.positions import read_state
 from mergerepl.rows.sql import quote
+from mergerepl.snapshot.copy_rows import by_partition
 from mergerepl.snapshot.replica_table import replica_table
 from mergerepl.store.subscriber_files import remove_batch
 from mergerepl.systables.transactional import (
@@ -147,9 +148,12 @@ def _copy(
     if not is_delta_table(table):
         create_table(table, replace(new, fields=fields), transaction.mark)
     rows = rows_at(spark, source, version, article)
-    if new.partition_columns:
-        rows = rows.hint("rebalance", *(F.col(quote(name)) for name in new.partition_columns))
-    overwrite(rows, table, transaction, partition_columns=new.partition_columns)
+    overwrite(
+        by_partition(rows, new.partition_columns),
+        table,
+        transaction,
+        partition_columns=new.partition_columns,
+    )
 
 
 def _verify(spark: SparkSession, source: Path, version: int, table: Path, article: ArticleRow) -> None:
