@@ -1,17 +1,15 @@
 """docs/cdc.md takes an ETL job from enable-db to an incremental load: its commands and code are run as they stand."""
 
 import re
-import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from mergerepl import cdc
-from mergerepl.cli.main import main
+from tests.commands_of_docs import run_command
 
 pytestmark = pytest.mark.spark
 
@@ -34,12 +32,7 @@ def test_the_page_does_what_it_says(
         if language == "python":
             exec(text, typed)
             continue
-        for line in text.splitlines():
-            name, *words = shlex.split(line)
-            assert name == "mergerepl"
-            done = CliRunner().invoke(main, words, catch_exceptions=False)
-            assert done.exit_code == 0, done.output
-            printed[line] = done.output
+        printed |= {line: run_command(line) for line in text.splitlines()}
     assert "3 transactions, 4 rows in 1 cycle." in printed["mergerepl cdc capture shop"]
     net = printed["mergerepl cdc net shop dbo_orders --option all-with-mask"]
     assert [line.split()[1:4] for line in net.splitlines()[1:]] == [

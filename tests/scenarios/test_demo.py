@@ -1,6 +1,5 @@
 """`mergerepl demo` from end to end on one day of flights: what it says is what the tables hold."""
 
-import shlex
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from mergerepl.demo.shown import Shown
 from mergerepl.demo.sites import SITES, Sites
 from mergerepl.errors import ConfigurationError, DemoError
 from mergerepl.model.results import ArticleValidation, SessionResult, SyncResult
+from tests.commands_of_docs import run_command
 
 DAY = ((2, 8),)
 
@@ -131,9 +131,7 @@ class TestStory:
         commands = demo.table("command")
         assert len(commands) >= 6
         for row in commands:
-            _, *arguments = shlex.split(row["command"])
-            shown = CliRunner().invoke(main, arguments)
-            assert shown.exit_code == 0, f"{row['command']}: {shown.output}"
+            run_command(row["command"])
 
 
 def test_a_folder_in_use_is_left_alone(tmp_path):

@@ -1,19 +1,17 @@
 """One publication from its file to rows at a subscriber, by the command line."""
 
 import re
-import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
 from mergerepl.cdc.database import database_at
-from mergerepl.cli.main import main
 from mergerepl.jobs.agent import DatabaseJobs
 from mergerepl.model.cdc import JobEvent
 from tests.cdc.databases import add, delete, merge, update
+from tests.commands_of_docs import run_command
 from tests.transactional.publications import new_table, publication_file, rows, run
 
 pytestmark = pytest.mark.spark
@@ -119,12 +117,8 @@ def test_the_page_does_what_it_says(
         elif language == "yaml":
             Path("sales_feed.yml").write_text(text, encoding="utf-8")
         else:
-            for line in text.splitlines():
-                _, name, *words = shlex.split(line)
-                assert name == "mergerepl"
-                done = CliRunner().invoke(main, words, catch_exceptions=False)
-                assert done.exit_code == 0, done.output
-                printed[words[0]] = done.output
+            lines = [line.removeprefix("$ ") for line in text.splitlines()]
+            printed |= {line.split()[1]: run_command(line) for line in lines}
     shown = re.search(r"\| `SCALL` \| `(.*)` \|", page)
     assert shown
     assert shown[1] in printed["transactional"]
