@@ -7,7 +7,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mergerepl.agent.resolver_functions import ResolverContext, register_resolver
     from mergerepl.api import (
         Project,
         capture,
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from mergerepl.model.conflicts import ConflictFilter
     from mergerepl.model.publication import Article, Join, Publication, Subscription
     from mergerepl.model.results import ApplyResult, SessionResult, SyncResult
+    from mergerepl.resolvers.functions import ResolverContext, register_resolver
 
 __all__ = [
     "ApplyResult",
@@ -73,7 +73,7 @@ _HOMES = {
     "ChangeTracking": "mergerepl.compact.change_tracking",
     "ConflictFilter": "mergerepl.model.conflicts",
     "MergeReplError": "mergerepl.errors",
-    **dict.fromkeys(("ResolverContext", "register_resolver"), "mergerepl.agent.resolver_functions"),
+    **dict.fromkeys(("ResolverContext", "register_resolver"), "mergerepl.resolvers.functions"),
     **dict.fromkeys(("Article", "Join", "Publication", "Subscription"), "mergerepl.model.publication"),
     **dict.fromkeys(("ApplyResult", "SessionResult", "SyncResult"), "mergerepl.model.results"),
 }

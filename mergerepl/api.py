@@ -645,7 +645,7 @@ def resolver_functions() -> dict[str, str]:
 
     Raises: ConfigurationError if the agent's file cannot be used.
     """
-    from mergerepl.agent.resolver_functions import known_functions
+    from mergerepl.resolvers.functions import known_functions
 
     return known_functions()
 

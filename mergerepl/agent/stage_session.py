@@ -12,15 +12,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 from conflict.resolvers.registry import require_resolver
 from enumeration.plan import Enumeration, Numbers, SessionPlan, number_generations
-from mergerepl.agent.custom_code import answers_of_functions
 from mergerepl.agent.refused import ARTICLE_ERRORS, Refused, refuse
-from mergerepl.agent.resolver_functions import require_function
 from mergerepl.agent.session_plan import (
     session_manifest,
     session_plan,
 )
 from mergerepl.agent.sides import AT_ONCE, SideState, committed_sides, planned, without
-from mergerepl.agent.stage_partitioned import PartitionedSession, stage_partitioned
 from mergerepl.changes import PUBLISHER, ROWGUID, SUBSCRIBER
 from mergerepl.engine.errors import plain_errors
 from mergerepl.engine.in_memory import Kept
@@ -28,10 +25,13 @@ from mergerepl.failpoints import failpoint
 from mergerepl.lineage.value import agent_nickname
 from mergerepl.model.progress import Progress
 from mergerepl.model.session_terms import SessionTerms, terms_of
+from mergerepl.resolvers.answers import answers_of_functions
+from mergerepl.resolvers.functions import require_function
 from mergerepl.staging.article import Enumerated, StagedArticle, side_changes, stage_article
 from mergerepl.staging.constraints import refuse_violations
 from mergerepl.staging.decision import Changed, decided, resolved, with_ancestors
 from mergerepl.staging.one_way import with_held
+from mergerepl.staging.stage_partitioned import PartitionedSession, stage_partitioned
 from mergerepl.staging.withhold import Withholding, withhold_refused
 from mergerepl.store.changeset import Changeset, drop_rows, new_folder
 from mergerepl.store.pointers import write_pointer
@@ -131,7 +131,8 @@ def stage_articles(
                 if sent.terms.rejects is not None:
                     rows += both[sent.terms.rejects].rows
         terms = session_terms(sides, plan, numbers)
-        answered = partial(answers_of_functions, sides=(sides[PUBLISHER], sides[SUBSCRIBER]), kept=kept)
+        roots = sides[PUBLISHER].replica.root, sides[SUBSCRIBER].replica.root
+        answered = partial(answers_of_functions, roots=roots, kept=kept)
         decision = decided(list(changed.values()), terms, kept, rows=rows, answered=answered)
 
         def stage(nickname: int) -> StagedArticle | None:
@@ -238,7 +239,9 @@ def _partitioned(
     return stage_partitioned(
         PartitionedSession(
             spark=spark,
-            publisher=publisher,
+            replica=publisher.replica,
+            info=publisher.info,
+            subscription=publisher.other,
             publication=publisher.filtered,
             plan=plan,
             terms=session_terms(sides, plan, numbers),

@@ -61,6 +61,7 @@ FEATURES = {
     "mergerepl.monitoring",
     "mergerepl.partitions",
     "mergerepl.publish",
+    "mergerepl.resolvers",
     "mergerepl.snapshot",
     "mergerepl.staging",
     "mergerepl.tracking",
@@ -130,6 +131,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "mergerepl.snapshot",
     },
     "mergerepl.snapshot": BASE | PHASES | {"mergerepl.publish"},
+    # Resolvers of one's own: whose functions an agent knows, and how they are called.
+    "mergerepl.resolvers": BASE | PHASES,
     "mergerepl.tracking": BASE | PHASES | {"mergerepl.apply", "mergerepl.partitions"},
     # Staged rows are checked by the rules of tables that publishing knows; a late round begins with a capture.
     "mergerepl.staging": BASE
@@ -372,7 +375,7 @@ FILE_ROOMS = {"mergerepl.compact.counters", "mergerepl.delta", "mergerepl.store"
 NO_REPLICA_FILES = {
     *("mergerepl.cli", "mergerepl.config", "mergerepl.demo", "mergerepl.doctor", "mergerepl.engine"),
     *("mergerepl.failpoints", "mergerepl.roots", "mergerepl.api", "mergerepl.conflict_tools.export"),
-    "mergerepl.agent.resolver_functions",
+    "mergerepl.resolvers.functions",
 }
 """Modules for files of this machine: the file of a publication or an agent, scratch folders, JARs, where a root leads."""
 

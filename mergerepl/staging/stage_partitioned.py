@@ -22,7 +22,6 @@ from enumeration.partition_actions import (
 )
 from enumeration.plan import Numbers, SessionPlan
 from mergerepl import changes
-from mergerepl.agent.sides import SideState
 from mergerepl.changes import (
     CHANGE_COLUMNS,
     DELETED,
@@ -49,7 +48,10 @@ from mergerepl.partitions.versions import versions_of
 from mergerepl.staging.article import Enumerated, StagedArticle, side_changes
 from mergerepl.staging.decision import Changed, decided, resolved
 from mergerepl.store.changeset import events_folder
+from mergerepl.store.replica import Replica
 from mergerepl.store.runs import current_rows, read_runs
+from mergerepl.systables.catalog import SubscriptionRow
+from mergerepl.systables.replinfo import ReplicaInfo
 from mergerepl.systables.tombstone import TombstoneType
 from mergerepl.tracking.partitions import event_counts, touched_rows
 from triggers.partition_mappings import data_events, partition_events
@@ -81,7 +83,9 @@ class PartitionedSession:
 
     Attributes:
         spark: Session.
-        publisher: The publisher's side, with what was captured committed.
+        replica: The publisher, with what was captured committed.
+        info: Its bookkeeping.
+        subscription: Its row about the subscriber.
         publication: Its filters.
         plan: What travels.
         terms: What classification and resolution need to know.
@@ -94,7 +98,9 @@ class PartitionedSession:
     """
 
     spark: SparkSession
-    publisher: SideState
+    replica: Replica
+    info: ReplicaInfo
+    subscription: SubscriptionRow
     publication: FilteredPublication
     plan: SessionPlan
     terms: SessionTerms
@@ -114,7 +120,7 @@ class PartitionedSession:
     @property
     def last_seq(self) -> int:
         """The publisher's last run that counts."""
-        return self.publisher.info.last_seq
+        return self.info.last_seq
 
 
 def stage_partitioned(session: PartitionedSession) -> dict[int, StagedArticle]:
@@ -164,11 +170,11 @@ def _sent(session: PartitionedSession) -> dict[str, _Sent]:
         count = enumerated.rows
         known = versions_of(
             session.spark,
-            session.publisher.replica,
+            session.replica,
             article,
             rows,
             rows=count,
-            version=session.publisher.info.captured[article.nickname],
+            version=session.info.captured[article.nickname],
             through_seq_inclusive=session.last_seq,
             kept=session.kept,
         )
@@ -237,8 +243,7 @@ def _memberships(
                 field for column, field in zip(article.columns, article.fields, strict=True) if column in used
             ]
             bound[name] = session.kept.keep(bound_to_partition(each, fields))
-    publisher = session.publisher
-    base = base_rows(session.spark, publisher.replica, session.publication.articles, publisher.info.captured)
+    base = base_rows(session.spark, session.replica, session.publication.articles, session.info.captured)
     groups = group_rows(session.spark, session.publication.groups)
     bound_to = _partition_id(session)
     pass_ = MembershipPass(session.publication, groups, base, session.kept, bound=bound, bound_to=bound_to)
@@ -248,10 +253,9 @@ def _memberships(
 
 def _windows(session: PartitionedSession) -> dict[str, _Window]:
     """Enumerate the rows of each article that the subscriber's partition gained, kept and lost."""
-    subscription = session.publisher.other
     start = session.plan.down.from_generation_exclusive
     named = generations_for(
-        session.publisher.replica, session.publication.number, subscription, from_generation_exclusive=start
+        session.replica, session.publication.number, session.subscription, from_generation_exclusive=start
     )
     found = {}
     for name, article in session.articles.items():
@@ -261,7 +265,7 @@ def _windows(session: PartitionedSession) -> dict[str, _Window]:
         changed = [row for row in named if row.generation in sent]
         first_seq = min(row.first_seq for row in changed)
         count = sum(row.changecount for row in changed)
-        folder = session.publisher.replica.folder
+        folder = session.replica.folder
         mappings = read_mappings(
             session.spark,
             folder,
@@ -285,7 +289,7 @@ def _windows(session: PartitionedSession) -> dict[str, _Window]:
 
 
 def _partition_id(session: PartitionedSession) -> int:
-    number = session.publisher.other.partition_id
+    number = session.subscription.partition_id
     # A subscription gets its partition before its first row.
     assert number is not None
     return number
@@ -307,7 +311,7 @@ def _acted(
         versions.append(
             with_metadata(
                 session.spark,
-                session.publisher.replica,
+                session.replica,
                 article,
                 rows,
                 count=touched,

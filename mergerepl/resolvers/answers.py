@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
+from pathlib import Path
 from threading import Thread
 from typing import Any
 from uuid import uuid4
@@ -21,17 +22,16 @@ from conflict.resolvers.custom import (
     schema_problem,
     with_answers,
 )
-from mergerepl.agent.resolver_functions import (
+from mergerepl.changes import ROWGUID
+from mergerepl.engine.in_memory import Kept, keep_in_memory
+from mergerepl.model.article import PublishedArticle
+from mergerepl.resolvers.functions import (
     ResolverContext,
     ResolverFunction,
     function_name,
     loaded,
     resolver_timeout_s,
 )
-from mergerepl.agent.sides import SideState
-from mergerepl.changes import ROWGUID
-from mergerepl.engine.in_memory import Kept, keep_in_memory
-from mergerepl.model.article import PublishedArticle
 
 log = logging.getLogger(__name__)
 
@@ -42,16 +42,16 @@ def answers_of_functions(
     detected: DataFrame,
     articles: Sequence[PublishedArticle],
     *,
-    sides: tuple[SideState, SideState],
+    roots: tuple[Path, Path],
     kept: Kept,
 ) -> DataFrame:
     """Return the detected rows with the answers of the functions that these articles name.
 
+    `roots` are the publisher's and the subscriber's.
     Each function runs once: what it answers is kept, so that a task that Spark repeats finds the same decision.
 
     Raises: ResolverError if one fails or answers what cannot be used; ConfigurationError.
     """
-    roots = sides[0].replica.root, sides[1].replica.root
     for article in articles:
         name = function_name(article)
         function = loaded(article, name, roots)
