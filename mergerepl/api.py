@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -22,13 +22,14 @@ from mergerepl.model.conflicts import (
     RetryResult,
 )
 from mergerepl.model.progress import NoProgress, Progress
+from mergerepl.targets import Project as Project
+from mergerepl.targets import Target, items_of, publishers_of, root_of, targets_of, transactional_target
+from mergerepl.targets import load as load
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from mergerepl.model.publication import Publication
     from mergerepl.model.results import (
-        ApplyResult,
         ArticleValidation,
         CaptureResult,
         ConflictRecord,
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
         SessionResult,
         SyncResult,
     )
-    from mergerepl.model.transactional import TransactionalPublication
 
 Direction = Literal["both", "upload", "download"]
 Level = Literal["rowcount", "checksum"]
@@ -48,81 +48,6 @@ Engine = Literal["spark", "auto"]
 
 LONGEST_LIST = 10**9
 """The highest `limit`. The query engine takes 64 bits, and `None` is all there are."""
-
-
-@dataclass(frozen=True)
-class Project:
-    """A publication as a file (or code) states it."""
-
-    publication: Publication
-
-    def apply(self, *, dry_run: bool = False, progress: Progress | None = None) -> ApplyResult:
-        """Make the replicas match the publication; `dry_run` only says what would be done.
-
-        Raises: ConfigurationError, PublicationError, CaptureError (nothing was changed), LeaseError (run again).
-        """
-        from mergerepl.publish.apply import apply_publication
-
-        shown = progress or NoProgress()
-
-        def capture_publisher(root: Path, pubid: str) -> None:
-            from mergerepl.agent.capture_replica import capture_held
-            from mergerepl.store.replica import Replica
-
-            capture_held(Replica(root), pubid, progress=shown)
-
-        def finish(publisher: Path, subscriber: Path | None, session: str) -> None:
-            from mergerepl.agent.finish_session import finish_session
-            from mergerepl.store.replica import Replica
-
-            finish_session(Replica(publisher), Replica(subscriber) if subscriber else None, session)
-
-        return apply_publication(
-            self.publication, dry_run=dry_run, progress=shown, capture=capture_publisher, finish=finish
-        )
-
-
-@dataclass(frozen=True)
-class TransactionalProject(Project):
-    """A transactional publication as a file (or code) states it."""
-
-    publication: TransactionalPublication  # type: ignore[assignment]
-
-    def apply(self, *, dry_run: bool = False, progress: Progress | None = None) -> ApplyResult:
-        """Make publisher and subscribers match the publication; `dry_run` only says what would be done.
-
-        Raises: TransactionalError, TransactionalUsageError (nothing was changed); LeaseError (run again).
-        """
-        from mergerepl.transactional import apply_transactional
-
-        return apply_transactional(self.publication, dry_run=dry_run, progress=progress)
-
-
-def load(path: str | Path) -> Project:
-    """Read a publication file.
-
-    Raises: ConfigurationError naming the file, the place in it and what to do.
-    """
-    from mergerepl.config import load_any
-    from mergerepl.model.transactional import TransactionalPublication
-
-    stated = load_any(path)
-    return TransactionalProject(stated) if isinstance(stated, TransactionalPublication) else Project(stated)
-
-
-def _merge_project(path: str | Path) -> Project:
-    from mergerepl.config import load as load_publication
-
-    return Project(load_publication(path))
-
-
-def _transactional_target(item: object) -> tuple[Path, str | None] | None:
-    """Return the transactional publisher that a target means, and its publication (None: all); None for other targets."""
-    from mergerepl.config import transactional_target
-
-    if isinstance(item, TransactionalProject):
-        return Path(item.publication.publisher), item.publication.name
-    return transactional_target(os.fspath(item)) if isinstance(item, str | Path) else None
 
 
 def _distributed(
@@ -156,16 +81,6 @@ def _distributed(
         if done.transactions:
             cleaning.clean_up_once_a_day(root)
     log_reader.require_read(distributor, publication)
-
-
-@dataclass(frozen=True)
-class _Target:
-    """One subscription: both replica roots and the publication."""
-
-    publisher: Path
-    subscriber: Path
-    publication: str
-    engine: str = "spark"
 
 
 def sync(
@@ -226,9 +141,9 @@ def sync(
         return _given_up(target, give_up, lease_wait_s)
     items = [
         load(item) if not isinstance(item, Project) and roots.names_file(os.fspath(item)) else item
-        for item in ([target] if isinstance(target, Project | str | Path) else target)
+        for item in items_of(target)
     ]
-    transactional = [found for item in items if (found := _transactional_target(item)) is not None]
+    transactional = [found for item in items if (found := transactional_target(item)) is not None]
     sessions: list[SessionResult] = []
     if transactional:
         if len(transactional) != len(items) or dry_run or direction != "both":
@@ -243,7 +158,7 @@ def sync(
                 "There is no subscription. Add `subscriptions:` to the file and run `mergerepl apply FILE`."
             )
         return SyncResult(sessions[0].publication, tuple(sessions))
-    targets = _targets(items, subscriber)
+    targets = targets_of(items, subscriber)
     shown = progress or NoProgress()
     for item in targets:
         started = time.monotonic()
@@ -275,8 +190,7 @@ def _given_up(
     from mergerepl.model.results import SyncResult
     from mergerepl.store.replica import Replica
 
-    items = [target] if isinstance(target, Project | str | Path) else list(target)
-    publishers = sorted({publisher for item in items for publisher in _publishers_of(item)})
+    publishers = sorted({publisher for item in items_of(target) for publisher in publishers_of(item)})
     if len(publishers) != 1:
         named = ", ".join(map(str, publishers)) or "none"
         raise ConfigurationError(
@@ -288,22 +202,8 @@ def _given_up(
     return SyncResult(result.publication, (result,))
 
 
-def _publishers_of(item: Project | str | Path) -> set[Path]:
-    """Return the publisher of a file, a publisher's folder itself, or the publishers of a subscriber's."""
-    if not isinstance(item, Project) and roots.names_file(os.fspath(item)):
-        item = _merge_project(item)
-    if isinstance(item, Project):
-        return {Path(roots.parse(item.publication.publisher))}
-    from mergerepl.store.replica import Replica
-
-    root = _root(item)
-    if Replica(root).require().published:
-        return {root}
-    return {target.publisher for target in _targets_of(root)}
-
-
 def _session(
-    item: _Target,
+    item: Target,
     direction: Direction,
     dry_run: bool,
     long_running: bool,
@@ -361,7 +261,7 @@ def _require_limit(limit: int) -> None:
 
 
 def _failed(
-    item: _Target, done: SessionResult | None, error: MergeReplError, duration_s: float
+    item: Target, done: SessionResult | None, error: MergeReplError, duration_s: float
 ) -> SessionResult:
     """Return the result of a session that raised, or of one that is `done` and could not be validated."""
     from mergerepl.model.results import SessionResult
@@ -377,57 +277,6 @@ def _failed(
     )
 
 
-def _targets(
-    target: Project | str | Path | Sequence[Project | str | Path], subscriber: str | Path | None
-) -> list[_Target]:
-    items = [target] if isinstance(target, Project | str | Path) else list(target)
-    found = [resolved for item in items for resolved in _targets_of(item)]
-    unique = list({(t.publisher, t.subscriber, t.publication): t for t in found}.values())
-    if subscriber is not None:
-        wanted = Path(roots.parse(os.fspath(subscriber)))
-        # The folder it is known by may have become a link to where it is; what was asked for has no links.
-        chosen = [item for item in unique if os.path.realpath(item.subscriber) == str(wanted)]
-        if not chosen:
-            known = ", ".join(sorted(str(item.subscriber) for item in unique)) or "none"
-            raise ConfigurationError(
-                f"There is no subscription for '{wanted}'. Subscribers known: {known}. Name one of them, or "
-                "add the subscription to the file and run `mergerepl apply FILE`.",
-                subscriber=str(wanted),
-            )
-        unique = chosen
-    if not unique:
-        raise ConfigurationError(
-            "There is no subscription. Add `subscriptions:` to the file and run `mergerepl apply FILE`."
-        )
-    return unique
-
-
-def _targets_of(item: Project | str | Path) -> list[_Target]:
-    if not isinstance(item, Project) and roots.names_file(os.fspath(item)):
-        item = _merge_project(item)
-    if isinstance(item, Project):
-        publication = item.publication
-        publisher = Path(roots.parse(publication.publisher))
-        return [
-            _Target(publisher, Path(roots.parse(sub.subscriber)), publication.name, publication.engine)
-            for sub in publication.subscriptions
-        ]
-    from mergerepl.monitoring.quiet import noted_subscriptions
-
-    root = _root(item)
-    noted = noted_subscriptions(root)
-    if noted is None:
-        from mergerepl.store.subscription import subscriptions_of_root
-
-        noted = subscriptions_of_root(root)
-    return [_Target(*found) for found in noted]
-
-
-def _root(replica: str | Path) -> Path:
-    """Return the folder of a replica; what is said of another text shows no credentials."""
-    return Path(roots.existing(os.fspath(replica)))
-
-
 def capture(replica: str | Path, *, progress: Progress | None = None) -> CaptureResult:
     """Capture the users' changes of one replica now, without a session.
 
@@ -436,7 +285,7 @@ def capture(replica: str | Path, *, progress: Progress | None = None) -> Capture
     """
     from mergerepl.agent.capture_replica import capture_replica
 
-    return capture_replica(_root(replica), progress=progress or NoProgress())
+    return capture_replica(root_of(replica), progress=progress or NoProgress())
 
 
 def partitions(replica: str | Path, *, publication: str | None = None) -> tuple[PartitionInfo, ...]:
@@ -446,7 +295,7 @@ def partitions(replica: str | Path, *, publication: str | None = None) -> tuple[
     """
     from mergerepl.publish.partition_commands import list_partitions
 
-    return list_partitions(_root(replica), publication=publication)
+    return list_partitions(root_of(replica), publication=publication)
 
 
 def add_partition(
@@ -465,7 +314,7 @@ def add_partition(
     from mergerepl.publish.partition_commands import add
 
     values = {SessionFunction.HOST_NAME: host_name, SessionFunction.SUSER_SNAME: suser_sname}
-    return add(_root(replica), values, publication=publication)
+    return add(root_of(replica), values, publication=publication)
 
 
 def drop_partition(replica: str | Path, partition_id: int) -> PartitionInfo:
@@ -475,7 +324,7 @@ def drop_partition(replica: str | Path, partition_id: int) -> PartitionInfo:
     """
     from mergerepl.publish.partition_commands import drop
 
-    return drop(_root(replica), partition_id)
+    return drop(root_of(replica), partition_id)
 
 
 def status(replica: str | Path) -> ReplicaStatus:
@@ -490,7 +339,7 @@ def status(replica: str | Path) -> ReplicaStatus:
     from mergerepl.agent.table_problems import table_problems
     from mergerepl.monitoring.status import replica_status
 
-    found = replica_status(_root(replica), table_problems=table_problems)
+    found = replica_status(root_of(replica), table_problems=table_problems)
     if not os.path.isdir(os.path.join(found.replica, "_cdc")):
         # What follows loads Spark's library.
         return found
@@ -509,7 +358,7 @@ def pending(replica: str | Path) -> tuple[PendingSubscription, ...]:
     from mergerepl.agent.table_problems import table_problems
     from mergerepl.monitoring.pending import pending_changes
 
-    return pending_changes(_root(replica), table_problems=table_problems)
+    return pending_changes(root_of(replica), table_problems=table_problems)
 
 
 def history(
@@ -523,7 +372,7 @@ def history(
 
     _require_limit(limit)
     only = None if subscriber is None else roots.parse(os.fspath(subscriber))
-    return session_history(_root(replica), limit=limit, subscriber=only)
+    return session_history(root_of(replica), limit=limit, subscriber=only)
 
 
 def conflict_records(
@@ -554,7 +403,7 @@ def conflict_records(
     if limit is not None:
         _require_limit(limit)
     return read_conflicts(
-        _root(replica),
+        root_of(replica),
         publication=publication,
         article=article,
         conflict_id=conflict_id,
@@ -571,7 +420,7 @@ def conflict_count(replica: str | Path, *, publication: str | None = None, artic
     """
     from mergerepl.monitoring.conflicts import count_conflicts
 
-    return count_conflicts(_root(replica), ConflictFilter(publication, article))
+    return count_conflicts(root_of(replica), ConflictFilter(publication, article))
 
 
 def conflict_summary(replica: str | Path, chosen: ConflictFilter | None = None) -> tuple[ConflictCount, ...]:
@@ -581,7 +430,7 @@ def conflict_summary(replica: str | Path, chosen: ConflictFilter | None = None) 
     """
     from mergerepl.conflict_tools import summary
 
-    return summary.conflict_summary(_root(replica), chosen or ConflictFilter())
+    return summary.conflict_summary(root_of(replica), chosen or ConflictFilter())
 
 
 def resolve_conflicts(
@@ -619,7 +468,7 @@ def resolve_conflicts(
     _require_choice("accept", accept or "loser", ("winner", "loser"))
     choice = Choice.EDITED if accept is None else Choice(accept)
     wish = resolve.Wish(choice, dict(values or {}), whole_rows=whole_rows, force=force, message=message)
-    return resolve.resolve_conflicts(engine.session, _root(replica), chosen, wish, dry_run=dry_run)
+    return resolve.resolve_conflicts(engine.session, root_of(replica), chosen, wish, dry_run=dry_run)
 
 
 def retry_failed(
@@ -637,7 +486,7 @@ def retry_failed(
     """
     from mergerepl.conflict_tools import retry
 
-    return retry.retry_failed(_root(replica), publication=publication, article=article)
+    return retry.retry_failed(root_of(replica), publication=publication, article=article)
 
 
 def resolver_functions() -> dict[str, str]:
@@ -664,7 +513,7 @@ def purge_conflicts(
     from mergerepl.conflict_tools import purge
 
     return purge.purge_conflicts(
-        _root(replica), chosen or ConflictFilter(), older_than=older_than, dry_run=dry_run
+        root_of(replica), chosen or ConflictFilter(), older_than=older_than, dry_run=dry_run
     )
 
 
@@ -678,7 +527,7 @@ def export_conflicts(
     from mergerepl.conflict_tools import export
 
     _require_choice("form", form, ("csv", "json"))
-    return export.export_conflicts(_root(replica), Path(folder), chosen or ConflictFilter(), form=form)
+    return export.export_conflicts(root_of(replica), Path(folder), chosen or ConflictFilter(), form=form)
 
 
 def conflict_report(
@@ -692,7 +541,7 @@ def conflict_report(
     from mergerepl.report.conflict_html import conflict_page
 
     _require_limit(rows)
-    root, chosen = _root(replica), chosen or ConflictFilter()
+    root, chosen = root_of(replica), chosen or ConflictFilter()
     records = read_conflicts(root, chosen=chosen, limit=rows, with_rows=True)
     page = conflict_page(str(root), records, total=count_conflicts(root, chosen))
     try:
@@ -716,7 +565,7 @@ def conflicts(replica: str | Path, *, publication: str | None = None, article: s
     from mergerepl.engine import session as engine
     from mergerepl.monitoring.conflicts import conflict_frame
 
-    root = _root(replica)
+    root = root_of(replica)
     return conflict_frame(engine.session(), root, publication=publication, article=article)
 
 
@@ -737,7 +586,7 @@ def row(
     """
     from mergerepl.monitoring.row import row_info
 
-    return row_info(_root(replica), article=article, key=key, publication=publication)
+    return row_info(root_of(replica), article=article, key=key, publication=publication)
 
 
 def validate(
@@ -759,7 +608,7 @@ def validate(
 
     _require_choice("level of validation", level, get_args(Level))
     compared: dict[str, tuple[ArticleValidation, ...]] = {}
-    targets = _targets(target, subscriber)
+    targets = targets_of(target, subscriber)
     for item in targets:
         try:
             found = validate_subscription(item.publisher, item.subscriber, item.publication, level)

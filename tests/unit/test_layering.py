@@ -149,13 +149,15 @@ MAY_IMPORT: dict[str, set[str]] = {
     # The agent of the products that have jobs.
     "mergerepl.jobs": BASE | {"mergerepl.cdc", "mergerepl.logreader"},
     "mergerepl.transactional": BASE | {"mergerepl.logreader", "mergerepl.snapshot"},
+    # What a call is about: projects, files and roots.
+    "mergerepl.targets": BASE | FEATURES | {"mergerepl.agent", "mergerepl.config", "mergerepl.transactional"},
     "mergerepl.api": BASE
     | FEATURES
     | {
         "mergerepl.agent",
         "mergerepl.cdc",
-        "mergerepl.config",
         "mergerepl.report.conflict_html",
+        "mergerepl.targets",
         "mergerepl.transactional",
     },
     "mergerepl.doctor": BASE | {"mergerepl.engine"},
@@ -374,8 +376,8 @@ FILE_CALLS = {
 FILE_ROOMS = {"mergerepl.compact.counters", "mergerepl.delta", "mergerepl.store"}
 NO_REPLICA_FILES = {
     *("mergerepl.cli", "mergerepl.config", "mergerepl.demo", "mergerepl.doctor", "mergerepl.engine"),
-    *("mergerepl.failpoints", "mergerepl.roots", "mergerepl.api", "mergerepl.conflict_tools.export"),
-    "mergerepl.resolvers.functions",
+    *("mergerepl.failpoints", "mergerepl.roots", "mergerepl.api", "mergerepl.targets"),
+    *("mergerepl.conflict_tools.export", "mergerepl.resolvers.functions"),
 }
 """Modules for files of this machine: the file of a publication or an agent, scratch folders, JARs, where a root leads."""
 

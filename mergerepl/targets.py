@@ -1,0 +1,177 @@
+"""What a call is about: a project, a publication file, or replica roots; and the subscriptions that these mean."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mergerepl import roots
+from mergerepl.errors import ConfigurationError
+from mergerepl.model.progress import NoProgress, Progress
+
+if TYPE_CHECKING:
+    from mergerepl.model.publication import Publication
+    from mergerepl.model.results import ApplyResult
+    from mergerepl.model.transactional import TransactionalPublication
+
+
+@dataclass(frozen=True)
+class Project:
+    """A publication as a file (or code) states it."""
+
+    publication: Publication
+
+    def apply(self, *, dry_run: bool = False, progress: Progress | None = None) -> ApplyResult:
+        """Make the replicas match the publication; `dry_run` only says what would be done.
+
+        Raises: ConfigurationError, PublicationError, CaptureError (nothing was changed), LeaseError (run again).
+        """
+        from mergerepl.publish.apply import apply_publication
+
+        shown = progress or NoProgress()
+
+        def capture_publisher(root: Path, pubid: str) -> None:
+            from mergerepl.agent.capture_replica import capture_held
+            from mergerepl.store.replica import Replica
+
+            capture_held(Replica(root), pubid, progress=shown)
+
+        def finish(publisher: Path, subscriber: Path | None, session: str) -> None:
+            from mergerepl.agent.finish_session import finish_session
+            from mergerepl.store.replica import Replica
+
+            finish_session(Replica(publisher), Replica(subscriber) if subscriber else None, session)
+
+        return apply_publication(
+            self.publication, dry_run=dry_run, progress=shown, capture=capture_publisher, finish=finish
+        )
+
+
+@dataclass(frozen=True)
+class TransactionalProject(Project):
+    """A transactional publication as a file (or code) states it."""
+
+    publication: TransactionalPublication  # type: ignore[assignment]
+
+    def apply(self, *, dry_run: bool = False, progress: Progress | None = None) -> ApplyResult:
+        """Make publisher and subscribers match the publication; `dry_run` only says what would be done.
+
+        Raises: TransactionalError, TransactionalUsageError (nothing was changed); LeaseError (run again).
+        """
+        from mergerepl.transactional import apply_transactional
+
+        return apply_transactional(self.publication, dry_run=dry_run, progress=progress)
+
+
+def load(path: str | Path) -> Project:
+    """Read a publication file.
+
+    Raises: ConfigurationError naming the file, the place in it and what to do.
+    """
+    from mergerepl.config import load_any
+    from mergerepl.model.transactional import TransactionalPublication
+
+    stated = load_any(path)
+    return TransactionalProject(stated) if isinstance(stated, TransactionalPublication) else Project(stated)
+
+
+def transactional_target(item: object) -> tuple[Path, str | None] | None:
+    """Return the transactional publisher that a target means, and its publication (None: all); None for other targets."""
+    from mergerepl import config
+
+    if isinstance(item, TransactionalProject):
+        return Path(item.publication.publisher), item.publication.name
+    return config.transactional_target(os.fspath(item)) if isinstance(item, str | Path) else None
+
+
+@dataclass(frozen=True)
+class Target:
+    """One subscription: both replica roots and the publication."""
+
+    publisher: Path
+    subscriber: Path
+    publication: str
+    engine: str = "spark"
+
+
+def items_of(target: Project | str | Path | Sequence[Project | str | Path]) -> list[Project | str | Path]:
+    """Return the items of a target, which may be one item by itself."""
+    return [target] if isinstance(target, Project | str | Path) else list(target)
+
+
+def targets_of(
+    target: Project | str | Path | Sequence[Project | str | Path], subscriber: str | Path | None
+) -> list[Target]:
+    """Return the subscriptions that a target means, each once; `subscriber`: only that one.
+
+    Raises: ConfigurationError if there is none, or a root is no replica.
+    """
+    found = [resolved for item in items_of(target) for resolved in _of_item(item)]
+    unique = list({(t.publisher, t.subscriber, t.publication): t for t in found}.values())
+    if subscriber is not None:
+        wanted = Path(roots.parse(os.fspath(subscriber)))
+        # The folder it is known by may have become a link to where it is; what was asked for has no links.
+        chosen = [item for item in unique if os.path.realpath(item.subscriber) == str(wanted)]
+        if not chosen:
+            known = ", ".join(sorted(str(item.subscriber) for item in unique)) or "none"
+            raise ConfigurationError(
+                f"There is no subscription for '{wanted}'. Subscribers known: {known}. Name one of them, or "
+                "add the subscription to the file and run `mergerepl apply FILE`.",
+                subscriber=str(wanted),
+            )
+        unique = chosen
+    if not unique:
+        raise ConfigurationError(
+            "There is no subscription. Add `subscriptions:` to the file and run `mergerepl apply FILE`."
+        )
+    return unique
+
+
+def _read(item: Project | str | Path) -> Project | str | Path:
+    """Return the project of a merge publication's file; another item as it is."""
+    if isinstance(item, Project) or not roots.names_file(os.fspath(item)):
+        return item
+    from mergerepl import config
+
+    return Project(config.load(item))
+
+
+def _of_item(item: Project | str | Path) -> list[Target]:
+    item = _read(item)
+    if isinstance(item, Project):
+        publication = item.publication
+        publisher = Path(roots.parse(publication.publisher))
+        return [
+            Target(publisher, Path(roots.parse(sub.subscriber)), publication.name, publication.engine)
+            for sub in publication.subscriptions
+        ]
+    from mergerepl.monitoring.quiet import noted_subscriptions
+
+    root = root_of(item)
+    noted = noted_subscriptions(root)
+    if noted is None:
+        from mergerepl.store.subscription import subscriptions_of_root
+
+        noted = subscriptions_of_root(root)
+    return [Target(*found) for found in noted]
+
+
+def root_of(replica: str | Path) -> Path:
+    """Return the folder of a replica; what is said of another text shows no credentials."""
+    return Path(roots.existing(os.fspath(replica)))
+
+
+def publishers_of(item: Project | str | Path) -> set[Path]:
+    """Return the publisher of a file, a publisher's folder itself, or the publishers of a subscriber's."""
+    item = _read(item)
+    if isinstance(item, Project):
+        return {Path(roots.parse(item.publication.publisher))}
+    from mergerepl.store.replica import Replica
+
+    root = root_of(item)
+    if Replica(root).require().published:
+        return {root}
+    return {target.publisher for target in _of_item(root)}
