@@ -11,20 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
 
-from mergerepl.delta.log import head_version, is_delta_table
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.metadata import CDF_PROPERTY
-from mergerepl.delta.plain_files import read_columns
 from mergerepl.delta.properties import retention_properties, set_properties
-from mergerepl.delta.table import TableState, open_table
-from mergerepl.delta.types import ddl_of
+from mergerepl.delta.table import open_table
 from mergerepl.engine.errors import plain_errors
 from mergerepl.failpoints import failpoint
-from mergerepl.filters.clause import Clause, ClauseError, functions_of, text
-from mergerepl.filters.parse import parse_filter
-from mergerepl.filters.prepare import prepared
 from mergerepl.logreader.guard import refuse_other_key
 from mergerepl.logreader.log_reader import LogReader, make_log_reader
 from mergerepl.logreader.positions import has_log_reader, read_state
@@ -32,12 +25,9 @@ from mergerepl.logreader.scan import Begin, begin, leave
 from mergerepl.model.progress import NoProgress, Progress
 from mergerepl.model.results import ApplyResult, PlanStep
 from mergerepl.model.transactional import (
-    TransactionalArticle,
     TransactionalPublication,
     TransactionalSubscription,
 )
-from mergerepl.rows.images import with_readable
-from mergerepl.rows.sql import quote
 from mergerepl.store.folders import is_folder, make_folder, remove_table
 from mergerepl.store.lease import lease
 from mergerepl.systables.transactional import (
@@ -57,55 +47,17 @@ from mergerepl.systables.transactional import (
 from mergerepl.transactional.catalog import Distributor, Subscriber
 from mergerepl.transactional.distribution import skipped_numbers
 from mergerepl.transactional.log_reader import held, log_reader
-from mergerepl.transactional.refusals import TransactionalError, TransactionalUsageError
-from mergerepl.transactional.snapshot import initialise, is_ours
-
-FILES_KEPT = timedelta(days=7)
-_KEY_TYPES = (
-    "tinyint",
-    "smallint",
-    "int",
-    "bigint",
-    "string",
-    "date",
-    "timestamp",
-    "timestamp_ntz",
-    "boolean",
-    "binary",
+from mergerepl.transactional.refusals import TransactionalUsageError
+from mergerepl.transactional.snapshot import initialise
+from mergerepl.transactional.stated_articles import (
+    Wanted,
+    changed_key,
+    check_destinations,
+    check_key,
+    checked_article,
 )
 
-
-@dataclass(frozen=True)
-class Wanted:
-    """An article of the file, checked against its table."""
-
-    stated: TransactionalArticle
-    state: TableState
-    columns: tuple[str, ...]
-    types: tuple[str, ...]
-    filter_clause: str | None
-
-    def row(self, publication_id: int, article_id: int, source_object_id: int, seqno: bytes) -> ArticleRow:
-        """Return the article's row."""
-        return ArticleRow(
-            publication_id=publication_id,
-            article_id=article_id,
-            article=self.stated.name,
-            source_object=self.stated.table,
-            destination_object=self.stated.table,
-            ins_cmd=self.stated.ins_cmd,
-            upd_cmd=self.stated.upd_cmd,
-            del_cmd=self.stated.del_cmd,
-            filter_clause=self.filter_clause,
-            key_columns=self.stated.key,
-            columns=self.columns,
-            types=self.types,
-            text_columns=self.stated.text_columns,
-            source_object_id=source_object_id,
-            first_seqno=seqno,
-            has_all_columns=self.stated.columns is None,
-            singleton_key_updates=self.stated.singleton_key_updates,
-        )
+FILES_KEPT = timedelta(days=7)
 
 
 @dataclass(frozen=True)
@@ -170,7 +122,7 @@ class Publishing:
         if stated and not self.publication.articles:
             raise TransactionalUsageError.without_articles(self.publication.name)
         staying = {row.subscriber: row for row in subscribed if row.subscriber in stated}
-        wanted = [self._checked(each) for each in self.publication.articles]
+        wanted = [checked_article(self.distributor.root, each) for each in self.publication.articles]
         steps = [
             Step("unsubscribe", row.subscriber, "its tables stay", partial(self._unsubscribe, row))
             for row in subscribed
@@ -190,7 +142,7 @@ class Publishing:
                     "Take the subscription out of the file and apply; put it back and apply.",
                 )
             if at is None or at.status == SUBSCRIBED:
-                self._check_destinations(each, at, wanted)
+                check_destinations(each, at, wanted)
                 what = "initialise" if each.sync_type == "automatic" else "subscribe"
                 steps.append(Step(what, each.subscriber, each.sync_type, partial(self._subscribe, each)))
             elif _options(each) != (at.skip_errors, at.subscription_streams):
@@ -208,7 +160,7 @@ class Publishing:
         named = {each.stated.name: each for each in wanted}
         leaving = {name: "place: it is not" for name in known if name not in named}
         for name, row in known.items():
-            if name in named and (what := self._changes(named[name], row)):
+            if name in named and (what := changed_key(named[name], row)):
                 leaving[name] = what
         new = [each for name, each in named.items() if name not in known or name in leaving]
         if is_subscribed and leaving:
@@ -230,117 +182,13 @@ class Publishing:
             steps.append(Step("publish", self.publication.name, shown, partial(self._publish, new)))
         return steps
 
-    # -- checks --------------------------------------------------------------------------------------------------------
-
-    def _checked(self, stated: TransactionalArticle) -> Wanted:
-        """Check an article against its table.
-
-        Raises: TransactionalError 14088.
-        """
-        folder = self.distributor.root / stated.table
-        if not is_delta_table(folder):
-            raise TransactionalError.bad_table(stated.name, f"'{folder}' is no Delta table", "Check `table`.")
-        state = open_table(folder)
-        types = {each["name"]: ddl_of(each["type"]) for each in state.fields}
-        for name in (*stated.key, *(stated.columns or ()), *stated.text_columns):
-            if name not in types:
-                raise TransactionalError.bad_table(
-                    stated.name, f"'{folder}' has no column '{name}'", "Check its name."
-                )
-        columns = stated.columns or tuple(
-            name
-            for name in types
-            if name not in state.generated_columns and not name.lower().startswith("__sys")
-        )
-        for name in stated.key:
-            if name not in columns:
-                raise TransactionalError.bad_table(
-                    stated.name, f"key column '{name}' is generated", "Name it in `columns`."
-                )
-            if types[name].partition("(")[0] not in (*_KEY_TYPES, "decimal"):
-                raise TransactionalError.no_key(
-                    stated.name, f"column '{name}' is {types[name].upper()}, which identifies no row"
-                )
-        for name in columns:
-            if name.lower().startswith("__sys"):
-                raise TransactionalError.bad_table(
-                    stated.name, f"column '{name}' belongs to change tracking", "Leave it out."
-                )
-            if "`" in types[name] or "collate" in types[name].lower() or "variant" in types[name]:
-                raise TransactionalUsageError.later(
-                    f"Column '{name}' of type {types[name]} in article '{stated.name}'",
-                    "Leave it out: state `columns:`.",
-                )
-        return Wanted(
-            stated, state, tuple(columns), tuple(types[name] for name in columns), _clause(stated, types)
-        )
-
-    def _changes(self, wanted: Wanted, row: ArticleRow) -> str | None:
-        """Return the differences between the file and the published article."""
-        new = wanted.row(row.publication_id, row.article_id, row.source_object_id, row.first_seqno)
-        keys = {
-            "source_object": "table",
-            "key_columns": "key",
-            "filter_clause": "filter",
-            "ins_cmd": "ins_cmd",
-            "upd_cmd": "upd_cmd",
-            "del_cmd": "del_cmd",
-            "text_columns": "text_columns",
-            "singleton_key_updates": "singleton_key_updates",
-            "has_all_columns": "columns",
-        }
-        for name, key in keys.items():
-            if getattr(new, name) != getattr(row, name):
-                return key
-        if not row.has_all_columns and new.columns != row.columns:
-            return "columns"
-        return None
-
-    def _check_destinations(
-        self, stated: TransactionalSubscription, row: SubscriptionRow | None, wanted: Sequence[Wanted]
-    ) -> None:
-        root = Path(stated.subscriber)
-        for each in wanted:
-            table = root / stated.destination.get(each.stated.name, each.stated.table)
-            is_there = is_delta_table(table)
-            if (
-                stated.sync_type == "automatic"
-                and is_there
-                and not (row and is_ours(table, row.subscription_guid))
-            ):
-                raise TransactionalUsageError(
-                    f"'{table}' is there already, and subscriber '{root}' would get its rows from the publisher. Nothing "
-                    "was changed. Move the table away, or state `sync_type: none` if it has the publisher's rows.",
-                    subscriber=str(root),
-                    article=each.stated.name,
-                )
-            if stated.sync_type == "none":
-                self._check_columns(table, each)
-
-    def _check_columns(self, table: Path, wanted: Wanted) -> None:
-        if not is_delta_table(table):
-            raise TransactionalUsageError(
-                f"'{table}' is no Delta table, and `sync_type: none` says that the rows are there. Nothing was changed. "
-                "Leave sync_type out: the table is copied then.",
-                article=wanted.stated.name,
-            )
-        state = open_table(table)
-        types = {each["name"]: ddl_of(each["type"]) for each in state.fields}
-        for name, type_ in zip(wanted.columns, wanted.types, strict=True):
-            if types.get(name) != type_ or name in state.generated_columns:
-                raise TransactionalUsageError(
-                    f"'{table}' has no plain column '{name}' of type {type_.upper()}. Nothing was changed. Add it, or name "
-                    "the article's columns (`columns:`).",
-                    article=wanted.stated.name,
-                )
-
     # -- steps ---------------------------------------------------------------------------------------------------------
 
     def _publish(self, new: Sequence[Wanted]) -> None:
         """Let the articles begin: a cycle of its own gives each source an LSN; MSpublications is written last."""
         spark = self.reader.spark()
         for each in new:
-            _check_key(spark, each)
+            check_key(spark, each)
         with held(self.reader, "apply"):
             make_log_reader(self.reader, FILES_KEPT)
             state = read_state(self.reader.control)
@@ -463,45 +311,3 @@ def _options(stated: TransactionalSubscription) -> tuple[tuple[str, ...], int]:
 def _begin(path: str) -> Begin:
     schema, _, name = path.rpartition("/")
     return Begin(path, schema or "dbo", name)
-
-
-def _clause(stated: TransactionalArticle, types: dict[str, str]) -> str | None:
-    """Return the filter with the columns' exact names and explicit casts.
-
-    Raises: TransactionalError.
-    """
-    if stated.filter is None:
-        return None
-    try:
-        clause: Clause = prepared(parse_filter(stated.filter), {None: types})
-    except ClauseError as error:
-        raise TransactionalError.bad_table(stated.name, f"its filter {error}", "Correct `filter`.") from error
-    if functions_of(clause):
-        raise TransactionalError.bad_table(
-            stated.name,
-            "its filter calls HOST_NAME() or SUSER_SNAME()",
-            "Transactional filters are the same for all.",
-        )
-    return text(clause)
-
-
-def _check_key(spark: SparkSession, wanted: Wanted) -> None:
-    """Check that the key has neither NULLs nor duplicates.
-
-    Raises: TransactionalError 14088.
-    """
-    key = wanted.stated.key
-    rows = read_columns(spark, wanted.state.path, head_version(wanted.state.path), list(key))
-    names = [f"k{i}" for i in range(len(key))]
-    keys = rows.select(*(F.col(quote(name)).alias(alias) for name, alias in zip(key, names, strict=True)))
-    is_null = F.lit(False)
-    for name in names:
-        is_null = is_null | F.col(name).isNull()
-    bad = keys.groupBy(*names).agg(F.count(F.lit(1)).alias("rows")).where(is_null | (F.col("rows") > 1))
-    found = with_readable(bad, names).limit(3).collect()
-    if found:
-        shown = "; ".join(", ".join(str(row[name]) for name in names) for row in found)
-        raise TransactionalError.no_key(
-            wanted.stated.name,
-            f"rows of '{wanted.state.path}' share ({', '.join(key)}) or have NULL there: {shown}",
-        )
