@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
@@ -19,7 +19,6 @@ class Session:
     lock_wait_s: float = 60.0
     given: SparkSession | None = None
     """The caller's Spark session; without one, the running one or an embedded one is used."""
-    _used: SparkSession | None = field(default=None, init=False)
 
     @property
     def spark(self) -> SparkSession:

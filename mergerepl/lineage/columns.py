@@ -1,7 +1,5 @@
 """Lineage and colv1 as Spark column expressions; the rules are those of `value`, tied to it by a property test."""
 
-from collections.abc import Sequence
-
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
@@ -85,14 +83,3 @@ def with_columns_changed(colv: Column, changed: Column, nickname: Column, versio
     kept = F.map_filter(colv, lambda column, _: ~F.array_contains(changed, column))
     entry = F.struct(nickname.cast("int").alias("nickname"), version.cast("bigint").alias("version"))
     return F.map_concat(kept, F.map_from_arrays(changed, F.transform(changed, lambda _: entry)))
-
-
-def colv_from(columns: Sequence[tuple[str, Column]]) -> Column:
-    """Return the colv1 of (column, its version struct or NULL) pairs; columns without a version are left out."""
-    if not columns:
-        return empty_colv()
-    entries = F.array(
-        *(F.struct(F.lit(name).alias("key"), version.alias("value")) for name, version in columns)
-    )
-    present = F.filter(entries, lambda entry: entry["value"].isNotNull())
-    return F.map_from_entries(present)

@@ -3,7 +3,7 @@
 After a session found nothing to do, `<publisher>/_mergerepl/quiet/<key>.json` lists every Delta table that
 could make work with its version and its log file's size, time and inode. As long as each of them still is the
 head, the next sync is done after two look-ups a table. In doubt the answer is no, and the full check decides. The
-files are caches: deleting them is harmless. `is_quiet` loads no library.
+files are caches: deleting them is harmless. `waiting_if_quiet` loads no library.
 """
 
 from __future__ import annotations
@@ -35,11 +35,6 @@ _SUBSCRIPTION_TABLES = ("sysmergepublications", "sysmergesubscriptions", "MSmerg
 _SYSTEM_FOLDER = "_mergerepl"
 _SUBSCRIPTIONS = "subscriptions"
 _BOTH = "both"
-
-
-def is_quiet(publisher: Path, subscriber: Path, publication: str, direction: str = _BOTH) -> bool:
-    """Return whether nothing has changed at both replicas since a full check found nothing to do."""
-    return waiting_if_quiet(publisher, subscriber, publication, direction) is not None
 
 
 def waiting_if_quiet(

@@ -15,11 +15,11 @@ from mergerepl import api
 from mergerepl.errors import ConfigurationError, PublicationError
 from mergerepl.model.results import SessionResult
 from mergerepl.monitoring.quiet import (
-    is_quiet,
     noted_subscriptions,
     nothing_to_do,
     remember_quiet,
     remember_subscriptions,
+    waiting_if_quiet,
 )
 from mergerepl.store.replica import Replica
 from mergerepl.store.subscription import find_subscription, subscriptions_of_root
@@ -51,7 +51,7 @@ def remembered(pair: tuple[Replica, Replica], direction: str = "both") -> bool:
 
 
 def quiet(pair: tuple[Replica, Replica], direction: str = "both") -> bool:
-    return is_quiet(pair[0].root, pair[1].root, "sales", direction)
+    return waiting_if_quiet(pair[0].root, pair[1].root, "sales", direction) is not None
 
 
 def add_row(replica: Replica) -> None:
@@ -168,9 +168,9 @@ def test_one_publications_quiet_is_not_that_of_another_on_the_same_replicas(pair
     pair = with_second_publication(pair)
     write_deltalake(str(pair[1].root / "lines"), pa.table({"id": [9]}), mode="append")
     assert remembered(pair)
-    assert not is_quiet(pair[0].root, pair[1].root, "stock")
+    assert waiting_if_quiet(pair[0].root, pair[1].root, "stock") is None
     remember_quiet(*pair, "stock")
-    assert not is_quiet(pair[0].root, pair[1].root, "stock")
+    assert waiting_if_quiet(pair[0].root, pair[1].root, "stock") is None
 
 
 def test_a_session_that_waited_notes_the_articles_there_are_by_then(pair, monkeypatch):
@@ -199,7 +199,7 @@ def test_a_note_of_another_publication_is_no_answer(pair):
 def test_a_moved_subscriber_is_another_one(pair, tmp_path):
     assert remembered(pair)
     shutil.move(str(pair[1].root), str(tmp_path / "elsewhere"))
-    assert not is_quiet(pair[0].root, tmp_path / "elsewhere", "sales", "both")
+    assert waiting_if_quiet(pair[0].root, tmp_path / "elsewhere", "sales", "both") is None
 
 
 @pytest.mark.parametrize("side", [0, 1])
@@ -274,10 +274,10 @@ def test_the_answer_loads_no_library(pair):
     assert noted(pair)
     script = (
         "import sys; from pathlib import Path;"
-        "from mergerepl.monitoring.quiet import is_quiet, noted_subscriptions, nothing_to_do;"
+        "from mergerepl.monitoring.quiet import noted_subscriptions, nothing_to_do, waiting_if_quiet;"
         f"hq, north = Path({str(pair[0].root)!r}), Path({str(pair[1].root)!r});"
         "assert noted_subscriptions(hq) == [(hq, north, 'sales')];"
-        "assert is_quiet(hq, north, 'sales', 'both'); nothing_to_do(north, 'sales');"
+        "assert waiting_if_quiet(hq, north, 'sales', 'both') == 0; nothing_to_do(north, 'sales');"
         "print([m for m in ('deltalake', 'pyarrow', 'pydantic', 'pyspark', 'pandas') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
