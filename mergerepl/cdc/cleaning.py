@@ -17,7 +17,7 @@ from mergerepl.cdc.job_rows import CLEANUP, RETENTION_MIN, THRESHOLD, check_para
 from mergerepl.cdc.log import held, log_reader
 from mergerepl.cdc.lsn_times import entry_of, lsn_of_text, version_through
 from mergerepl.cdc.refusals import CdcError, CdcUsageError
-from mergerepl.delta.small_tables import count_rows, quoted, timestamp_literal
+from mergerepl.delta.small_tables import count_rows, quoted, remove_unused_files, timestamp_literal
 from mergerepl.delta.table import open_table
 from mergerepl.engine.errors import plain_errors
 from mergerepl.errors import MergeReplError
@@ -74,19 +74,10 @@ def cleanup(
         now = datetime.now(UTC)
         noted = [replace(row, last_run=now) if row.job_type == CLEANUP else row for row in jobs]
         found.control.replace(CDC_JOBS, noted)
-        _remove_unused_files(found)
+        # A scan cycle leaves two.
+        for control, tables in ((found.control, cdc.ALL), (found.log, logreader.ALL)):
+            remove_unused_files(control.path(table.name) for table in tables)
     return done
-
-
-def _remove_unused_files(database: Database) -> None:
-    """Remove files that replaced contents of the control tables left: a scan cycle leaves two."""
-    for control, tables in ((database.control, cdc.ALL), (database.log, logreader.ALL)):
-        for table in tables:
-            try:
-                _table(control.path(table.name)).vacuum(dry_run=False)
-            except Exception as error:
-                # Nothing depends on it; the next cleanup tries again.
-                log.warning("unused files of %s were not removed: %s", control.path(table.name), error)
 
 
 def _cleaned_up(found: Database, minutes: int, most: int) -> CleanupResult:

@@ -31,7 +31,7 @@ from mergerepl.delta.versions import read_version
 from mergerepl.failpoints import failpoint
 from mergerepl.logreader.column_changes import is_mapped, statement
 from mergerepl.logreader.consumer import Cycle, PauseSource, ReadRows, Wanted
-from mergerepl.logreader.plan import BEGIN, Entry, Plan, SourcePlan
+from mergerepl.logreader.plan import BEGIN, Entry, Plan, SourcePlan, transaction_id
 from mergerepl.logreader.positions import LogState
 from mergerepl.logreader.sources import metadata_of
 from mergerepl.model.cdc import CapturedColumn, DdlEntry
@@ -329,28 +329,16 @@ class Capture:
 def _time(plan: Plan, entry: Entry) -> LsnTime:
     lsn = plan.lsn(entry)
     has_commit = entry.object_id > 0 and entry.kind != BEGIN
-    commits = {
-        "source_object_id": entry.object_id,
-        "from_version": entry.from_version,
-        "version": entry.version,
-        "operation": entry.operation,
-        "origin": entry.origin,
-    }
     return LsnTime(
         start_lsn=lsn,
         tran_begin_time=entry.begin_time,
         tran_end_time=entry.end_time,
-        tran_id=tran_id(entry.object_id, entry.version) if has_commit else _NO_TRANSACTION,
+        tran_id=transaction_id(entry.object_id, entry.version) if has_commit else _NO_TRANSACTION,
         tran_begin_lsn=lsn,
         scan_cycle=plan.scan_cycle,
         kind=entry.kind,
-        commits=(commits,) if entry.object_id else (),
+        commits=entry.commits,
     )
-
-
-def tran_id(object_id: int, version: int) -> bytes:
-    """Return the tran_id of a commit: source_object_id (4 bytes), version (6)."""
-    return object_id.to_bytes(4, "big") + version.to_bytes(6, "big")
 
 
 def _is_mapped(source: SourcePlan, rows: Sequence[ReadRows]) -> bool:

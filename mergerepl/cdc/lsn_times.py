@@ -4,11 +4,11 @@ import os
 from datetime import datetime
 from typing import Final, NamedTuple
 
-from mergerepl.cdc.consumer import tran_id
 from mergerepl.cdc.database import Database, database_at
 from mergerepl.cdc.refusals import CdcUsageError
 from mergerepl.delta.small_tables import timestamp_literal
 from mergerepl.logreader.lsn import ZERO, Lsn
+from mergerepl.logreader.plan import transaction_id
 from mergerepl.logreader.positions import read_state
 from mergerepl.systables.cdc import LSN_TIME_MAPPING, ChangeTable, LsnTime
 
@@ -116,7 +116,7 @@ def version_through(database: Database, instance: ChangeTable, lsn: Lsn) -> int:
 
 def _of_source(instance: ChangeTable, *, above: int = -1, most: int = (1 << 48) - 1) -> str:
     """Return the condition of the transactions of an instance's source whose versions are in a range."""
-    low, high = (tran_id(instance.source_object_id, version).hex() for version in (above + 1, most))
+    low, high = (transaction_id(instance.source_object_id, version).hex() for version in (above + 1, most))
     return f"tran_id between X'{low}' and X'{high}'"
 
 

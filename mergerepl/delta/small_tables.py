@@ -1,5 +1,6 @@
 """Small tables, read and written through `deltalake`, without a JVM: the conditions are delta-rs' own SQL."""
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -14,6 +15,8 @@ from mergerepl.rows.arrow_values import python_values
 if TYPE_CHECKING:
     import pyarrow as pa
     from deltalake import QueryBuilder
+
+log = logging.getLogger(__name__)
 
 Row = dict[str, Any]
 
@@ -231,6 +234,16 @@ def delete_rows(path: Path, *, where: str) -> None:
 
     if count_rows(path, where=where):
         DeltaTable(str(path)).delete(where)
+
+
+def remove_unused_files(tables: Iterable[Path]) -> None:
+    """Remove files that replaced contents of tables left longer ago than they are kept. What fails is logged."""
+    for table in tables:
+        try:
+            open_table(table).log.vacuum(dry_run=False)
+        except Exception as error:
+            # Nothing depends on it; the next cleanup tries again.
+            log.warning("unused files of %s were not removed: %s", table, error)
 
 
 def join_small_files(table: Path, *, large_bytes: int) -> None:

@@ -40,6 +40,26 @@ class Entry:
     operation: str = ""
     origin: str = ""
 
+    @property
+    def commits(self) -> tuple[dict[str, Any], ...]:
+        """The commit, as the products' tables of transactions state it; none where there is none."""
+        if not self.object_id:
+            return ()
+        return (
+            {
+                "source_object_id": self.object_id,
+                "from_version": self.from_version,
+                "version": self.version,
+                "operation": self.operation,
+                "origin": self.origin,
+            },
+        )
+
+
+def transaction_id(object_id: int, version: int) -> bytes:
+    """Return the id of the transaction of a commit: source_object_id (4 bytes), version (6)."""
+    return object_id.to_bytes(4, "big") + version.to_bytes(6, "big")
+
 
 REPLACED = "its columns were replaced together with its rows"
 """Why a single commit is compared although its feed was on: it cannot be read under its own columns."""

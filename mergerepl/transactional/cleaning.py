@@ -9,8 +9,7 @@ from pathlib import Path
 
 from mergerepl.delta import appended
 from mergerepl.delta.log import is_delta_table
-from mergerepl.delta.small_tables import count_rows, timestamp_literal
-from mergerepl.delta.table import open_table
+from mergerepl.delta.small_tables import count_rows, remove_unused_files, timestamp_literal
 from mergerepl.errors import LeaseError
 from mergerepl.failpoints import failpoint
 from mergerepl.systables.transactional import (
@@ -79,7 +78,7 @@ def cleanup(root: Root) -> Mapping[str, int]:
             with distributor.writing():
                 distributor.control.delete(TRANSACTIONS, where=f"xact_seqno <= X'{gone[-1].hex()}'")
         _forget_history(distributor, newest.commit_time)
-        _remove_unused_files(distributor)
+        remove_unused_files(filter(is_delta_table, _tables(distributor)))
     return {"commands": commands, "transactions": len(gone), "inactive": inactive}
 
 
@@ -139,15 +138,9 @@ def _forget_history(distributor: Distributor, newest: datetime) -> None:
                 distributor.control.delete(table, where=f"time < {oldest}")
 
 
-def _remove_unused_files(distributor: Distributor) -> None:
-    """Remove files that replaced contents left a day ago: each batch leaves one here, and one at its subscriber."""
+def _tables(distributor: Distributor) -> list[Path]:
+    """Return the tables in which each batch leaves unused files: those here, and the positions at the subscribers."""
     tables = [distributor.control.path(table.name) for table in AT_DISTRIBUTOR]
     tables += [distributor.commands_table(shape) for shape in distributor.shapes()]
     roots = {Path(row.subscriber) for row in distributor.subscriptions()}
-    tables += [Subscriber(root).control.path(POSITIONS.name) for root in roots]
-    for table in filter(is_delta_table, tables):
-        try:
-            open_table(table).log.vacuum(dry_run=False)
-        except Exception as error:
-            # Nothing depends on it; the next cleanup tries again.
-            log.warning("unused files of %s were not removed: %s", table, error)
+    return tables + [Subscriber(root).control.path(POSITIONS.name) for root in roots]

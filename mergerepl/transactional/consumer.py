@@ -23,7 +23,7 @@ from mergerepl.filters.clause import columns_of
 from mergerepl.filters.parse import parse_stored
 from mergerepl.logreader.column_changes import ADD, DROP, FIELDS, NULLABILITY, RENAME, REPLACE, TYPE
 from mergerepl.logreader.consumer import Cycle, PauseSource, ReadRows, Wanted
-from mergerepl.logreader.plan import ColumnChange, Entry, Plan, SourcePlan
+from mergerepl.logreader.plan import ColumnChange, Entry, Plan, SourcePlan, transaction_id
 from mergerepl.logreader.positions import LogState
 from mergerepl.store.control import CHECKPOINT_INTERVAL
 from mergerepl.store.folders import remove_table
@@ -132,7 +132,7 @@ class Commands:
                     version = min(v for v in lsns if v >= change_version)
                     known = replace(following, first_seqno=bytes(lsns[version]))
                     shapes.append(known)
-                    steps["shapes"].append(_json(known))
+                    steps["shapes"].append(as_stated(known))
                 for reading in source.readings:
                     last = lsns[reading.through_version_inclusive]
                     in_force = max(
@@ -248,23 +248,15 @@ class Commands:
 def _transaction(
     plan: Plan, entry: Entry, kind: str, now: datetime, counts: Mapping[int, int], schema_text: str | None
 ) -> TransactionRow:
-    commit = {
-        "source_object_id": entry.object_id,
-        "from_version": entry.from_version,
-        "version": entry.version,
-        "operation": entry.operation,
-        "origin": entry.origin,
-    }
-    version = max(entry.version, 0)
     return TransactionRow(
-        xact_id=entry.object_id.to_bytes(4, "big") + version.to_bytes(6, "big"),
+        xact_id=transaction_id(entry.object_id, max(entry.version, 0)),
         xact_seqno=bytes(plan.lsn(entry)),
         entry_time=now,
         scan_cycle=plan.scan_cycle,
         commit_time=entry.end_time,
         kind=kind,
         commands=counts,
-        commits=(commit,) if entry.object_id else (),
+        commits=entry.commits,
         schema_text=schema_text,
     )
 
@@ -305,12 +297,13 @@ def _after(article: ArticleRow, changes: Sequence[ColumnChange]) -> ArticleRow |
     )
 
 
-def _json(row: ArticleRow) -> dict[str, Any]:
+def as_stated(row: ArticleRow) -> dict[str, Any]:
+    """Return an article as a plan states it."""
     return {**asdict(row), "first_seqno": row.first_seqno.hex()}
 
 
 def article_of(stated: Mapping[str, Any]) -> ArticleRow:
-    """Return an article as a plan states it."""
+    """Return the article that `as_stated` gave."""
     given: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in stated.items()
     }

@@ -4,7 +4,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -45,6 +45,7 @@ from mergerepl.systables.transactional import (
     CONSUMER as NAME,
 )
 from mergerepl.transactional.catalog import Distributor, Subscriber
+from mergerepl.transactional.consumer import as_stated
 from mergerepl.transactional.distribution import skipped_numbers
 from mergerepl.transactional.log_reader import held, log_reader
 from mergerepl.transactional.refusals import TransactionalUsageError
@@ -208,7 +209,7 @@ class Publishing:
                     each.row(row.publication_id, first + i, source.source_object_id, bytes(plan.lsn(entry)))
                     for i, (each, source, entry) in enumerate(zip(new, sources, plan.entries, strict=True))
                 ]
-                return {"begin": [{**asdict(one), "first_seqno": one.first_seqno.hex()} for one in stated]}
+                return {"begin": [as_stated(one) for one in stated]}
 
             begin(self.reader, NAME, [_begin(each.stated.table) for each in new], rows)
 
