@@ -60,12 +60,7 @@ def reading_session(given: SparkSession | None) -> SparkSession:
     """
     from mergerepl.engine import session as engine
 
-    if given is None:
-        return engine.session()
-    engine.require_classic(given)
-    engine.require_delta(given)
-    engine.require_all_files(given)
-    return given
+    return engine.session() if given is None else engine.usable(given)
 
 
 def open_window(

@@ -27,10 +27,7 @@ class Session:
         Raises: EngineError if it has no Delta, passes over files that it cannot read, or cannot be started.
         """
         if self.given is not None:
-            engine.require_classic(self.given)
-            engine.require_delta(self.given)
-            engine.require_all_files(self.given)
-            return self.given
+            return engine.usable(self.given)
         session = engine.session()
         record_jvm(self.database.root, engine.jvm_pid())
         return session

@@ -7,7 +7,7 @@ from pyspark.sql import DataFrame
 from mergerepl.delta.add_files import add_files
 from mergerepl.delta.log import head_version
 from mergerepl.delta.table import open_table
-from mergerepl.delta.transactions import Transaction, read_back, transaction_version
+from mergerepl.delta.transactions import Transaction, transaction_version, write_once
 from mergerepl.engine.session import with_write_confs
 
 
@@ -19,16 +19,7 @@ def append(rows: DataFrame, table: Path, transaction: Transaction) -> None:
     if transaction_version(table, transaction.app_id) >= transaction.version:
         return
     head = head_version(table)
-    (
-        with_write_confs(rows)
-        .write.format("delta")
-        .mode("append")
-        .option("txnAppId", transaction.app_id)
-        .option("txnVersion", transaction.version)
-        .option("userMetadata", transaction.mark.to_user_metadata())
-        .save(str(table))
-    )
-    read_back(table, transaction, from_version_exclusive=head)
+    write_once(with_write_confs(rows).write.format("delta").mode("append"), table, transaction, head=head)
 
 
 def commit_transaction(table: Path, transaction: Transaction) -> None:

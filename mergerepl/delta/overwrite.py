@@ -6,7 +6,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame
 
 from mergerepl.delta.table import open_table
-from mergerepl.delta.transactions import Transaction, read_back, transaction_version
+from mergerepl.delta.transactions import Transaction, transaction_version, write_once
 from mergerepl.delta.types import ddl_of
 from mergerepl.engine.session import with_write_confs
 
@@ -26,10 +26,4 @@ def overwrite(
     writer = with_write_confs(rows).write.format("delta").mode("overwrite")
     if present != wanted or list(state.metadata.partition_columns) != list(partition_columns):
         writer = writer.option("overwriteSchema", "true").partitionBy(*partition_columns)
-    (
-        writer.option("txnAppId", transaction.app_id)
-        .option("txnVersion", transaction.version)
-        .option("userMetadata", transaction.mark.to_user_metadata())
-        .save(str(table))
-    )
-    read_back(table, transaction, from_version_exclusive=state.version)
+    write_once(writer, table, transaction, head=state.version)

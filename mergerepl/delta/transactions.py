@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrameWriter, SparkSession
 
 from mergerepl.delta.log import Commit, find_own_commit
 from mergerepl.delta.marks import CommitMark
@@ -64,6 +64,20 @@ def commit_properties(
     return CommitProperties(
         custom_metadata={"userMetadata": mark.to_user_metadata()}, app_transactions=done, **terms
     )
+
+
+def write_once(writer: DataFrameWriter, table: Path, transaction: Transaction, *, head: int) -> None:
+    """Write rows to a table at version `head`, in one marked commit.
+
+    Raises: CommitConflictError if the commit is not in the log afterwards (another process overwrote it).
+    """
+    (
+        writer.option("txnAppId", transaction.app_id)
+        .option("txnVersion", transaction.version)
+        .option("userMetadata", transaction.mark.to_user_metadata())
+        .save(str(table))
+    )
+    read_back(table, transaction, from_version_exclusive=head)
 
 
 def read_back(table: Path, transaction: Transaction, *, from_version_exclusive: int) -> Commit:

@@ -60,10 +60,7 @@ def session(*, long_running: bool = False) -> SparkSession:
             # The JVM was killed, or a caller stopped the session: start afresh.
             stop()
         if (users := users_session()) is not None:
-            require_classic(users)
-            require_delta(users)
-            require_all_files(users)
-            require_ascii_digits(users)
+            require_ascii_digits(usable(users))
             return users
         return _start(long_running=long_running)
 
@@ -107,6 +104,18 @@ def users_session() -> SparkSession | None:
     # spark-submit leaves this for the first session of the script to pick up.
     is_provided = "PYSPARK_GATEWAY_PORT" in os.environ
     return SparkSession.builder.getOrCreate() if is_running or is_provided else None
+
+
+def usable(given: SparkSession) -> SparkSession:
+    """Return a session made elsewhere, checked.
+
+    Raises:
+        EngineError: It is a client of Spark Connect, has no Delta, or passes over files that it cannot read.
+    """
+    require_classic(given)
+    require_delta(given)
+    require_all_files(given)
+    return given
 
 
 def require_classic(spark: SparkSession) -> None:

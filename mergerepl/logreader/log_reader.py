@@ -58,10 +58,7 @@ class LogReader:
         from mergerepl.engine import session as engine
 
         if self.given is not None:
-            engine.require_classic(self.given)
-            engine.require_delta(self.given)
-            engine.require_all_files(self.given)
-            return self.given
+            return engine.usable(self.given)
         session = engine.session(long_running=self.is_long_running)
         record_jvm(self.root, engine.jvm_pid(), file=LOG_READER_LOCK)
         return session
