@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from mergerepl.changes import ROW
 from mergerepl.delta import small_writer
-from mergerepl.delta.footers import footer_problem
+from mergerepl.delta.footers import footer_problem, read_footer
 from mergerepl.delta.log import actions_of, log_path
 from mergerepl.delta.plain_files import plain_files
 from mergerepl.delta.small_writer import MOST_BYTES, MOST_FILES
@@ -132,12 +132,10 @@ def _inside(table: Path, action: Mapping[str, Any]) -> Path:
 
 
 def _require_readable(files: Sequence[Path], *, most_bytes: int = MOST_BYTES) -> None:
-    import pyarrow.parquet as pq
-
     if len(files) > MOST_FILES or sum(file.stat().st_size for file in files) > most_bytes:
         raise OnlySparkReadsError("too many files, or too large ones")
     for file in files:
-        if (problem := footer_problem(pq.read_metadata(file))) is not None:
+        if (problem := footer_problem(read_footer(file))) is not None:
             raise OnlySparkReadsError(problem)
 
 
