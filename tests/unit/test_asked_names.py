@@ -13,6 +13,7 @@ from mergerepl.errors import ConfigurationError
 from mergerepl.store.replica import Replica
 from mergerepl.systables import conflicts_info, sessions
 from mergerepl.systables.sessions import SessionRow
+from mergerepl.targets import targets_of
 from tests.networks import make_replica, subscription_row
 
 
@@ -65,7 +66,7 @@ def test_a_subscriber_is_known_by_the_link_that_it_left_behind(hq: Replica, aske
     for name in ("north", "elsewhere"):
         found = api.history(folder / asked, subscriber=folder / name)
         assert [each.session_id for each in found] == ["ran"]
-        assert [item.subscriber for item in api._targets(hq.root, folder / name)] == [folder / "north"]
+        assert [item.subscriber for item in targets_of(hq.root, folder / name)] == [folder / "north"]
 
 
 def write_conflicts(hq: Replica) -> None:
