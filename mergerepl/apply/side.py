@@ -7,7 +7,7 @@ staged.
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -17,7 +17,7 @@ from mergerepl.delta import appended
 from mergerepl.delta.log import Commit, head_version, is_delta_table
 from mergerepl.delta.marks import APPLY, CommitMark
 from mergerepl.delta.merge import merge_rows
-from mergerepl.delta.small_writer import merge_small
+from mergerepl.delta.small_writer import MOST_ROWS, merge_small
 from mergerepl.delta.transactions import Transaction, transaction_version
 from mergerepl.engine.session import writes_small
 from mergerepl.failpoints import failpoint
@@ -27,11 +27,17 @@ from mergerepl.rows.images import image_type
 from mergerepl.rows.key_bounds import KeyBounds
 from mergerepl.store.changeset import ArticleWork, Changeset, SideWork
 from mergerepl.store.replica import Replica
-from mergerepl.store.staged_rows import read_staged, small_rows
+from mergerepl.store.runs import run_rows
+from mergerepl.store.staged_rows import few_recorded_rows, read_staged, small_rows
 from mergerepl.systables import contents, partitions, tombstone
 from mergerepl.systables.table import FOLDER
 from mergerepl.systables.tombstone import TombstoneType
 from triggers.tracked_rows import contents_rows, tombstone_rows
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_CONTENTS, _TOMBSTONE = contents.NAME, tombstone.NAME
 
 RUN_APP_ID = "mergerepl-runs"
 """Delta application id of the appended runs of contents and tombstone; its version is the run's seq."""
@@ -45,6 +51,11 @@ class _MergeTerms(TypedDict):
     bounds: KeyBounds
     transaction: Transaction
     from_version_exclusive: int
+
+
+class _RunTerms(TypedDict):
+    seq: int
+    marker: str
 
 
 @dataclass(frozen=True)
@@ -172,6 +183,24 @@ def _in_partition(staged: DataFrame, side: Side, work: ArticleWork) -> dict[str,
     return {name: value.alias(name) for name, value in values.items()}
 
 
+def _few_recorded(
+    spark: SparkSession, changeset: Changeset, side: Side, works: Sequence[ArticleWork]
+) -> list[tuple[PublishedArticle, "pa.Table"]] | None:
+    """Return what `recorded_rows` does, in this process' memory; None if the rows are for Spark."""
+    are_few = sum(work.live + work.deleted for work in works) <= MOST_ROWS
+    if not writes_small(spark) or not are_few or any(work.is_filtered for work in works):
+        return None
+    found = [
+        (side.articles[n], few_recorded_rows(changeset.rows(n), side.name))
+        for n in (w.nickname for w in works)
+    ]
+    return (
+        None
+        if any(rows is None for _, rows in found)
+        else [(a, rows) for a, rows in found if rows is not None]
+    )
+
+
 def next_seq(root: Path, last_seq: int) -> int:
     """Return the number of a replica's next run: above the committed one and above runs that a crash left."""
     return max([last_seq, *(transaction_version(table, RUN_APP_ID) for table in run_tables(root))]) + 1
@@ -185,25 +214,37 @@ def run_tables(root: Path) -> list[Path]:
 
 
 def append_run(
-    rows: Sequence[tuple[PublishedArticle, DataFrame]],
+    rows: Sequence[tuple[PublishedArticle, DataFrame]] | Sequence[tuple[PublishedArticle, "pa.Table"]],
     replica: Replica,
     transaction: Transaction,
     *,
     contents: bool,
     tombstones: bool,
 ) -> None:
-    """Append one run (CHANGES rows of several articles) to contents and tombstone; the seq is the transaction's version."""
-    seq, marker = transaction.version, transaction.mark.session
+    """Append one run (CHANGES rows of several articles) to contents and tombstone; the seq is the transaction's version.
+
+    The rows are frames, or few rows of Arrow.
+    """
     if contents:
-        frames = [contents_rows(frame, article, seq=seq, marker=marker) for article, frame in rows]
+        of_run = _rows_of_run(rows, _CONTENTS, transaction)
         failpoint("run.before_contents")
-        appended.append(appended.union_all(frames), replica.contents, transaction)
+        appended.append(of_run, replica.contents, transaction)
         failpoint("run.after_contents")
     if tombstones:
-        frames = [tombstone_rows(frame, article, seq=seq, marker=marker) for article, frame in rows]
+        of_run = _rows_of_run(rows, _TOMBSTONE, transaction)
         failpoint("run.before_tombstone")
-        appended.append(appended.union_all(frames), replica.tombstone, transaction)
+        appended.append(of_run, replica.tombstone, transaction)
         failpoint("run.after_tombstone")
+
+
+def _rows_of_run(
+    rows: Sequence[tuple[PublishedArticle, Any]], table: str, transaction: Transaction
+) -> "DataFrame | pa.Table":
+    terms: _RunTerms = {"seq": transaction.version, "marker": transaction.mark.session}
+    if not isinstance(rows[0][1], DataFrame):
+        return run_rows(rows, table, **terms)
+    rows_of = contents_rows if table == _CONTENTS else tombstone_rows
+    return appended.union_all([rows_of(frame, article, **terms) for article, frame in rows])
 
 
 def append_side_run(spark: SparkSession, changeset: Changeset, side: Side) -> None:
@@ -216,7 +257,8 @@ def append_side_run(spark: SparkSession, changeset: Changeset, side: Side) -> No
     )
     transaction = Transaction(RUN_APP_ID, side.work.seq, mark)
     append_run(
-        [(side.articles[work.nickname], recorded_rows(spark, changeset, side, work)) for work in works],
+        _few_recorded(spark, changeset, side, works)
+        or [(side.articles[work.nickname], recorded_rows(spark, changeset, side, work)) for work in works],
         side.replica,
         transaction,
         contents=any(work.live for work in works),

@@ -6,10 +6,10 @@ A commit through Spark rebuilds the table's state before and after it: 0.7 s for
 
 import shutil
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import reduce
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from delta.tables import DeltaTable
@@ -25,13 +25,16 @@ from mergerepl.delta.log import head_version
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.metadata import STATS_PROPERTY
 from mergerepl.delta.plain_files import plain_files, read_files, write_files
-from mergerepl.delta.table import open_table, reason_of
+from mergerepl.delta.table import TableState, open_table, reason_of
 from mergerepl.delta.transactions import USER_METADATA, Transaction, commit_properties
 from mergerepl.delta.versions import read_version
 from mergerepl.engine.session import new_session
 from mergerepl.errors import CommitConflictError, StoreError
 from mergerepl.rows.sql import quote
 from mergerepl.systables.contents import SEQ
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Bounds = Mapping[str, tuple[int | None, int | None]]
 """Column -> the bound that its values must exceed, and their maximum (None: no bound)."""
@@ -41,9 +44,9 @@ _being_written: set[Path] = set()
 
 
 def append(
-    rows: DataFrame, table: Path, transaction: Transaction, *, even_if_empty: bool = True
+    rows: "DataFrame | pa.Table", table: Path, transaction: Transaction, *, even_if_empty: bool = True
 ) -> int | None:
-    """Append rows once; without effect if the table holds the transaction already.
+    """Append rows of Spark, or few rows of Arrow, once; without effect if the table holds the transaction already.
 
     The caller holds the replica. No rows are a commit too, unless `even_if_empty` is False. Returns how many rows were
     appended; None if they had been.
@@ -56,7 +59,10 @@ def append(
     done = state.log.transaction_version(transaction.app_id)
     if done is not None and done >= transaction.version:
         return None
-    files = _written(rows, table, state.schema)
+    if isinstance(rows, DataFrame):
+        files = _written(rows, table, state.schema)
+    else:
+        files = [_written_here(rows, table, state)]
     stated = state.properties.get(STATS_PROPERTY, "")
     bounded = [name.strip("`") for name in stated.split(",") if name]
     stats = {file: commit_statistics(read_footer(file), bounded) for file in files}
@@ -88,14 +94,7 @@ def append(
 def _written(rows: DataFrame, table: Path, schema: StructType) -> list[Path]:
     """Write rows as the table's columns to Parquet files in its folder; no reader sees them before they are committed."""
     type_of = {field.name.lower(): field for field in schema}
-    unknown = [name for name in rows.columns if name.lower() not in type_of]
-    if unknown:
-        raise StoreError(
-            f"System table '{table.name}' has no column '{unknown[0]}': it was edited, or restored to an earlier "
-            f"version. Nothing was appended. Restore '{table.parent}' from a copy taken together with the tables.",
-            table=str(table),
-            column=unknown[0],
-        )
+    _require_columns(rows.columns, table, type_of)
     # Only where types differ: every function of a column costs several messages to the JVM.
     columns = [_as_stored(field, type_of[field.name.lower()]) for field in rows.schema]
     if any(isinstance(column, Column) for column in columns):
@@ -120,6 +119,38 @@ def _written(rows: DataFrame, table: Path, schema: StructType) -> list[Path]:
             table=str(table),
         )
     return files
+
+
+def _written_here(rows: "pa.Table", table: Path, state: TableState) -> Path:
+    """Write rows of Arrow as the table's columns to a file in its folder; a column that they lack is NULL."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    _require_columns(rows.column_names, table, {field.name.lower() for field in state.schema})
+    columns = [
+        rows[field.name].cast(field.type)
+        if field.name in rows.column_names
+        else pa.nulls(rows.num_rows, field.type)
+        for field in state.arrow_schema
+    ]
+    file = table / f"part-00000-{uuid4()}-c000.snappy.parquet"
+    pq.write_table(pa.table(columns, schema=state.arrow_schema), file)
+    return file
+
+
+def _require_columns(names: Sequence[str], table: Path, stored: Collection[str]) -> None:
+    """Check that a table has these columns; `stored` are its own in lower case.
+
+    Raises: StoreError.
+    """
+    unknown = [name for name in names if name.lower() not in stored]
+    if unknown:
+        raise StoreError(
+            f"System table '{table.name}' has no column '{unknown[0]}': it was edited, or restored to an earlier "
+            f"version. Nothing was appended. Restore '{table.parent}' from a copy taken together with the tables.",
+            table=str(table),
+            column=unknown[0],
+        )
 
 
 def _as_stored(field: StructField, stored: StructField) -> str | Column:

@@ -132,7 +132,11 @@ def _column_problem(field: Mapping[str, Any]) -> str | None:
         return "its name"
     if others := set(field["metadata"]) - _COLUMN_PROPERTIES:
         return f"its properties {', '.join(sorted(others))}"
-    type_: Json = field["type"]
+    return type_problem(field["type"])
+
+
+def type_problem(type_: Json) -> str | None:
+    """Return why Arrow may not hold values of a type as Spark does, as a clause; None if it may."""
     if "map" in _kinds(type_) or has_not_null_parts(type_):
         return "its type"
     if others := {each for each in leaf_types(type_) if each not in _PLAIN and not _DECIMAL.fullmatch(each)}:

@@ -2,16 +2,29 @@
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from mergerepl.changes import DATA_ACTIONS, ROW, Action
+from mergerepl.changes import (
+    ACTION_OF,
+    BORN_GENERATION,
+    CHANGE_COLUMNS,
+    DATA_ACTIONS,
+    GENERATION,
+    GENERATION_OF,
+    ROW,
+    Action,
+)
 from mergerepl.delta.footers import read_footer
-from mergerepl.delta.small_writer import ACTION, SmallRows
+from mergerepl.delta.small_writer import ACTION, SmallRows, type_problem
 from mergerepl.delta.table import reason_of
-from mergerepl.delta.types import ddl_of
+from mergerepl.delta.types import Field, ddl_of
 from mergerepl.errors import StoreError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _SPARK_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
 """The key of a Parquet file under which Spark notes the columns that it wrote."""
@@ -38,22 +51,57 @@ def small_rows(folder: Path, action: str) -> SmallRows:
     """
     import pyarrow as pa
     import pyarrow.compute as pc
-    import pyarrow.dataset as ds
 
-    written = _written_schema(folder)
-    assert written is not None
-    image = next(field["type"] for field in json.loads(written)["fields"] if field["name"] == ROW)
-    types = {field["name"]: ddl_of(field["type"]) for field in image["fields"]}
-    try:
-        of_side = ds.dataset(folder, format="parquet").to_table(
-            columns=[action, ROW], filter=pc.field(action).isin([each.value for each in DATA_ACTIONS])
-        )
-    except (pa.ArrowException, ValueError, OSError) as error:
-        raise _unreadable(folder, reason_of(error)) from error
+    types = {field["name"]: ddl_of(field["type"]) for field in _image_fields(folder)}
+    staged = _in_memory(folder, [action, ROW])
+    of_side = staged.filter(pc.is_in(staged[action], pa.array([each.value for each in DATA_ACTIONS])))
     is_gone = pc.equal(of_side[action], Action.LEAVE.value)
     actions = pc.if_else(is_gone, Action.DELETE.value, of_side[action])
     values = of_side.select([ROW]).flatten().rename_columns(list(types))
     return SmallRows(values.append_column(ACTION, actions), types)
+
+
+def few_recorded_rows(folder: Path, side: str) -> "pa.Table | None":
+    """Return CHANGES of the rows that Spark wrote to a folder and that one side records, in this process' memory.
+
+    Returns: None if Arrow might write a column's values otherwise than Spark.
+
+    Raises: StoreError if there is no such file, or it is damaged.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if any(type_problem(field["type"]) for field in _image_fields(folder)):
+        return None
+    action, generation = ACTION_OF[side], GENERATION_OF[side]
+    kept = [name for name in CHANGE_COLUMNS if name != GENERATION]
+    staged = _in_memory(folder, [*kept, action, generation])
+    rows = staged.filter(pc.is_valid(staged[action]))
+    # As `apply.side.recorded_rows`: a row that was here before is no insert to those who get it next.
+    is_born = pc.and_(pc.equal(rows[action], Action.INSERT.value), pc.is_valid(rows[BORN_GENERATION]))
+    born = pc.if_else(is_born, rows[generation], pa.scalar(None, pa.int64()))
+    place = rows.schema.get_field_index(BORN_GENERATION)
+    rows = rows.set_column(place, BORN_GENERATION, born).append_column(GENERATION, rows[generation])
+    return rows.select(list(CHANGE_COLUMNS))
+
+
+def _image_fields(folder: Path) -> list[Field]:
+    written = _written_schema(folder)
+    assert written is not None
+    image: list[Field] = next(
+        field["type"]["fields"] for field in json.loads(written)["fields"] if field["name"] == ROW
+    )
+    return image
+
+
+def _in_memory(folder: Path, columns: list[str]) -> "pa.Table":
+    import pyarrow as pa
+    import pyarrow.dataset as ds
+
+    try:
+        return ds.dataset(folder, format="parquet").to_table(columns=columns)
+    except (pa.ArrowException, ValueError, OSError) as error:
+        raise _unreadable(folder, reason_of(error)) from error
 
 
 def _written_schema(folder: Path) -> bytes | None:

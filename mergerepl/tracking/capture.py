@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial, reduce
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from pyspark.sql import DataFrame, SparkSession
@@ -35,6 +36,9 @@ from triggers.capture import TableReader, capture
 from triggers.tracked_rows import KNOWN_COLUMNS, Origin
 from triggers.window import CaptureWindow
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 Known = Callable[[DataFrame, int], DataFrame | None]
 """Gives what contents and tombstone know of some rows (a frame of rowguids, how many they are)."""
 
@@ -44,7 +48,8 @@ class CapturedArticle:
     """What is new in one article: `rows` (CHANGES columns), readable until `release`; None if nothing is new.
 
     Where row filters decide: `images` (rowguid, before, after) of the changed rows. `rows` includes `touched` unchanged
-    rows whose membership changed, and `events` has the mappings of all.
+    rows whose membership changed, and `events` has the mappings of all. `few` are the same rows in this process' memory,
+    if it has them.
     """
 
     window: CaptureWindow
@@ -57,6 +62,7 @@ class CapturedArticle:
     images: DataFrame | None = None
     touched: int = 0
     events: Events | None = None
+    few: "pa.Table | None" = None
 
     @property
     def article(self) -> PublishedArticle:
@@ -237,8 +243,10 @@ def commit_changes(
             [item.generation for item in changed if item.generation], seq=after.last_seq
         )
         failpoint("capture.before_contents")
+        few = [(item.article, item.few) for item in changed if item.few is not None]
+        frames = [(item.article, item.rows) for item in changed if item.rows is not None]
         append_run(
-            [(item.article, item.rows) for item in changed if item.rows is not None],
+            few if len(few) == len(frames) else frames,
             replica,
             Transaction(RUN_APP_ID, after.last_seq, mark),
             contents=any(item.inserts + item.updates + item.touched for item in changed),

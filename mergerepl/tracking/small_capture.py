@@ -341,4 +341,5 @@ def _article(
         inserts,
         rows.num_rows - inserts - deletes,
         deletes,
+        few=rows,
     )

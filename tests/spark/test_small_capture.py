@@ -4,18 +4,24 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from mergerepl.delta import appended
+from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.plain_files import write_files
+from mergerepl.delta.transactions import Transaction
 from mergerepl.feed.position import FeedPosition
 from mergerepl.feed.window import feed_window
 from mergerepl.model.article import PublishedArticle
 from mergerepl.rows.encodings import encoded
 from mergerepl.store.replica import Replica
+from mergerepl.store.runs import run_rows
+from mergerepl.systables import contents, tombstone
 from mergerepl.systables.genhistory import Generation, GenStatus
 from mergerepl.systables.replinfo import ReplicaInfo
 from mergerepl.tracking.capture import CapturedArticle, open_generations, read_changes
@@ -24,6 +30,7 @@ from mergerepl.tracking.windows import article_window
 from tests.drawn_tables import Drawn, merged, write
 from tests.networks import Pair
 from triggers.errors import CaptureError
+from triggers.tracked_rows import contents_rows, tombstone_rows
 from triggers.window import CaptureWindow
 
 pytestmark = pytest.mark.spark
@@ -50,7 +57,23 @@ def check(spark: SparkSession, jobs: Sequence[CaptureJob], *, alone: set[int] = 
         if found.rows is not None and large.rows is not None:
             assert found.rows.schema.simpleString() == large.rows.schema.simpleString()
             assert bits(found.rows) == bits(large.rows), number
+            check_run(spark, job, found, large)
         large.release()
+
+
+def check_run(spark: SparkSession, job: CaptureJob, small: CapturedArticle, large: CapturedArticle) -> None:
+    """Append what was captured to tables like contents and tombstone, and compare with what Spark would append."""
+    assert small.few is not None
+    assert large.rows is not None
+    run = Transaction("runs", 5, CommitMark("session", "capture:5", "r"))
+    for name, rows_of in ((contents.NAME, contents_rows), (tombstone.NAME, tombstone_rows)):
+        by_spark = rows_of(large.rows, job.article, seq=5, marker="session")
+        table = job.replica.root / f"{name}-{uuid4()}"
+        by_spark.limit(0).write.format("delta").save(str(table))
+        few = [(job.article, small.few)]
+        assert appended.append(run_rows(few, name, seq=5, marker="session"), table, run) is not None
+        found = appended.read(spark, table).select(*by_spark.columns)
+        assert bits(found) == bits(by_spark), name
 
 
 def facts(found: CapturedArticle) -> tuple[object, ...]:
