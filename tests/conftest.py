@@ -42,6 +42,7 @@ INTERPRETED = (
     *(
         "spark/test_partitions",
         "spark/test_small_capture",
+        "spark/test_few_staged",
         "spark/test_preview",
         "spark/test_publish_",
         "spark/test_staging",

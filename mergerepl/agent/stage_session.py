@@ -6,6 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from pyspark.sql import DataFrame, SparkSession
@@ -21,6 +22,7 @@ from mergerepl.agent.sides import AT_ONCE, SideState, committed_sides, planned, 
 from mergerepl.changes import PUBLISHER, ROWGUID, SUBSCRIBER
 from mergerepl.engine.errors import plain_errors
 from mergerepl.engine.in_memory import Kept
+from mergerepl.engine.session import writes_small
 from mergerepl.failpoints import failpoint
 from mergerepl.lineage.value import agent_nickname
 from mergerepl.model.progress import Progress
@@ -30,11 +32,15 @@ from mergerepl.resolvers.functions import require_function
 from mergerepl.staging.article import Enumerated, StagedArticle, side_changes, stage_article
 from mergerepl.staging.constraints import refuse_violations
 from mergerepl.staging.decision import Changed, decided, resolved, with_ancestors
+from mergerepl.staging.few import decided_few, few_sent, stage_few
 from mergerepl.staging.one_way import with_held
 from mergerepl.staging.stage_partitioned import PartitionedSession, stage_partitioned
 from mergerepl.staging.withhold import Withholding, withhold_refused
 from mergerepl.store.changeset import Changeset, drop_rows, new_folder
 from mergerepl.store.pointers import write_pointer
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 log = logging.getLogger(__name__)
 
@@ -106,6 +112,7 @@ def stage_articles(
             refuse(refused, nickname, error)
 
     changed: dict[int, Changed] = {}
+    few: dict[int, dict[str, pa.Table | None]] = {}
     rows = 0
     try:
         for nickname in plan.tablenicks:
@@ -126,6 +133,8 @@ def stage_articles(
                 )
                 sent = with_ancestors(spark, sent, (publisher, subscriber))
                 both = {PUBLISHER: publisher, SUBSCRIBER: subscriber}
+                if writes_small(spark) and (in_memory := few_sent(sent, both)) is not None:
+                    few[nickname] = in_memory
                 changed[nickname] = with_held(spark, sent, both, _captured(sides, nickname), kept)
                 rows += publisher.rows + subscriber.rows
                 if sent.terms.rejects is not None:
@@ -133,7 +142,10 @@ def stage_articles(
         terms = session_terms(sides, plan, numbers)
         roots = sides[PUBLISHER].replica.root, sides[SUBSCRIBER].replica.root
         answered = partial(answers_of_functions, roots=roots, kept=kept)
-        decision = decided(list(changed.values()), terms, kept, rows=rows, answered=answered)
+        by_spark = [each for nickname, each in changed.items() if nickname not in few]
+        decision = decided(by_spark, terms, kept, rows=rows, answered=answered)
+        some = [changed[nickname] for nickname in few if changed[nickname].has_any]
+        of_few = decided_few(some, terms, rows=rows) if some else None
 
         def stage(nickname: int) -> StagedArticle | None:
             # Captured changes that net to nothing have a generation all the same.
@@ -142,8 +154,14 @@ def stage_articles(
             staged = None
             with refused_alone(nickname):
                 article_folder = folder / str(nickname)
-                outcome = resolved(changed[nickname], decision, terms, rows=rows)
-                written = _written(spark, sides, nickname, outcome, article_folder)
+                if nickname in few and of_few is not None:
+                    article, versions = sides[PUBLISHER].articles[nickname], _captured(sides, nickname)
+                    written = stage_few(
+                        of_few, few[nickname], article_folder, article, from_versions=versions
+                    )
+                else:
+                    outcome = resolved(changed[nickname], decision, terms, rows=rows)
+                    written = _written(spark, sides, nickname, outcome, article_folder)
                 withholding = _withholding(sides, plan, numbers, changed[nickname], terms, kept)
                 staged = withhold_refused(spark, article_folder, written, withholding, kept)
                 progress.step("stage", article=changed[nickname].article.name, rows=_rows_of(staged))

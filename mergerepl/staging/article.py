@@ -121,7 +121,16 @@ def stage_article(
     observation = Observation()
     observed = rows.observe(observation, *_measures(article))
     write_files(observed, folder)
-    found = observation.get
+    return staged_article(observation.get, article, from_versions=from_versions)
+
+
+def staged_article(
+    found: Mapping[str, Any], article: PublishedArticle, *, from_versions: Mapping[str, int]
+) -> StagedArticle:
+    """Return the counts of a staged article from the values of `_measures`.
+
+    Raises: StoreError if a side is sent generations that it cannot number.
+    """
     for side, sender in changes.OTHER_SIDE.items():
         if found[f"{side}_unnumbered"]:
             raise _unknown_generations(article, sender, int(found[f"{side}_unnumbered"]))

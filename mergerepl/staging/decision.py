@@ -129,7 +129,7 @@ def _with_ancestors(rows: DataFrame, changed: Changed, most: int | None) -> Data
         return rows
     ancestor = F.struct(
         F.col(f"{ANCESTOR}.{DELETED}"),
-        *(F.col(f"{ANCESTOR}.{ROW}.{name}") for name in _read_fields(changed.article)),
+        *(F.col(f"{ANCESTOR}.{ROW}.{name}") for name in read_fields(changed.article)),
     )
     known = changed.ancestors.select(
         ROWGUID,
@@ -142,7 +142,7 @@ def _with_ancestors(rows: DataFrame, changed: Changed, most: int | None) -> Data
     )
 
 
-def _read_fields(article: PublishedArticle) -> list[str]:
+def read_fields(article: PublishedArticle) -> list[str]:
     """Return the image fields of the columns that an article states for its resolver."""
     if article.resolver == CUSTOM:
         return list(article.fields)
@@ -154,7 +154,7 @@ def encoded(rows: DataFrame | None, article: PublishedArticle) -> DataFrame:
     """Return ENCODED of one article's CHANGES, with a column of the typed fields that its resolver reads, if any."""
     assert rows is not None
     fields = encoded_fields(ROW, image_type(rows, ROW), article.written_fields)
-    read = [f"{ROW}.{field}" for field in _read_fields(article)]
+    read = [f"{ROW}.{field}" for field in read_fields(article)]
     values = [F.struct(*read).alias(values_column(article.nickname))] if read else []
     return rows.select(
         F.lit(article.nickname).alias(TABLENICK), *ENCODED_COLUMNS[1:-1], fields.alias(FIELDS), *values

@@ -42,6 +42,18 @@ def read_staged(spark: SparkSession, folder: Path) -> DataFrame:
     return reader.parquet(str(folder))
 
 
+def write_few(rows: "pa.Table", folder: Path) -> None:
+    """Write rows of Arrow to a new folder, with the columns as `read_staged` and the other readers look for them."""
+    import pyarrow.parquet as pq
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    schema = from_arrow_schema(rows.schema, prefer_timestamp_ntz=True)
+    folder.mkdir(parents=True)
+    pq.write_table(
+        rows.replace_schema_metadata({_SPARK_SCHEMA: schema.json()}), folder / "part-00000.snappy.parquet"
+    )
+
+
 def small_rows(folder: Path, action: str) -> SmallRows:
     """Return the rows that Spark wrote to a folder for one side's table, in this process' memory.
 

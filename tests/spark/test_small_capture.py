@@ -57,7 +57,8 @@ def check(spark: SparkSession, jobs: Sequence[CaptureJob], *, alone: set[int] = 
         if found.rows is not None and large.rows is not None:
             assert found.rows.schema.simpleString() == large.rows.schema.simpleString()
             assert bits(found.rows) == bits(large.rows), number
-            check_run(spark, job, found, large)
+            if number == min(small):
+                check_run(spark, job, found, large)
         large.release()
 
 
