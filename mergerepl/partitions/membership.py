@@ -143,7 +143,8 @@ class MembershipPass:
         marked = in_one_task(outside, count).withColumn("is_outside", F.lit(True))
         rows = in_one_task(affected.rows, count).join(marked, on=ROWGUID, how="left")
         after = F.when(F.col("is_outside"), F.col(BEFORE)).otherwise(F.col(AFTER))
-        return Changed(self.kept.keep(rows.withColumn(AFTER, after).drop("is_outside")), affected.count)
+        whole = rows.withColumn(AFTER, after).select(*affected.rows.columns)
+        return Changed(self.kept.keep(whole), affected.count)
 
     def _evaluate(self, name: str, changed: Changed) -> None:
         affected, count = changed.rows, changed.count
