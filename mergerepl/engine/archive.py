@@ -22,6 +22,7 @@ from mergerepl.engine import cache
 from mergerepl.engine.java import OPTION_VARIABLES, Java
 
 ARCHIVES_KEPT = 2
+IN_USE_SECONDS = 24 * 3600
 NEEDED_FREE_BYTES = 2 * 1024**3
 DUMP_TIMEOUT_SECONDS = 900
 # A run that loaded this has been through writing, planning and merging: an archive made of less would help
@@ -135,10 +136,14 @@ def _claim(work: Path) -> bool:
 
 
 def _remove_old(folder: Path) -> None:
-    """Remove all but the archives used last: each has 200 MB, and belongs to one Java and set of JARs."""
+    """Remove archives that were not used for a day, but for the last ones: each has 200 MB.
+
+    One belongs to one Java and set of JARs; somebody who works in several environments uses several in turn.
+    """
     archives = sorted(folder.glob("*.jsa"), key=lambda path: path.stat().st_mtime, reverse=True)
     for old in archives[ARCHIVES_KEPT:]:
-        old.unlink(missing_ok=True)
+        if time.time() - old.stat().st_mtime > IN_USE_SECONDS:
+            old.unlink(missing_ok=True)
 
 
 if __name__ == "__main__":

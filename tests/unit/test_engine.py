@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import ClassVar
 
@@ -389,3 +390,18 @@ def test_an_active_session_of_spark_connect_is_refused(monkeypatch: pytest.Monke
     monkeypatch.setattr(engine.SparkSession, "getActiveSession", ConnectSession)
     with pytest.raises(EngineError, match=r"Spark Connect .* not supported"):
         engine.session()
+
+
+@pytest.mark.parametrize(
+    ("hours", "kept"),
+    [([1, 2, 3, 30, 50], [1, 2, 3]), ([30, 50, 70], [30, 50]), ([1, 30, 50], [1, 30]), ([1], [1])],
+)
+def test_archives_of_a_day_and_the_last_two_are_kept(
+    tmp_path: Path, hours: list[int], kept: list[int]
+) -> None:
+    for age in hours:
+        path = tmp_path / f"{age}.jsa"
+        path.touch()
+        os.utime(path, (time.time() - age * 3600,) * 2)
+    archive._remove_old(tmp_path)
+    assert {path.stem for path in tmp_path.glob("*.jsa")} == {str(age) for age in kept}
