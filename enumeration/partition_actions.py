@@ -36,6 +36,7 @@ from mergerepl.changes import (
     Verdict,
 )
 from mergerepl.engine.in_memory import in_one_task
+from mergerepl.engine.passed import passed
 from mergerepl.lineage import columns as lineage
 from mergerepl.rows.images import image_type, same_image
 from mergerepl.systables.partitions import EVERYBODY, Reason
@@ -139,7 +140,7 @@ def partition_actions(rows: PartitionRows, terms: PartitionTerms) -> DataFrame:
             changes.PUBLISHER_ACTION: _publisher_action(joined, image),
         }
     )
-    moved = F.when(F.col("has_moved"), F.lit(terms.own_at_publisher).cast("bigint"))
+    moved = F.when(F.col("has_moved"), passed(terms.own_at_publisher, "bigint"))
     final = {name: F.col(f"final_{name}") for name in (*STATE_COLUMNS, ROW)}
     final[DELETED] = F.col("is_gone")
     final[TOMBSTONE_TYPE] = F.when(
@@ -271,7 +272,7 @@ def _is_news(terms: PartitionTerms) -> Column:
     """Return whether the subscriber was never sent the publisher's version, as a generation or as a part of one."""
     generation = F.col(f"{_VERSION}.{GENERATION}")
     held = F.array(*(F.lit(number) for number in terms.held)).cast("array<bigint>")
-    return (generation > terms.start) & ~F.array_contains(held, generation)
+    return (generation > passed(terms.start, "bigint")) & ~F.array_contains(held, generation)
 
 
 def _publisher_action(joined: DataFrame, image: StructType) -> Column:
@@ -291,13 +292,13 @@ def _publisher_generation(terms: PartitionTerms) -> Column:
     is_uploaded = F.col(f"{_OUTCOME}.{VERDICT}") == Verdict.UPLOAD.value
     return (
         F.when(F.col("is_written") & is_uploaded, F.col(f"{_OUTCOME}.{changes.PUBLISHER_GENERATION}"))
-        .when(F.col("is_written"), F.lit(terms.own_at_publisher).cast("bigint"))
+        .when(F.col("is_written"), passed(terms.own_at_publisher, "bigint"))
         .otherwise(F.col(f"{_VERSION}.{GENERATION}"))
     )
 
 
 def _subscriber_generation(terms: PartitionTerms) -> Column:
-    own = F.lit(terms.own_at_subscriber).cast("bigint")
+    own = passed(terms.own_at_subscriber, "bigint")
     version, event = (
         _number(terms.received, F.col(name))
         for name in (f"{_VERSION}.{GENERATION}", f"{_WINDOW}.{EVENT_GENERATION}")
