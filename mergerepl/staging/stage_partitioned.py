@@ -304,8 +304,9 @@ def _acted(
     touched: int,
 ) -> DataFrame | None:
     """Return RESOLVED of one article; None if nothing is to be done."""
-    versions = [each.known for each in (sent,) if each is not None]
-    versions += [each.versions for each in (window,) if each is not None]
+    versions = [sent.known] if sent is not None else []
+    if window is not None:
+        versions.append(window.versions)
     if touched and memberships is not None:
         rows = touched_rows(memberships)
         versions.append(
