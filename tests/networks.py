@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import pytest
@@ -126,8 +126,8 @@ class Site:
     def table(self, replica: str, article: str) -> str:
         return f"delta.`{self.path(replica, article)}`"
 
-    def sync(self) -> mergerepl.SessionResult:
-        return mergerepl.sync(self.folder / "hq", long_running=True).sessions[0]
+    def sync(self, engine: Literal["spark", "auto"] | None = None) -> mergerepl.SessionResult:
+        return mergerepl.sync(self.folder / "hq", long_running=True, engine=engine).sessions[0]
 
     def rows(self, replica: str, article: str) -> set[tuple[object, ...]]:
         found = DeltaTable(str(self.path(replica, article))).to_pyarrow_table(columns=["id", "a", "b"])

@@ -28,7 +28,7 @@ from mergerepl.rows.key_bounds import KeyBounds
 from mergerepl.store.changeset import ArticleWork, Changeset, SideWork
 from mergerepl.store.replica import Replica
 from mergerepl.store.runs import run_rows
-from mergerepl.store.staged_rows import few_recorded_rows, read_staged, small_rows
+from mergerepl.store.staged_rows import are_small, few_recorded_rows, read_staged, small_rows
 from mergerepl.systables import contents, partitions, tombstone
 from mergerepl.systables.table import FOLDER
 from mergerepl.systables.tombstone import TombstoneType
@@ -121,7 +121,7 @@ def merge_article(
     left_out = left_out_columns if changeset.manifest.round else ()
     failpoint(f"{side.name}.before_merge")
     commit = None
-    if writes_small(spark) and not left_out:
+    if writes_small(spark) and not left_out and are_small(rows):
         commit = merge_small(lambda: small_rows(rows, side.action), table, article, **terms)
     if commit is None:
         commit = merge_rows(
@@ -190,15 +190,13 @@ def _few_recorded(
     are_few = sum(work.live + work.deleted for work in works) <= MOST_ROWS
     if not writes_small(spark) or not are_few or any(work.is_filtered for work in works):
         return None
-    found = [
-        (side.articles[n], few_recorded_rows(changeset.rows(n), side.name))
-        for n in (w.nickname for w in works)
-    ]
-    return (
-        None
-        if any(rows is None for _, rows in found)
-        else [(a, rows) for a, rows in found if rows is not None]
-    )
+    found = []
+    for work in works:
+        rows = few_recorded_rows(changeset.rows(work.nickname), side.name)
+        if rows is None:
+            return None
+        found.append((side.articles[work.nickname], rows))
+    return found
 
 
 def next_seq(root: Path, last_seq: int) -> int:

@@ -6,10 +6,13 @@ cache was filled from. A local checkpoint keeps the rows as they are.
 """
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _FEW_ROWS = 100_000
 
@@ -26,6 +29,16 @@ def keep_in_memory(frame: DataFrame, *, now: bool = False) -> DataFrame:
     Its plan ends here: Spark plans what follows by itself.
     """
     return frame.localCheckpoint(eager=now)
+
+
+def collected(frame: DataFrame) -> "pa.Table":
+    """Return few rows in this process' memory, with the types that Arrow has for the frame's, whatever the session's confs.
+
+    NOTE: for frames without times.
+    """
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    return frame.toArrow().cast(to_arrow_schema(frame.schema))
 
 
 def let_go(frame: DataFrame) -> None:

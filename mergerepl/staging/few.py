@@ -25,7 +25,7 @@ from mergerepl.changes import (
     TABLENICK,
     VERDICT,
 )
-from mergerepl.engine.in_memory import in_one_task
+from mergerepl.engine.in_memory import collected, in_one_task
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.session_terms import SessionTerms
 from mergerepl.rows.arrow_values import python_values
@@ -74,7 +74,7 @@ def decided_few(changed: Sequence[Changed], terms: SessionTerms, *, rows: int) -
     }
     pairs = get_metadata(together[PUBLISHER], together[SUBSCRIBER], [each.terms for each in changed], terms)
     decide = resolver_of((each.article, each.terms) for each in changed)
-    return resolve(detect(pairs), decide, terms).toArrow()
+    return collected(resolve(detect(pairs), decide, terms))
 
 
 def stage_few(

@@ -18,7 +18,7 @@ from mergerepl.changes import (
     Action,
 )
 from mergerepl.delta.footers import read_footer
-from mergerepl.delta.small_writer import ACTION, SmallRows, type_problem
+from mergerepl.delta.small_writer import ACTION, MOST_BYTES, SmallRows, type_problem
 from mergerepl.delta.table import reason_of
 from mergerepl.delta.types import Field, ddl_of
 from mergerepl.errors import StoreError
@@ -54,6 +54,11 @@ def write_few(rows: "pa.Table", folder: Path) -> None:
     )
 
 
+def are_small(folder: Path) -> bool:
+    """Return whether the rows that were written to a folder fit into this process' memory."""
+    return sum(file.stat().st_size for file in folder.glob("*.parquet")) <= MOST_BYTES
+
+
 def small_rows(folder: Path, action: str) -> SmallRows:
     """Return the rows that Spark wrote to a folder for one side's table, in this process' memory.
 
@@ -76,14 +81,14 @@ def small_rows(folder: Path, action: str) -> SmallRows:
 def few_recorded_rows(folder: Path, side: str) -> "pa.Table | None":
     """Return CHANGES of the rows that Spark wrote to a folder and that one side records, in this process' memory.
 
-    Returns: None if Arrow might write a column's values otherwise than Spark.
+    Returns: None if they are large, or if Arrow might write a column's values otherwise than Spark.
 
     Raises: StoreError if there is no such file, or it is damaged.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    if any(type_problem(field["type"]) for field in _image_fields(folder)):
+    if not are_small(folder) or any(type_problem(field["type"]) for field in _image_fields(folder)):
         return None
     action, generation = ACTION_OF[side], GENERATION_OF[side]
     kept = [name for name in CHANGE_COLUMNS if name != GENERATION]

@@ -21,7 +21,7 @@ from mergerepl.changes import CHANGE_COLUMNS, DELETED, ROW, ROWGUID, TABLENICK
 from mergerepl.delta.commit_files import as_images, feed_of_files, rows_with_keys
 from mergerepl.delta.small_writer import article_problem
 from mergerepl.delta.table import TableState, open_table
-from mergerepl.engine.in_memory import in_one_task
+from mergerepl.engine.in_memory import collected, in_one_task
 from mergerepl.feed.net_changes import (
     AFTER,
     BEFORE,
@@ -194,7 +194,7 @@ def _net(spark: SparkSession, jobs: Sequence[CaptureJob], feeds: Mapping[int, _F
         in_one_task(together, min(count, 10_000)), [F.col(key) for key in _KEYS], _IMAGE, kept=_KEYS
     )
     differs = F.zip_with(f"{BEFORE}.c0", f"{AFTER}.c0", lambda one, other: ~one.eqNullSafe(other))
-    return net.select(
+    found = net.select(
         *_KEYS,
         EXISTED,
         F.col(f"{BEFORE}.{_NUMBER}").alias(BEFORE),
@@ -203,7 +203,8 @@ def _net(spark: SparkSession, jobs: Sequence[CaptureJob], feeds: Mapping[int, _F
         is_change(_IMAGE).alias(_IS_CHANGE),
         *(DOUBTFUL, HALF_UPDATES),
         differs.alias(_DIFFERS),
-    ).toArrow()
+    )
+    return collected(found)
 
 
 def _rowguid(article: PublishedArticle, image: T.StructType) -> Any:
@@ -260,7 +261,7 @@ def _tracked(
         came_or_went = F.col(EXISTED) != F.col(EXISTS)
         there = F.when(came_or_went, F.coalesce(F.col(_THERE), there)).otherwise(there)
     tracked = tracked_rows_of(frame, known, keys=_KEYS, more={_THERE: there, _IS_INSERT: ~F.col(EXISTED)})
-    return tracked.toArrow()
+    return collected(tracked)
 
 
 def _names(article: PublishedArticle) -> list[str | None] | None:
