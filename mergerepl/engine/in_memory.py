@@ -8,8 +8,9 @@ cache was filled from. A local checkpoint keeps the rows as they are.
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,6 +30,15 @@ def keep_in_memory(frame: DataFrame, *, now: bool = False) -> DataFrame:
     Its plan ends here: Spark plans what follows by itself.
     """
     return frame.localCheckpoint(eager=now)
+
+
+def frame_of(spark: SparkSession, rows: "pa.Table", schema: StructType | None = None) -> DataFrame:
+    """Return rows of Arrow as a frame.
+
+    Of rows in several chunks Spark takes none after an empty chunk, without an error.
+    """
+    whole = rows.combine_chunks()
+    return spark.createDataFrame(whole) if schema is None else spark.createDataFrame(whole, schema)
 
 
 def collected(frame: DataFrame) -> "pa.Table":

@@ -21,7 +21,7 @@ from mergerepl.changes import CHANGE_COLUMNS, DELETED, ROW, ROWGUID, TABLENICK
 from mergerepl.delta.commit_files import as_images, feed_of_files, rows_with_keys
 from mergerepl.delta.small_writer import article_problem
 from mergerepl.delta.table import TableState, open_table
-from mergerepl.engine.in_memory import collected, in_one_task
+from mergerepl.engine.in_memory import collected, frame_of, in_one_task
 from mergerepl.feed.net_changes import (
     AFTER,
     BEFORE,
@@ -217,7 +217,7 @@ def _frame(spark: SparkSession, rows: "pa.Table", image: T.StructType) -> DataFr
 
     known = from_arrow_schema(rows.schema)
     schema = T.StructType([T.StructField(f.name, image if f.name == ROW else f.dataType) for f in known])
-    return spark.createDataFrame(rows, schema)
+    return frame_of(spark, rows, schema)
 
 
 def _tracked(
@@ -245,7 +245,7 @@ def _tracked(
         _NAMES, differs, lambda name, differs: F.when(F.coalesce(differs, F.lit(True)), name)
     )
     named = F.when(F.col(EXISTED), F.array_compact(changed)).otherwise(F.array_compact(_NAMES))
-    frame = in_one_task(spark.createDataFrame(described).withColumn(CHANGED_COLUMNS, named), net.num_rows)
+    frame = in_one_task(frame_of(spark, described).withColumn(CHANGED_COLUMNS, named), net.num_rows)
     known = _known(spark, jobs, net)
     if known is not None:
         known = in_one_task(
@@ -291,7 +291,7 @@ def _known(spark: SparkSession, jobs: Sequence[CaptureJob], net: "pa.Table") -> 
         found.append(runs.drop_columns([TABLENICK]).append_column(JOB, job))
     if not any(runs.num_rows for runs in found):
         return None
-    return spark.createDataFrame(pa.concat_tables(found))
+    return frame_of(spark, pa.concat_tables(found))
 
 
 def _keys_there(
