@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 from pyspark.sql import SparkSession
 
 from tests import folder_budgets
-from tests.interpreted import interpreted
+from tests.interpreted import compiled, interpreted
 
 # The first example of a Spark test pays for a cold JVM; on a busy machine drawing is slow too.
 COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
@@ -79,6 +79,13 @@ def spark(request: pytest.FixtureRequest, worker_spark: SparkSession) -> Iterato
         with interpreted(worker_spark):
             yield worker_spark
     else:
+        yield worker_spark
+
+
+@pytest.fixture
+def compiled_spark(worker_spark: SparkSession) -> Iterator[SparkSession]:
+    """The worker's session, its queries compiled: for a test of many rows in a module that interprets them."""
+    with compiled(worker_spark):
         yield worker_spark
 
 

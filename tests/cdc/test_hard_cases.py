@@ -130,12 +130,12 @@ def test_a_merge_session_is_captured_by_the_key_of_its_article(
 
 
 @pytest.mark.slow
-def test_a_commit_of_ten_million_rows(worker_spark: SparkSession, replica_dir: Path) -> None:
+def test_a_commit_of_ten_million_rows(compiled_spark: SparkSession, replica_dir: Path) -> None:
     # Case 45: the driver holds facts of the log, never rows; they are written through disk where memory ends.
     table = new_table(replica_dir, "orders", {1: ("a", 1)})
     cdc.enable_db(replica_dir)
     cdc.enable_table(replica_dir, "orders", index="id")
-    rows = worker_spark.range(10, 10_000_010).selectExpr(
+    rows = compiled_spark.range(10, 10_000_010).selectExpr(
         "id", "cast(id as string) note", "cast(id % 100 as int) qty"
     )
     rows.write.format("delta").mode("append").save(str(table))

