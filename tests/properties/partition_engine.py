@@ -398,6 +398,9 @@ class Played:
             allowed = set(self.own[name])
             for world, net in enumerate(self.worlds):
                 allowed |= {canary(world, row) for *_, row in net.subs[name].storage if row is not None}
+                # A session that died may have written any part of what it sends.
+                if (staged := net.staged.get(name)) is not None:
+                    allowed |= {canary(world, meta.row) for _, meta in staged.sub_rows.values() if meta.row}
             found = {value: str(path) for path, values in there.items() for value in values}
             assert found, f"{self.name}: no rows below {name}"
             leaked = {value: path for value, path in found.items() if value not in allowed}

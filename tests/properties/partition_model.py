@@ -931,7 +931,7 @@ class Network:
         both = upload and download
         # A resolution of a download-only session is the subscriber's own: the publisher hears of it by the next upload.
         sub_received = [(local, guid(gen), "") for gen, local in numbers.items()]
-        if not verdicts and not sub_rows and not window and not up:
+        if not verdicts and not sub_rows and not window and not up and self.merged_too == Merged():
             return None
         hub_data = {
             key: meta.row for key, meta in hub_rows.items() if hub.captured[key[0]].get(key[1]) != meta.row
