@@ -9,16 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import DataFrameWriter, SparkSession
-
 from mergerepl.delta.log import Commit, find_own_commit
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.table import open_table
-from mergerepl.engine.session import new_session
 from mergerepl.errors import CommitConflictError
 
 if TYPE_CHECKING:
     from deltalake import CommitProperties
+    from pyspark.sql import DataFrameWriter, SparkSession
 
 USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 """The conf with the metadata that a session's commits carry. Only in a session of its own: it stays set."""
@@ -33,8 +31,11 @@ class Transaction:
     mark: CommitMark
 
 
-def marked_session(spark: SparkSession, transaction: Transaction) -> SparkSession:
+def marked_session(spark: "SparkSession", transaction: Transaction) -> "SparkSession":
     """Return a new session whose one write is marked and happens once. Use it for one write only."""
+    # What deltalake commits is stated without Spark being loaded.
+    from mergerepl.engine.session import new_session
+
     session = new_session(spark)
     confs = {
         USER_METADATA: transaction.mark.to_user_metadata(),
@@ -66,7 +67,7 @@ def commit_properties(
     )
 
 
-def write_once(writer: DataFrameWriter, table: Path, transaction: Transaction, *, head: int) -> None:
+def write_once(writer: "DataFrameWriter", table: Path, transaction: Transaction, *, head: int) -> None:
     """Write rows to a table at version `head`, in one marked commit.
 
     Raises: CommitConflictError if the commit is not in the log afterwards (another process overwrote it).
