@@ -27,27 +27,10 @@ LONGEST = {"properties", "faults", "scenarios"}
 
 # They run many sessions and commands over few rows. `--long` compiles all queries, as users run them.
 INTERPRETED = (
-    *(
-        "conflict/",
-        "transactional/",
-        "spark/test_budget",
-        "spark/test_conflict_tools",
-        "spark/test_failed_changes",
-    ),
+    *("bad_inputs/", "cdc/", "compact/", "conflict/", "enumeration/", "faults/", "spark/", "transactional/"),
+    *("properties/test_regress", "properties/test_shrinking"),
     *("scenarios/test_resolvers", "scenarios/test_custom_resolvers"),
-    *("bad_inputs/", "cdc/", "compact/", "faults/", "properties/test_regress", "properties/test_shrinking"),
     *("scenarios/test_demo", "scenarios/test_docs_examples"),
-    *("spark/test_capture_traps", "spark/test_compaction", "spark/test_constraint_traps"),
-    *("spark/test_key_traps", "spark/test_left_out", "spark/test_lookup", "spark/test_monitoring"),
-    *(
-        "spark/test_partitions",
-        "spark/test_small_capture",
-        "spark/test_few_staged",
-        "spark/test_preview",
-        "spark/test_publish_",
-        "spark/test_staging",
-        "spark/test_window_traps",
-    ),
 )
 
 # Two workers share the machine: their heaps must fit beside each other.

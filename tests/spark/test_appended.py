@@ -268,10 +268,10 @@ def test_columns_of_a_version_are_what_delta_reads(
         assert sorted(map(repr, ours.collect())) == sorted(map(repr, wanted.collect()))
 
 
-def test_what_is_passed_to_a_query_is_no_part_of_its_code(spark: SparkSession) -> None:
+def test_what_is_passed_to_a_query_is_no_part_of_its_code(compiled_spark: SparkSession) -> None:
     """Else every session's generation numbers would be new code, to be made and compiled again."""
-    compiled = spark._jvm.org.apache.spark.metrics.source.CodegenMetrics.METRIC_COMPILATION_TIME()
-    frame = spark.range(3).select(F.when(F.col("id") > 0, F.col("id").cast("string")).alias(ROWGUID))
+    compiled = compiled_spark._jvm.org.apache.spark.metrics.source.CodegenMetrics.METRIC_COMPILATION_TIME()
+    frame = compiled_spark.range(3).select(F.when(F.col("id") > 0, F.col("id").cast("string")).alias(ROWGUID))
     counts = []
     for number in (101, 102, 103):
         before = compiled.getCount()
