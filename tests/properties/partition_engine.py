@@ -24,7 +24,8 @@ from deltalake import DeltaTable, write_deltalake
 
 import mergerepl
 from mergerepl import failpoints
-from mergerepl.agent import merge_session
+from mergerepl.agent import carry_out, merge_session
+from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.failpoints import FailpointError
 from tests.properties.partition_histories import KEYS, SOME, VARIANTS, draw_row
 from tests.properties.partition_model import Filters, Merged, Network, Row
@@ -44,12 +45,9 @@ REPLICAS = {"north": "A", "south": "B", "north2": "A"}
 CANARY = re.compile(r"canary \d+ -?\d+")
 """What each write of each world puts into its row, and no other one: where a file has it, the row was there."""
 
-DEATHS = {
-    "staged": "stage.after_manifest=stop",
-    "hub": "subscriber.before_merge=raise",
-    "sub": "publisher.before_merge=raise",
-}
-"""What of a session was finished when it died, as the model names it, and where the engine dies so."""
+DEATHS = {"staged": None, "hub": SUBSCRIBER, "sub": PUBLISHER}
+"""What of a session was finished when it died, as the model names it, and the side that the engine did not begin with
+(None: with neither)."""
 
 Change = tuple[str, str, int, Row | None]
 """Replica, article, key, and the row as it becomes (None: deleted)."""
@@ -227,17 +225,17 @@ class PartitionEngine:
 @contextmanager
 def _between(write: Callable[[], None]) -> Iterator[None]:
     """Let users write after the next session is staged, before it is carried out."""
-    carry_out = merge_session.carry_out
+    whole = merge_session.carry_out
 
     def later(*arguments: Any, **settings: Any) -> Any:
         write()
-        return carry_out(*arguments, **settings)
+        return whole(*arguments, **settings)
 
     merge_session.carry_out = later
     try:
         yield
     finally:
-        merge_session.carry_out = carry_out
+        merge_session.carry_out = whole
 
 
 def drawn_write(rng: random.Random, net: Network, replica: str) -> Write:
@@ -379,12 +377,21 @@ class Played:
         writes = self.sync_models(name, late=late, crash=death)
         failpoints._passed.clear()
         with monkeypatch.context() as context:
-            context.setenv("MERGEREPL_FAILPOINT", DEATHS[death])
             if death == "staged":
+                context.setenv("MERGEREPL_FAILPOINT", "stage.after_manifest=stop")
                 with pytest.raises(FailpointError):
                     self.engine.sync(name)
                 self.engine.write(writes)
             else:
+                # Articles are merged side by side: a failpoint in one of them would let the others come to their end.
+                whole = carry_out._carry_out_side
+
+                def one_side(spark: Any, changeset: Any, side: str, parties: Any) -> Any:
+                    if side == DEATHS[death]:
+                        raise FailpointError(f"the {side} is not begun with")
+                    return whole(spark, changeset, side, parties)
+
+                context.setattr(carry_out, "_carry_out_side", one_side)
                 with pytest.raises(FailpointError):
                     self.engine.sync(name, writes)
         self.no_leaks()
