@@ -121,7 +121,8 @@ def without_strangers(sent: DataFrame, known: DataFrame) -> tuple[DataFrame, Dat
 def partition_actions(rows: PartitionRows, terms: PartitionTerms) -> DataFrame:
     """Return RESOLVED: the final state of each row with what both sides do and under which generation they record it."""
     image = image_type(rows.versions, ROW)
-    joined = _joined(rows, image)
+    # A row that was only looked at, because one that it follows moved, and that stays where it is: nothing becomes of it.
+    joined = _joined(rows, image).where(F.col(_VERSION).isNotNull() | F.col(_OUTCOME).isNotNull())
     state = {name: _state(name) for name in (*STATE_COLUMNS, ROW)}
     joined = joined.withColumns({f"final_{name}": value for name, value in state.items()})
     gone = F.coalesce("final_deleted", F.lit(True))

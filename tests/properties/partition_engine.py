@@ -323,6 +323,11 @@ class Played:
         for name in replicas:
             found = difference(self.engine.rows(name), expected(self.engine, self.worlds, name))
             assert found == [], f"{self.name}: {name} {when}: {found[:6]}"
+            path = self.engine.folder / name / "_mergerepl/MSmerge_tombstone"
+            lineages = DeltaTable(str(path)).to_pyarrow_table(columns=["lineage"])["lineage"]
+            assert lineages.null_count == 0, (
+                f"{self.name}: {name} {when}: a tombstone of a row that nobody deleted"
+            )
 
     def drawn(self, net: Network, replica: str, most: int) -> list[Write]:
         """Return some writes that users may do at a replica."""
