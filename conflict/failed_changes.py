@@ -16,6 +16,7 @@ from mergerepl.changes import (
     DELETED,
     GENERATION,
     GENERATION_OF,
+    OF_TWO,
     OTHER_SIDE,
     PUBLISHER,
     ROW,
@@ -36,7 +37,6 @@ REFUSED_COLUMNS = (ROWGUID, VERDICT, *ACTION_OF.values(), *REFUSED_AT.values())
 
 _LONGEST_REASON = 720
 _SENT_BY = {PUBLISHER: Verdict.DOWNLOAD.value, SUBSCRIBER: Verdict.UPLOAD.value}
-_OF_TWO = (Verdict.MERGE.value, Verdict.CONFLICT.value)
 _TYPES = {
     PUBLISHER: (
         ConflictType.UPLOAD_INSERT_FAILED,
@@ -68,7 +68,7 @@ def withheld(
         logged: Its numbers of the generations whose rows were refused before by the same rules: they are logged already.
     """
     other = OTHER_SIDE[side]
-    waits = F.col(VERDICT).isin(_SENT_BY[side], *_OF_TWO)
+    waits = F.col(VERDICT).isin(_SENT_BY[side], *OF_TWO)
     rows = sent.join(refused.where(waits).select(*REFUSED_COLUMNS), on=ROWGUID)
     rule, is_insert = F.col(REFUSED_AT[other]), F.col(ACTION_OF[other]) == Action.INSERT.value
     known = F.array(*(F.lit(number) for number in logged)).cast("array<bigint>")

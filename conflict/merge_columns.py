@@ -19,6 +19,7 @@ from mergerepl.changes import (
     MADE,
     MADE_COLUMNS,
     OF_SUBSCRIBER,
+    OF_TWO,
     PUBLISHER,
     PUBLISHER_WINS,
     RESOLVED_COLUMNS,
@@ -179,7 +180,7 @@ def _with_generated(rows: DataFrame, article: PublishedArticle, image: StructTyp
         for name, text in article.generated
         if name not in article.identity
     }
-    is_of_two = F.col(f"{state}.{VERDICT}").isin(Verdict.MERGE.value, Verdict.CONFLICT.value)
+    is_of_two = F.col(f"{state}.{VERDICT}").isin(*OF_TWO)
 
     def value(field: StructField) -> Column:
         sent = F.col(f"{state}.{ROW}.{field.name}")

@@ -24,6 +24,7 @@ from mergerepl.changes import (
     ROWGUID,
     TOMBSTONE_TYPE,
     VERDICT,
+    WRITTEN_VERDICTS,
     Verdict,
 )
 from mergerepl.lineage import columns as lineage
@@ -34,7 +35,6 @@ from mergerepl.systables.tombstone import TombstoneType
 NOTE: Final = "The row is outside of the subscriber's partition (partition_options {options})."
 
 _SENT, _KNOWN = "sent", "known"
-_WRITTEN = (Verdict.UPLOAD.value, Verdict.MERGE.value, Verdict.CONFLICT.value)
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def bound_to_partition(uploaded: Uploaded, fields: Collection[str]) -> DataFrame
     These are inserts, and updates of a field (of `fields`) that decides about partitions. Deletes may always be sent, and
     so may an edit of a row that the publisher moved away: the row leaves.
     """
-    joined = _joined(uploaded).where(F.col(VERDICT).isin(*_WRITTEN) & ~F.col(DELETED))
+    joined = _joined(uploaded).where(F.col(VERDICT).isin(*WRITTEN_VERDICTS) & ~F.col(DELETED))
     known = F.col(_KNOWN)
     is_stranger = ~lineage.share_a_writer(F.col(f"{_SENT}.{LINEAGE}"), known[LINEAGE])
     is_insert = known.isNull() | known[DELETED] | is_stranger

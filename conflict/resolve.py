@@ -82,7 +82,7 @@ def resolve(detected: DataFrame, decide: Decide, terms: SessionTerms) -> DataFra
 
 
 def _is_of_two() -> Column:
-    return F.col(VERDICT).isin(Verdict.MERGE.value, Verdict.CONFLICT.value)
+    return F.col(VERDICT).isin(*changes.OF_TWO)
 
 
 def _is_merge() -> Column:

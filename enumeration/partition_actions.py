@@ -225,7 +225,7 @@ def _state(name: str) -> Column:
     )
 
 
-def _is_seen(members: str, partition_id: int) -> Column:
+def is_seen(members: str, partition_id: int) -> Column:
     """Return whether a subscriber of the partition sees a row of these partitions."""
     return F.arrays_overlap(F.col(members), F.array(F.lit(partition_id), F.lit(EVERYBODY)))
 
@@ -235,13 +235,13 @@ def _had(partition_id: int) -> Column:
     return (
         F.when(F.col(_MINE).isNotNull(), ~F.col(f"{_MINE}.{DELETED}"))
         .when(F.col(_WINDOW).isNotNull(), F.col(f"{_WINDOW}.{HAD}"))
-        .otherwise(_is_seen(f"{_PASS}.was", partition_id))
+        .otherwise(is_seen(f"{_PASS}.was", partition_id))
     )
 
 
 def _has(partition_id: int) -> Column:
     """Return whether the subscriber is to have the row: what the session moves counts before what was recorded."""
-    return F.when(F.col(_PASS).isNotNull(), _is_seen(f"{_PASS}.is", partition_id)).otherwise(
+    return F.when(F.col(_PASS).isNotNull(), is_seen(f"{_PASS}.is", partition_id)).otherwise(
         F.col(f"{_WINDOW}.{HAS}")
     )
 

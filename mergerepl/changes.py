@@ -125,6 +125,13 @@ class Verdict(StrEnum):
     """A table would not take the row: it waits at its source (`conflict.failed_changes`)."""
 
 
+OF_TWO: Final = (Verdict.MERGE.value, Verdict.CONFLICT.value)
+"""Verdicts on rows that both sides changed."""
+
+WRITTEN_VERDICTS: Final = (Verdict.UPLOAD.value, *OF_TWO)
+"""Verdicts on rows that the publisher records."""
+
+
 class Action(StrEnum):
     """What apply does with one row at one side. The decision is made before, as data one can look at."""
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from enumeration.partition_actions import is_seen
 from mergerepl.changes import ROW, ROWGUID
 from mergerepl.delta.versions import read_version
 from mergerepl.engine.in_memory import Kept, broadcast_if_few, in_one_task, is_for_one_task
@@ -134,8 +135,8 @@ class MembershipPass:
     def _put_back(self, name: str, affected: Changed) -> Changed | None:
         """Return CHANGED with the bound rows that lie outside as they were; None if there are none."""
         count = self.counts[name]
-        is_outside = ~F.arrays_overlap(F.col(IS), F.array(F.lit(self.bound_to), F.lit(EVERYBODY)))
-        outside = in_one_task(self.found[name].where(is_outside).select(ROWGUID), count)
+        outside = self.found[name].where(~is_seen(IS, self.bound_to)).select(ROWGUID)
+        outside = in_one_task(outside, count)
         outside = self.kept.keep(outside.join(in_one_task(self.bound[name], count), on=ROWGUID))
         if not outside.count():
             return None

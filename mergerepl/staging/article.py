@@ -163,9 +163,7 @@ def _measures(article: PublishedArticle) -> tuple[Column, ...]:
         **_side_measures(changes.PUBLISHER, article),
         **_side_measures(changes.SUBSCRIBER, article),
         "conflicts": F.count_if(F.col(changes.CONFLICT_TYPE).isNotNull()),
-        "resolved": F.count_if(
-            F.col(changes.VERDICT).isin(changes.Verdict.MERGE.value, changes.Verdict.CONFLICT.value)
-        ),
+        "resolved": F.count_if(F.col(changes.VERDICT).isin(*changes.OF_TWO)),
     }
     return tuple(measure.alias(name) for name, measure in measures.items())
 

@@ -147,10 +147,9 @@ def _measures(rows: "pa.Table", article: PublishedArticle) -> dict[str, Any]:
     def count(condition: "pa.ChunkedArray[Any]") -> int:
         return int(pc.sum(pc.cast(condition, pa.int64())).as_py() or 0)
 
-    of_two = pa.array([changes.Verdict.MERGE.value, changes.Verdict.CONFLICT.value])
     found: dict[str, Any] = {
         "conflicts": count(pc.is_valid(rows[changes.CONFLICT_TYPE])),
-        "resolved": count(pc.is_in(rows[VERDICT], of_two)),
+        "resolved": count(pc.is_in(rows[VERDICT], pa.array(changes.OF_TWO))),
     }
     types = dict(zip(article.fields, article.types, strict=True))
     for side, action_name in changes.ACTION_OF.items():

@@ -32,6 +32,7 @@ from mergerepl.changes import (
     SUBSCRIBER,
     TOMBSTONE_TYPE,
     VERDICT,
+    WRITTEN_VERDICTS,
     Verdict,
 )
 from mergerepl.delta.plain_files import write_files
@@ -57,7 +58,6 @@ from mergerepl.tracking.partitions import event_counts, touched_rows
 from triggers.partition_mappings import data_events, partition_events
 
 _NEVER_SENT = (int(TombstoneType.PARTIAL_DELETE), int(TombstoneType.SYSTEM_DELETE))
-_WRITTEN = (Verdict.UPLOAD.value, Verdict.MERGE.value, Verdict.CONFLICT.value)
 
 
 @dataclass(frozen=True)
@@ -225,7 +225,7 @@ def _memberships(
     bound = {}
     for name, each in sent.items():
         before = each.known.select(ROWGUID, F.when(~F.col(DELETED), F.col(ROW)).alias(BEFORE))
-        final = each.outcome.where(F.col(VERDICT).isin(*_WRITTEN)).select(
+        final = each.outcome.where(F.col(VERDICT).isin(*WRITTEN_VERDICTS)).select(
             ROWGUID, F.lit(True).alias(WRITTEN), F.when(~F.col(DELETED), F.col(ROW)).alias(AFTER)
         )
         # Each row that is sent is known at most once, and has one outcome.

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from conflict.failed_changes import withheld
-from mergerepl.changes import OTHER_SIDE, PUBLISHER, ROWGUID, SUBSCRIBER, VERDICT, Verdict
+from mergerepl.changes import OF_TWO, OTHER_SIDE, PUBLISHER, ROWGUID, SUBSCRIBER, VERDICT
 from mergerepl.delta.asked_of_rows import asked_of_rows
 from mergerepl.engine.in_memory import Kept
 from mergerepl.model.article import PublishedArticle
@@ -20,8 +20,6 @@ from mergerepl.store.changeset import replace_rows
 from mergerepl.store.replica import Replica
 from mergerepl.store.staged_rows import read_staged
 from mergerepl.systables.genhistory import Generation
-
-_OF_TWO = (Verdict.MERGE.value, Verdict.CONFLICT.value)
 
 
 @dataclass(frozen=True)
@@ -64,7 +62,7 @@ def withhold_refused(
     if refused is None:
         return staged
     parts = [rows.join(refused, on=ROWGUID, how="left_anti")]
-    is_of_two = F.col(VERDICT).isin(*_OF_TWO)
+    is_of_two = F.col(VERDICT).isin(*OF_TWO)
     if of.as_wholes is not None:
         wholes = kept.keep(of.as_wholes(refused.where(is_of_two).select(ROWGUID)))
         broken = refused_rows(spark, wholes, of.at, tables)
