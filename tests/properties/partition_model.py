@@ -868,7 +868,9 @@ class Network:
             if not upload and key in sent:
                 has = True  # where the outcome belongs is known when it is uploaded
             if gone or not has:
-                if not had:
+                # It has the delete too: its lineage is the publisher's now.
+                is_known_delete = gone and verdicts.get(key, "upload") not in ("upload", "known")
+                if not had and not is_known_delete:
                     continue
                 type_ = (
                     (version.type or 1)
@@ -888,7 +890,7 @@ class Network:
                 if not version.seen >= sub.seen(key) - self.void:
                     raise Hole(f"{key} leaves {sub.name} with changes that the publisher does not have")
                 sub_rows[key] = (
-                    "delete" if type_ != 5 else "leave",
+                    "metadata" if not had else "delete" if type_ != 5 else "leave",
                     Meta(number_, lineage, None, version.priority, seen, type=type_),
                 )
                 continue

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from mergerepl.delta import small_writer, transactions
+from mergerepl.delta import small_writer
+from mergerepl.engine import session as engine_session
 from mergerepl.store import runs
 from tests.properties.engine_network import EngineNetwork, Engines, Setting
 from tests.properties.reference import Row, Subscriber
@@ -60,7 +61,7 @@ def layout(
     confs |= {"spark.sql.files.maxRecordsPerFile": "200", "spark.databricks.delta.snapshotPartitions": "3"}
     confs = confs if request.param == "fine" else {}
     before = {name: spark.conf.get(name, None) for name in confs}
-    new_session = transactions.new_session
+    new_session = engine_session.new_session
 
     def alike(of: SparkSession) -> SparkSession:
         session = new_session(of)
@@ -68,7 +69,7 @@ def layout(
             session.conf.set(name, value)
         return session
 
-    monkeypatch.setattr(transactions, "new_session", alike)
+    monkeypatch.setattr(engine_session, "new_session", alike)
     for name, value in confs.items():
         spark.conf.set(name, value)
     yield
