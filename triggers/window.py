@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from mergerepl.feed.window import FeedWindow, Segment
 
 
+SMALL_ROWS, SMALL_BYTES = 10_000, 4 * 1024 * 1024
+"""Of a window no larger than this, interpreting the queries is faster than compiling them."""
+
+
 @dataclass(frozen=True)
 class CaptureWindow:
     """The versions of one article's table that are not captured yet.
@@ -58,6 +62,16 @@ class CaptureWindow:
         if self.gap is not None or any(segment.by_files for segment in self.segments):
             return None
         return None if None in counts else sum(count or 0 for count in counts)
+
+    @property
+    def is_small(self) -> bool:
+        """True where few rows are read of the feed, and few bytes of files that are read whole."""
+        by_files = {version for segment in self.segments for version in segment.by_files}
+        whole = sum(commit.file_bytes for commit in self.user_commits if commit.version in by_files)
+        counts = [commit.changed_rows for commit in self.user_commits]
+        if self.gap is not None or None in counts:
+            return False
+        return sum(count or 0 for count in counts) <= SMALL_ROWS and whole <= SMALL_BYTES
 
     @property
     def first_change(self) -> int:

@@ -19,7 +19,7 @@ from enumeration.plan import number_generations
 from mergerepl.agent.carry_out import Outcome, carry_out
 from mergerepl.agent.recovery import named, recover, refuse_interrupted
 from mergerepl.agent.refused import Refused, refusal
-from mergerepl.agent.session_plan import has_work, session_plan
+from mergerepl.agent.session_plan import has_few_changes, has_work, session_plan
 from mergerepl.agent.session_result import session_result, summed
 from mergerepl.agent.sides import SideState, captured_sides, open_sides, planned, with_windows
 from mergerepl.agent.stage_session import one_way_articles, stage_articles, staged_changeset
@@ -95,6 +95,8 @@ def merge_session(
                 move_versions(side.replica, side.info, side.windows)
             return _timed(_with_refused(nothing, refused, names), started)
         spark = spark_of()
+        if has_few_changes(sides, plan):
+            spark = engine.interpreting(spark)
         for replica in (publisher, subscriber):
             record_jvm(replica.root, engine.jvm_pid())
         sides, not_captured = captured_sides(spark, sides)

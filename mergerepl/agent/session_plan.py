@@ -25,6 +25,7 @@ from mergerepl.systables import conflicts_info
 from mergerepl.systables.catalog import PublicationRow
 from mergerepl.systables.genhistory import Generation, GenStatus, new_guid
 from mergerepl.tracking.capture import new_generation
+from triggers.window import SMALL_ROWS
 
 
 def session_plan(sides: dict[str, SideState], *, upload: bool, download: bool) -> SessionPlan:
@@ -41,6 +42,12 @@ def has_work(sides: dict[str, SideState], plan: SessionPlan) -> bool:
     """Return whether there is anything to capture or to send in the directions that run."""
     has_new = {name: any(window.has_changes for window in side.windows) for name, side in sides.items()}
     return plan.has_work or (plan.upload and has_new[SUBSCRIBER]) or (plan.download and has_new[PUBLISHER])
+
+
+def has_few_changes(sides: dict[str, SideState], plan: SessionPlan) -> bool:
+    """Return whether few rows are captured and sent, so that interpreting queries is faster than compiling them."""
+    sent = sum(row.changecount for each in (plan.up, plan.down) for row in each.generations)
+    return sent <= SMALL_ROWS and all(window.is_small for side in sides.values() for window in side.windows)
 
 
 def session_manifest(

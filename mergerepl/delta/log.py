@@ -74,6 +74,8 @@ class Commit:
     """When it was made, in milliseconds since 1970, by its writer's clock."""
     in_commit_ms: int | None = None
     """Its in-commit timestamp in milliseconds since 1970: the time that Delta shows where the table has such times."""
+    file_bytes: int = 0
+    """The size of the data files that it added and removed, as far as it states it."""
 
     @property
     def removes_by_own_names(self) -> bool:
@@ -335,6 +337,7 @@ def _commit_of(table: Path, version: int, actions: list[dict[str, Any]]) -> Comm
     coded_added: list[str] = []
     coded_removed: list[str] = []
     has_vectors = drops_vectors = False
+    file_bytes = 0
     for action in actions:
         if "commitInfo" in action:
             info = action["commitInfo"]
@@ -354,6 +357,7 @@ def _commit_of(table: Path, version: int, actions: list[dict[str, Any]]) -> Comm
             file = action.get("add") or action.get("remove")
             data_change = data_change or "cdc" in action or bool(file and file.get("dataChange"))
             has_vectors = has_vectors or bool(file and file.get("deletionVector"))
+            file_bytes += int((file or {}).get("size") or 0)
             if file and is_coded(name := str(file.get("path", ""))):
                 (coded_removed if "remove" in action else coded_added).append(name)
             for name in _files_of(action):
@@ -377,6 +381,7 @@ def _commit_of(table: Path, version: int, actions: list[dict[str, Any]]) -> Comm
         tuple(coded_removed),
         int(info.get("timestamp") or 0),
         None if info.get("inCommitTimestamp") is None else int(info["inCommitTimestamp"]),
+        file_bytes,
     )
 
 

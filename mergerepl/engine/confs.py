@@ -22,6 +22,9 @@ WRITES = {
 }
 """With these, every engine reads back the bits that Spark writes."""
 
+INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+"""With these, queries are interpreted. Over few rows compiling them takes longer than running them."""
+
 TIMESTAMP_TYPE = ("spark.sql.timestampType", "TIMESTAMP_LTZ")
 """A conf and the value with which the word timestamp means an instant, as in Delta's logs."""
 

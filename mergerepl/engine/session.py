@@ -215,9 +215,26 @@ def new_session(spark: SparkSession) -> SparkSession:
     for name in confs.PASSES_OVER_FILES:
         session.conf.set(name, "false")
     session.conf.set(*confs.TIMESTAMP_TYPE)
-    for name, value in confs.WRITES.items():
+    is_interpreting = all(spark.conf.get(name, None) == value for name, value in confs.INTERPRETED.items())
+    for name, value in {**confs.WRITES, **(confs.INTERPRETED if is_interpreting else {})}.items():
         session.conf.set(name, value)
     return session
+
+
+def interpreting(spark: SparkSession) -> SparkSession:
+    """Return a copy of a session that interprets its queries; the session itself if this Spark has no copies."""
+    try:
+        copy = _copy(spark)
+    except Py4JError:
+        return spark
+    for name, value in confs.INTERPRETED.items():
+        copy.conf.set(name, value)
+    return copy
+
+
+def _copy(spark: SparkSession) -> SparkSession:
+    """Return a session with the state of another, whose confs may be set without the other's being changed."""
+    return SparkSession(spark._sc, spark._jsparkSession.cloneSession())
 
 
 def with_write_confs(rows: DataFrame) -> DataFrame:
@@ -233,7 +250,7 @@ def with_write_confs(rows: DataFrame) -> DataFrame:
         return rows
     jvm: Any = spark._jvm
     try:
-        copy = SparkSession(spark._sc, spark._jsparkSession.cloneSession())
+        copy = _copy(spark)
         for name, value in confs.WRITES.items():
             copy.conf.set(name, value)
         datasets = getattr(jvm, "org.apache.spark.sql.classic.Dataset")

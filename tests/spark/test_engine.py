@@ -108,6 +108,23 @@ def test_worker_sessions_have_the_same_confs(spark: SparkSession) -> None:
         assert worker.conf.get(conf) == spark.conf.get(conf)
 
 
+def test_a_copy_interprets_its_queries_and_the_session_does_not(compiled_spark: SparkSession) -> None:
+    compiled_spark.range(3).createOrReplaceTempView("of_the_user")
+    copy = engine.interpreting(compiled_spark)
+    assert copy.table("of_the_user").count() == 3
+    name, value = next(iter(confs.INTERPRETED.items()))
+    found = [
+        session.conf.get(name, None) == value for session in (copy, engine.new_session(copy), compiled_spark)
+    ]
+    assert found == [True, True, False]
+
+    def stages(spark: SparkSession) -> str:
+        return str(spark.range(3).where("id > 1")._jdf.queryExecution().executedPlan())
+
+    assert "*(1)" in stages(compiled_spark)
+    assert "*(1)" not in stages(copy)
+
+
 def test_doctor_reaches_the_engine(spark: SparkSession) -> None:
     [engine_check] = [check for check in doctor.checks(start_engine=True) if check.name == "engine"]
     assert engine_check.status is doctor.Status.OK

@@ -1,18 +1,23 @@
 """Both sides of a session are captured, or nothing of them stays in memory."""
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from enumeration.plan import Enumeration, SessionPlan
 from mergerepl.agent import sides
+from mergerepl.agent.session_plan import has_few_changes
 from mergerepl.agent.sides import SideState, captured_sides
 from mergerepl.errors import CaptureError, EngineLostError, MergeReplError
 from mergerepl.store.replica import Replica
+from mergerepl.systables.genhistory import GenStatus
 from mergerepl.systables.replinfo import ReplicaInfo
+from mergerepl.tracking.capture import new_generation
 from tests.networks import article_row, subscription_row
-from triggers.window import CaptureWindow
+from triggers.window import SMALL_ROWS, CaptureWindow
 
 
 class Captured:
@@ -80,3 +85,21 @@ def let_fail(
 
     monkeypatch.setattr(sides, "read_changes", read_changes)
     return captured
+
+
+@pytest.mark.parametrize(("sent", "is_few"), [(SMALL_ROWS, True), (SMALL_ROWS + 1, False)])
+def test_a_session_of_few_changes_is_known_by_what_it_captures_and_sends(sent: int, is_few: bool) -> None:
+    def both(gap: str | None) -> dict[str, SideState]:
+        sides_ = {name: side(name, ("orders",)) for name in ("publisher", "subscriber")}
+        return {
+            name: replace(each, windows=tuple(replace(window, gap=gap) for window in each.windows))
+            for name, each in sides_.items()
+        }
+
+    generation = new_generation(
+        both(None)["publisher"].articles[0], number=1, nicknames=[1], status=GenStatus.CLOSED
+    )
+    down = Enumeration(0, [replace(generation, changecount=sent)], [])
+    plan = SessionPlan(True, True, Enumeration(0, [], []), down)
+    assert has_few_changes(both(None), plan) == is_few
+    assert not has_few_changes(both("a gap"), plan)
