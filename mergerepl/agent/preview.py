@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
@@ -39,18 +39,20 @@ def _of_article(conflicts: DataFrame, article: PublishedArticle) -> list[Conflic
         for field, type_ in zip(article.fields, article.types, strict=True)
         if field in article.identity_fields
     }
+    columns = (changes.CONFLICT_COLUMNS, changes.MADE_COLUMNS)
+    is_made = F.size(changes.MADE_COLUMNS) > 0
     shown = (
         by_key.limit(SHOWN)
         .select(
             F.struct(*(key.alias(field) for field, key in keys.items())),
             F.col(changes.CONFLICT_TYPE),
             F.when(F.col(changes.PUBLISHER_WINS), changes.PUBLISHER).otherwise(changes.SUBSCRIBER),
-            *(
-                F.when(~F.col(f"{side}.{changes.DELETED}"), F.col(f"{side}.{changes.ROW}"))
-                for side in (changes.WINNER, changes.LOSER)
-            ),
+            # What a resolver makes is in neither row.
+            F.when(is_made, F.col(changes.ROW)).otherwise(_live_row(changes.WINNER)),
+            _live_row(changes.LOSER),
             F.col(changes.RESOLVER),
             F.col(changes.NOTE),
+            *(F.coalesce(name, F.expr("cast(array() as array<string>)")) for name in columns),
         )
         .toArrow()
     )
@@ -64,11 +66,17 @@ def _of_article(conflicts: DataFrame, article: PublishedArticle) -> list[Conflic
             _texts(losing, article),
             resolver,
             note,
+            tuple(conflict_columns),
+            tuple(made_columns),
         )
-        for key, conflict_type, winner, winning, losing, resolver, note in zip(
+        for key, conflict_type, winner, winning, losing, resolver, note, conflict_columns, made_columns in zip(
             *map(python_values, shown), strict=True
         )
     ]
+
+
+def _live_row(side: str) -> Column:
+    return F.when(~F.col(f"{side}.{changes.DELETED}"), F.col(f"{side}.{changes.ROW}"))
 
 
 def _texts(row: Mapping[str, object] | None, article: PublishedArticle) -> dict[str, str | None] | None:

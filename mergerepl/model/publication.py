@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 
-from mergerepl.model.resolvers import NOTHING_TOLD, PRIORITY, ResolverInfo
+from mergerepl.model.resolvers import NO_RESOLVER_INFO, PRIORITY, ResolverInfo
 
 
 class Tracking(StrEnum):
@@ -74,7 +74,7 @@ class Article:
     tracking: Tracking = Tracking.ROW
     columns: tuple[str, ...] | None = None
     resolver: str = PRIORITY
-    resolver_info: ResolverInfo = NOTHING_TOLD
+    resolver_info: ResolverInfo = NO_RESOLVER_INFO
     resolution: Resolution = Resolution.ROW
     filter: str | None = None
     partition_options: int = 0

@@ -157,7 +157,7 @@ class ResolverInfo:
         return json.dumps(stated, ensure_ascii=False)
 
 
-NOTHING_TOLD: Final = ResolverInfo()
+NO_RESOLVER_INFO: Final = ResolverInfo()
 
 
 def resolver_info(stored: str | None) -> ResolverInfo:
@@ -166,7 +166,7 @@ def resolver_info(stored: str | None) -> ResolverInfo:
     Raises: ValueError for another text.
     """
     if stored is None:
-        return NOTHING_TOLD
+        return NO_RESOLVER_INFO
     try:
         stated = json.loads(stored)
         columns, delimiter = stated["columns"], stated["delimiter"]

@@ -97,7 +97,8 @@ class ArticleValidation:
 class ConflictPreview:
     """One conflict as `sync --dry-run` shows it: who wins, by what code; rows as text by column.
 
-    `resolver` decides it; `note` is what it says of that, or the rule by which a table refuses the row.
+    `resolver` decides it, and makes the values of `made_columns` in the winning row; `note` is what it says of that, or the
+    rule by which a table refuses the row. `conflict_columns` are in conflict; none where one side deleted the row.
     """
 
     article: str
@@ -108,6 +109,8 @@ class ConflictPreview:
     losing_row: dict[str, str | None] | None
     resolver: str | None = None
     note: str | None = None
+    conflict_columns: tuple[str, ...] = ()
+    made_columns: tuple[str, ...] = ()
 
     @property
     def loser(self) -> str:

@@ -12,6 +12,7 @@ from mergerepl.model.results import (
     ApplyResult,
     ArticleValidation,
     CaptureResult,
+    ConflictPreview,
     ConflictRecord,
     PendingSubscription,
     PhaseCounts,
@@ -203,16 +204,7 @@ class TextOutput(Output):
                 f"  lost: what {each.origin_datasource} held; won: what {each.winner} held; {moment_text(each.created)}"
             )
             if each.is_published:
-                table = tables.side_by_side(
-                    each.losing_row, each.winning_row, each.conflict_columns, each.made_columns
-                )
-                self._table(table)
-                if each.made_columns:
-                    self._say(f"  {tables.MADE} made of both sides' values by `{each.resolver}`")
-                if any(mark == tables.DIFFERS for mark, *_ in table.rows):
-                    self._say(
-                        f"  {tables.CLASHES} in conflict; {tables.DIFFERS} differs too, but was not in conflict"
-                    )
+                self._two_rows(each)
             else:
                 self._table(tables.alone(each.losing_row))
                 self._say("  The article is not published any more, so only the losing row is shown.")
@@ -294,6 +286,19 @@ class TextOutput(Output):
         table.write(self.out)
         self.out.flush()
 
+    def _two_rows(self, each: ConflictRecord | ConflictPreview) -> None:
+        """Show the losing row beside the winning row, and what the marks mean."""
+        table = tables.side_by_side(
+            each.losing_row, each.winning_row, each.conflict_columns, each.made_columns
+        )
+        self._table(table)
+        if each.made_columns:
+            self._say(f"  {tables.MADE} made of both sides' values by `{each.resolver}`")
+        if any(mark == tables.DIFFERS for mark, *_ in table.rows):
+            self._say(
+                f"  {tables.CLASHES} in conflict; {tables.DIFFERS} differs too, but was not in conflict"
+            )
+
     def _previews(self, session: SessionResult) -> None:
         """Show who would lose each conflict (`sync --dry-run`), and how many more of an article there are."""
         for each in session.conflicts:
@@ -303,11 +308,10 @@ class TextOutput(Output):
             why = ", ".join(part for part in (each.resolver, each.note) if part)
             reason = f" ({why})" if why else ""
             self._say(f"Conflict in {each.article} {key_text(each.key)}: {name}; {ends}{reason}")
-            self._table(
-                tables.alone(each.losing_row, "row")
-                if stays
-                else tables.side_by_side(each.losing_row, each.winning_row)
-            )
+            if stays:
+                self._table(tables.alone(each.losing_row, "row"))
+            else:
+                self._two_rows(each)
         shown = Counter(each.article for each in session.conflicts)
         for article in session.articles if session.status == "planned" else ():
             if more := (article.upload + article.download).conflicts - shown[article.article]:

@@ -8,6 +8,8 @@ from pyspark.sql import SparkSession
 
 from mergerepl import api
 from mergerepl.agent.preview import SHOWN
+from mergerepl.model.publication import Article, Tracking
+from mergerepl.model.resolvers import ResolverInfo
 from tests.networks import Hub
 from tests.spark.publishing import orders
 
@@ -26,6 +28,28 @@ def test_the_first_conflicts_by_key_are_shown(spark: SparkSession, replica_dir: 
     (session,) = api.sync(hub.publisher, dry_run=True).sessions
     assert [conflict.key for conflict in session.conflicts] == [{"id": str(i)} for i in range(SHOWN)]
     assert session.upload.conflicts == len(ids)
+
+
+def test_the_row_that_a_resolver_makes_is_shown(spark: SparkSession, replica_dir: Path) -> None:
+    hub = Hub(replica_dir)
+    hub.table("stock", {"id": [1], "quantity": [10], "note": ["a"]})
+    info = ResolverInfo(columns=("quantity",))
+    hub.articles(
+        Article("stock", "stock", ("id",), tracking=Tracking.COLUMN, resolver="additive", resolver_info=info)
+    )
+    hub.subscribe("north")
+    hub.apply()
+    for name, added, note in (("hq", 1, "a"), ("north", 2, "b")):
+        LogTable(str(hub.root(name) / "stock")).update(
+            updates={"quantity": f"quantity + {added}", "note": f"'{note}'"}
+        )
+    (planned,) = api.sync(hub.publisher, dry_run=True).sessions[0].conflicts
+    assert planned.winning_row == {"id": "1", "quantity": "23", "note": "a"}
+    api.sync(hub.publisher)
+    [done] = api.conflict_records(hub.publisher, with_rows=True)
+    assert done.winning_row == {"id": 1, "quantity": 23, "note": "a"}
+    assert (planned.conflict_columns, planned.made_columns) == (done.conflict_columns, done.made_columns)
+    assert planned.made_columns == ("quantity",)
 
 
 @pytest.mark.slow
