@@ -200,10 +200,13 @@ def _captured(
     spark_of: SparkSource,
     progress: Progress,
 ) -> tuple[ArticleCapture, ...]:
+    from mergerepl.engine import session as engine
     from mergerepl.tracking.capture import commit_changes, open_generations, read_changes, remove_leftovers
     from mergerepl.tracking.partitions import filtered_publications, with_memberships
 
     spark = spark_of()
+    if all(window.is_small for window in windows):
+        spark = engine.interpreting(spark)
     remove_leftovers(lambda: spark, replica, info)
     genhistory = replica.genhistory(from_generation_exclusive=_last_sent(replica, priorities))
     captured: list[CapturedArticle] = []

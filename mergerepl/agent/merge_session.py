@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from enumeration.plan import number_generations
+from enumeration.plan import SessionPlan, number_generations
 from mergerepl.agent.carry_out import Outcome, carry_out
 from mergerepl.agent.recovery import named, recover, refuse_interrupted
 from mergerepl.agent.refused import Refused, refusal
@@ -94,9 +94,7 @@ def merge_session(
             for side in sides.values():
                 move_versions(side.replica, side.info, side.windows)
             return _timed(_with_refused(nothing, refused, names), started)
-        spark = spark_of()
-        if has_few_changes(sides, plan):
-            spark = engine.interpreting(spark)
+        spark = _spark_for(sides, plan, spark_of)
         for replica in (publisher, subscriber):
             record_jvm(replica.root, engine.jvm_pid())
         sides, not_captured = captured_sides(spark, sides)
@@ -132,6 +130,11 @@ def merge_session(
         )
         purge_when_due((publisher, subscriber))
         return results[0]
+
+
+def _spark_for(sides: dict[str, SideState], plan: SessionPlan, spark_of: SparkSource) -> SparkSession:
+    spark = spark_of()
+    return engine.interpreting(spark) if has_few_changes(sides, plan) else spark
 
 
 def _with_refused(result: SessionResult, refused: Refused, names: Mapping[int, str]) -> SessionResult:
@@ -219,7 +222,7 @@ def preview_session(
         result = SessionResult(publication, str(subscriber.root), "nothing_to_do", waiting=waiting)
         if not has_work(sides, plan):
             return _timed(_with_refused(result, refused, names), started)
-        spark = spark_of()
+        spark = _spark_for(sides, plan, spark_of)
         sides, not_captured = captured_sides(spark, sides)
         folder = Path(tempfile.mkdtemp(prefix="mergerepl-preview-"))
         try:
