@@ -55,7 +55,7 @@ def _distributed(
 ) -> Iterator[SessionResult]:
     """Read the log of a publisher, then run its distribution agents; each is reported as a session that downloads."""
     from mergerepl.model.results import PhaseCounts, SessionResult
-    from mergerepl.transactional import cleaning, log_reader, operations
+    from mergerepl.transactional import agents, log_reader
     from mergerepl.transactional.catalog import distributor_at, subscriptions_of
 
     log_reader.logreader(root, lock_wait_s=60.0)
@@ -64,7 +64,7 @@ def _distributed(
     for name, row in found:
         started = time.monotonic()
         try:
-            done = operations.run_agent(distributor, name, row, log_reader.spark_of(None))
+            done = agents.run_agent(distributor, name, row, log_reader.spark_of(None))
         except MergeReplError as error:
             if len(found) == 1:
                 raise
@@ -79,6 +79,8 @@ def _distributed(
             duration_s=round(time.monotonic() - started, 3),
         )
         if done.transactions:
+            from mergerepl.transactional import cleaning
+
             cleaning.clean_up_once_a_day(root)
     log_reader.require_read(distributor, publication)
 

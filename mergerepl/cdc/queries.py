@@ -18,8 +18,7 @@ from mergerepl.cdc.net_rows import (
     net_rows,
 )
 from mergerepl.cdc.refusals import CdcError, CdcUsageError, LsnRangeError
-from mergerepl.delta.appended import may_hold
-from mergerepl.delta.plain_files import plain_files, read_files
+from mergerepl.delta.plain_files import may_hold, plain_files, read_files
 from mergerepl.delta.table import open_table
 from mergerepl.delta.versions import read_version
 from mergerepl.engine.errors import plain_errors

@@ -6,10 +6,10 @@ A commit through Spark rebuilds the table's state before and after it: 0.7 s for
 
 import shutil
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from delta.tables import DeltaTable
@@ -24,7 +24,7 @@ from mergerepl.delta.footers import commit_statistics, read_footer
 from mergerepl.delta.log import head_version
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.metadata import STATS_PROPERTY
-from mergerepl.delta.plain_files import plain_files, read_files, write_files
+from mergerepl.delta.plain_files import Bounds, may_hold, plain_files, read_files, write_files
 from mergerepl.delta.table import TableState, open_table, reason_of
 from mergerepl.delta.transactions import USER_METADATA, Transaction, commit_properties
 from mergerepl.delta.versions import read_version
@@ -35,9 +35,6 @@ from mergerepl.systables.contents import SEQ
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-Bounds = Mapping[str, tuple[int | None, int | None]]
-"""Column -> the bound that its values must exceed, and their maximum (None: no bound)."""
 
 _being_written: set[Path] = set()
 """Folders of this process' writers: the two sides of a session append beside each other."""
@@ -187,17 +184,6 @@ def within(rows: DataFrame, bounds: Bounds, constant: Callable[[int], Column]) -
         if most is not None:
             rows = rows.where(F.col(name) <= constant(most))
     return rows
-
-
-def may_hold(file: dict[str, Any], bounds: Bounds) -> bool:
-    """Return whether a file of `plain_files` may have rows within the bounds."""
-    for name, (above, most) in bounds.items():
-        lowest, highest = file.get(f"min.{name}"), file.get(f"max.{name}")
-        if above is not None and highest is not None and highest <= above:
-            return False
-        if most is not None and lowest is not None and lowest > most:
-            return False
-    return True
 
 
 def newest_runs(table: Path, *, rows: int) -> int | None:

@@ -6,7 +6,7 @@ Rebuilding takes Delta on Spark 0.4 s for the smallest table, in jobs of its own
 import logging
 import re
 import shutil
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -28,6 +28,9 @@ _READER_FEATURES = frozenset({"timestampNtz"})
 
 _FILES_AT_MOST = 1000
 """Spark is given every file by its name. More files than this are listed quicker by Delta on Spark."""
+
+Bounds = Mapping[str, tuple[int | None, int | None]]
+"""Column -> the bound that its values must exceed, and their maximum (None: no bound)."""
 
 _RELATIVE_NAME = re.compile(r"(?!(.*/)?[._])[^/%:*?\[{\\][^%:*?\[{\\]*")
 """A path below the table that is written in the log as it is, and that Spark takes neither for a pattern nor for hidden."""
@@ -55,6 +58,17 @@ def plain_files(table: TableState, *, bounded: Collection[str] = ()) -> list[dic
     wanted = [name for name in names if name in actions.column_names]
     files: list[dict[str, Any]] = actions.select(wanted).to_pylist()
     return files if all(_RELATIVE_NAME.fullmatch(file["path"]) for file in files) else None
+
+
+def may_hold(file: dict[str, Any], bounds: Bounds) -> bool:
+    """Return whether a file of `plain_files` may have rows within the bounds."""
+    for name, (above, most) in bounds.items():
+        lowest, highest = file.get(f"min.{name}"), file.get(f"max.{name}")
+        if above is not None and highest is not None and highest <= above:
+            return False
+        if most is not None and lowest is not None and lowest > most:
+            return False
+    return True
 
 
 def read_files(
@@ -98,15 +112,18 @@ def read_columns(
     columns: Sequence[str] | None = None,
     *,
     files_at_most: int = _FILES_AT_MOST,
+    bounds: Bounds | None = None,
 ) -> DataFrame:
-    """Return some columns of a user's table at one version, or all."""
+    """Return some columns of a user's table at one version, or all; of rows outside of the bounds, some or none."""
     try:
         state = open_table(table, version)
         fields = {field.name.lower(): field for field in state.schema}
         schema = StructType([fields[name.lower()] for name in columns]) if columns else state.schema
         # Delta pads the values of CHAR(n).
         is_padded = any(CHAR_VARCHAR in (field.metadata or {}) for field in schema)
-        files = None if is_padded else plain_files(state)
+        files = None if is_padded else plain_files(state, bounded=bounds or ())
+        if files and bounds:
+            files = [each for each in files if may_hold(each, bounds)] or files[:1]
     except Exception as error:
         # A feature that only Delta on Spark knows, say; and its errors about what it cannot read either are better.
         logger.info("%s: read through Spark: %s", table, error)

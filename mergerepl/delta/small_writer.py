@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from mergerepl.changes import DATA_ACTIONS, Action
 from mergerepl.delta.append import commit_transaction
-from mergerepl.delta.appended import may_hold
 from mergerepl.delta.footers import footer_problem, read_footer
 from mergerepl.delta.log import Commit, find_own_commit
 from mergerepl.delta.merge import COMMIT_ATTEMPTS, lost_commits
-from mergerepl.delta.plain_files import plain_files
+from mergerepl.delta.plain_files import may_hold, plain_files
 from mergerepl.delta.table import TableState, open_table, reason_of
 from mergerepl.delta.transactions import Transaction, commit_properties, read_back, transaction_version
 from mergerepl.delta.types import Json, ddl_of, has_not_null_parts, leaf_types

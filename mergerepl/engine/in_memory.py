@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 _FEW_ROWS = 100_000
 
+_SMALL_BYTES = 64 << 20
+
 _ROWS_OF_ONE_TASK = 10_000
 """So many rows are read, compared and written quicker in one task than Spark plans and runs a job more for them."""
 
@@ -101,3 +103,12 @@ def broadcast_if_few(keys: DataFrame, rows: int) -> DataFrame:
     Spark itself does not know how many rows were kept.
     """
     return F.broadcast(keys) if rows <= _FEW_ROWS else keys
+
+
+def broadcast_if_small(kept: DataFrame) -> DataFrame:
+    """Return kept rows that were computed; they go to every task if they take little memory, which Spark does not ask."""
+    plan: Any = kept._jdf.queryExecution().logical()
+    context: Any = kept.sparkSession.sparkContext._jsc
+    stored = [each for each in context.sc().getRDDStorageInfo() if each.id() == plan.rdd().id()]
+    is_small = bool(stored) and stored[0].memSize() + stored[0].diskSize() <= _SMALL_BYTES
+    return F.broadcast(kept) if is_small else kept

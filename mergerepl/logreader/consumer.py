@@ -27,15 +27,18 @@ A source is begun by `logreader.scan.begin`: a cycle of its own gives the begin 
 `logreader.scan.leave` ends that. Both, and every scan, call `served(state)`: other readers of the log may matter.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
-
-from pyspark.sql import DataFrame, SparkSession
+from typing import TYPE_CHECKING, Any, Protocol
 
 from mergerepl.logreader.plan import Plan, Reading, SourcePlan
 from mergerepl.logreader.positions import LogState
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 COMPARE = "compare"
 STOP = "stop"

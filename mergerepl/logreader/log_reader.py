@@ -1,5 +1,7 @@
 """The log reader of one database: its tables, its lock, its consumers and its engine."""
 
+from __future__ import annotations
+
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -7,8 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
-
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING
 
 from mergerepl.logreader.consumer import Consumer
 from mergerepl.logreader.consumers import consumers_at
@@ -18,6 +19,9 @@ from mergerepl.store.control import ControlPlane
 from mergerepl.store.lease import LOG_READER_LOCK, lease, record_jvm
 from mergerepl.systables import logreader
 from mergerepl.systables.logreader import LogReaderRow
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 @dataclass

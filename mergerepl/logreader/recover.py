@@ -1,10 +1,13 @@
 """Steps 6 to 9 of a scan cycle: the plan is carried out once, also after a process died."""
 
+from __future__ import annotations
+
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from mergerepl.errors import StoreError
 from mergerepl.failpoints import failpoint
@@ -12,10 +15,12 @@ from mergerepl.logreader.consumer import COMPARE, Cycle, PauseSource, ReadRows
 from mergerepl.logreader.log_reader import LogReader
 from mergerepl.logreader.plan import Paused, Plan, decide, decided
 from mergerepl.logreader.positions import read_state, save_state
-from mergerepl.logreader.read import ReadSource, read_source
 from mergerepl.model.cdc import ScanError, ScanSession
 from mergerepl.store.log_reader_files import remove_plan
 from mergerepl.systables.logreader import ERRORS, SCAN_SESSIONS
+
+if TYPE_CHECKING:
+    from mergerepl.logreader.read import ReadSource
 
 log = logging.getLogger(__name__)
 
@@ -90,6 +95,8 @@ def _changes(
 
     def changes(object_id: int) -> Sequence[ReadRows]:
         if object_id not in read:
+            from mergerepl.logreader.read import read_source
+
             source = sources[object_id]
             try:
                 read[object_id] = read_source(

@@ -1,9 +1,11 @@
 """A scan cycle: all or nothing over several tables (cdc.md 4)."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mergerepl.delta.log import commit_text
 from mergerepl.delta.table import open_table
@@ -32,12 +34,14 @@ from mergerepl.logreader.plan import (
     paused_row,
 )
 from mergerepl.logreader.positions import LogState, read_state, save_state
-from mergerepl.logreader.read import ReadSource, read_source
 from mergerepl.logreader.recover import carry_out, recover
 from mergerepl.logreader.sources import GAP, SourceLook, Unit, begun, look_at, readings
 from mergerepl.model.cdc import ScanError
 from mergerepl.store.log_reader_files import file_system_now_ns
 from mergerepl.systables.logreader import LogReaderRow
+
+if TYPE_CHECKING:
+    from mergerepl.logreader.read import ReadSource
 
 IDLE = timedelta(minutes=5)
 """After so long without a transaction a dummy entry is written, so that times can be mapped to LSNs."""
@@ -182,6 +186,9 @@ def _read(
         )
         try:
             if source.readings:
+                # A cycle without changes loads no Spark.
+                from mergerepl.logreader.read import read_source
+
                 read[object_id] = read_source(reader.spark(), reader.root, source, on_gap=wish.on_gap)
                 source = replace(source, readings=read[object_id].readings)
             if look.units:

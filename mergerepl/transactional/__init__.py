@@ -14,10 +14,11 @@ if TYPE_CHECKING:
         TransactionalPublication,
         TransactionalSubscription,
     )
+    from mergerepl.transactional.agents import distribute
     from mergerepl.transactional.cleaning import cleanup
     from mergerepl.transactional.log_reader import logreader, resume
     from mergerepl.transactional.monitoring import errors, history, pending, status
-    from mergerepl.transactional.operations import browse, distribute, read, reinit, script, shown
+    from mergerepl.transactional.operations import browse, read, reinit, script, shown
     from mergerepl.transactional.procedures import Call, net, procedure
     from mergerepl.transactional.publish import apply_transactional
     from mergerepl.transactional.refusals import (
@@ -70,6 +71,7 @@ _HOMES = {
     **dict.fromkeys(_ERRORS, "mergerepl.transactional.refusals"),
     **dict.fromkeys(("logreader", "resume"), "mergerepl.transactional.log_reader"),
     "cleanup": "mergerepl.transactional.cleaning",
+    "distribute": "mergerepl.transactional.agents",
     **dict.fromkeys(("errors", "history", "pending", "status"), "mergerepl.transactional.monitoring"),
     "validate": "mergerepl.transactional.validation",
     **dict.fromkeys(("Call", "net", "procedure"), "mergerepl.transactional.procedures"),

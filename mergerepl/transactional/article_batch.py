@@ -124,10 +124,11 @@ class Batch:
             spark,
             commands,
             shape_of(row),
-            lambda names: read_columns(spark, table, version, list(names)),
+            lambda bounds: read_columns(spark, table, version, row.key_columns, bounds=bounds),
             self.kept,
             table=str(table),
             expected=sent.commands,
+            is_one_transaction=sum(row.article_id in each.commands for each in self.transactions) == 1,
         )
         if sent.applied is None:
             self._require_all(row, sent.commands, effect.commands)
@@ -197,7 +198,8 @@ class Batch:
         effect.rows.createGlobalTempView(name)
         try:
             session.sql(f"CREATE OR REPLACE TEMPORARY VIEW commands AS SELECT * FROM global_temp.{name}")
-            session.sql(batch_text(shape_of(row), str(table), bounds=effect.bounds))
+            done = [each for each in Operation if effect.counts.get(each)]
+            session.sql(batch_text(shape_of(row), str(table), bounds=effect.bounds, operations=done))
         finally:
             session.catalog.dropGlobalTempView(name)
 

@@ -1,15 +1,14 @@
 """Transactional replication as a consumer of the log reader: commands of each article, and the gate MSrepl_transactions."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from functools import reduce
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import DataFrame, SparkSession
-
-from mergerepl.delta import appended
 from mergerepl.delta.create import NewTable, create_table
 from mergerepl.delta.log import is_delta_table
 from mergerepl.delta.marks import CommitMark
@@ -38,12 +37,14 @@ from mergerepl.systables.transactional import (
     CONSUMER as NAME,
 )
 from mergerepl.transactional.catalog import Distributor, shape_of
-from mergerepl.transactional.commands import commands_of, key_type, row_type
 from mergerepl.transactional.refusals import SCHEMA_CHANGED
 from mergerepl.transactional.scripts import Shape
 
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
-def consumer_at(root: Path) -> "Commands":
+
+def consumer_at(root: Path) -> Commands:
     """Return the consumer of a folder."""
     return Commands(Distributor(root))
 
@@ -90,6 +91,8 @@ class Commands:
             table = self.distributor.commands_table(row)
             is_meant = object_ids is None or row.source_object_id in object_ids
             if is_meant and is_delta_table(table) and transaction_version(table, APP_ID) >= from_cycle:
+                from mergerepl.delta import appended
+
                 appended.remove_rows(table, where)
 
     def check(self, source: SourcePlan, rows: Sequence[ReadRows], spark: Callable[[], SparkSession]) -> None:
@@ -173,6 +176,9 @@ class Commands:
     def _append(
         self, cycle: Cycle, source: SourcePlan, article: ArticleRow, readings: Mapping[str, Sequence[int]]
     ) -> int:
+        from mergerepl.delta import appended
+        from mergerepl.transactional.commands import commands_of
+
         lsns = cycle.plan.lsns_of(source.object_id)
         updates = {
             entry.version
@@ -202,7 +208,7 @@ class Commands:
             mark = CommitMark(cycle.plan.after.database.database_id, f"commands:{cycle.plan.scan_cycle}")
             transaction = Transaction(APP_ID, cycle.plan.scan_cycle, mark)
             table = self.distributor.commands_table(shapes[version])
-            rows = reduce(DataFrame.unionByName, made_of)
+            rows = reduce(lambda one, other: one.unionByName(other), made_of)
             written += appended.append(rows, table, transaction, even_if_empty=False) or 0
         return written
 
@@ -313,6 +319,8 @@ def article_of(stated: Mapping[str, Any]) -> ArticleRow:
 
 def _create(table: Any, shape: Shape) -> None:
     """Create an empty table of commands."""
+    from mergerepl.transactional.commands import key_type, row_type
+
     row, key = row_type(shape), key_type(shape)
     types = {
         "xact_seqno": "binary",

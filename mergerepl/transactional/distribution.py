@@ -15,26 +15,23 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from mergerepl.delta import appended
-from mergerepl.delta.log import head_version, is_delta_table
+from mergerepl.delta.log import head_version
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.transactions import transaction_version
 from mergerepl.engine.in_memory import Kept
 from mergerepl.failpoints import failpoint
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.model.transactional import DistributionResult
-from mergerepl.store.lease import lease, record_jvm
-from mergerepl.store.subscriber_files import read_batch, remove_batch, write_batch
+from mergerepl.store.subscriber_files import remove_batch, write_batch
 from mergerepl.systables.transactional import (
     ERRORS,
     HISTORY,
-    INACTIVE,
-    SUBSCRIBED,
     ArticleRow,
     ErrorRow,
     HistoryRow,
@@ -52,8 +49,9 @@ from mergerepl.transactional.batch_plan import (
 from mergerepl.transactional.catalog import Distributor, Subscriber, shape_of
 from mergerepl.transactional.collected_writes import carry_out, prepared
 from mergerepl.transactional.judge import LOGGED, Effect, Failure
+from mergerepl.transactional.position import position_of, waiting_after
 from mergerepl.transactional.procedures import custom_operations, procedures_of
-from mergerepl.transactional.refusals import SKIPPABLE, TransactionalError, TransactionalUsageError
+from mergerepl.transactional.refusals import TransactionalError
 from mergerepl.transactional.schema import add_columns
 from mergerepl.transactional.stages import stage_end
 
@@ -92,10 +90,10 @@ class Agent:
 
         Raises: TransactionalError where it must stop; what lies before is applied then.
         """
-        position = self.position()
+        position = position_of(self.distributor, self.subscription)
         plan = unfinished_plan(self.subscriber, position)
         while True:
-            rows = self.waiting(position)
+            rows = waiting_after(self.distributor, self.subscription, position)
             chosen = (
                 next_transactions(
                     rows,
@@ -112,50 +110,6 @@ class Agent:
                 chosen = self._one_stage(position, chosen)
             position = self._batch(position, chosen, plan)
             plan = None
-
-    def position(self) -> PositionRow:
-        """Return how far the subscriber is.
-
-        Raises: TransactionalError 21074 if the subscription cannot go on from there.
-        """
-        root = self.subscriber.root
-        position = self.subscriber.position(self.guid)
-        if position is None or self.subscription.status == SUBSCRIBED:
-            raise TransactionalError.expired(root, "its snapshot is not done")
-        if self.subscription.status == INACTIVE:
-            raise TransactionalError.expired(
-                root, "it is inactive, since commands that it lacks were removed"
-            )
-        if Lsn(position.transaction_timestamp).scan_cycle > self.distributor.gate_cycle:
-            raise TransactionalError.restored(
-                self.distributor.root,
-                f"its last scan cycle is {self.distributor.gate_cycle}, and subscriber '{root}' has transaction "
-                f"{Lsn(position.transaction_timestamp)}",
-            )
-        articles = {row.article: row for row in self._articles()}
-        for name, version in position.table_versions.items():
-            table = self.subscriber.table(self.subscription, articles[name]) if name in articles else None
-            if table is not None and (not is_delta_table(table) or head_version(table) < version):
-                raise TransactionalError.restored(
-                    table, f"it had version {version} after the last batch and is older"
-                )
-        return position
-
-    def waiting(self, position: PositionRow) -> list[TransactionRow]:
-        """Return the transactions after a position.
-
-        Raises: TransactionalError 21074 if cleanup removed some of them.
-        """
-        rows = self.distributor.transactions_after(position.transaction_timestamp)
-        # After the gate: cleanup raises it before it removes anything.
-        publication = self.distributor.publication_of(self.subscription.publication_id)
-        if publication.removed_through > position.transaction_timestamp:
-            raise TransactionalError.expired(
-                self.subscriber.root,
-                f"it has everything through {Lsn(position.transaction_timestamp)}, and commands through "
-                f"{Lsn(publication.removed_through)} were removed",
-            )
-        return rows
 
     def _shapes(self) -> list[ArticleRow]:
         publication_id = self.subscription.publication_id
@@ -412,64 +366,3 @@ class Agent:
                 )
             add_columns(self.spark, self._table(row), row, CommitMark(self.guid, f"{DISTRIBUTE}:columns"))
             failpoint("distribute.after_columns")
-
-
-def skipped_numbers(stated: Sequence[int | str]) -> frozenset[int]:
-    """Return the numbers that an agent skips.
-
-    Raises: TransactionalUsageError for one that cannot be skipped.
-    """
-    found = set()
-    for each in stated:
-        if str(each) not in map(str, SKIPPABLE):
-            raise TransactionalUsageError(
-                f"skip_errors cannot have {each}. Nothing was changed. Give numbers of {', '.join(map(str, SKIPPABLE))}."
-            )
-        found.add(int(each))
-    return frozenset(found | {2627}) if 2601 in found else frozenset(found)
-
-
-def distribute_one(
-    distributor: Distributor,
-    subscription: SubscriptionRow,
-    publication: str,
-    spark: Callable[[], SparkSession],
-    *,
-    skip_errors: Sequence[int] | None = None,
-    lock_wait_s: float = 0.0,
-    **bounds: Any,
-) -> DistributionResult:
-    """Run the distribution agent of one subscription until nothing is new; without a JVM where nothing is.
-
-    Raises: TransactionalError where a command cannot be applied; LeaseError if the subscriber is held.
-    """
-    stated = skip_errors if skip_errors is not None else subscription.skip_errors
-    skip = skipped_numbers(stated)
-    root = Path(subscription.subscriber)
-    agent = Agent(
-        distributor,
-        subscription,
-        publication,
-        spark,
-        skip,
-        streams=subscription.subscription_streams,
-        **bounds,
-    )
-    if read_batch(root, agent.guid) is None and not agent.waiting(agent.position()):
-        return agent.result
-    with lease(root, purpose="transactional distribute", wait_s=lock_wait_s):
-
-        def recorded() -> SparkSession:
-            from mergerepl.engine import session as engine
-
-            found = spark()
-            record_jvm(root, engine.jvm_pid())
-            return found
-
-        agent.spark = recorded
-        # Somebody may have begun it again, or taken it out, until we held its subscriber.
-        now = distributor.subscription(agent.guid)
-        if now is None:
-            return agent.result
-        agent.subscription = now
-        return agent.run()

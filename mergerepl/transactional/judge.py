@@ -4,19 +4,21 @@ Step by step: look-up of the keys in the subscriber's table, a window over each 
 change, the failing commands, one row of effect for each row of the table.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import reduce
+from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 from pyspark.sql.window import Window
 
-from mergerepl.engine.in_memory import Kept, broadcast_if_few, in_one_task
+from mergerepl.delta.plain_files import Bounds
+from mergerepl.engine.in_memory import Kept, broadcast_if_few, broadcast_if_small, in_one_task
 from mergerepl.rows.images import key_hash, readable
 from mergerepl.rows.sql import literal, quote
-from mergerepl.transactional.bitmask import bit_text, mask_text
+from mergerepl.transactional.bitmask import bit_text
 from mergerepl.transactional.call_syntax import Method, Operation
 from mergerepl.transactional.refusals import DUPLICATE, NOT_FOUND, TransactionalError
 from mergerepl.transactional.scripts import Shape, error_text
@@ -66,15 +68,17 @@ def judge(
     spark: SparkSession,
     commands: DataFrame,
     shape: Shape,
-    table_keys: Callable[[Sequence[str]], DataFrame],
+    table_keys: Callable[[Bounds], DataFrame],
     kept: Kept,
     *,
     table: str,
     expected: int | None = None,
+    is_one_transaction: bool = False,
 ) -> Effect:
     """Return the effect of one article's commands on the subscriber's table.
 
-    Reads: commands (MSrepl_commands); `table_keys` gives the key columns of the table.
+    Reads: commands (MSrepl_commands), `expected` of them if that is known; `table_keys` gives the key columns of the table,
+    at least of rows within bounds. In one transaction each key has one command.
 
     Raises: TransactionalError if the table has two rows of one key that a command names.
     """
@@ -93,19 +97,28 @@ def judge(
         .asDict()
     )
     bounds = _bounds_text(shape, measured)
-    there = _there(named, shape, table_keys, measured, bounds, kept, table)
-    judged = _judged(named, there)
-    if measured["moves"]:
+    has_moves = bool(measured["moves"])
+    is_once = is_one_transaction and not has_moves
+    there = _there(named, shape, table_keys, measured, bounds, kept, table, is_once=is_once)
+    judged = _judged(named, broadcast_if_few(there, measured["commands"]), is_once=is_once)
+    if has_moves:
         judged = _with_moves(spark, judged, there, kept)
     else:
-        judged = judged.select(
-            "*", F.col("kh").alias("row_key"), F.lit(None).cast("binary").alias("born"), "is_there"
-        )
-    judged = kept.keep(judged)
-    failures, failed = _failures(judged, shape)
-    rows = kept.keep(_effects(judged, shape))
-    counts = {row["operation"]: row["count"] for row in rows.groupBy("operation").count().collect()}
-    return Effect(rows, counts, failures, failed, measured["commands"], bounds)
+        judged = judged.withColumns({"row_key": F.col("kh"), "born": F.lit(None).cast("binary")})
+    judged = judged.withColumn("is_failing", _is_failing(shape))
+    rows = kept.keep(_effects(judged, shape, is_once=is_once))
+    found = rows.groupBy("operation").agg(F.count(F.lit(1)).alias("rows"), F.sum("failed").alias("failed"))
+    by_operation = {row["operation"]: row for row in found.collect()}
+    failed = sum(row["failed"] for row in by_operation.values())
+    counts = {name: row["rows"] for name, row in by_operation.items() if name is not None}
+    return Effect(
+        broadcast_if_small(rows).where(F.col("operation").isNotNull()).drop("failed"),
+        counts,
+        _failures(judged, shape) if failed else (),
+        failed,
+        measured["commands"],
+        bounds,
+    )
 
 
 def _named(commands: DataFrame, shape: Shape) -> DataFrame:
@@ -131,9 +144,9 @@ def _named(commands: DataFrame, shape: Shape) -> DataFrame:
         for i, k in enumerate(places, 1)
     ]
     with_new = with_keys.select("*", *(each.alias(f"n{i}") for i, each in enumerate(changed, 1)))
-    return with_new.select(
-        "*", _hash(with_new, "k", shape).alias("kh"), _hash(with_new, "n", shape).alias("new_kh")
-    )
+    hashed = with_new.withColumn("kh", _hash(with_new, "k", shape))
+    new_hash = F.when(F.col("key_change"), _hash(with_new, "n", shape)).otherwise(F.col("kh"))
+    return hashed.withColumn("new_kh", new_hash)
 
 
 def _hash(frame: DataFrame, prefix: str, shape: Shape) -> Column:
@@ -160,14 +173,25 @@ def _bounds_text(shape: Shape, measured: Mapping[str, object]) -> str:
     return found
 
 
+def _file_bounds(shape: Shape, measured: Mapping[str, Any]) -> Bounds:
+    """Return the bounds of those keys whose files are known by whole numbers."""
+    return {
+        shape.key[i - 1]: (int(measured[f"lowest{i}"]) - 1, int(measured[f"highest{i}"]))
+        for i in _bounded(shape)
+        if shape.key_types[i - 1] != "date" and measured[f"lowest{i}"] is not None
+    }
+
+
 def _there(
     named: DataFrame,
     shape: Shape,
-    table_keys: Callable[[Sequence[str]], DataFrame],
-    measured: Mapping[str, int],
+    table_keys: Callable[[Bounds], DataFrame],
+    measured: Mapping[str, Any],
     bounds: str,
     kept: Kept,
     table: str,
+    *,
+    is_once: bool,
 ) -> DataFrame:
     """Return the hashes of those keys of the batch that the table has (`kh`), each once.
 
@@ -180,8 +204,9 @@ def _there(
             F.col("new_kh").alias("kh"), *(F.col(f"n{i}").alias(f"k{i}") for i in range(1, len(names) + 1))
         )
         keys = keys.unionByName(moved)
-    keys = keys.dropDuplicates(["kh"])
-    rows = table_keys(shape.key).alias("t")
+    if not is_once:
+        keys = keys.dropDuplicates(["kh"])
+    rows = table_keys(_file_bounds(shape, measured)).alias("t")
     if bounds:
         rows = rows.where(F.expr(bounds.removesuffix(" AND ")))
     rows = rows.select(*(F.col(f"t.{quote(column)}").alias(f"t{i}") for i, column in enumerate(shape.key, 1)))
@@ -194,14 +219,16 @@ def _there(
     return counted.select("kh", F.lit(True).alias("in_table"))
 
 
-def _judged(named: DataFrame, there: DataFrame) -> DataFrame:
+def _judged(named: DataFrame, there: DataFrame, *, is_once: bool) -> DataFrame:
     """Return the commands with `is_there` (the table had the row) and `number` (of the error; NULL)."""
     joined = named.join(there, on="kh", how="left").withColumn(
         "is_there", F.coalesce("in_table", F.lit(False))
     )
-    before = Window.partitionBy("kh").orderBy("ord").rowsBetween(Window.unboundedPreceding, -1)
-    changes = F.when(F.col("operation") == _INSERT, True).when(F.col("operation") == _DELETE, False)
-    present = F.coalesce(F.last(changes, ignorenulls=True).over(before), F.col("is_there"))
+    present = F.col("is_there")
+    if not is_once:
+        before = Window.partitionBy("kh").orderBy("ord").rowsBetween(Window.unboundedPreceding, -1)
+        changes = F.when(F.col("operation") == _INSERT, True).when(F.col("operation") == _DELETE, False)
+        present = F.coalesce(F.last(changes, ignorenulls=True).over(before), present)
     is_insert = F.col("operation") == _INSERT
     number = F.when(is_insert & present, DUPLICATE).when(~is_insert & ~present, NOT_FOUND)
     return joined.drop("in_table").withColumn("number", number)
@@ -284,30 +311,34 @@ def _with_moves(spark: SparkSession, judged: DataFrame, there: DataFrame, kept: 
     )
 
 
-def _failures(judged: DataFrame, shape: Shape) -> tuple[tuple[Failure, ...], int]:
+def _is_failing(shape: Shape) -> Column:
+    """Return whether a command is an error: a statement does not ask whether its row was there."""
     silent = [each.value for each in Operation if shape.command(each).method is Method.SQL]
-    failing = judged.where(
-        F.col("number").isNotNull() & ~((F.col("number") == NOT_FOUND) & F.col("operation").isin(silent))
-    )
+    return F.col("number").isNotNull() & ~((F.col("number") == NOT_FOUND) & F.col("operation").isin(silent))
+
+
+def _failures(judged: DataFrame, shape: Shape) -> tuple[Failure, ...]:
+    """Return the first LOGGED failing commands."""
+    failing = judged.where("is_failing")
     names = [f"k{i}" for i in range(1, len(shape.key) + 1)]
     shown = failing.select(
         *("number", "xact_seqno", "command_id", "operation", "ord"),
         *(readable(F.col(name), judged.schema[name].dataType).alias(name) for name in names),
     )
     found = shown.orderBy("ord").limit(LOGGED).collect()
-    count = len(found) if len(found) < LOGGED else failing.count()
     titles = {_INSERT: "INSERT", _UPDATE: "UPDATE", _DELETE: "DELETE"}
     failures = []
     for row in found:
         said = error_text(shape.article, row["number"], titles[row["operation"]])
         key = ", ".join(f"{column} = {row[name]}" for column, name in zip(shape.key, names, strict=True))
         failures.append(Failure(row["number"], bytes(row["xact_seqno"]), row["command_id"], f"{said}{key}."))
-    return tuple(failures), count
+    return tuple(failures)
 
 
-def _effects(judged: DataFrame, shape: Shape) -> DataFrame:
-    """Return one row for each row of the table that changes: operation, pkc1…, c1…, bitmap."""
+def _effects(judged: DataFrame, shape: Shape, *, is_once: bool) -> DataFrame:
+    """Return one row for each row that commands name: operation (NULL: nothing changes), pkc1…, c1…, set1…, failed."""
     count = len(shape.columns)
+    keys = [f"k{i}" for i in range(1, len(shape.key) + 1)]
     new = judged.schema["new"].dataType
     assert isinstance(new, StructType)
     is_update = F.col("operation") == _UPDATE
@@ -317,21 +348,33 @@ def _effects(judged: DataFrame, shape: Shape) -> DataFrame:
             is_update & (F.col("bitmap").isNull() | F.expr(bit_text("bitmap", k)))
         )
 
-    flagged = judged.where(F.col("number").isNull()).select(
-        *("row_key", "born", "ord", "is_there", "operation", "new"),
-        *(f"k{i}" for i in range(1, len(shape.key) + 1)),
-        *(sets(k).alias(f"set{k}") for k in range(1, count + 1)),
+    is_applied = F.col("number").isNull()
+    flagged = judged.select(
+        *("row_key", "born", "is_there", "operation", "is_failing"),
+        is_applied.alias("is_applied"),
+        F.when(is_applied, F.col("ord")).alias("ord"),
+        *keys,
+        *(F.col(f"new.c{k}").alias(f"c{k}") for k in range(1, count + 1)),
+        *((is_applied & sets(k)).alias(f"set{k}") for k in range(1, count + 1)),
     )
-    grouped = flagged.groupBy("row_key", "born").agg(
-        F.max_by("operation", F.when(F.col("operation") != _UPDATE, F.col("ord"))).alias("last"),
-        F.min_by("is_there", "ord").alias("is_there"),
-        *(F.min_by(f"k{i}", "ord").alias(f"k{i}") for i in range(1, len(shape.key) + 1)),
-        *(
-            F.max_by(f"new.c{k}", F.when(F.col(f"set{k}"), F.col("ord"))).alias(f"c{k}")
-            for k in range(1, count + 1)
-        ),
-        *(F.max(f"set{k}").alias(f"set{k}") for k in range(1, count + 1)),
-    )
+    born_or_gone = F.when(F.col("operation") != _UPDATE, F.col("operation"))
+    if is_once:
+        of_row = flagged.withColumns(
+            {"last": born_or_gone, "failed": F.col("is_failing").cast("int")}
+            | {f"c{k}": F.when(F.col(f"set{k}"), F.col(f"c{k}")) for k in range(1, count + 1)}
+        )
+    else:
+        of_row = flagged.groupBy("row_key", "born").agg(
+            F.max_by("operation", F.when(born_or_gone.isNotNull(), F.col("ord"))).alias("last"),
+            F.count_if("is_failing").alias("failed"),
+            F.max("is_applied").alias("is_applied"),
+            *(F.min_by(name, "ord").alias(name) for name in ("is_there", *keys)),
+            *(
+                F.max_by(f"c{k}", F.when(F.col(f"set{k}"), F.col("ord"))).alias(f"c{k}")
+                for k in range(1, count + 1)
+            ),
+            *(F.max(f"set{k}").alias(f"set{k}") for k in range(1, count + 1)),
+        )
     is_gone = F.coalesce(F.col("last") == _DELETE, F.lit(False))
     was_there = F.col("is_there") & F.col("born").isNull()
     operation = (
@@ -339,9 +382,10 @@ def _effects(judged: DataFrame, shape: Shape) -> DataFrame:
         .when(~is_gone & was_there, _UPDATE)
         .when(~is_gone & ~was_there, _INSERT)
     )
-    return grouped.select(
-        operation.alias("operation"),
-        *(F.when(was_there, F.col(f"k{i}")).alias(f"pkc{i}") for i in range(1, len(shape.key) + 1)),
+    return of_row.select(
+        F.when(F.col("is_applied"), operation).alias("operation"),
+        *(F.when(was_there, F.col(name)).alias(f"pkc{i}") for i, name in enumerate(keys, 1)),
         *(f"c{k}" for k in range(1, count + 1)),
-        F.expr(mask_text([f"set{k}" for k in range(1, count + 1)])).alias("bitmap"),
-    ).where(F.col("operation").isNotNull())
+        *(f"set{k}" for k in range(1, count + 1)),
+        "failed",
+    )

@@ -1,12 +1,13 @@
 """The log reader agent: scan cycles that serve transactional publications, and Change Data Capture where it is enabled."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from pyspark.sql import SparkSession
-
-from mergerepl.engine.errors import plain_errors
+from mergerepl.engine.plain import plain_errors
 from mergerepl.errors import LeaseError
 from mergerepl.logreader.consumer import COMPARE
 from mergerepl.logreader.log_reader import LogReader
@@ -18,6 +19,9 @@ from mergerepl.store.log_reader_files import file_system_now_ns
 from mergerepl.systables.transactional import CONSUMER
 from mergerepl.transactional.catalog import Distributor, Root, required
 from mergerepl.transactional.refusals import LogReaderBusyError, TransactionalError, TransactionalUsageError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 MOST_TRANSACTIONS = 10_000
 

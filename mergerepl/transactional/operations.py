@@ -1,7 +1,7 @@
-"""The functions behind `mergerepl transactional` and Python: agents, scripts, monitoring, validation, cleanup."""
+"""The functions behind `mergerepl transactional` and Python: scripts, monitoring, validation, cleanup."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,15 +13,9 @@ from mergerepl.delta import appended
 from mergerepl.delta.log import is_delta_table
 from mergerepl.delta.versions import read_version
 from mergerepl.engine.errors import plain_errors
-from mergerepl.errors import MergeReplError, OutOfReachError
 from mergerepl.logreader.lsn import Lsn
-from mergerepl.model.transactional import DistributionResult
 from mergerepl.rows.images import with_readable
-from mergerepl.store.folders import is_folder
 from mergerepl.store.lease import lease
-from mergerepl.systables.transactional import (
-    SubscriptionRow,
-)
 from mergerepl.transactional.catalog import (
     Distributor,
     Subscriber,
@@ -30,66 +24,13 @@ from mergerepl.transactional.catalog import (
     subscriptions_of,
 )
 from mergerepl.transactional.command_texts import BrowsedCommand, command_texts
-from mergerepl.transactional.distribution import distribute_one
 from mergerepl.transactional.log_reader import log_reader, spark_of
-from mergerepl.transactional.procedures import OPERATIONS, custom_operations, load, skeleton
+from mergerepl.transactional.procedures import OPERATIONS, custom_operations, skeleton
 from mergerepl.transactional.refusals import TransactionalUsageError
 from mergerepl.transactional.scripts import batch_text, procedure_text
 from mergerepl.transactional.snapshot import initialise
 
 Root = str | os.PathLike[str]
-
-
-def distribute(
-    root: Root,
-    *,
-    subscriber: Root | None = None,
-    publication: str | None = None,
-    skip_errors: Sequence[int] | None = None,
-    procedures: Sequence[str] = (),
-    spark: SparkSession | None = None,
-    lock_wait_s: float = 0.0,
-) -> tuple[DistributionResult, ...]:
-    """Run the distribution agents of a publisher: each subscription gets what the log reader has read.
-
-    `procedures` are modules that register procedures; those that this process has registered need none. An agent that fails
-    does not keep the others from their work; the first failure is raised after them.
-
-    Raises: TransactionalError where a command cannot be applied (20598, 2627), a subscription is too old (21074) or columns
-        changed (21076); OutOfReachError if a subscriber is not there; LeaseError (run again).
-    """
-    distributor = required(root)
-    load(procedures)
-    found, failed = [], []
-    for name, row in subscriptions_of(distributor, subscriber=subscriber, publication=publication):
-        try:
-            found.append(
-                run_agent(
-                    distributor, name, row, spark_of(spark), skip_errors=skip_errors, lock_wait_s=lock_wait_s
-                )
-            )
-        except MergeReplError as error:
-            failed.append(error)
-    if failed:
-        raise failed[0]
-    return tuple(found)
-
-
-def run_agent(
-    distributor: Distributor,
-    publication: str,
-    row: SubscriptionRow,
-    spark: Callable[[], SparkSession],
-    **options: Any,
-) -> DistributionResult:
-    """Run one distribution agent."""
-    if not is_folder(Path(row.subscriber)):
-        raise OutOfReachError(
-            f"Subscriber '{row.subscriber}' of '{publication}' is not there: is it mounted? Run again when it is.",
-            subscriber=row.subscriber,
-        )
-    with plain_errors("commands were distributed"):
-        return distribute_one(distributor, row, publication, spark, **options)
 
 
 def script(

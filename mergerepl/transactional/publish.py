@@ -46,9 +46,8 @@ from mergerepl.systables.transactional import (
 )
 from mergerepl.transactional.catalog import Distributor, Subscriber
 from mergerepl.transactional.consumer import as_stated
-from mergerepl.transactional.distribution import skipped_numbers
 from mergerepl.transactional.log_reader import held, log_reader
-from mergerepl.transactional.refusals import TransactionalUsageError
+from mergerepl.transactional.refusals import TransactionalUsageError, skipped_numbers
 from mergerepl.transactional.snapshot import initialise
 from mergerepl.transactional.stated_articles import (
     Wanted,

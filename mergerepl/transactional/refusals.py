@@ -187,3 +187,18 @@ class LogReaderBusyError(LeaseError):
     """18752: only one log reader agent may read a database's log. Run again."""
 
     number = BUSY
+
+
+def skipped_numbers(stated: Sequence[int | str]) -> frozenset[int]:
+    """Return the numbers that an agent skips.
+
+    Raises: TransactionalUsageError for one that cannot be skipped.
+    """
+    found = set()
+    for each in stated:
+        if str(each) not in map(str, SKIPPABLE):
+            raise TransactionalUsageError(
+                f"skip_errors cannot have {each}. Nothing was changed. Give numbers of {', '.join(map(str, SKIPPABLE))}."
+            )
+        found.add(int(each))
+    return frozenset(found | {2627}) if 2601 in found else frozenset(found)

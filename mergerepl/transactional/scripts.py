@@ -3,8 +3,9 @@
 The agent executes these very texts; they are made of the article each time, and never read back from a replica's files.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from mergerepl.rows.sql import literal, quote
 from mergerepl.transactional.bitmask import bit_text, mask_length
@@ -101,19 +102,18 @@ def statements(shape: Shape, operation: Operation, path: str) -> list[str]:
     merge = f"MERGE INTO {table} AS t USING commands AS s ON {on}\nWHEN MATCHED THEN "
     if operation is Operation.DELETE:
         return [*check, merge + "DELETE"]
-    has_mask = shape.command(operation).passes_bitmap
-    return [*check, merge + f"UPDATE SET\n{_set(shape, has_mask=has_mask)}"]
+    by_bit = partial(bit_text, "s.bitmap") if shape.command(operation).passes_bitmap else None
+    return [*check, merge + f"UPDATE SET\n{_set(shape, by_bit)}"]
 
 
-def _set(shape: Shape, *, has_mask: bool) -> str:
+def _set(shape: Shape, is_set: Callable[[int], str] | None) -> str:
+    """Return the columns that an update sets; `is_set` says of a column whether a command sets it, None: always."""
     lines = []
     for k, name in enumerate(shape.columns, 1):
         if name in shape.key and not shape.sends_key_changes:
             continue
         column = f"t.{quote(name)}"
-        value = (
-            f"CASE WHEN {bit_text('s.bitmap', k)} THEN s.c{k} ELSE {column} END" if has_mask else f"s.c{k}"
-        )
+        value = f"CASE WHEN {is_set(k)} THEN s.c{k} ELSE {column} END" if is_set else f"s.c{k}"
         lines.append(f"  {column} = {value}")
     return ",\n".join(lines)
 
@@ -136,26 +136,37 @@ def error_text(article: str, number: int, title: str) -> str:
     return f"2627: Violation of PRIMARY KEY. Cannot insert duplicate key in Table '{article}' with Primary Key(s): "
 
 
-def batch_text(shape: Shape, path: str, *, bounds: str = "") -> str:
+def batch_text(
+    shape: Shape, path: str, *, bounds: str = "", operations: Collection[Operation] = tuple(Operation)
+) -> str:
     """Return the one MERGE that stands for all three procedures: one row of `commands` per row of the table.
 
-    `commands`: operation (ins, upd, del), pkc1 to pkcm (the key in the table; NULL of a row to insert), c1 to cn, bitmap
-    (which columns were set). `bounds` are conditions on the table's key, as text.
+    Clauses of operations without rows are left out: without inserts, few rows are joined where the table's rows are.
+
+    `commands`: operation (ins, upd, del), pkc1 to pkcm (the key in the table; NULL of a row to insert), c1 to cn, set1
+    to setn (whether a column was set). `bounds` are conditions on the table's key, as text.
     """
     names = ", ".join(quote(name) for name in shape.columns)
     values = ", ".join(f"s.c{k}" for k in range(1, len(shape.columns) + 1))
     on = " AND ".join(f"t.{quote(name)} = s.pkc{i}" for i, name in enumerate(shape.key, 1))
     differs = " OR ".join(
-        f"({bit_text('s.bitmap', k)}{_and_differs(name, k, type_)})"
+        f"({_is_set(k)}{_and_differs(name, k, type_)})"
         for k, (name, type_) in enumerate(zip(shape.columns, shape.types, strict=True), 1)
     )
-    return (
-        f"MERGE INTO {table_text(path)} AS t USING commands AS s ON {bounds}{on}\n"
-        "WHEN MATCHED AND s.operation = 'del' THEN DELETE\n"
-        f"WHEN MATCHED AND s.operation = 'upd' AND ({differs}) THEN UPDATE SET\n"
-        f"{_set(shape, has_mask=True)}\n"
-        f"WHEN NOT MATCHED AND s.operation = 'ins' THEN INSERT ({names}) VALUES ({values})"
-    )
+    clauses = {
+        Operation.DELETE: "WHEN MATCHED AND s.operation = 'del' THEN DELETE",
+        Operation.UPDATE: f"WHEN MATCHED AND s.operation = 'upd' AND ({differs}) THEN UPDATE SET\n"
+        f"{_set(shape, _is_set)}",
+        Operation.INSERT: f"WHEN NOT MATCHED AND s.operation = 'ins' THEN INSERT ({names}) VALUES ({values})",
+    }
+    # A MERGE has a clause, also one without rows.
+    chosen = [text for each, text in clauses.items() if each in operations] or [clauses[Operation.DELETE]]
+    merge = f"MERGE INTO {table_text(path)} AS t USING commands AS s ON {bounds}{on}"
+    return "\n".join([merge, *chosen])
+
+
+def _is_set(k: int) -> str:
+    return f"s.set{k}"
 
 
 def _and_differs(name: str, k: int, type_: str) -> str:

@@ -181,7 +181,20 @@ def test_the_seeds_three_procedures_of_the_vendor_table() -> None:
 def test_the_ninth_column_has_the_first_bit_of_the_second_byte() -> None:
     names = tuple(f"n{k}" for k in range(1, 10))
     shape = Shape(1, 1, "t", "t", names, ("int",) * 9, ("n1",))
-    assert "substring(s.bitmap, 2, 1)), 16, 10) AS int) & 1 = 1 THEN s.c9" in batch_text(shape, "/s/t")
+    text = procedure_text(shape, UPDATE, "/s/t")
+    assert "substring(s.bitmap, 2, 1)), 16, 10) AS int) & 1 = 1 THEN s.c9" in text
+
+
+def test_a_batch_has_the_clauses_of_its_operations() -> None:
+    shape = Shape(1, 1, "t", "t", ("id", "qty"), ("int", "int"), ("id",))
+    assert re.findall("THEN [A-Z]+", batch_text(shape, "/s/t")) == [
+        "THEN DELETE",
+        "THEN UPDATE",
+        "THEN INSERT",
+    ]
+    assert re.findall("THEN [A-Z]+", batch_text(shape, "/s/t", operations=[UPDATE])) == ["THEN UPDATE"]
+    # Delta takes no MERGE without a clause; a batch without effect is a commit, too.
+    assert re.findall("THEN [A-Z]+", batch_text(shape, "/s/t", operations=[])) == ["THEN DELETE"]
 
 
 def test_names_are_quoted() -> None:

@@ -1,0 +1,116 @@
+"""The distribution agents of a publisher, one after the other. Spark is loaded where something waits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mergerepl.engine.plain import plain_errors
+from mergerepl.errors import MergeReplError, OutOfReachError
+from mergerepl.model.transactional import DistributionResult
+from mergerepl.store.folders import is_folder
+from mergerepl.store.lease import lease, record_jvm
+from mergerepl.store.subscriber_files import read_batch
+from mergerepl.systables.transactional import SubscriptionRow
+from mergerepl.transactional.catalog import Distributor, Root, required, subscriptions_of
+from mergerepl.transactional.log_reader import spark_of
+from mergerepl.transactional.position import position_of, waiting_after
+from mergerepl.transactional.refusals import skipped_numbers
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def distribute(
+    root: Root,
+    *,
+    subscriber: Root | None = None,
+    publication: str | None = None,
+    skip_errors: Sequence[int] | None = None,
+    procedures: Sequence[str] = (),
+    spark: SparkSession | None = None,
+    lock_wait_s: float = 0.0,
+) -> tuple[DistributionResult, ...]:
+    """Run the distribution agents of a publisher: each subscription gets what the log reader has read.
+
+    `procedures` are modules that register procedures; those that this process has registered need none. An agent that fails
+    does not keep the others from their work; the first failure is raised after them.
+
+    Raises: TransactionalError where a command cannot be applied (20598, 2627), a subscription is too old (21074) or columns
+        changed (21076); OutOfReachError if a subscriber is not there; LeaseError (run again).
+    """
+    distributor = required(root)
+    if procedures:
+        from mergerepl.transactional.procedures import load
+
+        load(procedures)
+    found, failed = [], []
+    for name, row in subscriptions_of(distributor, subscriber=subscriber, publication=publication):
+        try:
+            found.append(
+                run_agent(
+                    distributor, name, row, spark_of(spark), skip_errors=skip_errors, lock_wait_s=lock_wait_s
+                )
+            )
+        except MergeReplError as error:
+            failed.append(error)
+    if failed:
+        raise failed[0]
+    return tuple(found)
+
+
+def run_agent(
+    distributor: Distributor,
+    publication: str,
+    row: SubscriptionRow,
+    spark: Callable[[], SparkSession],
+    **options: Any,
+) -> DistributionResult:
+    """Run one distribution agent."""
+    if not is_folder(Path(row.subscriber)):
+        raise OutOfReachError(
+            f"Subscriber '{row.subscriber}' of '{publication}' is not there: is it mounted? Run again when it is.",
+            subscriber=row.subscriber,
+        )
+    with plain_errors("commands were distributed"):
+        return _distribute_one(distributor, row, publication, spark, **options)
+
+
+def _distribute_one(
+    distributor: Distributor,
+    subscription: SubscriptionRow,
+    publication: str,
+    spark: Callable[[], SparkSession],
+    *,
+    skip_errors: Sequence[int] | None = None,
+    lock_wait_s: float = 0.0,
+    **bounds: Any,
+) -> DistributionResult:
+    """Run the distribution agent of one subscription until nothing is new; without a JVM where nothing is.
+
+    Raises: TransactionalError where a command cannot be applied; LeaseError if the subscriber is held.
+    """
+    skip = skipped_numbers(skip_errors if skip_errors is not None else subscription.skip_errors)
+    root, guid = Path(subscription.subscriber), subscription.subscription_guid
+    if read_batch(root, guid) is None and not waiting_after(
+        distributor, subscription, position_of(distributor, subscription)
+    ):
+        return DistributionResult(publication, subscription.subscriber)
+    from mergerepl.transactional.distribution import Agent
+
+    with lease(root, purpose="transactional distribute", wait_s=lock_wait_s):
+
+        def recorded() -> SparkSession:
+            from mergerepl.engine import session as engine
+
+            found = spark()
+            record_jvm(root, engine.jvm_pid())
+            return found
+
+        # Somebody may have begun it again, or taken it out, until we held its subscriber.
+        now = distributor.subscription(guid)
+        if now is None:
+            return DistributionResult(publication, subscription.subscriber)
+        streams = now.subscription_streams
+        return Agent(distributor, now, publication, recorded, skip, streams=streams, **bounds).run()

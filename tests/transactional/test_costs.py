@@ -1,0 +1,86 @@
+"""What a batch costs: Spark jobs, files that are read and rewritten; without commands nothing is loaded."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from mergerepl.delta.log import head_version
+from mergerepl.delta.plain_files import read_columns
+from tests.cdc.databases import update
+from tests.transactional.publications import publication_file, rows, run
+
+pytestmark = pytest.mark.spark
+
+FILES = 4
+JOBS = 18
+"""Most Spark jobs of a batch of few commands with one article."""
+
+
+@pytest.fixture(scope="module")
+def feed(spark: SparkSession, worker_folder: Path) -> Path:
+    """Return the file of a publication whose tables have a range of keys in each file."""
+    folder = worker_folder / "feed-costs"
+    for table in (folder / "hq" / "items", folder / "north" / "items"):
+        keys = spark.range(0, 100 * FILES, 1, FILES).selectExpr("cast(id as int) id", "cast(id as int) qty")
+        keys.write.format("delta").option("delta.enableChangeDataFeed", "true").save(str(table))
+    subscribers = [{"subscriber": "./north", "sync_type": "none", "verify": False}]
+    file = publication_file(folder, [{"name": "items", "key": ["id"]}], subscribers=subscribers)
+    run("apply", file)
+    return file
+
+
+def next_job(spark: SparkSession) -> int:
+    """Return the number of the next Spark job (one is run to learn it)."""
+    spark.sparkContext.setJobGroup("costs", "costs")
+    spark.range(1).collect()
+    spark.sparkContext.setLocalProperty("spark.jobGroup.id", "")
+    return int(max(spark.sparkContext.statusTracker().getJobIdsForGroup("costs")))
+
+
+def test_a_batch_takes_few_jobs_and_rewrites_the_files_of_its_keys(spark: SparkSession, feed: Path) -> None:
+    hq, north = feed.parent / "hq" / "items", feed.parent / "north" / "items"
+    for qty in ("7", "8"):
+        update(hq, "id between 110 and 130", qty=qty)
+        run("transactional", "logreader", feed)
+        before = next_job(spark)
+        run("transactional", "distribute", feed)
+        # The first batch meets a table that Delta does not know yet.
+        jobs = next_job(spark) - before - 1
+    assert rows(north) == rows(hq)
+    assert jobs <= JOBS
+    for done in DeltaTable(str(north)).history(2):
+        assert done["operation"] == "MERGE"
+        assert done["operationMetrics"]["numTargetFilesRemoved"] == "1"
+
+
+def test_files_without_keys_of_a_batch_are_not_read(spark: SparkSession, feed: Path) -> None:
+    table = feed.parent / "north" / "items"
+    version = head_version(table)
+
+    def files(bounds: dict[str, tuple[int | None, int | None]] | None) -> int:
+        return len(read_columns(spark, table, version, ["id"], bounds=bounds).inputFiles())
+
+    assert files(None) == FILES
+    assert files({"id": (209, 220)}) == 1
+    assert files({"id": (109, 220)}) == 2
+    # Spark cannot be given no file; the rows of one that is read anyway are none of the batch.
+    assert files({"id": (1000, 2000)}) == 1
+
+
+def test_without_commands_no_library_of_the_engine_is_loaded(feed: Path) -> None:
+    run("sync", feed)
+    words = "('sync', 'hq'), ('transactional', 'distribute', 'hq'), ('transactional', 'logreader', 'hq')"
+    script = (
+        "import sys; from mergerepl.cli.main import main\n"
+        f"for words in ({words}):\n"
+        "    sys.argv = ['mergerepl', *words]\n"
+        "    try:\n        main()\n"
+        "    except SystemExit as done:\n        assert not done.code, words\n"
+        "    assert 'pyspark' not in sys.modules, words\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=feed.parent, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
