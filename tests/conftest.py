@@ -25,13 +25,8 @@ settings.load_profile(os.environ.get("MERGEREPL_TEST_PROFILE", "dev"))
 # Folders whose modules take minutes each: begun last, one of them would leave the other worker without work.
 LONGEST = {"properties", "faults", "scenarios"}
 
-# They run many sessions and commands over few rows. `--long` compiles all queries, as users run them.
-INTERPRETED = (
-    *("bad_inputs/", "cdc/", "compact/", "conflict/", "enumeration/", "faults/", "spark/", "transactional/"),
-    *("properties/test_regress", "properties/test_shrinking"),
-    *("scenarios/test_resolvers", "scenarios/test_custom_resolvers"),
-    *("scenarios/test_demo", "scenarios/test_docs_examples"),
-)
+# Here many rows are worked on. Queries of all others are interpreted; `--long` compiles all, as users run large sessions.
+COMPILED = ("properties/test_engine_equals_model", "scenarios/test_flights", "scenarios/test_random_edits")
 
 # Two workers share the machine: their heaps must fit beside each other.
 os.environ.setdefault("MERGEREPL_MEMORY", "2g")
@@ -58,11 +53,11 @@ def worker_spark() -> Iterator[SparkSession]:
 def spark(request: pytest.FixtureRequest, worker_spark: SparkSession) -> Iterator[SparkSession]:
     """The worker's session, its queries interpreted where compiling them takes longer than running them."""
     is_long = os.environ.get("MERGEREPL_TEST_PROFILE") == "long"
-    if not is_long and f"{request.path.parent.name}/{request.path.name}".startswith(INTERPRETED):
+    if is_long or f"{request.path.parent.name}/{request.path.name}".startswith(COMPILED):
+        yield worker_spark
+    else:
         with interpreted(worker_spark):
             yield worker_spark
-    else:
-        yield worker_spark
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from tests.bad_inputs.changed_tables import (
 )
 from tests.bad_inputs.conftest import Refused, run
 from tests.networks import FILE, PROPERTIES, Network, commit
-from tests.spark.publishing import column
+from tests.publish.publishing import column
 
 pytestmark = pytest.mark.usefixtures("no_engine")
 

@@ -16,7 +16,7 @@ from mergerepl.systables.table import FOLDER
 from tests.bad_inputs.conftest import Refused, run
 from tests.bad_inputs.unprivileged import refused_without_privileges, run_without_privileges
 from tests.networks import FILE, Hub, Network, commit, write_table
-from tests.spark.unpublishable import TABLES
+from tests.publish.unpublishable import TABLES
 
 pytestmark = pytest.mark.usefixtures("no_engine")
 

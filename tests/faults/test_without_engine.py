@@ -2,7 +2,7 @@
 
 Replicas, control planes, logs and the staged changeset are real (I20, I21, I26 to I29). What Spark writes in between, a
 MERGE, a run and conflict rows, is a commit without files that happens once, as the real ones do
-(`tests/spark/test_appended.py`, `tests/spark/test_engine.py`).
+(`tests/store/test_appended.py`, `tests/engine/test_engine.py`).
 """
 
 import json

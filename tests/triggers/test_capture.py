@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from mergerepl.engine.in_memory import let_go
 from mergerepl.errors import MergeReplError
 from mergerepl.feed.window import Segment
-from tests.spark.publishing import article
+from tests.publish.publishing import article
 from triggers.capture import TableReader, captured_net
 from triggers.errors import DuplicateKeyError, FeedGapError, NullKeyError
 from triggers.window import CaptureWindow

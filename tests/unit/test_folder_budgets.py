@@ -20,7 +20,7 @@ def test_a_folder_is_over_its_budget_when_all_its_tests_are() -> None:
     budgets = FolderBudgets()
     for number in range(3):
         budgets.add(f"tests/unit/test_x.py::test_{number}[a/b]", 20 * MINUTES["unit"])
-    budgets.add("tests/spark/test_x.py::test", 1.0)
+    budgets.add("tests/agent/test_x.py::test", 1.0)
     assert budgets.passed() == {}
     budgets.add("tests/unit/test_y.py::test", 1.0)
     assert [*budgets.passed()] == ["unit"]

@@ -156,7 +156,7 @@ def costs(hq: Replica, north: Replica) -> list[dict[str, int]]:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="counts by the kernel's counters")
 def test_10_000_generations_more_cost_no_more(tmp_path: Path) -> None:
-    """`tests/spark/test_budget.py` counts the commits of a session."""
+    """`tests/agent/test_budget.py` counts the commits of a session."""
     found = []
     for count in (1_000, 11_000):
         hq, north = make_pair(tmp_path / str(count))

@@ -15,7 +15,7 @@ from mergerepl.cli.main import main
 from mergerepl.delta.small_tables import read_rows
 from mergerepl.model.publication import Article
 from mergerepl.report.words import LONGEST_SHOWN
-from tests.spark.publishing import Hub
+from tests.publish.publishing import Hub
 
 pytestmark = pytest.mark.spark
 

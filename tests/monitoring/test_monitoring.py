@@ -28,7 +28,7 @@ from mergerepl.store.replica import Replica
 from mergerepl.systables import catalog, genhistory, sessions
 from mergerepl.systables.genhistory import GenStatus
 from tests.networks import Hub
-from tests.spark.publishing import orders
+from tests.publish.publishing import orders
 
 pytestmark = pytest.mark.spark
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from mergerepl.model.publication import Article
 from tests.networks import Hub
-from tests.spark.publishing import column, orders
+from tests.publish.publishing import column, orders
 
 ID = column("id", "integer")
 

@@ -13,7 +13,7 @@ from mergerepl.filters.prepare import prepared
 from mergerepl.filters.publication_filters import JoinFilter
 from mergerepl.partitions.join_bounds import looked_for
 from mergerepl.rows.images import row_image
-from tests.spark.publishing import article
+from tests.publish.publishing import article
 
 pytestmark = pytest.mark.spark
 

@@ -31,7 +31,7 @@ from mergerepl.store.replica import Replica
 from mergerepl.systables import catalog, genhistory, registry, replinfo
 from tests.bad_inputs.changed_tables import with_lines
 from tests.networks import FILE, Hub, Network
-from tests.spark.publishing import capture, metadata, notes, orders
+from tests.publish.publishing import capture, metadata, notes, orders
 
 pytestmark = pytest.mark.spark
 

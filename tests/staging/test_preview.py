@@ -11,7 +11,7 @@ from mergerepl.agent.preview import SHOWN
 from mergerepl.model.publication import Article, Tracking
 from mergerepl.model.resolvers import ResolverInfo
 from tests.networks import Hub
-from tests.spark.publishing import orders
+from tests.publish.publishing import orders
 
 pytestmark = pytest.mark.spark
 

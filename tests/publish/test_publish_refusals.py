@@ -17,8 +17,8 @@ from mergerepl.publish.adopt import check_same_rows
 from mergerepl.publish.work import Agent, Work
 from mergerepl.rows.sql import literal
 from tests.networks import Hub, article_row
-from tests.spark.publishing import column, orders
-from tests.spark.unpublishable import (
+from tests.publish.publishing import column, orders
+from tests.publish.unpublishable import (
     ID,
     TABLES,
     VECTOR,

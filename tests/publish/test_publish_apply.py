@@ -28,7 +28,7 @@ from mergerepl.store.replica import Replica
 from mergerepl.systables import catalog, genhistory, registry, replinfo
 from mergerepl.systables.catalog import ArticleRow
 from tests.networks import Hub
-from tests.spark.publishing import column, log_actions, orders
+from tests.publish.publishing import column, log_actions, orders
 
 pytestmark = pytest.mark.spark
 

@@ -20,7 +20,7 @@ from mergerepl.publish.declared_rules import declared_rules
 from mergerepl.rows.not_null import as_declared, holds_inside, is_declared_inside
 from mergerepl.store.staged_rows import read_staged
 from tests.networks import commit
-from tests.spark.publishing import article
+from tests.publish.publishing import article
 
 pytestmark = pytest.mark.spark
 

@@ -27,7 +27,7 @@ from mergerepl.store.staged_rows import read_staged
 from mergerepl.systables import genhistory
 from tests.properties.engine_network import EngineNetwork, Setting
 from tests.properties.reference import Subscriber
-from tests.spark.memory import frames_in_memory
+from tests.staging.memory import frames_in_memory
 from triggers.errors import NullKeyError
 
 pytestmark = pytest.mark.spark

@@ -12,7 +12,7 @@ from mergerepl.delta.left_out import with_left_out
 from mergerepl.delta.table import open_table
 from mergerepl.snapshot.replica_table import replica_table
 from tests.networks import article_row
-from tests.spark.memory import frames_in_memory
+from tests.staging.memory import frames_in_memory
 
 COLUMNS = {"published_columns": ("id", "a"), "published_types": ("bigint", "string"), "vertical_partition": 1}
 

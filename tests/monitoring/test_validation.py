@@ -17,7 +17,7 @@ from mergerepl.validation.row_count import row_count
 from mergerepl.validation.row_hash import row_hash
 from mergerepl.validation.validate import validate_subscription
 from tests.networks import Hub
-from tests.spark.publishing import article, orders
+from tests.publish.publishing import article, orders
 
 pytestmark = pytest.mark.spark
 

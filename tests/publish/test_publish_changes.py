@@ -30,7 +30,7 @@ from mergerepl.store.replica import Replica
 from mergerepl.systables import catalog, replinfo
 from mergerepl.systables.catalog import SubscriptionState, SyncKind
 from tests.networks import FILE, Hub, Network, commit
-from tests.spark.publishing import capture, metadata, notes, orders
+from tests.publish.publishing import capture, metadata, notes, orders
 
 pytestmark = pytest.mark.spark
 

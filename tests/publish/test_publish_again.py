@@ -27,7 +27,7 @@ from mergerepl.publish.system_tables import create_conflict_table
 from mergerepl.store.replica import Replica
 from mergerepl.systables import catalog, genhistory
 from tests.networks import Hub
-from tests.spark.publishing import orders
+from tests.publish.publishing import orders
 
 pytestmark = pytest.mark.spark
 

@@ -10,7 +10,7 @@ from tests.faults.sessions import row
 from tests.networks import Hub
 from tests.properties.engine_network import EngineNetwork, Setting
 from tests.properties.reference import Subscriber
-from tests.spark.publishing import orders
+from tests.publish.publishing import orders
 
 pytestmark = pytest.mark.spark
 

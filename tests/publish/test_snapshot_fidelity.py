@@ -12,7 +12,7 @@ from mergerepl import api
 from mergerepl.delta.clustering import clustering_columns
 from mergerepl.delta.table import open_table
 from tests.networks import Hub
-from tests.spark.publishing import orders
+from tests.publish.publishing import orders
 
 pytestmark = pytest.mark.spark
 

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 import mergerepl
 from tests.networks import Pair, Site, versions
-from tests.spark.memory import frames_in_memory
+from tests.staging.memory import frames_in_memory
 from triggers.errors import DuplicateKeyError
 
 GUID = "ABCDEF00-0000-4000-8000-00000000000"
