@@ -83,7 +83,7 @@ def existing(text: str, *, base: str | os.PathLike[str] = ".") -> str:
     path = parse(text, base=base)
     if not os.path.isdir(path):
         raise ConfigurationError(
-            f"Replica {masked(text)!r} does not exist (looked at {path}): check the path.", replica=path
+            f"Folder {masked(text)!r} does not exist (looked at {path}): check the path.", replica=path
         )
     return path
 

@@ -289,7 +289,7 @@ def adopt(path: str, output: Output) -> None:
 @click.option("--rebuild-counters", is_flag=True, help="Not supported yet.")
 @reporting
 def recover(path: str, rebuild_counters: bool, output: Output) -> None:
-    """Finish what processes left that died. Every other command does so as well.
+    """Finish what processes left that died. Commands that change or enumerate do so first, too.
 
     Example:
       mergerepl tracking recover ./branch
@@ -344,7 +344,7 @@ def purge(
     output.reported(done, [shown.purged(done)])
 
 
-@tracking.command()
+@tracking.command(context_settings={"ignore_unknown_options": True})
 @click.argument("direction", type=click.Choice(["pack", "unpack"]))
 @path_argument
 @table_argument
@@ -354,7 +354,7 @@ def key(direction: str, path: str, table: str, values: tuple[str, ...], output: 
     """Pack key values as tombstones hold them, or unpack them; packed keys are hexadecimal.
 
     Example:
-      mergerepl tracking key pack ./branch orders 17
+      mergerepl tracking key pack ./branch orders -17
     """
     database = _database(path)
     if direction == "pack":

@@ -262,8 +262,8 @@ class ChangeTracking:
 
         Args:
             name: Its name.
-            start: Where a new one begins: before the first transaction, or after the last. With `now`, take `read(table)`
-                as the initial copy.
+            start: Where a new one begins: before the first transaction, or after the last. With `now`, take
+                `read(table, csn=consumer.state.lcsn - 1)` as the initial copy.
             again: Put a known one to `start`.
             token: `Window.token()` in place of a name.
 

@@ -7,6 +7,12 @@ from typing import Self
 from mergerepl.errors import MergeReplError, Transient
 from mergerepl.model.tracking import ForeignCommit
 
+_AGAIN = (
+    "Initialise it again: `reader = ct.consumer(name, start='now', again=True)`, then take "
+    "`ct.read(table, csn=reader.state.lcsn - 1)` as its copy."
+)
+"""The order matters: what is committed between a copy and a position taken later would be enumerated to nobody."""
+
 
 class TrackingError(MergeReplError):
     """A table, a transaction, a key or a consumer cannot be tracked as asked; nothing was changed."""
@@ -154,7 +160,7 @@ class TrackingError(MergeReplError):
         """The database was written by another version of mergerepl."""
         return cls(
             f"The tracking data of '{root}' have the schema version {stored}; this mergerepl reads {known}. "
-            "Run `mergerepl tracking upgrade PATH`, or use the mergerepl that wrote them.",
+            "Use the mergerepl that wrote them.",
             path=str(root),
         )
 
@@ -195,8 +201,7 @@ class TrackingError(MergeReplError):
         """The database has another transaction under the CSN that a consumer knows."""
         return cls(
             f"Consumer '{consumer}' has seen a transaction {csn} that this database does not have: it was put back to an "
-            "older copy. Initialise this consumer again: take `ct.read(table)` as its copy, then "
-            "`ct.consumer(name, start='now', again=True)`.",
+            f"older copy. {_AGAIN}",
             consumer=consumer,
         )
 
@@ -255,7 +260,7 @@ class ForeignCommitError(TrackingError):
         return cls(
             f"Table '{found.table}' was written past its transactions: version {found.version}, {found.operation} by "
             f"{found.writer}. It was enabled with foreign='refuse'. Nothing was changed. Take the commit over with "
-            "`mergerepl tracking adopt PATH`, or undo it with RESTORE TABLE and take that over.",
+            "`mergerepl tracking adopt PATH`, or undo it: RESTORE TABLE to version {found.version - 1}.",
             table=found.table,
             version=found.version,
         )
@@ -298,8 +303,7 @@ class ConsumerBehindError(TrackingError):
         """A consumer or token below the mark that a purge left."""
         return cls(
             f"Consumer '{consumer}' stands at CSN {lcsn}; rows of {what} that it needs were purged up to CSN "
-            f"{purged_through}. Initialise it again: take `ct.read(table)` as its copy, then "
-            "`ct.consumer(name, start='now', again=True)`.",
+            f"{purged_through}. {_AGAIN}",
             consumer=consumer,
             lcsn=lcsn,
         )

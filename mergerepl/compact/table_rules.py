@@ -4,7 +4,7 @@ Delta checks the same when it writes; a transaction that it refused then would b
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
@@ -19,7 +19,7 @@ _CHECK = "delta.constraints."
 _LENGTH = re.compile(r"(?:var)?char\((\d+)\)\Z")
 
 
-def broken_rules(facts: TableState, is_there: Column) -> dict[str, Column]:
+def broken_rules(facts: TableState, key: Sequence[str], is_there: Column) -> dict[str, Column]:
     """Return the broken rules of a table: text to condition, on columns by their own names, for rows that exist."""
     found: dict[str, Column] = {}
     for field in facts.fields:
@@ -31,6 +31,10 @@ def broken_rules(facts: TableState, is_there: Column) -> dict[str, Column]:
             found[f"texts are longer than the {length[0]} of column '{field['name']}'"] = F.char_length(
                 value
             ) > int(length[1])
+        if field["name"] in key and facts.keeps_empty_as_null(field["name"]):
+            found[f"keys are empty in partition column '{field['name']}', where Delta stores NULL"] = (
+                F.octet_length(value) == 0
+            )
     for name, text in facts.properties.items():
         if name.startswith(_CHECK):
             # Delta takes a row only if the condition is true. In SQL NULL passes, here it breaks the rule.

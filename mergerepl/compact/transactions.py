@@ -402,7 +402,7 @@ class Transaction:
             "rows have a key that is NULL": has_null,
             **({"keys are no GUIDs": ~F.col(touched.keys[0]).rlike(GUID_PATTERN)} if is_guid else {}),
             **(rules or {}),
-            **broken_rules(touched.facts, F.col(PRESENT)),
+            **broken_rules(touched.facts, touched.table.key, F.col(PRESENT)),
             **(too_long_key(packed) if has_long else {}),
         }
         bsn = packed_literal(self.current_transaction_bsn)

@@ -4,11 +4,15 @@ import shutil
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 import mergerepl
 from mergerepl.compact.errors import ConsumerBehindError, TrackingError, TransactionConflictError
 from mergerepl.delta import appended
+from mergerepl.delta.log import head_version
+from mergerepl.delta.versions import read_version
+from mergerepl.engine.session import new_session
 from mergerepl.model.tracking import PurgeType, TrackingOptions
 from tests.compact.databases import commit_sequence, held, new_table, notes_of, rows, tracked
 
@@ -181,3 +185,46 @@ def test_an_altered_table_is_refused_before_a_transaction_is_decided(
     tracking.recover()
     aborted.abort()
     assert tracking.status().open_transactions == ()
+
+
+@pytest.mark.slow
+def test_a_window_is_the_same_by_the_printed_queries_and_without_the_log(
+    spark: SparkSession, replica_dir: Path
+) -> None:
+    tracking = tracked(replica_dir, dict.fromkeys(range(6), "old"))
+    reader = tracking.consumer("hq")
+    one, two = tracking.begin(), tracking.begin()
+    two.insert("orders", rows((10, "two"), (11, "two")))
+    two.commit()
+    reader.acknowledge(reader.enumerate())
+    one.update("orders", {"note": "'one'"}, where="id = 1")
+    one.delete("orders", where="id = 2")
+    one.insert("orders", rows((12, "one")))
+    one.commit()
+    tracking.delete("orders", where="id = 11")
+    window = reader.enumerate()
+    expected = {"inserts": {12: "one"}, "updates": {1: "one"}, "deletes": [2, 11]}
+    assert held(window) == expected
+    # The queries that `tracking sql` prints.
+    database, session = tracking.session.database, new_session(spark)
+    for path in (
+        *map(database.control.path, ("__sysTxCommitSequence",)),
+        database.deleted_rows,
+        replica_dir / "orders",
+    ):
+        read_version(session, path, head_version(path)).createOrReplaceTempView(path.name)
+    anchors = {"LCSN": window.anchors.lcsn, "ECSN": window.anchors.ecsn}
+    changed, deleted = tracking.enumeration_sql("orders")["exact"].split(";")[:2]
+    found = session.sql(changed, args=anchors).collect()
+    assert {row["operation"]: (row["id"], row["note"]) for row in found} == {
+        "insert": (12, "one"),
+        "update": (1, "one"),
+    }
+    keys = [bytes(row["__sysRK"]) for row in session.sql(deleted, args=anchors).collect()]
+    assert sorted(tracking.unpack_tombstone_key("orders", key)[0] for key in keys) == [2, 11]
+    # The log is cleaned up beyond the window's beginning: the whole table is read.
+    table = DeltaTable(str(replica_dir / "orders"))
+    table.create_checkpoint()
+    for version in range(table.version()):
+        (replica_dir / "orders" / "_delta_log" / f"{version:020d}.json").unlink()
+    assert held(reader.enumerate()) == expected

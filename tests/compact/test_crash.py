@@ -10,6 +10,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 import mergerepl
@@ -220,10 +221,13 @@ COMMIT = textwrap.dedent(
 )
 
 
-def kill(folder: Path, point: str, kind: str) -> None:
-    """Commit in a process that is killed, alone or with its JVM, at a failpoint."""
+RECOVER = "import sys, mergerepl; mergerepl.ChangeTracking(sys.argv[1]).adopt()"
+
+
+def kill(folder: Path, point: str, kind: str, script: str = COMMIT) -> None:
+    """Commit, or recover and adopt, in a process that is killed, alone or with its JVM, at a failpoint."""
     done = subprocess.run(
-        [sys.executable, "-c", COMMIT, str(folder)],
+        [sys.executable, "-c", script, str(folder)],
         env={**os.environ, "MERGEREPL_FAILPOINT": f"{point}={kind}", "MERGEREPL_MEMORY": "1g"},
         capture_output=True,
         text=True,
@@ -264,3 +268,31 @@ def test_kill_9_at_every_step(spark: SparkSession, worker_folder: Path, kind: st
             expected[38] = "killed"
             del expected[39]
         two.check(expected)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_kill_9_at_every_step_of_recovery_and_adoption(
+    spark: SparkSession, replica_dir: Path, dies, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two = Two(replica_dir)
+    for number, point in enumerate(DECIDED[1:]):
+        one, other = ("kill", "killgroup") if number % 2 else ("killgroup", "kill")
+        tx = two.tracking.begin()
+        after = two.change(tx, f"{one} {point}")
+        dies("tracking.after_intent")
+        with pytest.raises(TrackingError, match="Do not repeat"):
+            tx.commit()
+        monkeypatch.delenv("MERGEREPL_FAILPOINT")
+        kill(two.folder, point, one, RECOVER)
+        two.tracking.recover()
+        two.check(after)
+        for name in NAMES:
+            DeltaTable(str(two.folder / name)).update({"note": f"'foreign {number}'"}, predicate="id = 36")
+            DeltaTable(str(two.folder / name)).delete(f"id = {100 + 2 * number}")
+        after = {**two.expected, 36: f"foreign {number}"}
+        del after[100 + 2 * number]
+        kill(two.folder, point, other, RECOVER)
+        # All of these are after the decision.
+        assert two.tracking.adopt() == 0
+        two.check(after)

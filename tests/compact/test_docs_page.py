@@ -4,15 +4,12 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
 
 PAGE = Path(__file__).parents[2] / "docs" / "compact.md"
-ORDERS = pa.schema([("order_id", pa.int64()), ("region", pa.string()), ("amount", pa.float64())])
 
 
 @pytest.mark.slow
@@ -20,12 +17,6 @@ def test_the_page_does_what_it_says(
     spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(replica_dir)
-    rows = [
-        {"order_id": key, "region": "North" if key < 3 else "South", "amount": float(key)}
-        for key in (1, 2, 3)
-    ]
-    for side in ("branch", "hq"):
-        write_deltalake(f"{side}/orders", pa.Table.from_pylist(rows, schema=ORDERS))
     typed: dict[str, Any] = {}
     for code in re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.M | re.S):
         exec(code, typed)

@@ -59,6 +59,7 @@ def test_a_round_from_the_command_line(spark: SparkSession, replica_dir: Path, t
     assert run_json("acknowledge", root, file, "--consumer", "hq")["lcsn"] == 2
     assert run_json("key", "pack", root, "orders", 1)["packed"] == "01000000080000000100000000000000"
     assert run_json("key", "unpack", root, "orders", "01000000080000000100000000000000")["values"] == [1]
+    assert run_json("key", "pack", root, "orders", -1)["packed"] == "0100000008000000ffffffffffffffff"
     assert "'x' is no bigint" in run("key", "pack", root, "orders", "x", code=1)
     purged = run_json("purge", root, "tombstones", "--table", "orders", "--csn", 9)
     assert (purged["removed"], purged["held_back"]) == (1, 0)

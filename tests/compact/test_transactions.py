@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
 import mergerepl
@@ -147,6 +148,15 @@ def test_what_fails_aborts_and_changes_nothing(spark: SparkSession, replica_dir:
         tx.update("orders", {"a.b": "'one'"})
         tx.update("orders", {"a.b": "concat(`a.b`, '!')"})
     assert [row["a.b"] for row in tracking.read("orders").collect()] == ["one!"]
+
+
+def test_a_key_that_delta_stores_as_null_is_refused(spark: SparkSession, replica_dir: Path) -> None:
+    table = pa.table({"region": ["North"], "id": [1]})
+    write_deltalake(str(replica_dir / "orders"), table, partition_by=["region"])
+    tracking = mergerepl.ChangeTracking(replica_dir)
+    tracking.enable_tracking("orders", key=["region", "id"])
+    with pytest.raises(TrackingError, match="keys are empty in partition column 'region'"):
+        tracking.insert("orders", [{"region": "", "id": 2}])
 
 
 REFUSED = {

@@ -112,7 +112,7 @@ def test_without_its_counters_nothing_goes_on(root: Path, damage, message: str) 
 def test_counters_of_another_version_are_refused(root: Path) -> None:
     file = root / FOLDER / "counters.json"
     file.write_text(file.read_text().replace('"schema_version": 1', '"schema_version": 2'))
-    with pytest.raises(TrackingError, match="tracking upgrade"):
+    with pytest.raises(TrackingError, match="Use the mergerepl that wrote them"):
         counters.read_counters(root)
 
 
