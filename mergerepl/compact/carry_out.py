@@ -45,7 +45,7 @@ from mergerepl.compact.staged_files import within
 from mergerepl.compact.stamps import leaves_tombstone
 from mergerepl.delta import appended
 from mergerepl.delta.append import append
-from mergerepl.delta.log import find_own_commit
+from mergerepl.delta.log import find_own_commit, head_version
 from mergerepl.delta.merge import COMMIT_ATTEMPTS, RETRY_WAIT_S, merge_into
 from mergerepl.delta.small_tables import join_small_files, quoted, timestamp_literal
 from mergerepl.delta.transactions import Transaction, marked_session, read_back
@@ -160,7 +160,9 @@ def _write(session: Session, folder: Path, intent: Intent, write: Write) -> int:
         return write.from_version
     failpoint("tracking.before_write")
     counts = write.counts
-    if counts.inserts and not counts.updates and not counts.deletes:
+    only_inserts = counts.inserts and not counts.updates and not counts.deletes
+    # After a commit in between a key may be there already: appended, it would be there twice.
+    if only_inserts and head_version(path) == write.from_version:
         rows = _staged(session.spark, folder, write)
         columns = [name for name in rows.columns if name not in _state_names(table)]
         append(rows.select(*(quote(name) for name in columns)), path, transaction)

@@ -9,8 +9,9 @@ import sys
 import textwrap
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
 import mergerepl
@@ -20,7 +21,7 @@ from mergerepl.compact.errors import TrackingError
 from mergerepl.compact.sweep import sweep_root
 from mergerepl.failpoints import FailpointError
 from mergerepl.store.lease import lease
-from tests.compact.databases import commit_sequence, held, notes_of, rows, tracked
+from tests.compact.databases import ORDERS, commit_sequence, held, notes_of, rows, tracked
 
 pytestmark = pytest.mark.spark
 
@@ -207,6 +208,25 @@ def test_what_a_table_can_never_take_ends_with_its_tracking(
         ("orders",),
         {"orders": {"deletes": 1, "inserts": 1, "updates": 1}},
     )
+
+
+@pytest.mark.slow
+def test_a_decided_insert_replaces_a_row_that_came_in_between(
+    spark: SparkSession, replica_dir: Path, dies, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tracking = tracked(replica_dir, {1: "old"})
+    reader, tx = tracking.consumer("hq"), tracking.begin()
+    tx.insert("orders", rows((2, "ours"), (3, "ours")))
+    dies("tracking.before_write")
+    with pytest.raises(TrackingError, match="Do not repeat"):
+        tx.commit()
+    monkeypatch.delenv("MERGEREPL_FAILPOINT")
+    theirs = pa.Table.from_pylist(rows((2, "theirs"), (4, "theirs")), schema=ORDERS)
+    write_deltalake(str(replica_dir / "orders"), theirs, mode="append", schema_mode="merge")
+    tracking.recover()
+    expected = {2: "ours", 3: "ours", 4: "theirs"}
+    assert sorted(row["id"] for row in tracking.read("orders").collect()) == [1, 2, 3, 4]
+    assert held(reader.enumerate()) == {"inserts": expected, "updates": {}, "deletes": []}
 
 
 COMMIT = textwrap.dedent(
