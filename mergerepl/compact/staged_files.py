@@ -23,6 +23,8 @@ Bounds = Mapping[str, tuple[int | str, int | str]]
 _BOUNDED = ("tinyint", "smallint", "int", "bigint", "date", "string")
 """Types whose values sort alike in Spark and in the bounds of files."""
 _PRINTABLE = re.compile("[ -~]*")
+_FIRST_BOUNDED_DAY = (date(1582, 10, 25) - date(1970, 1, 1)).days
+"""Delta reads the bounds of files from 1582-10-05 to 1582-10-14 as ten days later: it would leave such rows out."""
 _EXAMPLES = 3
 
 
@@ -105,7 +107,7 @@ def bounds_of(folder: Path, table: TrackedTable) -> dict[str, tuple[int | str, i
     found = {}
     for name, type_ in zip(key_names(table), table.key_types, strict=True):
         ends = _ends(folder, name) if type_ in _BOUNDED else None
-        if ends is not None:
+        if ends is not None and not (type_ == "date" and int(ends[0]) < _FIRST_BOUNDED_DAY):
             found[name] = ends
     return found
 
