@@ -148,10 +148,12 @@ def sync(
     transactional = [found for item in items if (found := transactional_target(item)) is not None]
     sessions: list[SessionResult] = []
     if transactional:
-        if len(transactional) != len(items) or dry_run or direction != "both":
+        is_plain = not dry_run and direction == "both" and validate is None and engine is None
+        if len(transactional) != len(items) or not is_plain:
             raise ConfigurationError(
                 "A transactional publication is synchronized alone, and goes one way: leave out merge publications, "
-                "`direction` and `dry_run`. `mergerepl transactional browse` shows the commands that wait."
+                "`direction`, `dry_run`, `validate` and `engine`. `mergerepl transactional browse` shows the commands that "
+                "wait; `mergerepl validate` compares."
             )
         for each in transactional:
             sessions += _distributed(*each, subscriber)

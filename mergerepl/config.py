@@ -93,9 +93,8 @@ def transactional_target(text: str) -> tuple[Path, str | None] | None:
     if roots.names_file(text):
         found = load_any(text)
         return (Path(found.publisher), found.name) if isinstance(found, TransactionalPublication) else None
-    root = Path(roots.existing(text))
-    is_publisher = os.path.isdir(root / "_transactional" / "MSpublications")
-    return (root, None) if is_publisher and not os.path.isdir(root / "_mergerepl") else None
+    root = roots.transactional_publisher(text)
+    return None if root is None else (root, None)
 
 
 def _transactional(document: strict_yaml.Document, name: str, *, folder: Path) -> TransactionalPublication:

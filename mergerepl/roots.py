@@ -88,6 +88,17 @@ def existing(text: str, *, base: str | os.PathLike[str] = ".") -> str:
     return path
 
 
+def transactional_publisher(text: str) -> Path | None:
+    """Return the folder that a text names if it publishes transactionally and is no merge replica; None for others.
+
+    Raises:
+        ConfigurationError: As `existing`.
+    """
+    root = Path(existing(text))
+    is_publisher = (root / "_transactional" / "MSpublications").is_dir()
+    return root if is_publisher and not (root / "_mergerepl").is_dir() else None
+
+
 def names_file(text: str) -> bool:
     """Return whether a text names a configuration file rather than a replica."""
     path = Path(text)

@@ -80,11 +80,17 @@ def load(path: str | Path) -> Project:
 
 def transactional_target(item: object) -> tuple[Path, str | None] | None:
     """Return the transactional publisher that a target means, and its publication (None: all); None for other targets."""
-    from mergerepl import config
-
     if isinstance(item, TransactionalProject):
         return Path(item.publication.publisher), item.publication.name
-    return config.transactional_target(os.fspath(item)) if isinstance(item, str | Path) else None
+    if not isinstance(item, str | Path):
+        return None
+    if roots.names_file(os.fspath(item)):
+        # What checks files takes as long to load as a session without changes.
+        from mergerepl import config
+
+        return config.transactional_target(os.fspath(item))
+    root = roots.transactional_publisher(os.fspath(item))
+    return None if root is None else (root, None)
 
 
 @dataclass(frozen=True)

@@ -149,11 +149,11 @@ class Agent:
                     counts[article_id] = counts.get(article_id, 0) + n
         through = chosen[-1].xact_seqno
         shapes = {each: self.distributor.shape_at(each, through) for each in mine}
-        procedures = {each: procedures_of(shape) for each, shape in shapes.items()}
         if chosen[0].kind == "schema":
             self._follow_columns(chosen[0].xact_seqno, shapes)
         if not counts:
             return self._arrived(position, chosen, {}, {}, began)
+        procedures = {each: procedures_of(shapes[each]) for each in counts}
         kept = Kept()
         # The decision is carried out, even if `skip_errors` has changed since.
         is_decided = plan is not None

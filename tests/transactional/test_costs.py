@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,9 @@ from pyspark.sql import SparkSession
 
 from mergerepl.delta.log import head_version
 from mergerepl.delta.plain_files import read_columns
+from mergerepl.logreader import scan
 from tests.cdc.databases import update
-from tests.transactional.publications import publication_file, rows, run
+from tests.transactional.publications import new_table, publication_file, rows, run
 
 pytestmark = pytest.mark.spark
 
@@ -73,14 +75,31 @@ def test_files_without_keys_of_a_batch_are_not_read(spark: SparkSession, feed: P
 
 def test_without_commands_no_library_of_the_engine_is_loaded(feed: Path) -> None:
     run("sync", feed)
-    words = "('sync', 'hq'), ('transactional', 'distribute', 'hq'), ('transactional', 'logreader', 'hq')"
     script = (
         "import sys; from mergerepl.cli.main import main\n"
-        f"for words in ({words}):\n"
+        "for words, heavy in (\n"
+        "    (('sync', 'hq'), {'pyspark', 'pyarrow', 'pandas', 'pydantic'}),\n"
+        "    (('transactional', 'distribute', 'hq'), {'pyspark'}),\n"
+        "    (('transactional', 'logreader', 'hq'), {'pyspark'}),\n"
+        "):\n"
         "    sys.argv = ['mergerepl', *words]\n"
         "    try:\n        main()\n"
         "    except SystemExit as done:\n        assert not done.code, words\n"
-        "    assert 'pyspark' not in sys.modules, words\n"
+        "    assert not heavy & set(sys.modules), words\n"
     )
     done = subprocess.run([sys.executable, "-c", script], cwd=feed.parent, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_quiet_while_needs_no_procedure(
+    spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After five minutes without a commit the log reader adds a transaction without commands; nothing is called for it."""
+    new_table(replica_dir / "hq", "items", {1: ("a", 1)})
+    article = {"name": "items", "key": ["id"], "upd_cmd": "CALL nobody_has_it"}
+    file = publication_file(replica_dir, [article])
+    run("apply", file)
+    monkeypatch.setattr(scan, "IDLE", timedelta(0))
+    (done,) = run("sync", file)["sessions"]
+    assert done["status"] == "nothing_to_do"
+    assert done["download"]["updates"] == 0

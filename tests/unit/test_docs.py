@@ -21,6 +21,7 @@ from mergerepl.configuration.schema import (
     ResolverKeys,
     SubscriptionKeys,
 )
+from mergerepl.configuration.transactional import MODELS as TRANSACTIONAL
 from mergerepl.model import results
 
 ROOT = Path(__file__).parents[2]
@@ -117,6 +118,12 @@ def test_every_configuration_key_is_described():
     named = set(re.findall(r"\w+", read("configuration.md")))
     models = (PublicationKeys, ArticleKeys, JoinKeys, SubscriptionKeys, ResolverKeys)
     assert {key for model in models for key in model.model_fields} - named == set()
+
+
+def test_every_key_of_a_transactional_file_is_described():
+    section = read("transactional.md").split("\n## The file\n")[1].split("\n## ")[0]
+    named = {name for code in re.findall("`[^`]+`", section) for name in re.findall(r"\w+", code)}
+    assert {key for model in TRANSACTIONAL.values() for key in model.model_fields} - named == set()
 
 
 def test_what_becomes_of_a_changed_key_is_documented_for_every_key():

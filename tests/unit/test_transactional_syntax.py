@@ -2,10 +2,11 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from mergerepl import config
+from mergerepl import api, config
 from mergerepl.errors import ConfigurationError
 from mergerepl.transactional.bitmask import bitmask
 from mergerepl.transactional.call_syntax import (
@@ -368,3 +369,11 @@ def test_a_command_for_merge_publications_says_so(tmp_path) -> None:
     (tmp_path / "feed.yml").write_text(FILE)
     with pytest.raises(ConfigurationError, match="type: transactional"):
         config.load(tmp_path / "feed.yml")
+
+
+@pytest.mark.parametrize("options", [{"validate": "checksum"}, {"engine": "auto"}, {"dry_run": True}])
+def test_what_a_one_way_session_has_not_is_refused(tmp_path, options: dict[str, Any]) -> None:
+    (tmp_path / "hq").mkdir()
+    (tmp_path / "feed.yml").write_text(FILE)
+    with pytest.raises(ConfigurationError, match="goes one way: leave out"):
+        api.sync(tmp_path / "feed.yml", **options)
