@@ -97,7 +97,9 @@ class Consumer:
         before = self._known(stands)
         if enumeration == "documented":
             log.warning("documented queries lose changes in some orders of commits: see docs/compact.md")
-            anchors = Anchors(anchors.lbsn, anchors.lcsn, last.bsn if last else 0, last.csn if last else 0)
+            # Where exact windows went before, the consumer may be beyond the last transaction: it does not go back.
+            ebsn, ecsn = (last.bsn, last.csn) if last else (0, 0)
+            anchors = Anchors(anchors.lbsn, anchors.lcsn, ebsn, max(ecsn, anchors.lcsn))
             last = commit_before(database, anchors.ecsn)
         initial = tuple(
             name

@@ -260,7 +260,7 @@ class ForeignCommitError(TrackingError):
         return cls(
             f"Table '{found.table}' was written past its transactions: version {found.version}, {found.operation} by "
             f"{found.writer}. It was enabled with foreign='refuse'. Nothing was changed. Take the commit over with "
-            "`mergerepl tracking adopt PATH`, or undo it: RESTORE TABLE to version {found.version - 1}.",
+            f"`mergerepl tracking adopt PATH`, or undo it: RESTORE TABLE to version {found.version - 1}.",
             table=found.table,
             version=found.version,
         )

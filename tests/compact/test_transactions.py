@@ -41,6 +41,7 @@ def test_five_transactions_end_out_of_sequence(spark: SparkSession, replica_dir:
     assert (window.anchors.lcsn, window.anchors.ecsn, window.anchors.ebsn) == (0, 4, 2)
     assert held(window) == {**EMPTY, "inserts": {1: "new", 3: "new", 4: "new"}}
     reader.acknowledge(window)
+    assert reader.enumerate(enumeration="documented").id == "hq:4:4"  # never back
     first = printed.enumerate(enumeration="documented")
     # ECSN is the CSN of the last commit: that one is not enumerated, and what is inserted is in both sets.
     assert documented(first) == ({1: "new", 3: "new"}, {1: "new", 3: "new"})
