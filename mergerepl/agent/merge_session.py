@@ -22,7 +22,12 @@ from mergerepl.agent.refused import Refused, refusal
 from mergerepl.agent.session_plan import has_few_changes, has_work, session_plan
 from mergerepl.agent.session_result import session_result, summed
 from mergerepl.agent.sides import SideState, captured_sides, open_sides, planned, with_windows
-from mergerepl.agent.stage_session import one_way_articles, stage_articles, staged_changeset
+from mergerepl.agent.stage_session import (
+    PlannedSession,
+    one_way_articles,
+    stage_articles,
+    staged_changeset,
+)
 from mergerepl.apply import session_history
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.compact.sweep import sweep_root
@@ -233,7 +238,8 @@ def preview_session(
                 {n: side.info.last_generation for n, side in sides.items()},
                 one_way=one_way_articles(sides[PUBLISHER]),
             )
-            staged, not_staged = stage_articles(spark, sides, plan, numbers, folder, progress)
+            staging = PlannedSession(spark, sides, plan, numbers, folder, progress)
+            staged, not_staged = stage_articles(staging)
             previews = conflict_previews(spark, folder, staged, sides[PUBLISHER].articles)
         finally:
             drop_rows(folder)

@@ -4,7 +4,8 @@ import logging
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -14,10 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from conflict.resolvers.registry import require_resolver
 from enumeration.plan import Enumeration, Numbers, SessionPlan, number_generations
 from mergerepl.agent.refused import ARTICLE_ERRORS, Refused, refuse
-from mergerepl.agent.session_plan import (
-    session_manifest,
-    session_plan,
-)
+from mergerepl.agent.session_plan import session_manifest, session_plan
 from mergerepl.agent.sides import AT_ONCE, SideState, committed_sides, planned, without
 from mergerepl.changes import PUBLISHER, ROWGUID, SUBSCRIBER
 from mergerepl.engine.errors import plain_errors
@@ -25,8 +23,9 @@ from mergerepl.engine.in_memory import Kept
 from mergerepl.engine.session import writes_small
 from mergerepl.failpoints import failpoint
 from mergerepl.lineage.value import agent_nickname
+from mergerepl.model.article import PublishedArticle
 from mergerepl.model.progress import Progress
-from mergerepl.model.session_terms import SessionTerms, terms_of
+from mergerepl.model.session_terms import ArticleTerms, SessionTerms, terms_of
 from mergerepl.resolvers.answers import answers_of_functions
 from mergerepl.resolvers.functions import require_function
 from mergerepl.staging.article import Enumerated, StagedArticle, side_changes, stage_article
@@ -70,35 +69,60 @@ def one_way_articles(side: SideState) -> list[int]:
     return [n for n, article in side.articles.items() if article.rejects is not None]
 
 
-def session_terms(
-    sides: dict[str, SideState], plan: SessionPlan, numbers: Mapping[str, Numbers]
-) -> SessionTerms:
-    """Return the terms of the session for classification and resolution."""
-    resolver_side = PUBLISHER if plan.upload else SUBSCRIBER
-    return SessionTerms(
-        upload=plan.upload,
-        download=plan.download,
-        resolver_nickname=agent_nickname(sides[resolver_side].info.nickname),
-        client_subscription=plan.upload and sides[SUBSCRIBER].other.is_client,
-        publisher_generations=numbers[PUBLISHER].received,
-        subscriber_generations=numbers[SUBSCRIBER].received,
-        upload_start=plan.up.from_generation_exclusive,
-        download_start=plan.down.from_generation_exclusive,
-    )
+@dataclass(frozen=True)
+class PlannedSession:
+    """What a session stages with: both sides, what they send, under which numbers, and where it is staged."""
+
+    spark: SparkSession
+    sides: dict[str, SideState]
+    plan: SessionPlan
+    numbers: Mapping[str, Numbers]
+    folder: Path
+    progress: Progress
+
+    @cached_property
+    def terms(self) -> SessionTerms:
+        """The terms of the session for classification and resolution."""
+        plan, numbers = self.plan, self.numbers
+        resolver_side = PUBLISHER if plan.upload else SUBSCRIBER
+        return SessionTerms(
+            upload=plan.upload,
+            download=plan.download,
+            resolver_nickname=agent_nickname(self.sides[resolver_side].info.nickname),
+            client_subscription=plan.upload and self.sides[SUBSCRIBER].other.is_client,
+            publisher_generations=numbers[PUBLISHER].received,
+            subscriber_generations=numbers[SUBSCRIBER].received,
+            upload_start=plan.up.from_generation_exclusive,
+            download_start=plan.down.from_generation_exclusive,
+        )
+
+    def article_terms(self, article: PublishedArticle, *, whole_rows: bool = False) -> ArticleTerms:
+        """Return the terms of an article."""
+        return terms_of(
+            article,
+            resolved_at_publisher=self.numbers[PUBLISHER].resolved.get(article.nickname, 0),
+            resolved_at_subscriber=self.numbers[SUBSCRIBER].resolved.get(article.nickname, 0),
+            whole_rows=whole_rows,
+        )
+
+    def captured(self, nickname: int) -> dict[str, int]:
+        """Return the captured versions of an article's tables."""
+        return {name: side.info.captured[nickname] for name, side in self.sides.items()}
+
+    def written(self, nickname: int, outcome: DataFrame) -> StagedArticle:
+        """Write RESOLVED of one article and return its counts."""
+        article = self.sides[PUBLISHER].articles[nickname]
+        folder = self.folder / str(nickname)
+        return stage_article(outcome, folder, article, from_versions=self.captured(nickname))
 
 
-def stage_articles(
-    spark: SparkSession,
-    sides: dict[str, SideState],
-    plan: SessionPlan,
-    numbers: Mapping[str, Numbers],
-    folder: Path,
-    progress: Progress,
-) -> tuple[dict[int, StagedArticle], Refused]:
+def stage_articles(session: PlannedSession) -> tuple[dict[int, StagedArticle], Refused]:
     """Decide what both sides changed, for all articles at once, and write the changeset of each.
 
     Returns: tablenick -> its counts; and the articles that cannot be staged: none of their files are left in the folder.
     """
+    spark, sides, plan, folder = session.spark, session.sides, session.plan, session.folder
+    terms = session.terms
     refused: Refused = {}
     kept = Kept()
 
@@ -123,11 +147,7 @@ def stage_articles(
                 require_function(publisher.article)
                 sent = Changed(
                     publisher.article,
-                    terms_of(
-                        publisher.article,
-                        resolved_at_publisher=numbers[PUBLISHER].resolved.get(nickname, 0),
-                        resolved_at_subscriber=numbers[SUBSCRIBER].resolved.get(nickname, 0),
-                    ),
+                    session.article_terms(publisher.article),
                     side_changes(spark, publisher, kept),
                     side_changes(spark, subscriber, kept),
                 )
@@ -135,11 +155,10 @@ def stage_articles(
                 both = {PUBLISHER: publisher, SUBSCRIBER: subscriber}
                 if writes_small(spark) and (in_memory := few_sent(sent, both)) is not None:
                     few[nickname] = in_memory
-                changed[nickname] = with_held(spark, sent, both, _captured(sides, nickname), kept)
+                changed[nickname] = with_held(spark, sent, both, session.captured(nickname), kept)
                 rows += publisher.rows + subscriber.rows
                 if sent.terms.rejects is not None:
                     rows += both[sent.terms.rejects].rows
-        terms = session_terms(sides, plan, numbers)
         roots = sides[PUBLISHER].replica.root, sides[SUBSCRIBER].replica.root
         answered = partial(answers_of_functions, roots=roots, kept=kept)
         by_spark = [each for nickname, each in changed.items() if nickname not in few]
@@ -155,16 +174,17 @@ def stage_articles(
             with refused_alone(nickname):
                 article_folder = folder / str(nickname)
                 if nickname in few and of_few is not None:
-                    article, versions = sides[PUBLISHER].articles[nickname], _captured(sides, nickname)
+                    article, versions = sides[PUBLISHER].articles[nickname], session.captured(nickname)
                     written = stage_few(
                         of_few, few[nickname], article_folder, article, from_versions=versions
                     )
                 else:
-                    outcome = resolved(changed[nickname], decision, terms, rows=rows)
-                    written = _written(spark, sides, nickname, outcome, article_folder)
-                withholding = _withholding(sides, plan, numbers, changed[nickname], terms, kept)
+                    written = session.written(
+                        nickname, resolved(changed[nickname], decision, terms, rows=rows)
+                    )
+                withholding = _withholding(session, changed[nickname], kept)
                 staged = withhold_refused(spark, article_folder, written, withholding, kept)
-                progress.step("stage", article=changed[nickname].article.name, rows=_rows_of(staged))
+                session.progress.step("stage", article=changed[nickname].article.name, rows=_rows_of(staged))
             return staged
 
         with ThreadPoolExecutor(AT_ONCE) as pool:
@@ -174,27 +194,8 @@ def stage_articles(
     return {nickname: staged for nickname, staged in found.items() if staged is not None}, refused
 
 
-def _written(
-    spark: SparkSession, sides: dict[str, SideState], nickname: int, outcome: DataFrame, rows_folder: Path
-) -> StagedArticle:
-    """Write RESOLVED of one article and return its counts."""
-    article = sides[PUBLISHER].articles[nickname]
-    return stage_article(outcome, rows_folder, article, from_versions=_captured(sides, nickname))
-
-
-def _captured(sides: Mapping[str, SideState], nickname: int) -> dict[str, int]:
-    """Return the captured versions of an article's tables."""
-    return {name: side.info.captured[nickname] for name, side in sides.items()}
-
-
-def _withholding(
-    sides: dict[str, SideState],
-    plan: SessionPlan,
-    numbers: Mapping[str, Numbers],
-    changed: Changed,
-    terms: SessionTerms,
-    kept: Kept,
-) -> Withholding:
+def _withholding(session: PlannedSession, changed: Changed, kept: Kept) -> Withholding:
+    sides, plan, numbers, terms = session.sides, session.plan, session.numbers, session.terms
     nickname = changed.article.nickname
 
     def as_wholes(guids: DataFrame) -> DataFrame:
@@ -202,12 +203,7 @@ def _withholding(
         at_publisher, at_subscriber = (
             rows.join(guids, on=ROWGUID, how="left_semi") if rows is not None else None for rows in sent
         )
-        of_wholes = terms_of(
-            changed.article,
-            resolved_at_publisher=numbers[PUBLISHER].resolved.get(nickname, 0),
-            resolved_at_subscriber=numbers[SUBSCRIBER].resolved.get(nickname, 0),
-            whole_rows=True,
-        )
+        of_wholes = session.article_terms(changed.article, whole_rows=True)
         again = Changed(changed.article, of_wholes, at_publisher, at_subscriber)
         return resolved(again, decided([again], terms, kept, rows=None), terms, rows=None)
 
@@ -223,7 +219,7 @@ def _withholding(
             SUBSCRIBER: plan.up.of_articles([nickname]).generations,
         },
         as_wholes=as_wholes if changed.is_contested and changed.article.column_tracking else None,
-        versions=_captured(sides, nickname),
+        versions=session.captured(nickname),
     )
 
 
@@ -231,43 +227,36 @@ def _rows_of(staged: StagedArticle) -> int:
     return sum(work.live + work.deleted for work in (staged.publisher, staged.subscriber))
 
 
-def _partitioned(
-    spark: SparkSession,
-    sides: dict[str, SideState],
-    plan: SessionPlan,
-    numbers: Mapping[str, Numbers],
-    folder: Path,
-    progress: Progress,
-) -> dict[int, StagedArticle]:
+def _partitioned(session: PlannedSession) -> dict[int, StagedArticle]:
     """Stage the articles whose rows are filtered.
 
     Raises: ApplyError, StoreError if one of them cannot be applied, such as for a row that a table would not take.
     """
-    publisher, subscriber = sides[PUBLISHER], sides[SUBSCRIBER]
+    publisher, subscriber = session.sides[PUBLISHER], session.sides[SUBSCRIBER]
     assert publisher.filtered is not None
 
     def stage(nickname: int, outcome: DataFrame) -> StagedArticle:
         with plain_errors(f"staging article '{publisher.articles[nickname].name}'"):
-            staged = _written(spark, sides, nickname, outcome, folder / str(nickname))
+            staged = session.written(nickname, outcome)
             replicas = publisher.replica, subscriber.replica
             articles = publisher.articles[nickname], subscriber.articles[nickname]
-            refuse_violations(spark, folder / str(nickname), staged, *replicas, *articles)
+            refuse_violations(session.spark, session.folder / str(nickname), staged, *replicas, *articles)
             return staged
 
     return stage_partitioned(
         PartitionedSession(
-            spark=spark,
+            spark=session.spark,
             replica=publisher.replica,
             info=publisher.info,
             subscription=publisher.other,
             publication=publisher.filtered,
-            plan=plan,
-            terms=session_terms(sides, plan, numbers),
-            numbers=numbers,
-            folder=folder,
-            sent={n: enumerated(subscriber, n, plan.up) for n in publisher.filtered.tablenicks},
+            plan=session.plan,
+            terms=session.terms,
+            numbers=session.numbers,
+            folder=session.folder,
+            sent={n: enumerated(subscriber, n, session.plan.up) for n in publisher.filtered.tablenicks},
             staged=stage,
-            progress=progress,
+            progress=session.progress,
         )
     )
 
@@ -312,11 +301,10 @@ def staged_changeset(
             if filtered is None:
                 committing = pool.submit(committed_sides, spark, sides)
             others = [n for n in will_be[PUBLISHER].articles if n not in tablenicks]
-            staged, refused = stage_articles(
-                spark, will_be, plan.of_articles(others), numbers, folder, progress
-            )
+            staging = PlannedSession(spark, will_be, plan, numbers, folder, progress)
+            staged, refused = stage_articles(replace(staging, plan=plan.of_articles(others)))
         if filtered is not None:
-            staged |= _partitioned(spark, will_be, plan, numbers, folder, progress)
+            staged |= _partitioned(staging)
         sides = without(committing.result() if committing is not None else sides, refused)
         if sides[PUBLISHER].left_out and not staged:
             drop_rows(folder)

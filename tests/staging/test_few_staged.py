@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from enumeration.plan import number_generations
 from mergerepl.agent.session_plan import session_plan
 from mergerepl.agent.sides import captured_sides, open_sides, planned, with_windows
-from mergerepl.agent.stage_session import stage_articles
+from mergerepl.agent.stage_session import PlannedSession, stage_articles
 from mergerepl.engine import confs
 from mergerepl.model.progress import NoProgress
 from mergerepl.rows.encodings import encoded
@@ -72,7 +72,8 @@ def staged(
         plan, {n: side.info.last_generation for n, side in sides.items()}, one_way=[]
     )
     with tempfile.TemporaryDirectory() as name:
-        found, refused = stage_articles(spark, sides, plan, numbers, Path(name), NoProgress())
+        session = PlannedSession(spark, sides, plan, numbers, Path(name), NoProgress())
+        found, refused = stage_articles(session)
         assert refused == {}
         rows = {n: read_staged(spark, Path(name) / str(n)) for n in found}
         kept = {n: (each.schema.simpleString(), bits(each)) for n, each in rows.items()}
