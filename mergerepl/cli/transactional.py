@@ -146,7 +146,7 @@ def script(
         custom=custom,
         subscriber=subscriber_root(subscriber),
     )
-    output.reported({"script": text}, [text])
+    output.reported({"script": text}, text.split("\n"))
 
 
 @transactional.command()

@@ -27,7 +27,7 @@ from mergerepl.transactional.command_texts import BrowsedCommand, command_texts
 from mergerepl.transactional.log_reader import log_reader, spark_of
 from mergerepl.transactional.procedures import OPERATIONS, custom_operations, skeleton
 from mergerepl.transactional.refusals import TransactionalUsageError
-from mergerepl.transactional.scripts import batch_text, procedure_text
+from mergerepl.transactional.scripts import batch_script, procedure_text
 from mergerepl.transactional.snapshot import initialise
 
 Root = str | os.PathLike[str]
@@ -59,7 +59,7 @@ def script(
         shape = shape_of(each, destination)
         table = str(at.root / shape.destination)
         if batch:
-            texts.append(batch_text(shape, table) + ";")
+            texts.append(batch_script(shape, table))
             continue
         for name, each_operation in OPERATIONS.items():
             command = shape.command(each_operation)

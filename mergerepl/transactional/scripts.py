@@ -165,6 +165,23 @@ def batch_text(
     return "\n".join([merge, *chosen])
 
 
+def batch_script(shape: Shape, path: str) -> str:
+    """Return the text of the MERGE as it is printed: comments, the statement."""
+    keys = [f"pkc{i} {type_.upper()}" for i, type_ in enumerate(shape.key_types, 1)]
+    columns = [f"c{k} {type_.upper()}" for k, type_ in enumerate(shape.types, 1)]
+    flags = [f"set{k} BOOLEAN" for k in range(1, len(columns) + 1)]
+    return "\n".join(
+        [
+            f"-- A batch of '{shape.article}'. Generated for schema version {shape.schema_version}; regenerated after a "
+            "schema change.",
+            "-- A row of `commands` per row of the table: operation STRING (ins, upd or del), the key that it has in the "
+            f"table (NULL: none yet) {', '.join(keys)}, its values {', '.join(columns)}, which of them are set "
+            f"{', '.join(flags)}",
+            f"{batch_text(shape, path)};",
+        ]
+    )
+
+
 def _is_set(k: int) -> str:
     return f"s.set{k}"
 

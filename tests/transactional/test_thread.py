@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
 from mergerepl.cdc.database import database_at
+from mergerepl.cli.main import main
 from mergerepl.jobs.agent import DatabaseJobs
 from mergerepl.model.cdc import JobEvent
 from tests.cdc.databases import add, delete, merge, update
@@ -99,6 +101,7 @@ def test_a_subscriber_that_somebody_tampered_with(spark: SparkSession, replica_d
     assert len(shown) == len(rows(orders))
     script = run("transactional", "script", hq)["script"]
     assert all(f"-- sp_MS{each}_dboorders" in script for each in ("ins", "upd", "del"))
+    assert CliRunner().invoke(main, ["transactional", "script", str(hq)]).output == f"{script}\n"
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from mergerepl.transactional.call_syntax import (
     default_procedure,
     statement_text,
 )
-from mergerepl.transactional.scripts import Shape, batch_text, procedure_text
+from mergerepl.transactional.scripts import Shape, batch_script, batch_text, procedure_text
 
 INSERT, UPDATE, DELETE = Operation.INSERT, Operation.UPDATE, Operation.DELETE
 
@@ -196,6 +196,17 @@ def test_a_batch_has_the_clauses_of_its_operations() -> None:
     assert re.findall("THEN [A-Z]+", batch_text(shape, "/s/t", operations=[UPDATE])) == ["THEN UPDATE"]
     # Delta takes no MERGE without a clause; a batch without effect is a commit, too.
     assert re.findall("THEN [A-Z]+", batch_text(shape, "/s/t", operations=[])) == ["THEN DELETE"]
+
+
+def test_a_printed_batch_says_what_its_commands_are() -> None:
+    shape = Shape(1, 1, "t", "t", ("id", "note"), ("int", "string"), ("id",))
+    *comments, last = batch_script(shape, "/s/t").split("\n", 2)
+    assert all(line.startswith("-- ") for line in comments)
+    assert (
+        "pkc1 INT, its values c1 INT, c2 STRING, which of them are set set1 BOOLEAN, set2 BOOLEAN"
+        in comments[1]
+    )
+    assert last == batch_text(shape, "/s/t") + ";"
 
 
 def test_names_are_quoted() -> None:
