@@ -100,7 +100,7 @@ class Target:
     publisher: Path
     subscriber: Path
     publication: str
-    engine: str = "spark"
+    engine: str = "auto"
 
 
 def items_of(target: Project | str | Path | Sequence[Project | str | Path]) -> list[Project | str | Path]:

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 @click.option(
     "--engine",
     type=click.Choice(["spark", "auto"]),
-    help="Who writes the tables: Spark alone, or with auto delta-rs where few rows changed. Default: the file's.",
+    help="Who writes the tables: with auto delta-rs where few rows changed, or Spark alone. Default: the file's, or auto.",
 )
 @click.option(
     "--give-up",

@@ -191,6 +191,6 @@ class PublicationKeys(Keys):
     retention: Annotated[timedelta, BeforeValidator(_retention)] = DEFAULT_RETENTION
     conflict_retention: Annotated[int, BeforeValidator(_conflict_retention)] = DEFAULT_CONFLICT_RETENTION
     conflict_logging: Literal["publisher", "subscriber", "both"] = "publisher"
-    engine: Literal["spark", "auto"] = "spark"
+    engine: Literal["spark", "auto"] = "auto"
     joins: list[JoinKeys] = []
     allow_partition_realignment: bool = True

@@ -127,5 +127,5 @@ class Publication:
     """Days that conflicts are kept; 0: for ever."""
     joins: tuple[Join, ...] = ()
     allow_partition_realignment: bool = True
-    engine: str = "spark"
+    engine: str = "auto"
     """Who writes users' tables in a session: `spark` alone, or `auto` (few rows by delta-rs)."""
