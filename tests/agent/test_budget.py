@@ -61,7 +61,7 @@ def next_job(spark: SparkSession) -> int:
 
 def test_a_sync_stays_within_its_budget_of_jobs_and_commits(spark: SparkSession, replica_dir: Path) -> None:
     snapshot = {f"k{n:03d}": {"a": "a", "b": "b", "c": None} for n in range(100)}
-    engine = EngineNetwork(spark, replica_dir, Setting((Subscriber("north"),)), snapshot)
+    engine = EngineNetwork(spark, replica_dir, Setting((Subscriber("north"),), engines=("spark",)), snapshot)
     for number in range(2):  # the second session has metadata of the first to look up
         engine.write("hub", {f"k{n:03d}": {"a": f"h{number}", "b": "b", "c": None} for n in range(40)})
         engine.write("north", {f"k{n:03d}": {"a": f"n{number}", "b": "b", "c": None} for n in range(30, 70)})

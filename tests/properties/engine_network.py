@@ -38,7 +38,7 @@ class Setting:
     subscribers: tuple[Subscriber, ...]
     tracking: str = "row"
     resolution: str = "row"
-    engines: Engines = ("spark",)
+    engines: Engines = ("auto", "spark")
     """Who writes the tables, session by session in turn."""
 
 
