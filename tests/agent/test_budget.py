@@ -143,7 +143,8 @@ def test_inv_45_no_more_rows_come_to_the_driver_when_more_are_changed(
 ) -> None:
     keys = [f"k{n:04d}" for n in range(3000)]
     row = {"a": "a", "b": "b", "c": None}
-    engine = EngineNetwork(spark, replica_dir, Setting((Subscriber("north"),)), dict.fromkeys(keys, row))
+    setting = Setting((Subscriber("north"),), engines=("spark",))
+    engine = EngineNetwork(spark, replica_dir, setting, dict.fromkeys(keys, row))
     fetched = RowsInPython(monkeypatch)
     counts = []
     for changed in (20, 2000):

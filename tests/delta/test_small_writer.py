@@ -1,5 +1,6 @@
 """What delta-rs merges into a user's table, Spark merges bit for bit alike (decision 0015)."""
 
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,9 @@ def check(spark: SparkSession, folder: Path, seed: int) -> None:
             column = F.col(f"`{name}`")
             ends = rows.agg(F.min(column).alias("least"), F.max(column).alias("most")).collect()[0]
             for end in (ends["least"], ends["most"]):
-                assert end is None or rows.where(column == end).count(), (seed, name)
+                # py4j has no dates of the years before 1000.
+                value = F.lit(end.isoformat()).cast("date") if isinstance(end, date) else F.lit(end)
+                assert end is None or rows.where(column == value).count(), (seed, name)
 
 
 @pytest.mark.parametrize("seed", [pytest.param(range(300), marks=pytest.mark.slow, id="300"), range(3)])

@@ -274,7 +274,8 @@ def test_inv_31_44_late_halves_that_a_constraint_with_a_left_out_column_does_not
 def test_inv_31_a_merge_that_loses_every_commit_ends_with_its_session_staged(
     spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = EngineNetwork(spark, replica_dir, Setting((Subscriber("north"),)), {"k0": row("a", "b")})
+    setting = Setting((Subscriber("north"),), engines=("spark",))
+    engine = EngineNetwork(spark, replica_dir, setting, {"k0": row("a", "b")})
     engine.write("north", {"k0": row("north", "b")})
     hub = Replica(engine.path("hub"))
     before = hub.subscriptions()
