@@ -28,6 +28,7 @@ from mergerepl.changes import (
 from mergerepl.engine.made_once import made_once
 from mergerepl.lineage import columns as lineage
 from mergerepl.lineage.value import PUBLICATION
+from mergerepl.rows.images import no_names
 
 SIDES = "sides"
 """By field of a candidate: its column (NULL: of the key), which sides changed it, and whether the values differ."""
@@ -65,13 +66,12 @@ def _detection() -> tuple[Column, Column, Column]:
     publisher_deleted, subscriber_deleted = F.col(f"{PUBLISHER}.{DELETED}"), F.col(f"{SUBSCRIBER}.{DELETED}")
     both_live = ~publisher_deleted & ~subscriber_deleted
     clashing = F.transform(F.filter(SIDES, _clashes), lambda side: side[NAME])
-    no_columns = F.expr("cast(array() as array<string>)")
     is_candidate = F.col(VERDICT) == Verdict.CANDIDATE.value
     has_conflict = (publisher_deleted != subscriber_deleted) | (both_live & (F.size(CONFLICT_COLUMNS) > 0))
     verdict = F.when(
         is_candidate, F.when(has_conflict, Verdict.CONFLICT.value).otherwise(Verdict.MERGE.value)
     ).otherwise(F.col(VERDICT))
-    return is_candidate, F.when(is_candidate & both_live, clashing).otherwise(no_columns), verdict
+    return is_candidate, F.when(is_candidate & both_live, clashing).otherwise(no_names()), verdict
 
 
 def _clashes(side: Column) -> Column:

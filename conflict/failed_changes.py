@@ -27,6 +27,7 @@ from mergerepl.changes import (
     Action,
     Verdict,
 )
+from mergerepl.rows.images import no_names
 from mergerepl.systables.conflicts_info import ConflictType
 
 REFUSED_AT = {PUBLISHER: "refused_at_publisher", SUBSCRIBER: "refused_at_subscriber"}
@@ -96,7 +97,7 @@ def withheld(
         ACTION_OF[other]: nothing.cast("string"),
         GENERATION_OF[other]: nothing.cast("bigint"),
         changes.CONFLICT_TYPE: if_logged(kind).cast("int"),
-        changes.CONFLICT_COLUMNS: F.expr("cast(array() as array<string>)"),
+        changes.CONFLICT_COLUMNS: no_names(),
         changes.PUBLISHER_WINS: if_logged(F.lit(other == PUBLISHER)),
         changes.RESOLVER: nothing.cast("string"),
         changes.MADE_COLUMNS: nothing.cast("array<string>"),

@@ -28,7 +28,7 @@ from mergerepl.changes import (
     Verdict,
 )
 from mergerepl.lineage import columns as lineage
-from mergerepl.rows.images import all_true, image_type, same_value
+from mergerepl.rows.images import all_true, image_type, no_names, same_value
 from mergerepl.systables.conflicts_info import ConflictType
 from mergerepl.systables.tombstone import TombstoneType
 
@@ -99,7 +99,7 @@ def rejected(
         PRIORITY: F.coalesce(theirs[PRIORITY], mine[PRIORITY]),
         ROW: F.coalesce(theirs[ROW], mine[ROW]),
         changes.CONFLICT_TYPE: F.lit(int(ConflictType.RESOLUTION)),
-        changes.CONFLICT_COLUMNS: F.expr("cast(array() as array<string>)"),
+        changes.CONFLICT_COLUMNS: no_names(),
         changes.PUBLISHER_WINS: F.lit(True),
         changes.NOTE: F.lit(NOTE.format(options=options)),
         changes.LOSER: version(_SENT),

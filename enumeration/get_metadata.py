@@ -40,6 +40,7 @@ from mergerepl.lineage import columns as lineage
 from mergerepl.model.publication import PUBLISHER_PRIORITY
 from mergerepl.model.session_terms import ArticleTerms, SessionTerms
 from mergerepl.rows.article_terms import article_terms
+from mergerepl.rows.images import no_names
 
 _KNOWN_AT = {PUBLISHER: "known_at_publisher", SUBSCRIBER: "known_at_subscriber"}
 _BROUGHT_BY = {PUBLISHER: Verdict.DOWNLOAD, SUBSCRIBER: Verdict.UPLOAD}
@@ -181,7 +182,7 @@ def no_conflict(state: StructType) -> dict[str, Column]:
     contender = StructType([state[name] for name in (*changes.CONTENDER_COLUMNS, changes.ROW)])
     return {
         changes.CONFLICT_TYPE: nothing.cast("int"),
-        changes.CONFLICT_COLUMNS: F.expr("cast(array() as array<string>)"),
+        changes.CONFLICT_COLUMNS: no_names(),
         changes.PUBLISHER_WINS: nothing.cast("boolean"),
         changes.RESOLVER: nothing.cast("string"),
         changes.MADE_COLUMNS: nothing.cast("array<string>"),

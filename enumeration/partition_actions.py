@@ -38,7 +38,7 @@ from mergerepl.changes import (
 from mergerepl.engine.in_memory import in_one_task
 from mergerepl.engine.passed import passed
 from mergerepl.lineage import columns as lineage
-from mergerepl.rows.images import image_type, same_image
+from mergerepl.rows.images import image_type, no_names, same_image
 from mergerepl.systables.partitions import EVERYBODY, Reason
 from mergerepl.systables.tombstone import TombstoneType
 
@@ -152,9 +152,7 @@ def partition_actions(rows: PartitionRows, terms: PartitionTerms) -> DataFrame:
         VERDICT: F.coalesce(f"{_OUTCOME}.{VERDICT}", F.lit(Verdict.DOWNLOAD.value)),
         changes.PUBLISHER_GENERATION: _publisher_generation(terms),
         changes.SUBSCRIBER_GENERATION: _subscriber_generation(terms),
-        changes.CONFLICT_COLUMNS: F.coalesce(
-            f"{_OUTCOME}.{changes.CONFLICT_COLUMNS}", F.expr("cast(array() as array<string>)")
-        ),
+        changes.CONFLICT_COLUMNS: F.coalesce(f"{_OUTCOME}.{changes.CONFLICT_COLUMNS}", no_names()),
         **{
             name: F.col(f"{_OUTCOME}.{name}")
             for name in (

@@ -5,12 +5,12 @@ from contextlib import contextmanager
 
 from pyspark.sql import SparkSession
 
-CONFS = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+from mergerepl.engine.confs import INTERPRETED
 
 
 @contextmanager
 def interpreted(spark: SparkSession) -> Iterator[SparkSession]:
-    """Let the session, and those made of it meanwhile (each MERGE has one), interpret their queries.
+    """Let a session, and those that `engine.new_session` makes of it (each MERGE has one), interpret their queries.
 
     The longer suite compiles them, as users run them.
     """
@@ -24,7 +24,7 @@ def interpreted(spark: SparkSession) -> Iterator[SparkSession]:
 @contextmanager
 def compiled(spark: SparkSession) -> Iterator[SparkSession]:
     """Let a session compile its queries, also in a module that interprets them: for tests of many rows."""
-    is_interpreting = any(spark.conf.get(name, None) == value for name, value in CONFS.items())
+    is_interpreting = any(spark.conf.get(name, None) == value for name, value in INTERPRETED.items())
     _compile(spark)
     try:
         yield spark
@@ -34,14 +34,10 @@ def compiled(spark: SparkSession) -> Iterator[SparkSession]:
 
 
 def _interpret(spark: SparkSession) -> None:
-    of_new_sessions = spark.sparkContext._jsc.sc().conf()
-    for name, value in CONFS.items():
+    for name, value in INTERPRETED.items():
         spark.conf.set(name, value)
-        of_new_sessions.set(name, value)
 
 
 def _compile(spark: SparkSession) -> None:
-    of_new_sessions = spark.sparkContext._jsc.sc().conf()
-    for name in CONFS:
+    for name in INTERPRETED:
         spark.conf.unset(name)
-        of_new_sessions.remove(name)

@@ -58,20 +58,23 @@ class CaptureWindow:
     @property
     def changed_rows(self) -> int | None:
         """How many rows the feed has at most, about; None where the commits do not say, or whole files are read."""
-        counts = [commit.changed_rows for commit in self.user_commits]
-        if self.gap is not None or any(segment.by_files for segment in self.segments):
-            return None
-        return None if None in counts else sum(count or 0 for count in counts)
+        return None if any(segment.by_files for segment in self.segments) else self._counted_rows
 
     @property
     def is_small(self) -> bool:
         """True where few rows are read of the feed, and few bytes of files that are read whole."""
         by_files = {version for segment in self.segments for version in segment.by_files}
         whole = sum(commit.file_bytes for commit in self.user_commits if commit.version in by_files)
+        rows = self._counted_rows
+        return rows is not None and rows <= SMALL_ROWS and whole <= SMALL_BYTES
+
+    @property
+    def _counted_rows(self) -> int | None:
+        """How many rows those who wrote the commits counted; None where one counted none, or there is a gap."""
         counts = [commit.changed_rows for commit in self.user_commits]
         if self.gap is not None or None in counts:
-            return False
-        return sum(count or 0 for count in counts) <= SMALL_ROWS and whole <= SMALL_BYTES
+            return None
+        return sum(count or 0 for count in counts)
 
     @property
     def first_change(self) -> int:

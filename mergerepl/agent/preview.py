@@ -12,7 +12,7 @@ from mergerepl.model.article import PublishedArticle
 from mergerepl.model.results import ConflictPreview
 from mergerepl.model.value_text import text_of
 from mergerepl.rows.arrow_values import python_values
-from mergerepl.rows.images import readable
+from mergerepl.rows.images import no_names, readable
 from mergerepl.staging.article import StagedArticle
 from mergerepl.store.staged_rows import read_staged
 
@@ -52,7 +52,7 @@ def _of_article(conflicts: DataFrame, article: PublishedArticle) -> list[Conflic
             _live_row(changes.LOSER),
             F.col(changes.RESOLVER),
             F.col(changes.NOTE),
-            *(F.coalesce(name, F.expr("cast(array() as array<string>)")) for name in columns),
+            *(F.coalesce(name, no_names()) for name in columns),
         )
         .toArrow()
     )

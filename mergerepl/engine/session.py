@@ -12,7 +12,7 @@ import contextlib
 import os
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -224,17 +224,17 @@ def new_session(spark: SparkSession) -> SparkSession:
 def interpreting(spark: SparkSession) -> SparkSession:
     """Return a copy of a session that interprets its queries; the session itself if this Spark has no copies."""
     try:
-        copy = _copy(spark)
+        return _copy(spark, confs.INTERPRETED)
     except Py4JError:
         return spark
-    for name, value in confs.INTERPRETED.items():
+
+
+def _copy(spark: SparkSession, settings: Mapping[str, str]) -> SparkSession:
+    """Return a session with the state of another, but for some confs; the other one stays as it is."""
+    copy = SparkSession(spark._sc, spark._jsparkSession.cloneSession())
+    for name, value in settings.items():
         copy.conf.set(name, value)
     return copy
-
-
-def _copy(spark: SparkSession) -> SparkSession:
-    """Return a session with the state of another, whose confs may be set without the other's being changed."""
-    return SparkSession(spark._sc, spark._jsparkSession.cloneSession())
 
 
 def with_write_confs(rows: DataFrame) -> DataFrame:
@@ -250,9 +250,7 @@ def with_write_confs(rows: DataFrame) -> DataFrame:
         return rows
     jvm: Any = spark._jvm
     try:
-        copy = _copy(spark)
-        for name, value in confs.WRITES.items():
-            copy.conf.set(name, value)
+        copy = _copy(spark, confs.WRITES)
         datasets = getattr(jvm, "org.apache.spark.sql.classic.Dataset")
         return DataFrame(datasets.ofRows(copy._jsparkSession, rows._jdf.logicalPlan()), copy)
     except Py4JJavaError:

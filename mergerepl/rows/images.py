@@ -111,6 +111,11 @@ def image_hash(image: str, data_type: T.StructType) -> Column:
     return F.xxhash64(*parts)
 
 
+def no_names() -> Column:
+    """Return an empty array of column names."""
+    return F.expr("cast(array() as array<string>)")
+
+
 def differing_columns(
     one: str, other: str, data_type: T.StructType, names: Iterable[tuple[str, str]]
 ) -> Column:
@@ -126,7 +131,7 @@ def differing_columns(
         F.when(~same_value(F.col(f"{one}.{f}"), F.col(f"{other}.{f}"), data_type[f].dataType), F.lit(name))
         for name, f in names
     ]
-    return F.array_compact(F.array(*flags)) if flags else F.expr("cast(array() as array<string>)")
+    return F.array_compact(F.array(*flags)) if flags else no_names()
 
 
 def key_text(value: Column, data_type: T.DataType) -> Column:
