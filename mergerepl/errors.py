@@ -12,6 +12,7 @@
     ├── ApplyError                a staged changeset could not be applied
     │   └── UnfinishedSessionError  the one that was staged before
     ├── RefusedArticlesError      several articles cannot go on
+    ├── AgentLostError            the warm agent that ran a command ended; run again          (transient)
     ├── DemoError                 a result of `mergerepl demo` is not the expected one
     └── StoreError                a table or file of a replica cannot be read or written
         ├── CommitConflictError   another writer won the commit; run again         (transient)
@@ -25,6 +26,7 @@ from collections.abc import Sequence
 from typing import Any
 
 __all__ = [
+    "AgentLostError",
     "ApplyError",
     "CaptureError",
     "CommitConflictError",
@@ -150,6 +152,12 @@ class RefusedArticlesError(MergeReplError):
     def details(self) -> dict[str, Any]:
         """Return the error as one JSON-able object."""
         return super().details() | {"articles": [reason.details() for reason in self.reasons]}
+
+
+class AgentLostError(MergeReplError, Transient):
+    """The warm agent that ran this command ended in the middle. Run again: the next sync finishes what was staged."""
+
+    exit_code = 3
 
 
 class DemoError(MergeReplError):

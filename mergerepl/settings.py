@@ -3,10 +3,13 @@
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from mergerepl.errors import ConfigurationError
 
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
+_OF_WORK = ("MERGEREPL_", "SPARK_", "PYSPARK_", "HADOOP_", "JAVA_", "JDK_", "_JAVA_", "DATABRICKS_", "XDG_C")
+_OF_WORK_TOO = ("HOME", "PYTHONPATH", "TMPDIR", "TZ")
 _TRUE = ("1", "true", "yes", "on")
 _FALSE = ("", "0", "false", "no", "off")
 
@@ -52,3 +55,23 @@ def _log_level(text: str) -> str:
             f"MERGEREPL_LOG_LEVEL is {text!r}: set it to one of {', '.join(LOG_LEVELS)}."
         )
     return text.upper()
+
+
+def environment_of_work() -> dict[str, str]:
+    """Return the variables of this process that may change what a command does."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        # An agent has its Java already.
+        if name in _OF_WORK_TOO or (name.startswith(_OF_WORK) and name != "JAVA_HOME")
+    }
+
+
+def agent_file() -> tuple[Path, bool]:
+    """Return the agent's own file, and whether the environment names it; by default it need not be there.
+
+    Raises: ConfigurationError.
+    """
+    named = Settings.from_environment().agent_config
+    path = Path(named).expanduser() if named else Path.home() / ".config" / "mergerepl" / "agent.yml"
+    return path, bool(named)

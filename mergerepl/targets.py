@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,8 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mergerepl import roots
-from mergerepl.errors import ConfigurationError
+from mergerepl.errors import ConfigurationError, MergeReplError
 from mergerepl.model.progress import NoProgress, Progress
+from mergerepl.store.agent_socket import is_there
+from mergerepl.store.folders import has_system_tables
 
 if TYPE_CHECKING:
     from mergerepl.model.publication import Publication
@@ -101,6 +104,31 @@ class Target:
     subscriber: Path
     publication: str
     engine: str = "auto"
+
+
+def agent_roots(texts: Sequence[str]) -> list[Path]:
+    """Return the publishers that files and roots mean, where an agent may listen. What is wrong with one is left to others.
+
+    Little is loaded for it: a file is read, and not checked.
+    """
+    found: list[Path] = []
+    for text in texts:
+        with contextlib.suppress(MergeReplError, OSError, ValueError, LookupError, TypeError):
+            found += _publishers(text)
+    return list(dict.fromkeys(found))
+
+
+def _publishers(text: str) -> list[Path]:
+    if roots.names_file(text):
+        from mergerepl.configuration import strict_yaml
+
+        file = Path(text)
+        stated = strict_yaml.parse(file.read_text(encoding="utf-8"), name=file.name).value
+        return [Path(roots.parse(stated["publisher"], base=file.absolute().parent))]
+    root = root_of(text)
+    if is_there(root) or not has_system_tables(root):
+        return [root]
+    return [target.publisher for target in _of_item(root)] or [root]
 
 
 def items_of(target: Project | str | Path | Sequence[Project | str | Path]) -> list[Project | str | Path]:

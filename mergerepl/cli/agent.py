@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from mergerepl.cli.help import Group
 from mergerepl.cli.options import reporting
 from mergerepl.report.output import Output
+from mergerepl.roots import existing
 
 if TYPE_CHECKING:
     from mergerepl.model.cdc import JobEvent
@@ -21,7 +23,8 @@ def agent() -> None:
     """Run the jobs of databases: capture and cleanup; for transactional publications, the log reader.
 
     One process serves any number of roots. It looks at the jobs of each (`mergerepl cdc jobs`) twice a second. The log of
-    a root with publications is read without a word; `mergerepl transactional distribute` brings the commands on.
+    a root with publications is read without a word; `mergerepl transactional distribute` brings the commands on. Between
+    the jobs it runs the syncs of these publishers that `mergerepl sync` hands over: see there.
 
     Example:
       mergerepl agent run ./shop
@@ -40,6 +43,7 @@ def run(roots: tuple[str, ...], output: Output) -> None:
     """
     from concurrent.futures import ThreadPoolExecutor
 
+    from mergerepl.cli.agent_server import Desk, run_command
     from mergerepl.cli.rounds import result_of, signals
     from mergerepl.jobs import agent as jobs
     from mergerepl.report.words import moment_text
@@ -49,8 +53,32 @@ def run(roots: tuple[str, ...], output: Output) -> None:
         text = f"{moment_text(event.time)} {event.database} {event.job}{failed}: {event.text}"
         output.noted(event, text)
 
-    with signals() as stop, ThreadPoolExecutor(max_workers=1, thread_name_prefix="agent") as worker:
-        result_of(worker.submit(jobs.run, roots, report=report, is_asked_to_stop=lambda: stop.asked))
+    with (
+        signals() as stop,
+        Desk([Path(existing(root)) for root in roots], run_command) as desk,
+        ThreadPoolExecutor(max_workers=1, thread_name_prefix="agent") as worker,
+    ):
+        terms: dict[str, Any] = {
+            "report": report,
+            "is_asked_to_stop": lambda: stop.asked,
+            "pause": desk.serve,
+        }
+        result_of(worker.submit(jobs.run, roots, **terms))
+
+
+@agent.command()
+@roots_argument
+@reporting
+def start(roots: tuple[str, ...], output: Output) -> None:
+    """Start `mergerepl agent run` in the background. What it says goes to .mergerepl.agent.log in the first root.
+
+    Example:
+      mergerepl agent start ./shop ./warehouse
+    """
+    from mergerepl.jobs.control import start_agent
+
+    found = start_agent(roots)
+    output.reported({"started": found}, [f"{each.root}: process {each.pid} runs." for each in found])
 
 
 @agent.command()

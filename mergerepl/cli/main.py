@@ -7,6 +7,7 @@ import logging
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ import click
 from mergerepl.cli.failures import say_error
 from mergerepl.cli.help import Group
 from mergerepl.cli.standard_output import StandardOutput, standard_output
-from mergerepl.errors import MergeReplError, Transient
+from mergerepl.errors import EngineLostError, MergeReplError, Transient
+from mergerepl.model.progress import Progress
 from mergerepl.settings import Settings
 
 COMMANDS = {
@@ -25,6 +27,23 @@ COMMANDS = {
     "Look": ("status", "pending", "history", "conflicts", "row", "partition"),
 }
 FAILED, USAGE, TRANSIENT, INTERRUPTED = 1, 2, 3, 130
+
+
+@dataclass
+class Invocation:
+    """One run of the command line, as its commands find it in their context."""
+
+    arguments: tuple[str, ...]
+    progress: Progress | None = None
+    """In a warm agent, which runs a command for another process: what shows the progress there."""
+    error: Exception | None = None
+    """What ended it."""
+
+    @property
+    def may_have_left_work(self) -> bool:
+        """Whether the engine may still be at work: an error of ours says that it is not, unless the engine was lost."""
+        is_ours = isinstance(self.error, MergeReplError | click.ClickException)
+        return self.error is not None and (not is_ours or isinstance(self.error, EngineLostError))
 
 
 class CommandGroup(Group):
@@ -93,6 +112,7 @@ class CommandGroup(Group):
         Raises: OSError if standard output cannot be written.
         """
         as_json, verbose = "--json" in arguments, "--verbose" in arguments
+        invocation = extra.setdefault("obj", Invocation(tuple(arguments)))
         try:
             settings = Settings.from_environment()
             verbose = verbose or settings.debug
@@ -105,6 +125,7 @@ class CommandGroup(Group):
         except (KeyboardInterrupt, click.Abort):
             return _interrupted(as_json=as_json)
         except Exception as error:
+            invocation.error = error
             if out.failure is not None:
                 raise out.failure from None
             return _report(error, as_json=as_json, verbose=verbose)

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from mergerepl import roots
+from mergerepl.cli.main import Invocation
 from mergerepl.report.output import open_output
 
 _DURATION = re.compile(r"(\d{1,9})\s*(s|m|h)?")
@@ -38,7 +39,9 @@ def working(command: Callable[..., Any]) -> Callable[..., Any]:
         from mergerepl.report.progress import open_progress
 
         quiet = quiet or options["output"].is_for_programs
-        return command(*args, progress=open_progress(sys.stderr, quiet=quiet), **options)
+        invocation = click.get_current_context().find_object(Invocation)
+        given = None if invocation is None or quiet else invocation.progress
+        return command(*args, progress=given or open_progress(sys.stderr, quiet=quiet), **options)
 
     return reporting(with_progress)
 

@@ -39,11 +39,18 @@ class Stop:
         self.asked = True
 
 
-def repeat(once: Callable[[], SyncResult], output: Output, *, interval_s: float) -> int:
+def repeat(
+    once: Callable[[], SyncResult],
+    output: Output,
+    *,
+    interval_s: float,
+    pause: Callable[[float], None] = time.sleep,
+) -> int:
     """Run `once`, report, wait, again; return 0 after a signal, 1 after a round in which all sessions failed for good.
 
     The rounds run in one worker thread: the main thread stays free for signals, and pyspark, which in a
-    main thread takes Ctrl-C for itself and cancels the running jobs, leaves it alone.
+    main thread takes Ctrl-C for itself and cancels the running jobs, leaves it alone. `pause` waits there, some
+    seconds at a time; it may work meanwhile.
 
     Raises:
         MergeReplError: One that another round would meet again, such as a wrong configuration. A replica that was there in
@@ -63,7 +70,7 @@ def repeat(once: Callable[[], SyncResult], output: Output, *, interval_s: float)
                 if not (isinstance(error, Transient) or (has_run and _is_out_of_reach(error.facts))):
                     raise
                 output.round_failed(error, time=_now())
-            _sleep(interval_s, stop)
+            result_of(worker.submit(_sleep, interval_s, stop, pause))
     return 0
 
 
@@ -86,11 +93,11 @@ def result_of(round_: Future[T]) -> T:
     return round_.result()
 
 
-def _sleep(seconds: float, stop: Stop) -> None:
+def _sleep(seconds: float, stop: Stop, pause: Callable[[float], None]) -> None:
     """Wait for the next round, or until asked to stop."""
     until = time.monotonic() + seconds
     while not stop.asked and (left := until - time.monotonic()) > 0:
-        time.sleep(min(left, _LOOK_S))
+        pause(min(left, _LOOK_S))
 
 
 def _is_final(session: SessionResult, *, has_run: bool) -> bool:

@@ -8,7 +8,7 @@ import click
 
 from mergerepl.cli.failures import say_error
 from mergerepl.cli.help import Command
-from mergerepl.cli.main import FAILED, TRANSIENT
+from mergerepl.cli.main import FAILED, TRANSIENT, Invocation
 from mergerepl.cli.options import (
     duration,
     procedures_option,
@@ -20,6 +20,8 @@ from mergerepl.cli.options import (
 )
 from mergerepl.model.progress import NoProgress, Progress
 from mergerepl.report.output import Output
+from mergerepl.settings import agent_file
+from mergerepl.targets import agent_roots
 
 if TYPE_CHECKING:
     from mergerepl.model.results import SyncResult
@@ -61,12 +63,18 @@ if TYPE_CHECKING:
     metavar="SESSION",
     help="End a staged session that cannot be finished; its rows are kept. Alone.",
 )
+@click.option(
+    "--no-agent",
+    is_flag=True,
+    help="Work in this process, even if an agent listens at the publisher. With --interval: do not listen.",
+)
 @procedures_option
 @working
 def sync(
     targets: tuple[str, ...],
     subscriber: str | None,
     interval: int | None,
+    no_agent: bool,
     procedures: tuple[str, ...],
     output: Output,
     progress: Progress,
@@ -86,6 +94,10 @@ def sync(
     --give-up ends it: what it had written counts as users' changes from then on, its rows are kept below
     _mergerepl/unsent at the publisher, and the next session sends again what had not arrived.
 
+    A process with --interval, and `mergerepl agent run`, listen in the publisher's folder. They run the syncs of the same
+    user, installation and environment, one at a time, which saves these the start of Java. Ctrl-C ends the command then,
+    and the agent finishes the sync.
+
     Example:
       mergerepl sync sales.yml --validate checksum
       mergerepl sync ./hq --subscriber ./north --dry-run
@@ -100,19 +112,33 @@ def sync(
 
         load(procedures)
 
+    invocation = click.get_current_context().find_object(Invocation)
+    is_handed_over = invocation is not None and invocation.progress is not None
+    is_long_running = interval is not None or is_handed_over
+
     def once() -> SyncResult:
         with progress:
             return api.sync(
-                target, subscriber=only, long_running=interval is not None, progress=progress, **options
+                target, subscriber=only, long_running=is_long_running, progress=progress, **options
             )
 
     if interval is not None and options["give_up"] is not None:
         raise click.UsageError("--give-up does not go with --interval.")
     if interval is not None:
+        from mergerepl.cli.agent_server import Desk, run_command
         from mergerepl.cli.rounds import repeat
 
         progress = NoProgress()  # One line a round, and no others.
-        return repeat(once, output, interval_s=interval)
+        with Desk([] if no_agent else agent_roots(targets), run_command) as desk:
+            return repeat(once, output, interval_s=interval, pause=desk.serve)
+    # Functions of users, which may be other ones in the agent, stay here.
+    is_for_agent = not (no_agent or procedures or is_handed_over or agent_file()[0].exists())
+    if is_for_agent and invocation is not None:
+        from mergerepl.cli.agent_client import hand_over
+
+        code = hand_over(agent_roots(targets), invocation.arguments, progress)
+        if code is not None:
+            return code
     result = once()
     output.synced(result)
     if not output.is_for_programs:

@@ -118,11 +118,15 @@ class DatabaseJobs:
 
 
 def run(
-    roots: Sequence[str], *, report: Callable[[JobEvent], None], is_asked_to_stop: Callable[[], bool]
+    roots: Sequence[str],
+    *,
+    report: Callable[[JobEvent], None],
+    is_asked_to_stop: Callable[[], bool],
+    pause: Callable[[float], None] = time.sleep,
 ) -> None:
     """Run the jobs of databases until asked to stop: the cycle that runs is finished first.
 
-    A folder without jobs (yet) is looked at again and again.
+    A folder without jobs (yet) is looked at again and again. `pause` waits some seconds between; it may work meanwhile.
 
     Raises: ConfigurationError if there is no such folder; LeaseError if another agent has one of them.
     """
@@ -135,13 +139,15 @@ def run(
         try:
             for each in databases:
                 is_asked = each.is_enabled or jobs_of(each)
-                text = "its jobs run" if is_asked else "has neither capture instances nor publications yet"
+                text = (
+                    "its jobs run" if is_asked else "no jobs yet: neither capture instances nor a log to read"
+                )
                 report(JobEvent(datetime.now(UTC), str(each.root), "agent", text))
             watched = [DatabaseJobs(each, report, is_asked_to_stop) for each in databases]
             while not is_asked_to_stop():
                 for jobs in watched:
                     jobs.look()
-                time.sleep(LOOK_S)
+                pause(LOOK_S)
         finally:
             # Before the locks are given back: who has them next has no JVM beside it.
             engine.stop()

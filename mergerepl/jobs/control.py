@@ -3,7 +3,10 @@
 import os
 import signal
 import socket
+import subprocess
+import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -12,9 +15,10 @@ from mergerepl import roots
 from mergerepl.cdc.consumer import is_shared
 from mergerepl.cdc.database import Database
 from mergerepl.cdc.job_rows import LOG_READER, new_job
-from mergerepl.errors import ConfigurationError, LeaseError
+from mergerepl.errors import ConfigurationError, LeaseError, StoreError
 from mergerepl.logreader.positions import has_log_reader, read_state
 from mergerepl.model.cdc import AgentStatus, Job
+from mergerepl.store.agent_socket import LOG, last_line, open_log
 from mergerepl.store.lease import AGENT_LOCK, holder
 from mergerepl.systables.cdc import CDC_JOBS
 
@@ -48,6 +52,48 @@ def agent_status(root: str | os.PathLike[str]) -> AgentStatus:
     if who is None:
         return AgentStatus(path)
     return AgentStatus(path, int(str(who["pid"])), str(who.get("host")), str(who.get("since")))
+
+
+def start_agent(roots_: Sequence[str], *, wait_s: float = 60.0) -> list[AgentStatus]:
+    """Start the agent of some roots in the background, and wait until it has them all. Returns the agent of each.
+
+    Raises: ConfigurationError if there is no such folder; LeaseError if one has an agent already; StoreError if the agent
+        ended, or has not got so far in time: its log says why.
+    """
+    before = [agent_status(root) for root in roots_]
+    if (taken := next((each for each in before if each.pid is not None), None)) is not None:
+        raise LeaseError(
+            f"'{taken.root}' has an agent already: process {taken.pid} on {taken.host}. Nothing was started. End it with "
+            "`mergerepl agent stop` first.",
+            replica=taken.root,
+            holder=taken.pid,
+        )
+    first = Path(before[0].root)
+    try:
+        log = open_log(first)
+    except OSError as error:
+        raise StoreError(
+            f"'{first / LOG}' cannot be written: {error.strerror}. Nothing was started.", replica=str(first)
+        ) from error
+    try:
+        command = [sys.executable, "-m", "mergerepl", "agent", "run", *(each.root for each in before)]
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
+    finally:
+        os.close(log)
+    deadline = time.monotonic() + wait_s
+    while True:
+        found = [agent_status(each.root) for each in before]
+        if all(each.pid == process.pid for each in found):
+            return found
+        if process.poll() is not None or time.monotonic() > deadline:
+            process.terminate()
+            raise StoreError(
+                f"The agent of '{first}' did not start: {last_line(first)} (log: '{first / LOG}')",
+                replica=str(first),
+            )
+        time.sleep(_LOOK_S)
 
 
 def stop_agent(root: str | os.PathLike[str], *, wait_s: float = 600.0) -> AgentStatus:

@@ -24,10 +24,13 @@ class Table:
 
     def write(self, out: TextIO) -> None:
         """Write the table as suits `out`."""
-        if out.isatty():
-            self._draw(out)
-        else:
+        if not out.isatty():
             out.write(self.plain())
+        elif (write_table := getattr(out, "write_table", None)) is not None:
+            # The terminal is another process's.
+            write_table(self)
+        else:
+            self._draw(out)
 
     def plain(self) -> str:
         """Return aligned columns, two spaces apart, without trailing blanks."""

@@ -22,7 +22,7 @@ from conflict.errors import ResolverError, UnknownResolverError
 from mergerepl.errors import ConfigurationError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.resolvers import CUSTOM, FUNCTION, RESOLVERS, resolver_info
-from mergerepl.settings import Settings
+from mergerepl.settings import agent_file
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -140,9 +140,8 @@ def _stated() -> _Stated:
 
     Raises: ConfigurationError.
     """
-    named = Settings.from_environment().agent_config
-    path = Path(named).expanduser() if named else Path.home() / ".config" / "mergerepl" / "agent.yml"
-    if not named and not path.exists():
+    path, is_named = agent_file()
+    if not is_named and not path.exists():
         return _Stated()
     try:
         if path.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH):

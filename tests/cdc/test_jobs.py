@@ -170,6 +170,24 @@ def test_an_agent_process_is_seen_refuses_a_second_one_and_is_stopped(replica_di
     assert command("agent", "stop", replica_dir)["stopped"][0]["pid"] is None
 
 
+def test_an_agent_is_started_in_the_background(replica_dir: Path) -> None:
+    without_key(replica_dir)
+    words = [sys.executable, "-m", "mergerepl", "agent", "start", str(replica_dir), "--json"]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60)
+    pid = json.loads(done.stdout)["started"][0]["pid"]
+    try:
+        second = command("agent", "start", replica_dir, code=3)
+        assert f"has an agent already: process {pid}" in second["error"]["message"]
+        assert "its jobs run" in (replica_dir / ".mergerepl.agent.log").read_text()
+    finally:
+        assert command("agent", "stop", replica_dir)["stopped"][0]["pid"] == pid
+    held = replica_dir / ".mergerepl.agent.lock"
+    held.unlink(missing_ok=True)
+    held.mkdir()
+    failed = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert "did not start: Error: Replica" in json.loads(failed.stdout)["error"]["message"]
+
+
 def children(pid: int) -> list[int]:
     found = []
     for entry in Path("/proc").iterdir():

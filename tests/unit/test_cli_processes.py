@@ -44,7 +44,7 @@ sys.modules["mergerepl.api"] = mergerepl.api = api
 from mergerepl.cli import rounds as cli_rounds
 from mergerepl.cli.main import main
 sleep = cli_rounds._sleep
-cli_rounds._sleep = lambda seconds, stop: sleep(0.05 if seconds == 1 else seconds, stop)
+cli_rounds._sleep = lambda seconds, *rest: sleep(0.05 if seconds == 1 else seconds, *rest)
 """
 
 

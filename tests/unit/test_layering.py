@@ -150,7 +150,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "mergerepl.jobs": BASE | {"mergerepl.cdc", "mergerepl.logreader"},
     "mergerepl.transactional": BASE | {"mergerepl.logreader", "mergerepl.snapshot"},
     # What a call is about: projects, files and roots.
-    "mergerepl.targets": BASE | FEATURES | {"mergerepl.agent", "mergerepl.config", "mergerepl.transactional"},
+    "mergerepl.targets": BASE
+    | FEATURES
+    | {"mergerepl.agent", "mergerepl.config", "mergerepl.configuration", "mergerepl.transactional"},
     "mergerepl.api": BASE
     | FEATURES
     | {
@@ -170,12 +172,15 @@ MAY_IMPORT: dict[str, set[str]] = {
         "mergerepl.config",
         "mergerepl.demo",
         "mergerepl.doctor",
+        "mergerepl.engine.session",
         "mergerepl.errors",
         "mergerepl.jobs",
         "mergerepl.model",
         "mergerepl.report",
         "mergerepl.roots",
         "mergerepl.settings",
+        "mergerepl.store.agent_socket",
+        "mergerepl.targets",
         "mergerepl.transactional",
     },
 }

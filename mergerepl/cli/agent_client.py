@@ -1,0 +1,104 @@
+"""A command that a warm agent runs: it has its Java already. No library is loaded here."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from mergerepl.cli.agent_messages import Messages, identity
+from mergerepl.errors import AgentLostError
+from mergerepl.model.progress import Progress
+from mergerepl.store.agent_socket import connect
+
+log = logging.getLogger(__name__)
+
+_ANSWER_S = 5.0
+_PATIENCE_S = 0.5
+
+
+def hand_over(roots: Sequence[Path], arguments: Sequence[str], progress: Progress) -> int | None:
+    """Let the agent of one of these roots run a command; return the exit code, or None if no agent does.
+
+    Raises: AgentLostError if the agent ended in the middle of it.
+    """
+    for root in roots:
+        if (connection := connect(root, timeout_s=_ANSWER_S)) is None:
+            continue
+        with connection:
+            messages = Messages(connection)
+            try:
+                is_taken = _is_taken(messages, arguments, progress)
+            except OSError as error:
+                log.info("the agent of %s does not run this: %s", root, error)
+                continue
+            if is_taken:
+                with progress:
+                    return _shown(root, messages, progress)
+    return None
+
+
+def _is_taken(messages: Messages, arguments: Sequence[str], progress: Progress) -> bool:
+    """Ask, and wait for the turn. Returns whether the agent was let begin.
+
+    Raises: OSError; the agent begins nothing then.
+    """
+    request = {
+        "arguments": [*arguments],
+        "cwd": os.getcwd(),
+        "terminal": sys.stdout.isatty(),
+        "identity": identity(),
+    }
+    messages.send(**request)
+    # An agent that was stopped does not answer at all.
+    answer = messages.receive(timeout_s=_ANSWER_S)
+    if "heard" not in answer:
+        raise ConnectionRefusedError(str(answer.get("refused")))
+    with progress:
+        try:
+            answer = messages.receive(timeout_s=_PATIENCE_S)
+        except TimeoutError:
+            progress.step("wait for the agent, which is at work")
+            answer = messages.receive(timeout_s=None)
+    if "ready" not in answer:
+        raise ConnectionError("it does not keep to the protocol")
+    messages.send(go=True)
+    return True
+
+
+def _shown(root: Path, messages: Messages, progress: Progress) -> int:
+    """Show what the agent sends until the command has ended."""
+    while True:
+        try:
+            message = messages.receive(timeout_s=None)
+        except OSError as error:
+            raise AgentLostError(
+                f"The agent of '{root}' ended in the middle of this sync. Run it again: the next sync finishes what was "
+                "staged, and then does the rest.",
+                replica=str(root),
+            ) from error
+        if "exit" in message:
+            return int(message["exit"])
+        _show(message, progress)
+
+
+def _show(message: dict[str, Any], progress: Progress) -> None:
+    if "step" in message:
+        name, article, rows = message["step"]
+        progress.step(name, article=article, rows=rows)
+    elif "shown" in message:
+        progress.__exit__(None, None, None)
+    elif "out" in message:
+        sys.stdout.write(message["out"])
+    elif "err" in message:
+        sys.stderr.write(message["err"])
+        sys.stderr.flush()
+    elif "table" in message:
+        from mergerepl.report.table import Table
+
+        drawn = Table(**message["table"])
+        drawn.rows = [tuple(row) for row in drawn.rows]
+        drawn.write(sys.stdout)

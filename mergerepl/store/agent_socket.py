@@ -1,0 +1,182 @@
+"""The socket of a warm agent, in the root of a publisher: processes of the same user on the same machine get through.
+
+A socket file that an agent left, or that a copy of the root has, leads nowhere: nobody answers there, and
+the next agent replaces it.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import socket
+import stat
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from mergerepl.roots import is_absent
+
+SOCKET = ".mergerepl.agent.sock"
+LOG = ".mergerepl.agent.log"
+
+_CREDENTIALS = struct.Struct("3i")
+"""Process, user and group of the process at the other end."""
+
+
+@dataclass(frozen=True)
+class AgentSocket:
+    """A socket that listens in a root."""
+
+    listener: socket.socket
+    folder: int
+    inode: int
+
+    def close(self) -> None:
+        """Stop listening, and remove the file unless another agent has replaced it."""
+        with suppress(OSError):
+            # As long as this one listens, its inode is no other's.
+            if os.stat(SOCKET, dir_fd=self.folder, follow_symlinks=False).st_ino == self.inode:
+                os.unlink(SOCKET, dir_fd=self.folder)
+        with suppress(OSError):
+            # It wakes the thread that waits for connections; `close` does not.
+            self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
+        os.close(self.folder)
+
+
+def listen(root: Path) -> AgentSocket | None:
+    """Return a socket that listens in a root, which only this user may open; None if another agent listens there.
+
+    It sets this process's umask for a moment: call it before there are threads.
+
+    Raises: FileNotFoundError if the folder is empty or not there; OSError if there can be none.
+    """
+    if not hasattr(socket, "SO_PEERCRED"):
+        raise OSError(errno.ENOTSUP, "this system does not say who is at the other end")
+    if is_absent(root):
+        # A store that is mounted later; with a socket in it the folder would not be empty any more.
+        raise FileNotFoundError(errno.ENOENT, "nothing is there")
+    folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        # Two agents that start together take turns.
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        if _is_answered(folder):
+            os.close(folder)
+            return None
+        _remove_former(folder)
+        listener = socket.socket(socket.AF_UNIX)
+        try:
+            before = os.umask(0o177)
+            try:
+                listener.bind(_address(folder))
+            finally:
+                os.umask(before)
+            listener.listen(16)
+        except OSError:
+            listener.close()
+            raise
+        inode = os.stat(SOCKET, dir_fd=folder, follow_symlinks=False).st_ino
+        fcntl.flock(folder, fcntl.LOCK_UN)
+    except OSError:
+        os.close(folder)
+        raise
+    return AgentSocket(listener, folder, inode)
+
+
+def connect(root: Path, *, timeout_s: float) -> socket.socket | None:
+    """Return a connection to the agent that listens in a root; None if there is none of this user."""
+    with suppress(OSError), _opened(root) as folder:
+        if not _is_ours(folder):
+            return None
+        connection = socket.socket(socket.AF_UNIX)
+        try:
+            connection.settimeout(timeout_s)
+            connection.connect(_address(folder))
+            if is_same_user(connection):
+                return connection
+        except OSError:
+            pass
+        connection.close()
+    return None
+
+
+def is_there(root: Path) -> bool:
+    """Return whether a root has the socket of an agent of this user, be it one that has ended."""
+    with suppress(OSError), _opened(root) as folder:
+        return _is_ours(folder)
+    return False
+
+
+def is_same_user(connection: socket.socket) -> bool:
+    """Return whether the process at the other end is this user's."""
+    given = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return bool(_CREDENTIALS.unpack(given)[1] == os.geteuid())
+
+
+def open_log(root: Path) -> int:
+    """Return the file, open for writing, that takes what an agent in the background says.
+
+    Raises: OSError.
+    """
+    return os.open(root / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+
+
+def last_line(root: Path) -> str:
+    """Return the last line of that file."""
+    lines = (root / LOG).read_text(encoding="utf-8", errors="replace").splitlines()
+    return lines[-1] if lines else ""
+
+
+@contextmanager
+def _opened(root: Path) -> Iterator[int]:
+    folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield folder
+    finally:
+        os.close(folder)
+
+
+def _address(folder: int) -> str:
+    """Return a name of the socket that is short for every root: the system takes 107 bytes."""
+    return f"/proc/self/fd/{folder}/{SOCKET}"
+
+
+def _is_ours(folder: int) -> bool:
+    """Return whether a socket of this user is there.
+
+    Raises: OSError.
+    """
+    try:
+        found = os.stat(SOCKET, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return stat.S_ISSOCK(found.st_mode) and found.st_uid == os.geteuid()
+
+
+def _remove_former(folder: int) -> None:
+    """Remove the socket of an agent that has ended.
+
+    Raises: OSError if something else is there.
+    """
+    if _is_ours(folder):
+        os.unlink(SOCKET, dir_fd=folder)
+
+
+def _is_answered(folder: int) -> bool:
+    """Return whether an agent answers at the socket.
+
+    Raises: OSError if it cannot be asked, as that of another user.
+    """
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(_address(folder))
+        except (ConnectionRefusedError, FileNotFoundError):
+            return False
+        except BlockingIOError:
+            # So many wait there already.
+            return True
+    return True
