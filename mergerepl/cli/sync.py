@@ -129,7 +129,8 @@ def sync(
         from mergerepl.cli.rounds import repeat
 
         progress = NoProgress()  # One line a round, and no others.
-        with Desk([] if no_agent else agent_roots(targets), run_command) as desk:
+        # Procedures that were loaded for this command would be there for others, too.
+        with Desk([] if no_agent or procedures else agent_roots(targets), run_command) as desk:
             return repeat(once, output, interval_s=interval, pause=desk.serve)
     # Functions of users, which may be other ones in the agent, stay here.
     is_for_agent = not (no_agent or procedures or is_handed_over or agent_file()[0].exists())

@@ -156,6 +156,26 @@ def test_a_second_signal_ends_the_rounds_at_once(hq):
     process.communicate()
 
 
+@pytest.mark.parametrize(
+    ("extra", "listens"), [((), True), (("--no-agent",), False), (("--procedures", "json"), False)]
+)
+def test_between_rounds_the_syncs_of_others_are_run(hq, extra, listens):
+    (hq / "orders").mkdir()
+    process = start("sync", "hq", "--interval", "1h", *extra)
+    process.stdout.readline()
+    assert (hq / ".mergerepl.agent.sock").exists() is listens
+    if listens:
+        words = [sys.executable, "-m", "mergerepl", "sync", "hq"]
+        handed_over = subprocess.run(words, capture_output=True, text=True, timeout=60)
+        # The fake's second session finds the replica held.
+        assert handed_over.returncode == 3
+        assert "sync\nbegan 2\nError: The replica is held by process 42.\n" in handed_over.stderr
+    process.send_signal(signal.SIGTERM)
+    said, complaints = process.communicate(timeout=60)
+    assert (process.returncode, said, complaints) == (0, "", "began 1\n")
+    assert not (hq / ".mergerepl.agent.sock").exists()
+
+
 @pytest.mark.parametrize("extra", [(), ("--json",)])
 def test_ctrl_c_is_a_message_and_130(hq, extra):
     process = start("sync", "hq", *extra, session_s=300)
