@@ -28,6 +28,7 @@ from mergerepl.changes import (
 from mergerepl.engine.made_once import made_once
 from mergerepl.lineage import columns as lineage
 from mergerepl.lineage.value import PUBLICATION
+from mergerepl.rows.fields import INTERPRETED, Fields
 from mergerepl.rows.images import no_names
 
 SIDES = "sides"
@@ -39,18 +40,22 @@ SUBSCRIBER_CHANGED = "subscriber_changed"
 DIFFERENT = "different"
 
 
-def detect(pairs: DataFrame) -> DataFrame:
+def detect(pairs: DataFrame, fields: Fields = INTERPRETED) -> DataFrame:
     """Return the pairs with each candidate decided: verdict merge or conflict, conflict_columns and sides.
 
     Two deletes and two equal rows are no conflict. An update against a delete is one. Two updates conflict,
     row-tracked or with `whole_rows`, if the rows differ; column-tracked, if one column was changed at both sides to
     different values, or to equal ones where the article's resolver counts both changes.
 
-    Reads: PAIRS with `fields` and `article`. Returns: PAIRS, sides, conflict_columns.
+    Args:
+        pairs: PAIRS with `fields` and `article`.
+        fields: How the fields of a row are gone through.
+
+    Returns: PAIRS, sides, conflict_columns.
     """
-    is_candidate, conflict_columns, verdict = _detection()
+    is_candidate, conflict_columns, verdict = _detection(fields)
     return (
-        pairs.withColumn(SIDES, F.when(is_candidate, _sides()))
+        pairs.withColumn(SIDES, F.when(is_candidate, _sides(fields)))
         .withColumn(CONFLICT_COLUMNS, conflict_columns)
         .withColumn(VERDICT, verdict)
     )
@@ -62,10 +67,10 @@ def is_conflict() -> Column:
 
 
 @made_once
-def _detection() -> tuple[Column, Column, Column]:
+def _detection(fields: Fields) -> tuple[Column, Column, Column]:
     publisher_deleted, subscriber_deleted = F.col(f"{PUBLISHER}.{DELETED}"), F.col(f"{SUBSCRIBER}.{DELETED}")
     both_live = ~publisher_deleted & ~subscriber_deleted
-    clashing = F.transform(F.filter(SIDES, _clashes), lambda side: side[NAME])
+    clashing = fields.present(F.col(SIDES), lambda side, _: F.when(_clashes(side), side[NAME]))
     is_candidate = F.col(VERDICT) == Verdict.CANDIDATE.value
     has_conflict = (publisher_deleted != subscriber_deleted) | (both_live & (F.size(CONFLICT_COLUMNS) > 0))
     verdict = F.when(
@@ -82,7 +87,7 @@ def _clashes(side: Column) -> Column:
 
 
 @made_once
-def _sides() -> Column:
+def _sides(fields: Fields) -> Column:
     def side(name: Column, number: Column) -> Column:
         one, other = (F.get(F.col(f"{each}.{FIELDS}"), number) for each in (PUBLISHER, SUBSCRIBER))
         return F.struct(
@@ -92,7 +97,7 @@ def _sides() -> Column:
             (~one.eqNullSafe(other)).alias(DIFFERENT),
         )
 
-    return F.transform(F.col(f"{ARTICLE}.{NAMES}"), side)
+    return fields.each(F.col(f"{ARTICLE}.{NAMES}"), side)
 
 
 def _changed(side: str, column: Column) -> Column:

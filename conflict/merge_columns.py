@@ -31,6 +31,7 @@ from mergerepl.changes import (
     made_column,
 )
 from mergerepl.model.article import PublishedArticle
+from mergerepl.rows.fields import Fields
 from mergerepl.rows.images import image_type
 from mergerepl.rows.sql import free_name
 
@@ -39,7 +40,7 @@ SUBSCRIBER_ROW = "subscriber_row"
 """The typed rows of both sides beside the decision, for `resolved_rows`; NULL where a side has none."""
 
 
-def of_subscriber(takes_columns: Column, takes_made: Column | None) -> Column:
+def of_subscriber(takes_columns: Column, takes_made: Column | None, fields: Fields) -> Column:
     """Return by field whether its value is the subscriber's: where columns are taken, the side's that changed it, a
     clashing one the winner's; else all of them the winner's.
 
@@ -48,14 +49,14 @@ def of_subscriber(takes_columns: Column, takes_made: Column | None) -> Column:
     """
     publisher_prevails = F.coalesce(PUBLISHER_WINS, F.lit(True))
 
-    def is_taken(side: Column) -> Column:
+    def is_taken(side: Column, _: Column) -> Column:
         prevails = side[SUBSCRIBER_CHANGED] & ~(side[PUBLISHER_CHANGED] & publisher_prevails)
         is_by_column = (
             takes_columns if takes_made is None else takes_columns | (takes_made & _is_of_maker(side))
         )
         return F.when(is_by_column, side[NAME].isNotNull() & prevails).otherwise(~F.col(PUBLISHER_WINS))
 
-    return F.transform(SIDES, is_taken)
+    return fields.each(F.col(SIDES), is_taken)
 
 
 def _is_of_maker(side: Column) -> Column:
@@ -63,21 +64,19 @@ def _is_of_maker(side: Column) -> Column:
     return F.coalesce(F.array_contains(F.col(f"{ARTICLE}.{MADE_COLUMNS}"), side[NAME]), F.lit(False))
 
 
-def is_changed_for(side: str, *, is_any_made: bool) -> Column:
+def is_changed_for(side: str, *, is_any_made: bool, fields: Fields) -> Column:
     """Return whether a decided row differs from a side's row: it gets the other side's value, or a computed one."""
-    taken = F.arrays_zip(F.col(SIDES), F.col(OF_SUBSCRIBER))
 
-    def differs(field: Column) -> Column:
-        is_others = field[OF_SUBSCRIBER] if side == PUBLISHER else ~field[OF_SUBSCRIBER]
-        from_other = is_others & field[SIDES][DIFFERENT]
+    def differs(sides: Column, is_of_subscriber: Column) -> Column:
+        from_other = (is_of_subscriber if side == PUBLISHER else ~is_of_subscriber) & sides[DIFFERENT]
         if not is_any_made:
             return from_other
-        return F.coalesce(F.try_element_at(MADE, field[SIDES][NAME])[side], from_other)
+        return F.coalesce(F.try_element_at(MADE, sides[NAME])[side], from_other)
 
-    return F.exists(taken, differs)
+    return fields.any((SIDES, OF_SUBSCRIBER), differs)
 
 
-def merged_colv(stamp: Column, *, is_any_made: bool) -> Column:
+def merged_colv(stamp: Column, *, is_any_made: bool, fields: Fields) -> Column:
     """Return colv1 of both sides joined: per column the entry of the side that changed it, the publisher's if both
     did, which is the one that other subscribers may know; the later one if neither did.
 
@@ -86,7 +85,7 @@ def merged_colv(stamp: Column, *, is_any_made: bool) -> Column:
     made with knowledge of it would conflict with a change that never happened.
     """
 
-    def entry(side: Column) -> Column:
+    def entry(side: Column, _: Column) -> Column:
         at_publisher, at_subscriber = (
             F.try_element_at(F.col(f"{each}.{COLV1}"), side[NAME]) for each in (PUBLISHER, SUBSCRIBER)
         )
@@ -107,11 +106,12 @@ def merged_colv(stamp: Column, *, is_any_made: bool) -> Column:
             made = F.try_element_at(MADE, side[NAME])
             is_overridden = F.coalesce(made[PUBLISHER] | made[SUBSCRIBER], is_overridden)
         is_stamped = is_conflict() & is_overridden
-        return F.struct(side[NAME].alias("key"), F.when(is_stamped, stamp).otherwise(merged).alias("value"))
+        last = F.when(is_stamped, stamp).otherwise(merged)
+        has_entry = side[NAME].isNotNull() & last.isNotNull()
+        return F.when(has_entry, F.struct(side[NAME].alias("key"), last.alias("value")))
 
-    entries = F.transform(F.filter(SIDES, lambda side: side[NAME].isNotNull()), entry)
-    present = F.filter(entries, lambda each: each["value"].isNotNull())
-    return F.when(F.col(f"{ARTICLE}.{COLUMN_TRACKING}"), F.map_from_entries(present))
+    entries = fields.present(F.col(SIDES), entry)
+    return F.when(F.col(f"{ARTICLE}.{COLUMN_TRACKING}"), F.map_from_entries(entries))
 
 
 def _later(one: Column, other: Column) -> Column:

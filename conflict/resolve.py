@@ -9,7 +9,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from conflict.detect import is_conflict
-from conflict.merge_columns import is_changed_for, merged_colv, of_subscriber
+from conflict.merge_columns import PUBLISHER_ROW, SUBSCRIBER_ROW, is_changed_for, merged_colv, of_subscriber
 from conflict.one_way import REJECTED, outcome_of_rejected
 from conflict.resolvers import custom
 from conflict.resolvers.adapter import one_deleted
@@ -30,6 +30,7 @@ from mergerepl.changes import (
     PRIORITY,
     PUBLISHER,
     PUBLISHER_WINS,
+    ROW,
     SENT,
     STATE_COLUMNS,
     SUBSCRIBER,
@@ -41,6 +42,8 @@ from mergerepl.changes import (
 )
 from mergerepl.lineage import columns as lineage
 from mergerepl.model.session_terms import SessionTerms
+from mergerepl.rows.fields import INTERPRETED, Fields
+from mergerepl.rows.images import image_type
 from mergerepl.systables.conflicts_info import ConflictType
 from mergerepl.systables.tombstone import TombstoneType
 
@@ -48,37 +51,54 @@ _JOINED = "joined_lineage"
 _VERSION = "resolution_version"
 
 
-def resolve(detected: DataFrame, decide: Decide, terms: SessionTerms) -> DataFrame:
+def resolve(
+    detected: DataFrame, decide: Decide, terms: SessionTerms, fields: Fields = INTERPRETED
+) -> DataFrame:
     """Return DECIDED: a row that only one side changed is sent as it is, others as they are merged or resolved.
 
-    Rows that both sides hold already are left out, and rows of a direction that the session does not run.
+    Rows that both sides hold already have no action, nor have rows of a direction that the session does not run.
 
-    Reads: `detect`. Returns: DECIDED, and the made column of each article whose resolver makes values.
+    Reads: `detect`. Returns: DECIDED, the made column of each article whose resolver makes values, and the typed rows of
+    both sides if the changes came with them.
     """
-    is_sent = F.coalesce(changes.PUBLISHER_ACTION, changes.SUBSCRIBER_ACTION).isNotNull()
-    rows = decide(detected.where(_is_of_two() | is_sent))
+    rows = decide(detected)
     made = changes.all_made_columns(rows.columns)
     is_any_made = bool(made)
-    joined = lineage.merge(F.col(f"{PUBLISHER}.{LINEAGE}"), F.col(f"{SUBSCRIBER}.{LINEAGE}"))
+    both = (F.col(f"{side}.{LINEAGE}") for side in (PUBLISHER, SUBSCRIBER))
+    joined = lineage.merge(*both, is_written_out=fields.is_written_out)
     floor = F.col(f"{ARTICLE}.{FLOOR}")
     rows = rows.withColumn(_JOINED, F.when(_is_of_two(), joined))
     rows = rows.withColumns(
         {
             _VERSION: lineage.next_version(F.col(_JOINED), floor=floor).cast("bigint"),
-            OF_SUBSCRIBER: of_subscriber(_takes_columns(), ~one_deleted() if is_any_made else None),
+            OF_SUBSCRIBER: of_subscriber(_takes_columns(), ~one_deleted() if is_any_made else None, fields),
         }
     )
     is_any_answered = custom.ANSWER in rows.columns
-    state = _state(terms, is_any_made=is_any_made, is_any_answered=is_any_answered)
+    state = _state(terms, fields, is_any_made=is_any_made, is_any_answered=is_any_answered)
     rows = rows.withColumns(
         {name: F.when(_is_of_two(), state[name]).otherwise(F.col(f"{SENT}.{name}")) for name in STATE_COLUMNS}
     )
-    outcome = _outcome(terms, is_any_made=is_any_made)
+    outcome = _outcome(terms, fields, is_any_made=is_any_made)
     if REJECTED in rows.columns:
         outcome |= outcome_of_rejected(outcome, F.col(_JOINED))
+    typed = [
+        F.col(f"{side}.{ROW}").alias(name)
+        for side, name in ((PUBLISHER, PUBLISHER_ROW), (SUBSCRIBER, SUBSCRIBER_ROW))
+        if ROW in image_type(rows, side).names
+    ]
     return rows.select(
-        *(outcome.get(name, F.col(name)).alias(name) for name in changes.DECIDED_COLUMNS), *made
+        *(outcome.get(name, F.col(name)).alias(name) for name in changes.DECIDED_COLUMNS), *made, *typed
     )
+
+
+def acted_on(decided: DataFrame) -> DataFrame:
+    """Return the rows of DECIDED that something is done about.
+
+    NOTE: Spark puts a filter before the expressions that it tests and computes these twice. Keep the decision first.
+    """
+    is_sent = F.coalesce(changes.PUBLISHER_ACTION, changes.SUBSCRIBER_ACTION).isNotNull()
+    return decided.where(_is_of_two() | is_sent)
 
 
 def _is_of_two() -> Column:
@@ -93,7 +113,9 @@ def _takes_columns() -> Column:
     return _is_merge() | (F.col(f"{ARTICLE}.{BY_COLUMNS}") & ~one_deleted())
 
 
-def _state(terms: SessionTerms, *, is_any_made: bool, is_any_answered: bool) -> dict[str, Column]:
+def _state(
+    terms: SessionTerms, fields: Fields, *, is_any_made: bool, is_any_answered: bool
+) -> dict[str, Column]:
     """Return the final state of a row that both sides changed."""
     wins, joined, version = F.col(PUBLISHER_WINS), F.col(_JOINED), F.col(_VERSION)
     deleted = F.when(_is_merge() | wins, F.col(f"{PUBLISHER}.{DELETED}")).otherwise(
@@ -102,11 +124,11 @@ def _state(terms: SessionTerms, *, is_any_made: bool, is_any_answered: bool) -> 
     if is_any_answered:
         deleted = deleted | custom.is_delete()
     nickname = F.lit(terms.resolver_nickname)
-    resolved = lineage.with_version(joined, nickname, version)
+    resolved = lineage.with_version(joined, nickname, version, is_written_out=fields.is_written_out)
     # A row that is restored after a delete has the winner's columns: the other side changed none.
     winner_colv = F.when(wins, F.col(f"{PUBLISHER}.{COLV1}")).otherwise(F.col(f"{SUBSCRIBER}.{COLV1}"))
     stamp = F.struct(nickname.alias("nickname"), version.alias("version"))
-    colv = merged_colv(stamp, is_any_made=is_any_made)
+    colv = merged_colv(stamp, is_any_made=is_any_made, fields=fields)
     return {
         DELETED: deleted,
         TOMBSTONE_TYPE: F.when(deleted, F.lit(int(TombstoneType.USER_DELETE))),
@@ -127,7 +149,7 @@ def _priority(terms: SessionTerms) -> Column:
     return F.when(_is_merge(), merged).when(F.col(PUBLISHER_WINS), publisher_priority).otherwise(uploaded)
 
 
-def _outcome(terms: SessionTerms, *, is_any_made: bool) -> dict[str, Column]:
+def _outcome(terms: SessionTerms, fields: Fields, *, is_any_made: bool) -> dict[str, Column]:
     """Return the action and the generation of each side for the final state, and the loser."""
     wins = F.col(PUBLISHER_WINS)
 
@@ -137,7 +159,7 @@ def _outcome(terms: SessionTerms, *, is_any_made: bool) -> dict[str, Column]:
     return {
         **{
             changes.ACTION_OF[side]: of_two(
-                changes.ACTION_OF[side], _action(side, runs=runs, is_any_made=is_any_made)
+                changes.ACTION_OF[side], _action(side, fields, runs=runs, is_any_made=is_any_made)
             )
             for side, runs in ((PUBLISHER, terms.upload), (SUBSCRIBER, terms.download))
         },
@@ -155,7 +177,7 @@ def _outcome(terms: SessionTerms, *, is_any_made: bool) -> dict[str, Column]:
     }
 
 
-def _action(side: str, *, runs: bool, is_any_made: bool) -> Column:
+def _action(side: str, fields: Fields, *, runs: bool, is_any_made: bool) -> Column:
     if not runs:
         return F.lit(None).cast("string")
     is_deleted, was_deleted = F.col(DELETED), F.col(f"{side}.{DELETED}")
@@ -163,7 +185,7 @@ def _action(side: str, *, runs: bool, is_any_made: bool) -> Column:
         F.when(is_deleted & was_deleted, Action.METADATA.value)
         .when(is_deleted, Action.DELETE.value)
         .when(was_deleted, Action.INSERT.value)
-        .when(is_changed_for(side, is_any_made=is_any_made), Action.UPDATE.value)
+        .when(is_changed_for(side, is_any_made=is_any_made, fields=fields), Action.UPDATE.value)
         .otherwise(Action.METADATA.value)
     )
 

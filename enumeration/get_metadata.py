@@ -43,6 +43,7 @@ from mergerepl.rows.article_terms import article_terms
 from mergerepl.rows.images import no_names
 
 _KNOWN_AT = {PUBLISHER: "known_at_publisher", SUBSCRIBER: "known_at_subscriber"}
+_KNOWS = {PUBLISHER: "publisher_knows", SUBSCRIBER: "subscriber_knows"}
 _BROUGHT_BY = {PUBLISHER: Verdict.DOWNLOAD, SUBSCRIBER: Verdict.UPLOAD}
 
 
@@ -54,6 +55,7 @@ def get_metadata(
     *,
     known_at_publisher: DataFrame | None = None,
     known_at_subscriber: DataFrame | None = None,
+    is_written_out: bool = False,
 ) -> DataFrame:
     """Return PAIRS: each row with both sides' changes (or NULL), its verdict, and what is done where it is sent.
 
@@ -72,6 +74,7 @@ def get_metadata(
         known_at_publisher: The publisher's version of rows that the subscriber sends, as `at_subscriber`, whether or not
             it enumerates them; None where that can be no news to the sender.
         known_at_subscriber: The same the other way round.
+        is_written_out: Whether there are so many rows that lineages are compared by compiled code (`rows.fields`).
 
     Returns: tablenick, rowguid, publisher, subscriber, verdict, sent, uploaded_priority, the actions and generations of
         both sides, article.
@@ -86,7 +89,7 @@ def get_metadata(
     if len(there) == 1 and known[OTHER_SIDE[there[0]]] is None:
         pairs = pairs.withColumn(VERDICT, F.lit(_BROUGHT_BY[there[0]].value))
     else:
-        pairs = _compared(pairs, [side for side in known if known[side] is not None])
+        pairs = _compared(pairs, [side for side in known if known[side] is not None], is_written_out)
     return _with_actions(pairs, terms)
 
 
@@ -109,16 +112,19 @@ def _as_struct(rows: DataFrame, name: str) -> DataFrame:
     return rows.select(*KEYS, F.struct(*(each for each in rows.columns if each not in KEYS)).alias(name))
 
 
-def _compared(pairs: DataFrame, known: list[str]) -> DataFrame:
+def _compared(pairs: DataFrame, known: list[str], is_written_out: bool) -> DataFrame:
     """Return the pairs with the verdict, from the lineages of both sides."""
     version = {
         side: F.coalesce(side, _KNOWN_AT[side]) if side in known else F.col(side) for side in OTHER_SIDE
     }
     floor = F.col(f"{ARTICLE}.{FLOOR}")
 
-    def knows(side: str) -> Column:
+    def covers(side: str) -> Column:
         own, other = version[side].getField(LINEAGE), version[OTHER_SIDE[side]].getField(LINEAGE)
-        return lineage.covers(own, other, floor=floor)
+        return lineage.covers(own, other, floor=floor, is_written_out=is_written_out)
+
+    def knows(side: str) -> Column:
+        return F.col(_KNOWS[side])
 
     def is_enumerated(side: str) -> Column:
         return F.col(side).isNotNull()
@@ -132,8 +138,11 @@ def _compared(pairs: DataFrame, known: list[str]) -> DataFrame:
         .when(knows(SUBSCRIBER), F.when(is_enumerated(SUBSCRIBER), Verdict.UPLOAD.value))
         .otherwise(Verdict.CANDIDATE.value)
     )
+    # As columns they are computed once.
+    pairs = pairs.withColumns({_KNOWS[side]: covers(side) for side in OTHER_SIDE})
     named = pairs.withColumn(VERDICT, F.coalesce(verdict, F.lit(Verdict.KNOWN.value)))
-    return named.withColumns({side: version[side] for side in known})
+    stated = [name for name in named.columns if name not in _KNOWS.values()]
+    return named.withColumns({side: version[side] for side in known}).select(*stated)
 
 
 def _with_actions(pairs: DataFrame, terms: SessionTerms) -> DataFrame:
@@ -144,7 +153,8 @@ def _with_actions(pairs: DataFrame, terms: SessionTerms) -> DataFrame:
 
     change = pairs.schema[PUBLISHER].dataType
     assert isinstance(change, StructType)
-    content = [name for name in change.names if name not in changes.METADATA_COLUMNS]
+    # Rows that are decided by their encoded fields are sent with the values that `conflict` chooses.
+    content = [changes.ROW] if changes.ROW in change.names and changes.FIELDS not in change.names else []
 
     def state(side: str, priority: Column) -> Column:
         values = {name: F.col(f"{side}.{name}") for name in (*STATE_COLUMNS, *content)} | {PRIORITY: priority}

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from conflict.ancestor import ancestors, versions
 from conflict.detect import detect
 from conflict.merge_columns import PUBLISHER_ROW, SUBSCRIBER_ROW, resolved_rows
-from conflict.resolve import resolve
+from conflict.resolve import acted_on, resolve
 from conflict.resolvers.registry import resolver_of
 from enumeration.enum_changes import enum_changes
 from enumeration.get_metadata import get_metadata, one_sided
@@ -29,10 +29,11 @@ from mergerepl.changes import (
     VERDICT,
     Verdict,
 )
-from mergerepl.engine.in_memory import Kept
+from mergerepl.engine.in_memory import Kept, keep_in_memory
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.resolvers import RESOLVERS, ResolverInfo
 from mergerepl.model.session_terms import SessionTerms, terms_of
+from mergerepl.rows.fields import INTERPRETED, Fields
 from mergerepl.rows.sql import literal
 from mergerepl.staging.decision import Changed, decided, encoded
 from mergerepl.staging.decision import resolved as resolved_of
@@ -193,15 +194,17 @@ def sent(spark: SparkSession, cases: Mapping[str, Pair], renumbered: Mapping[int
     return as_decided
 
 
-def detected(spark: SparkSession, cases: Mapping[str, Pair]) -> dict[str, tuple[str, list[str]]]:
+def detected(
+    spark: SparkSession, cases: Mapping[str, Pair], fields: Fields
+) -> dict[str, tuple[str, list[str]]]:
     """Return the verdict and the columns in conflict of each row that both sides have changed."""
     found = _by_terms(
-        cases, lambda session: session.detected(spark).select(ROWGUID, VERDICT, "conflict_columns")
+        cases, lambda session: session.detected(spark, fields).select(ROWGUID, VERDICT, "conflict_columns")
     )
     return {row[ROWGUID]: (row[VERDICT], row["conflict_columns"]) for row in found.collect()}
 
 
-def resolved(spark: SparkSession, cases: Mapping[str, Pair]) -> dict[str, Resolved]:
+def resolved(spark: SparkSession, cases: Mapping[str, Pair], fields: Fields) -> dict[str, Resolved]:
     """Return the outcome of each row that both sides have changed."""
     return {
         row[ROWGUID]: Resolved(
@@ -214,7 +217,7 @@ def resolved(spark: SparkSession, cases: Mapping[str, Pair]) -> dict[str, Resolv
             row["conflict_type"],
             row["loser"] and ("deleted" if row["loser"]["deleted"] else _values(row["loser"]["row"])),
         )
-        for row in _by_terms(cases, lambda session: session.resolved(spark)).collect()
+        for row in _by_terms(cases, lambda session: session.resolved(spark, fields)).collect()
     }
 
 
@@ -288,17 +291,17 @@ def ruled(spark: SparkSession, contests: Mapping[str, Contest]) -> dict[str, Rul
         own = {rule: each for rule, each in contests.items() if each[:2] + each[6:9] == setting}
         sides = (_contestants(spark, own, side) for side in ("hq", "north"))
         bases = _ancestors(spark, own) if resolver.needs_base else None
-        changed.append(Changed(article, terms_of(article), *sides, bases))
+        changed.append(Changed(article, terms_of(article), *sides, len(contests), bases))
     terms = _terms(ROW_TRACKED, {})
     kept = Kept()
-    decision = decided(changed, terms, kept, rows=len(contests))
+    decision = decided(changed, terms, kept)
     outcome = reduce(
         DataFrame.unionByName,
         (
             rows.select(
                 "*", F.when(~F.col("deleted"), F.col("row.c1").cast("string")).alias("v"), "row.c2"
             ).drop("row", "winner", "loser")
-            for rows in (resolved_of(each, decision, terms, rows=len(contests)) for each in changed)
+            for rows in (resolved_of(each, decision, terms) for each in changed)
         ),
     )
     found = {
@@ -473,7 +476,7 @@ class _Session:
             frames += [rows] if rows is not None else []
         return reduce(DataFrame.unionByName, frames) if frames else None
 
-    def pairs(self, spark: SparkSession, content: str) -> DataFrame:
+    def pairs(self, spark: SparkSession, content: str, fields: Fields = INTERPRETED) -> DataFrame:
         articles = [
             terms_of(
                 _article(setting, number),
@@ -490,21 +493,23 @@ class _Session:
             self.terms,
             known_at_publisher=self._side(spark, "known_hq", content),
             known_at_subscriber=self._side(spark, "known_north", content),
+            is_written_out=fields.is_written_out,
         )
 
-    def detected(self, spark: SparkSession) -> DataFrame:
-        return detect(self.pairs(spark, FIELDS))
+    def detected(self, spark: SparkSession, fields: Fields) -> DataFrame:
+        return detect(self.pairs(spark, FIELDS, fields), fields)
 
-    def decided(self, spark: SparkSession) -> DataFrame:
+    def decided(self, spark: SparkSession, fields: Fields = INTERPRETED) -> DataFrame:
         articles = [_article(setting, number) for setting, number in self.settings.items()]
         decide = resolver_of(
             (article, terms_of(article, whole_rows=setting.whole_rows))
             for article, setting in zip(articles, self.settings, strict=True)
         )
-        return resolve(self.detected(spark), decide, self.terms)
+        # A filter would be put before the decision, with all that is written out once more.
+        return acted_on(keep_in_memory(resolve(self.detected(spark, fields), decide, self.terms, fields)))
 
-    def resolved(self, spark: SparkSession) -> DataFrame:
-        rows = self.decided(spark)
+    def resolved(self, spark: SparkSession, fields: Fields) -> DataFrame:
+        rows = self.decided(spark, fields)
         for side, name in (("hq", PUBLISHER_ROW), ("north", SUBSCRIBER_ROW)):
             typed = self._side(spark, side, ROW)
             assert typed is not None

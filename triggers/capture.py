@@ -118,8 +118,9 @@ def capture(
     try:
         known = table.known(net.rows.select(ROWGUID), net.changes)
         changed = in_one_task(net.rows, net.changes)
-        rows = tracked_rows(changed, known, window.article, origin)
-        if known is not None and is_for_one_task(net.changes):
+        is_small = is_for_one_task(net.changes)
+        rows = tracked_rows(changed, known, window.article, origin, is_written_out=not is_small)
+        if known is not None and is_small:
             # The first that reads them computes them, in a job of its own.
             rows = keep_in_memory(rows)
             in_memory.append(rows)

@@ -88,12 +88,17 @@ def delete_trigger() -> Written:
 
 
 def tracked_rows(
-    net: DataFrame, known: DataFrame | None, article: PublishedArticle, origin: Origin
+    net: DataFrame,
+    known: DataFrame | None,
+    article: PublishedArticle,
+    origin: Origin,
+    *,
+    is_written_out: bool = False,
 ) -> DataFrame:
     """Return one CAPTURED row per net change, as the trigger of its kind writes it; with `base` if the article needs it.
 
     Reads: net changes with their rowguid; `known` = KNOWN_COLUMNS of at least these rows as they are now, None if
-    there is none at all.
+    there is none at all. `is_written_out`: there are so many rows that lineages are computed by compiled code.
     """
     described = net.select(
         *(ROWGUID, EXISTED, BEFORE, EXISTS, AFTER),
@@ -104,7 +109,7 @@ def tracked_rows(
         _changed_columns(article, image_type(net, AFTER)).alias(CHANGED_COLUMNS),
     )
     base = {BASE: _published_row()} if article.needs_base else {}
-    return tracked_rows_of(described, known, more=base)
+    return tracked_rows_of(described, known, more=base, is_written_out=is_written_out)
 
 
 def tracked_rows_of(
@@ -113,6 +118,7 @@ def tracked_rows_of(
     *,
     keys: Sequence[str] = (ROWGUID,),
     more: Mapping[str, Column] = MappingProxyType({}),
+    is_written_out: bool = False,
 ) -> DataFrame:
     """Return CAPTURED of net changes of any articles, with the keys before it and more columns after it.
 
@@ -138,7 +144,7 @@ def tracked_rows_of(
         BORN_GENERATION: F.when(is_deleted, deleted.born_generation)
         .when(is_update, updated.born_generation)
         .otherwise(inserted.born_generation),
-        LINEAGE: lineage.with_version(base, F.col(NICKNAME), version),
+        LINEAGE: lineage.with_version(base, F.col(NICKNAME), version, is_written_out=is_written_out),
         COLV1: _colv(version),
         PRIORITY: F.col(ORIGIN_PRIORITY),
         ROW: F.when(is_deleted, deleted.row).otherwise(updated.row),

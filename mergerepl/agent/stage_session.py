@@ -137,7 +137,6 @@ def stage_articles(session: PlannedSession) -> tuple[dict[int, StagedArticle], R
 
     changed: dict[int, Changed] = {}
     few: dict[int, dict[str, pa.Table | None]] = {}
-    rows = 0
     try:
         for nickname in plan.tablenicks:
             with refused_alone(nickname):
@@ -145,26 +144,28 @@ def stage_articles(session: PlannedSession) -> tuple[dict[int, StagedArticle], R
                 subscriber = enumerated(sides[SUBSCRIBER], nickname, plan.up)
                 require_resolver(publisher.article)
                 require_function(publisher.article)
+                both = {PUBLISHER: publisher, SUBSCRIBER: subscriber}
+                of_article = session.article_terms(publisher.article)
+                rows = publisher.rows + subscriber.rows
+                if of_article.rejects is not None:
+                    rows += both[of_article.rejects].rows
                 sent = Changed(
                     publisher.article,
-                    session.article_terms(publisher.article),
+                    of_article,
                     side_changes(spark, publisher, kept),
                     side_changes(spark, subscriber, kept),
+                    rows,
                 )
                 sent = with_ancestors(spark, sent, (publisher, subscriber))
-                both = {PUBLISHER: publisher, SUBSCRIBER: subscriber}
                 if writes_small(spark) and (in_memory := few_sent(sent, both)) is not None:
                     few[nickname] = in_memory
                 changed[nickname] = with_held(spark, sent, both, session.captured(nickname), kept)
-                rows += publisher.rows + subscriber.rows
-                if sent.terms.rejects is not None:
-                    rows += both[sent.terms.rejects].rows
         roots = sides[PUBLISHER].replica.root, sides[SUBSCRIBER].replica.root
         answered = partial(answers_of_functions, roots=roots, kept=kept)
         by_spark = [each for nickname, each in changed.items() if nickname not in few]
-        decision = decided(by_spark, terms, kept, rows=rows, answered=answered)
+        decision = decided(by_spark, terms, kept, answered=answered)
         some = [changed[nickname] for nickname in few if changed[nickname].has_any]
-        of_few = decided_few(some, terms, rows=rows) if some else None
+        of_few = decided_few(some, terms) if some else None
 
         def stage(nickname: int) -> StagedArticle | None:
             # Captured changes that net to nothing have a generation all the same.
@@ -179,9 +180,7 @@ def stage_articles(session: PlannedSession) -> tuple[dict[int, StagedArticle], R
                         of_few, few[nickname], article_folder, article, from_versions=versions
                     )
                 else:
-                    written = session.written(
-                        nickname, resolved(changed[nickname], decision, terms, rows=rows)
-                    )
+                    written = session.written(nickname, resolved(changed[nickname], decision, terms))
                 withholding = _withholding(session, changed[nickname], kept)
                 staged = withhold_refused(spark, article_folder, written, withholding, kept)
                 session.progress.step("stage", article=changed[nickname].article.name, rows=_rows_of(staged))
@@ -204,8 +203,8 @@ def _withholding(session: PlannedSession, changed: Changed, kept: Kept) -> Withh
             rows.join(guids, on=ROWGUID, how="left_semi") if rows is not None else None for rows in sent
         )
         of_wholes = session.article_terms(changed.article, whole_rows=True)
-        again = Changed(changed.article, of_wholes, at_publisher, at_subscriber)
-        return resolved(again, decided([again], terms, kept, rows=None), terms, rows=None)
+        again = Changed(changed.article, of_wholes, at_publisher, at_subscriber, rows=None)
+        return resolved(again, decided([again], terms, kept), terms)
 
     return Withholding(
         at={name: side.articles[nickname] for name, side in sides.items()},

@@ -69,6 +69,8 @@ def session_confs(*, scratch: Path, cores: int, long_running: bool) -> dict[str,
         "spark.sql.sources.parallelPartitionDiscovery.parallelism": str(max(2, cores)),
         # Articles' plans take turns: at the default of 100 their generated classes push each other out.
         "spark.sql.codegen.cache.maxEntries": "5000",
+        # Java interprets a longer method than this for good. Spark then makes many short ones instead (default 65535).
+        "spark.sql.codegen.hugeMethodLimit": "8000",
         # Delta's own rows (a log's actions) have 138 fields; above this limit (default 100) every task of a
         # query writes and formats the code of its projections again: a fourth of all the tasks' time (measured).
         "spark.sql.codegen.maxFields": "200",

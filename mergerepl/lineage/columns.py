@@ -1,10 +1,15 @@
 """Lineage and colv1 as Spark column expressions; the rules are those of `value`, tied to it by a property test."""
 
+from functools import reduce
+
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from mergerepl.lineage.value import PUBLICATION, PUBLISHED
 from mergerepl.systables.contents import COLV1_TYPE, LINEAGE_TYPE
+
+_WRITTEN_OUT = 4
+"""So many entries are written out where there are many rows; a longer lineage is interpreted (`rows.fields`)."""
 
 
 def empty_lineage() -> Column:
@@ -38,20 +43,38 @@ def next_version(lineage: Column, *, floor: int | Column) -> Column:
     return F.greatest(highest, F.lit(floor).cast("bigint")) + F.lit(1)
 
 
-def with_version(lineage: Column, nickname: Column, version: Column) -> Column:
+def with_version(
+    lineage: Column, nickname: Column, version: Column, *, is_written_out: bool = False
+) -> Column:
     """Return the lineage with one entry set."""
+    if is_written_out:
+        nicknames, versions = F.map_keys(lineage), F.map_values(lineage)
+        place = F.array_position(nicknames, nickname).cast("int")
+        before = F.slice(versions, 1, F.greatest(place - 1, F.lit(0)))
+        after = F.slice(versions, place + 1, F.size(versions))
+        of_others = F.when(place > 0, F.concat(before, after)).otherwise(versions)
+        return F.map_from_arrays(
+            F.array_append(F.array_remove(nicknames, nickname), nickname), F.array_append(of_others, version)
+        )
     others = F.map_filter(lineage, lambda key, _: key != nickname)
     return F.map_concat(others, F.create_map(nickname, version))
 
 
-def covers(known: Column, other: Column, *, floor: int | Column) -> Column:
+def covers(known: Column, other: Column, *, floor: int | Column, is_written_out: bool = False) -> Column:
     """Return whether `known` includes every change of `other`; versions up to the floor count as known."""
-    return F.forall(
-        F.map_entries(other),
-        lambda entry: (
-            entry["value"] <= F.greatest(version_of(known, entry["key"]), F.lit(floor).cast("bigint"))
-        ),
-    )
+
+    def is_known(nickname: Column, version: Column) -> Column:
+        return version <= F.greatest(version_of(known, nickname), F.lit(floor).cast("bigint"))
+
+    by_entry = F.forall(F.map_entries(other), lambda entry: is_known(entry["key"], entry["value"]))
+    if not is_written_out:
+        return by_entry
+    nicknames, versions = F.map_keys(other), F.map_values(other)
+    known_or_none = [
+        F.coalesce(is_known(F.get(nicknames, i), F.get(versions, i)), F.lit(True))
+        for i in range(_WRITTEN_OUT)
+    ]
+    return F.when(F.size(other) > _WRITTEN_OUT, by_entry).otherwise(reduce(Column.__and__, known_or_none))
 
 
 def share_a_writer(one: Column, other: Column) -> Column:
@@ -59,15 +82,20 @@ def share_a_writer(one: Column, other: Column) -> Column:
     return F.arrays_overlap(F.map_keys(one), F.map_keys(other))
 
 
-def merge(one: Column, other: Column) -> Column:
+def merge(one: Column, other: Column, *, is_written_out: bool = False) -> Column:
     """Return the lineage that includes the changes of both."""
+    by_entry = F.map_zip_with(one, other, lambda _, version, of_other: F.greatest(version, of_other))
+    if not is_written_out:
+        return by_entry
     nicknames = F.array_union(F.map_keys(one), F.map_keys(other))
-    return F.map_from_arrays(
-        nicknames,
-        F.transform(
-            nicknames, lambda nickname: F.greatest(version_of(one, nickname), version_of(other, nickname))
-        ),
+    versions = F.array(
+        *(
+            F.greatest(*(F.try_element_at(each, F.get(nicknames, i)) for each in (one, other)))
+            for i in range(_WRITTEN_OUT)
+        )
     )
+    merged = F.map_from_arrays(nicknames, F.slice(versions, F.lit(1), F.size(nicknames)))
+    return F.when(F.size(nicknames) > _WRITTEN_OUT, by_entry).otherwise(merged)
 
 
 def is_covered(column_version: Column, known: Column, *, floor: int | Column) -> Column:

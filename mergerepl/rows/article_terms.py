@@ -12,8 +12,12 @@ from mergerepl.model.session_terms import ArticleTerms
 def article_terms(articles: Iterable[ArticleTerms], tablenick: str) -> Column:
     """Return the terms of the article that a column names, as a struct with the fields of ArticleTerms but `rejects`.
 
-    By that one the articles of a query are chosen. The struct is looked up in a small table of constants.
+    By that one the articles of a query are chosen. The struct is looked up in a small table of constants. The terms of one
+    article alone are constants themselves: Spark leaves out of a query what they make needless.
     """
+    articles = list(articles)
+    if len(articles) == 1:
+        return _struct(articles[0])
     rows = [part for each in articles for part in (F.lit(each.tablenick), _struct(each))]
     return F.try_element_at(F.create_map(*rows), F.col(tablenick))
 

@@ -1,10 +1,11 @@
 """The decision of a session: the changes of both sides, classified, detected and resolved in one plan.
 
 Rows of all articles enter as arrays of encoded fields, with the article's number as a column; the outcome comes back to the
-typed rows where these are staged. (decisions/0010)
+typed rows where these are staged. (decisions/0010) An article of many rows has a plan of its own, in which the typed rows
+come along. (decisions/0024)
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 
@@ -15,7 +16,7 @@ from conflict.ancestor import ANCESTOR, ancestors
 from conflict.detect import detect
 from conflict.merge_columns import PUBLISHER_ROW, SUBSCRIBER_ROW, resolved_rows
 from conflict.one_way import with_rejected, without_equal
-from conflict.resolve import resolve
+from conflict.resolve import acted_on, resolve
 from conflict.resolvers.registry import resolver_of
 from enumeration.get_metadata import get_metadata, one_sided
 from mergerepl.changes import (
@@ -28,11 +29,12 @@ from mergerepl.changes import (
     ancestor_column,
     values_column,
 )
-from mergerepl.engine.in_memory import Kept, in_one_task
+from mergerepl.engine.in_memory import Kept, in_one_task, is_for_one_task
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.resolvers import CUSTOM, resolver_info
 from mergerepl.model.session_terms import ArticleTerms, SessionTerms
 from mergerepl.rows.encodings import encoded_fields
+from mergerepl.rows.fields import INTERPRETED, Fields
 from mergerepl.rows.images import image_type
 from mergerepl.staging.article import Enumerated, side_versions
 
@@ -44,13 +46,15 @@ Answered = Callable[[DataFrame, Sequence[PublishedArticle]], DataFrame]
 class Changed:
     """The changes that both sides send of one article: CHANGES (None: nothing), and the ancestors of rows that both send.
 
-    `ancestors` is what `conflict.ancestor.ancestors` returns; None if the resolver needs none, or in a late round.
+    They are at most so many `rows`; None: unknown, and few. `ancestors` is what `conflict.ancestor.ancestors` returns; None
+    if the resolver needs none, or in a late round.
     """
 
     article: PublishedArticle
     terms: ArticleTerms
     at_publisher: DataFrame | None
     at_subscriber: DataFrame | None
+    rows: int | None
     ancestors: DataFrame | None = None
 
     @property
@@ -59,53 +63,90 @@ class Changed:
         return self.at_publisher is not None or self.at_subscriber is not None
 
     @property
+    def has_many(self) -> bool:
+        """Whether the rows are known to be more than one task compares."""
+        return self.rows is not None and not is_for_one_task(self.rows)
+
+    @property
     def is_contested(self) -> bool:
         """Whether both sides send something: then each row needs a decision."""
         return self.at_publisher is not None and self.at_subscriber is not None
 
 
+@dataclass(frozen=True)
+class Decision:
+    """DECIDED of contested articles: of all those with few rows in one frame, of each other one with its typed rows."""
+
+    of_few: DataFrame | None
+    of_many: Mapping[int, DataFrame]
+
+
 def decided(
-    changed: Sequence[Changed],
-    terms: SessionTerms,
-    kept: Kept,
-    *,
-    rows: int | None,
-    answered: Answered | None = None,
-) -> DataFrame | None:
-    """Return DECIDED of the contested articles, None if there are none.
+    changed: Sequence[Changed], terms: SessionTerms, kept: Kept, *, answered: Answered | None = None
+) -> Decision:
+    """Return the decision on the contested articles.
 
     Args:
         changed: The articles of the session.
         terms: What the session has agreed on.
         kept: Holds the decision, which each article reads.
-        rows: At most so many rows are compared; None: unknown.
         answered: Adds the answers of the agent's own resolvers, which the articles with such a one need.
 
     Raises: UnknownResolverError.
     """
     contested = [each for each in changed if each.is_contested]
-    if not contested:
-        return None
+    few = [each for each in contested if not each.has_many]
+    return Decision(
+        _decided(few, terms, kept, answered) if few else None,
+        {
+            each.article.nickname: _decided([each], terms, kept, answered, with_rows=True)
+            for each in contested
+            if each.has_many
+        },
+    )
+
+
+def _decided(
+    contested: Sequence[Changed],
+    terms: SessionTerms,
+    kept: Kept,
+    answered: Answered | None,
+    *,
+    with_rows: bool = False,
+) -> DataFrame:
     decide = resolver_of((each.article, each.terms) for each in contested)
+    rows = rows_of(contested)
     sides = (
-        [encoded(each.at_publisher, each.article) for each in contested],
-        [_with_ancestors(encoded(each.at_subscriber, each.article), each, rows) for each in contested],
+        [encoded(each.at_publisher, each.article, with_rows=with_rows) for each in contested],
+        [
+            _with_ancestors(encoded(each.at_subscriber, each.article, with_rows=with_rows), each, rows)
+            for each in contested
+        ],
     )
     # An article whose resolver reads values has a column of its own for them.
     together = partial(DataFrame.unionByName, allowMissingColumns=True)
     at_publisher, at_subscriber = (in_one_task(reduce(together, side), rows) for side in sides)
-    pairs = get_metadata(at_publisher, at_subscriber, [each.terms for each in contested], terms)
-    one_way = [each.terms for each in contested if each.terms.rejects is not None]
+    fields = Fields.of_many(len(contested[0].terms.names)) if with_rows else INTERPRETED
+    articles = [each.terms for each in contested]
+    pairs = get_metadata(at_publisher, at_subscriber, articles, terms, is_written_out=fields.is_written_out)
+    one_way = [each for each in articles if each.rejects is not None]
     if one_way:
         pairs = with_rejected(pairs, one_way, terms)
-    detected = detect(pairs)
+    detected = detect(pairs, fields)
     if one_way:
         detected = without_equal(detected)
     asking = [each.article for each in contested if each.terms.resolver == CUSTOM]
     if asking:
         assert answered is not None
         detected = answered(kept.keep(detected), asking)
-    return kept.keep(resolve(detected, decide, terms))
+    return acted_on(kept.keep(resolve(detected, decide, terms, fields)))
+
+
+def rows_of(changed: Iterable[Changed]) -> int | None:
+    """Return how many rows some articles have at most; None if that is unknown of one."""
+    counts = [each.rows for each in changed]
+    known = [rows for rows in counts if rows is not None]
+    return sum(known) if len(known) == len(counts) else None
 
 
 def with_ancestors(spark: SparkSession, changed: Changed, sides: tuple[Enumerated, Enumerated]) -> Changed:
@@ -150,30 +191,35 @@ def read_fields(article: PublishedArticle) -> list[str]:
     return [field for name, field in zip(article.columns, article.fields, strict=True) if name in named]
 
 
-def encoded(rows: DataFrame | None, article: PublishedArticle) -> DataFrame:
-    """Return ENCODED of one article's CHANGES, with a column of the typed fields that its resolver reads, if any."""
+def encoded(rows: DataFrame | None, article: PublishedArticle, *, with_rows: bool = False) -> DataFrame:
+    """Return ENCODED of one article's CHANGES, with a column of the typed fields that its resolver reads, if any.
+
+    `with_rows`: the typed rows come along.
+    """
     assert rows is not None
     fields = encoded_fields(ROW, image_type(rows, ROW), article.written_fields)
     read = [f"{ROW}.{field}" for field in read_fields(article)]
     values = [F.struct(*read).alias(values_column(article.nickname))] if read else []
+    typed = [ROW] if with_rows else []
+    metadata = ENCODED_COLUMNS[1:-1]
     return rows.select(
-        F.lit(article.nickname).alias(TABLENICK), *ENCODED_COLUMNS[1:-1], fields.alias(FIELDS), *values
+        F.lit(article.nickname).alias(TABLENICK), *metadata, fields.alias(FIELDS), *values, *typed
     )
 
 
-def resolved(
-    changed: Changed, decision: DataFrame | None, terms: SessionTerms, *, rows: int | None
-) -> DataFrame:
-    """Return RESOLVED of one article: the decision joined with its typed rows, or the rows that one side alone sends."""
-    article = changed.article
+def resolved(changed: Changed, decision: Decision, terms: SessionTerms) -> DataFrame:
+    """Return RESOLVED of one article: the decision with its typed rows, or the rows that one side alone sends."""
+    article, rows = changed.article, changed.rows
     if not changed.is_contested:
         at_publisher, at_subscriber = (
             None if side is None else side.select(F.lit(article.nickname).alias(TABLENICK), "*")
             for side in (changed.at_publisher, changed.at_subscriber)
         )
         return one_sided(get_metadata(at_publisher, at_subscriber, [changed.terms], terms))
-    assert decision is not None
-    chosen = in_one_task(decision.where(F.col(TABLENICK) == article.nickname), rows)
+    if changed.has_many:
+        return resolved_rows(decision.of_many[article.nickname], article)
+    assert decision.of_few is not None
+    chosen = in_one_task(decision.of_few.where(F.col(TABLENICK) == article.nickname), rows)
     for side, name in ((changed.at_publisher, PUBLISHER_ROW), (changed.at_subscriber, SUBSCRIBER_ROW)):
         assert side is not None
         typed = in_one_task(side.select(ROWGUID, F.col(ROW).alias(name)), rows)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import DataFrame
 
 from conflict.detect import detect
-from conflict.resolve import resolve
+from conflict.resolve import acted_on, resolve
 from conflict.resolvers.registry import resolver_of
 from enumeration.get_metadata import get_metadata
 from mergerepl import changes
@@ -31,7 +31,7 @@ from mergerepl.model.session_terms import SessionTerms
 from mergerepl.rows.arrow_values import python_values
 from mergerepl.rows.key_bounds import BOUNDED_TYPES
 from mergerepl.staging.article import Enumerated, StagedArticle, staged_article
-from mergerepl.staging.decision import Changed, encoded, read_fields
+from mergerepl.staging.decision import Changed, encoded, read_fields, rows_of
 from mergerepl.store.staged_rows import write_few
 
 if TYPE_CHECKING:
@@ -55,8 +55,9 @@ def few_sent(changed: Changed, sides: Mapping[str, Enumerated]) -> dict[str, "pa
     return found
 
 
-def decided_few(changed: Sequence[Changed], terms: SessionTerms, *, rows: int) -> "pa.Table":
+def decided_few(changed: Sequence[Changed], terms: SessionTerms) -> "pa.Table":
     """Return DECIDED of all these articles, also of rows that one side alone sends."""
+    rows = rows_of(changed)
     at = {
         side: [
             encoded(sent, each.article)
@@ -74,7 +75,7 @@ def decided_few(changed: Sequence[Changed], terms: SessionTerms, *, rows: int) -
     }
     pairs = get_metadata(together[PUBLISHER], together[SUBSCRIBER], [each.terms for each in changed], terms)
     decide = resolver_of((each.article, each.terms) for each in changed)
-    return collected(resolve(detect(pairs), decide, terms))
+    return collected(acted_on(resolve(detect(pairs), decide, terms)))
 
 
 def stage_few(

@@ -281,11 +281,9 @@ def _late_rows(
             resolved_at_subscriber=generation,
             whole_rows=whole_rows,
         )
-        changed = Changed(decided_as, of_article, at_publisher, at_subscriber)
         # A row that we applied and nobody wrote late is not compared.
-        rows = 2 * captured.changes
-        decision = decided([changed], terms, kept, rows=rows)
-        return resolved(changed, decision, terms, rows=rows)
+        changed = Changed(decided_as, of_article, at_publisher, at_subscriber, rows=2 * captured.changes)
+        return resolved(changed, decided([changed], terms, kept), terms)
 
     outcome = kept.keep(resolve(at_publisher, at_subscriber))
     if article.generated and not _is_computable(outcome, article):

@@ -158,7 +158,6 @@ def stage_partitioned(session: PartitionedSession) -> dict[int, StagedArticle]:
 def _sent(session: PartitionedSession) -> dict[str, _Sent]:
     """Decide the subscriber's changes of each article by the publisher's versions of those rows."""
     changed: dict[str, tuple[Changed, int, DataFrame, DataFrame]] = {}
-    total = 0
     for name, article in session.articles.items():
         enumerated = session.sent[article.nickname]
         rows = side_changes(session.spark, enumerated, session.kept)
@@ -184,14 +183,18 @@ def _sent(session: PartitionedSession) -> dict[str, _Sent]:
             resolved_at_subscriber=session.numbers[SUBSCRIBER].resolved[article.nickname],
         )
         at_subscriber, at_publisher = without_strangers(rows, known)
-        changed[name] = Changed(article, terms, at_publisher, at_subscriber), count, rows, known
-        total += 2 * count
-    decision = decided([each[0] for each in changed.values()], session.terms, session.kept, rows=total)
+        changed[name] = (
+            Changed(article, terms, at_publisher, at_subscriber, rows=2 * count),
+            count,
+            rows,
+            known,
+        )
+    decision = decided([each[0] for each in changed.values()], session.terms, session.kept)
     return {
         name: _Sent(
             rows,
             known,
-            session.kept.keep(resolved(each, decision, session.terms, rows=2 * count)),
+            session.kept.keep(resolved(each, decision, session.terms)),
             count,
             each.terms,
         )

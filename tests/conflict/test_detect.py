@@ -3,6 +3,7 @@
 import pytest
 from pyspark.sql import SparkSession
 
+from mergerepl.rows.fields import INTERPRETED, Fields
 from tests import phases
 from tests.phases import COLUMN_TRACKED, ROW_TRACKED, Change, Pair, Setting
 
@@ -119,9 +120,9 @@ CASES["a row that the publisher has, though not for this subscriber"] = (
 )
 
 
-@pytest.fixture(scope="module")
-def detected(spark: SparkSession) -> dict[str, tuple[str, list[str]]]:
-    return phases.detected(spark, {rule: pair for rule, (pair, _) in CASES.items()})
+@pytest.fixture(scope="module", params=[INTERPRETED, Fields.of_many(3)], ids=["few", "many"])
+def detected(spark: SparkSession, request: pytest.FixtureRequest) -> dict[str, tuple[str, list[str]]]:
+    return phases.detected(spark, {rule: pair for rule, (pair, _) in CASES.items()}, request.param)
 
 
 @pytest.mark.parametrize("rule", CASES)

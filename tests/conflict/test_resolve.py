@@ -3,6 +3,7 @@
 import pytest
 from pyspark.sql import SparkSession
 
+from mergerepl.rows.fields import INTERPRETED, Fields
 from tests import phases
 from tests.phases import BY_COLUMNS, COLUMN_TRACKED, Change, Pair, Resolved, Setting
 
@@ -174,9 +175,9 @@ BY_COLUMNS_TOO: dict[str, tuple[Pair, Resolved]] = {
 CASES = BY_ROW | DIRECTIONS | BY_COLUMN | BY_COLUMNS_TOO
 
 
-@pytest.fixture(scope="module")
-def resolved(spark: SparkSession) -> dict[str, Resolved]:
-    return phases.resolved(spark, {rule: pair for rule, (pair, _) in CASES.items()})
+@pytest.fixture(scope="module", params=[INTERPRETED, Fields.of_many(3)], ids=["few", "many"])
+def resolved(spark: SparkSession, request: pytest.FixtureRequest) -> dict[str, Resolved]:
+    return phases.resolved(spark, {rule: pair for rule, (pair, _) in CASES.items()}, request.param)
 
 
 @pytest.mark.parametrize("rule", CASES)

@@ -23,7 +23,7 @@ def draw_cases(seed: int, count: int) -> list[Case]:
     chance = random.Random(seed)
 
     def lineage() -> dict[int, int]:
-        return {n: chance.randint(1, 4) for n in chance.sample(NICKNAMES, chance.randint(0, 3))}
+        return {n: chance.randint(1, 4) for n in chance.sample(NICKNAMES, chance.choice((0, 1, 2, 3, 5)))}
 
     return [
         {
@@ -59,13 +59,19 @@ def computed(frame: DataFrame, **expressions: Any) -> list[dict[str, Any]]:
     return [row.asDict(recursive=True) for row in sorted(chosen.collect(), key=lambda row: row["number"])]
 
 
+FEW_OR_MANY = pytest.mark.parametrize("is_written_out", [False, True], ids=["few", "many"])
+
+
+@FEW_OR_MANY
 @pytest.mark.parametrize("floor", FLOORS)
-def test_inv_17_who_covers_whom(frame: DataFrame, cases: list[Case], floor: int) -> None:
+def test_inv_17_who_covers_whom(
+    frame: DataFrame, cases: list[Case], floor: int, is_written_out: bool
+) -> None:
     one, other = F.col("one"), F.col("other")
     found = computed(
         frame,
-        covers=columns.covers(one, other, floor=floor),
-        itself=columns.covers(one, one, floor=floor),
+        covers=columns.covers(one, other, floor=floor, is_written_out=is_written_out),
+        itself=columns.covers(one, one, floor=floor, is_written_out=is_written_out),
         **{name: columns.is_covered(F.col("colv")[name], one, floor=floor) for name in COLUMNS},
     )
     for row, case in zip(found, cases, strict=True):
@@ -78,14 +84,17 @@ def test_inv_17_who_covers_whom(frame: DataFrame, cases: list[Case], floor: int)
     assert 0 < sum(row["covers"] for row in found) < len(found)
 
 
+@FEW_OR_MANY
 @pytest.mark.parametrize("floor", FLOORS)
-def test_inv_17_one_more_change(frame: DataFrame, cases: list[Case], floor: int) -> None:
+def test_inv_17_one_more_change(
+    frame: DataFrame, cases: list[Case], floor: int, is_written_out: bool
+) -> None:
     one, nickname = F.col("one"), F.col("nickname")
     version = columns.next_version(one, floor=floor)
     found = computed(
         frame,
-        bumped=columns.with_version(one, nickname, version),
-        first=columns.with_version(columns.empty_lineage(), nickname, version),
+        bumped=columns.with_version(one, nickname, version, is_written_out=is_written_out),
+        first=columns.with_version(columns.empty_lineage(), nickname, version, is_written_out=is_written_out),
     )
     for row, case in zip(found, cases, strict=True):
         bumped = value.bump(case["one"], case["nickname"], floor)
@@ -93,8 +102,10 @@ def test_inv_17_one_more_change(frame: DataFrame, cases: list[Case], floor: int)
         assert row["first"] == {case["nickname"]: bumped[case["nickname"]]}, case
 
 
-def test_inv_17_two_lineages_become_one(frame: DataFrame, cases: list[Case]) -> None:
-    found = computed(frame, merged=columns.merge(F.col("one"), F.col("other")))
+@FEW_OR_MANY
+def test_inv_17_two_lineages_become_one(frame: DataFrame, cases: list[Case], is_written_out: bool) -> None:
+    merged = columns.merge(F.col("one"), F.col("other"), is_written_out=is_written_out)
+    found = computed(frame, merged=merged)
     for row, case in zip(found, cases, strict=True):
         assert row["merged"] == value.merge(case["one"], case["other"]), case
 
