@@ -109,6 +109,9 @@ def judge(
     rows = kept.keep(_effects(judged, shape, is_once=is_once))
     found = rows.groupBy("operation").agg(F.count(F.lit(1)).alias("rows"), F.sum("failed").alias("failed"))
     by_operation = {row["operation"]: row for row in found.collect()}
+    if is_once and sum(row["rows"] for row in by_operation.values()) > measured["commands"]:
+        twice = there.groupBy("kh").count().where(F.col("count") > 1).count()
+        raise TransactionalError.duplicate_rows(table, twice)
     failed = sum(row["failed"] for row in by_operation.values())
     counts = {name: row["rows"] for name, row in by_operation.items() if name is not None}
     return Effect(
@@ -195,6 +198,8 @@ def _there(
 ) -> DataFrame:
     """Return the hashes of those keys of the batch that the table has (`kh`), each once.
 
+    Where a key has one command, the table's rows are not counted by key: two rows of it make two effects.
+
     Raises: TransactionalError if the table has a key twice.
     """
     names = [f"k{i}" for i in range(1, len(shape.key) + 1)]
@@ -212,6 +217,8 @@ def _there(
     rows = rows.select(*(F.col(f"t.{quote(column)}").alias(f"t{i}") for i, column in enumerate(shape.key, 1)))
     on = reduce(Column.__and__, (F.col(f"t{i}") == F.col(f"k{i}") for i in range(1, len(names) + 1)))
     found = rows.join(broadcast_if_few(keys, measured["commands"]), on=on, how="inner")
+    if is_once:
+        return found.select("kh", F.lit(True).alias("in_table"))
     counted = kept.keep(found.groupBy("kh").agg(F.count(F.lit(1)).alias("rows")))
     twice = counted.agg(F.count_if(F.col("rows") > 1).alias("twice")).collect()[0]["twice"]
     if twice:
