@@ -15,16 +15,14 @@ from mergerepl.compact.counters import parquet_files
 from mergerepl.compact.overlay import CHANGE_CONTEXT, EXISTED, PRESENT, PROBLEM, REBORN, key_names
 from mergerepl.delta.footers import read_footer, statistics_of
 from mergerepl.model.tracking import TrackedTable
+from mergerepl.rows.key_bounds import BOUNDED_TYPES, FIRST_BOUNDED_DAY
 from mergerepl.rows.sql import quote
 
 Bounds = Mapping[str, tuple[int | str, int | str]]
 """Staged key column to its lowest and highest value, in JSON's types: days for dates."""
 
-_BOUNDED = ("tinyint", "smallint", "int", "bigint", "date", "string")
-"""Types whose values sort alike in Spark and in the bounds of files."""
 _PRINTABLE = re.compile("[ -~]*")
-_FIRST_BOUNDED_DAY = (date(1582, 10, 25) - date(1970, 1, 1)).days
-"""Delta reads the bounds of files from 1582-10-05 to 1582-10-14 as ten days later: it would leave such rows out."""
+_FIRST_BOUNDED_DAY = (date.fromisoformat(FIRST_BOUNDED_DAY) - date(1970, 1, 1)).days
 _EXAMPLES = 3
 
 
@@ -106,7 +104,7 @@ def bounds_of(folder: Path, table: TrackedTable) -> dict[str, tuple[int | str, i
     """Return the bounds of the key columns that have some, from the files' footers."""
     found = {}
     for name, type_ in zip(key_names(table), table.key_types, strict=True):
-        ends = _ends(folder, name) if type_ in _BOUNDED else None
+        ends = _ends(folder, name) if type_ in BOUNDED_TYPES else None
         if ends is not None and not (type_ == "date" and int(ends[0]) < _FIRST_BOUNDED_DAY):
             found[name] = ends
     return found

@@ -17,6 +17,7 @@ from pyspark.sql.window import Window
 from mergerepl.delta.plain_files import Bounds
 from mergerepl.engine.in_memory import Kept, broadcast_if_few, broadcast_if_small, in_one_task
 from mergerepl.rows.images import key_hash, readable
+from mergerepl.rows.key_bounds import FIRST_BOUNDED_DAY
 from mergerepl.rows.sql import literal, quote
 from mergerepl.transactional.bitmask import bit_text
 from mergerepl.transactional.call_syntax import Method, Operation
@@ -96,7 +97,7 @@ def judge(
         .collect()[0]
         .asDict()
     )
-    bounds = _bounds_text(shape, measured)
+    bounds = bounds_text(shape, measured)
     has_moves = bool(measured["moves"])
     is_once = is_one_transaction and not has_moves
     there = _there(named, shape, table_keys, measured, bounds, kept, table, is_once=is_once)
@@ -165,12 +166,13 @@ def _extremes(i: int) -> list[tuple[str, Column]]:
     return [("lowest", F.min(F.least(f"k{i}", f"n{i}"))), ("highest", F.max(F.greatest(f"k{i}", f"n{i}")))]
 
 
-def _bounds_text(shape: Shape, measured: Mapping[str, object]) -> str:
+def bounds_text(shape: Shape, measured: Mapping[str, object]) -> str:
     """Return conditions on the table's key (`t.`), by which files are left out; each ends in AND."""
     found = ""
     for i in _bounded(shape):
         low, high = measured[f"lowest{i}"], measured[f"highest{i}"]
-        if low is not None and high is not None:
+        is_early = shape.key_types[i - 1] == "date" and str(low) < FIRST_BOUNDED_DAY
+        if low is not None and high is not None and not is_early:
             column, type_ = f"t.{quote(shape.key[i - 1])}", shape.key_types[i - 1].upper()
             found += f"{column} BETWEEN CAST({literal(str(low))} AS {type_}) AND CAST({literal(str(high))} AS {type_}) AND "
     return found
