@@ -4,11 +4,13 @@ Nothing is decided here and no row changes: the version of a row that counts is 
 """
 
 import logging
+from pathlib import Path
 
 from pyspark.sql import SparkSession
 
 from mergerepl.delta import appended
 from mergerepl.delta.small_tables import join_small_files
+from mergerepl.engine.session import writes_small
 from mergerepl.store.replica import Replica
 from mergerepl.systables.table import Plane
 
@@ -44,7 +46,19 @@ def compact_when_due(
                     if plane is Plane.HISTORY:
                         join_small_files(table, large_bytes=LARGE_BYTES_OF_HISTORY)
                     else:
-                        appended.join_small_files(spark, table, large_bytes=LARGE_BYTES)
+                        _join(spark, table)
                     log.info("%s: joined %s files", table, files)
             except Exception as error:
                 log.warning("%s: its small files could not be joined: %s", table, error)
+
+
+def _join(spark: SparkSession, table: Path) -> None:
+    """Join the files of a table of rows: without Spark where that may write, which takes it 1 to 3 s a table."""
+    if writes_small(spark):
+        try:
+            appended.join_appended_files(table, most=FILES_AT_MOST, target_bytes=LARGE_BYTES)
+        except Exception as error:
+            log.info("%s: its small files are joined by Spark: %s", table, error)
+        else:
+            return
+    appended.join_small_files(spark, table, large_bytes=LARGE_BYTES)
