@@ -34,7 +34,24 @@ def _target(text: str) -> tuple[Path, str | None]:
     return config.transactional_target(text) or (Path(replica_root(text)), None)
 
 
-@click.group(cls=Group)
+_LATER = {
+    "skip": "To go on after a command that cannot be applied, use `distribute --skip-errors`.",
+    "tracer": "The latency of each batch is in `history`.",
+}
+
+
+class _Agents(Group):
+    """The commands; those of the original that are not built are refused by name."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] in _LATER:
+            raise click.UsageError(f"'{args[0]}' is not built. {_LATER[args[0]]}", ctx=ctx)
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=_Agents)
 def transactional() -> None:
     """Run the agents of transactional replication one by one, and look at what they leave.
 
@@ -67,12 +84,14 @@ def logreader(root: str, output: Output) -> None:
 @transactional.command()
 @root_argument
 @subscriber_option
+@click.option("--streams", type=int, help="Work on so many articles of a batch at a time.")
 @click.option("--skip-errors", metavar="NUMBERS", help="Skip these errors, such as 20598:2627.")
 @procedures_option
 @reporting
 def distribute(
     root: str,
     subscriber: str | None,
+    streams: int | None,
     skip_errors: str | None,
     procedures: tuple[str, ...],
     output: Output,
@@ -96,6 +115,7 @@ def distribute(
         publisher,
         subscriber=subscriber_root(subscriber),
         publication=publication,
+        streams=streams,
         skip_errors=skip,
         procedures=procedures,
     )

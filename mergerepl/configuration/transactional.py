@@ -8,7 +8,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
 
 from mergerepl.configuration.schema import Columns, Keys, Name, Table
 from mergerepl.configuration.wording import shown
-from mergerepl.model.transactional import DEFAULT_MAX_RETENTION, DEFAULT_MIN_RETENTION
+from mergerepl.model.transactional import DEFAULT_MAX_RETENTION, DEFAULT_MIN_RETENTION, MOST_STREAMS
 from mergerepl.transactional.call_syntax import CommandType, Operation
 
 LONGEST_RETENTION_HOURS = 24 * 365
@@ -66,7 +66,7 @@ class TransactionalSubscriptionKeys(Keys):
     sync_type: Literal["automatic", "none"] = "automatic"
     verify: bool = True
     skip_errors: Annotated[list[int], AfterValidator(_skip)] = Field(default_factory=list)
-    subscription_streams: int = Field(default=1, ge=1, le=64)
+    subscription_streams: int = Field(default=1, ge=1, le=MOST_STREAMS)
     destination: dict[str, Table] = Field(default_factory=dict)
 
 

@@ -6,6 +6,7 @@ from datetime import timedelta
 
 DEFAULT_MIN_RETENTION = timedelta(0)
 DEFAULT_MAX_RETENTION = timedelta(hours=72)
+MOST_STREAMS = 64
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from mergerepl.systables.transactional import SubscriptionRow
 from mergerepl.transactional.catalog import Distributor, Root, required, subscriptions_of
 from mergerepl.transactional.log_reader import spark_of
 from mergerepl.transactional.position import position_of, waiting_after
-from mergerepl.transactional.refusals import skipped_numbers
+from mergerepl.transactional.refusals import require_streams, skipped_numbers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,6 +27,7 @@ def distribute(
     *,
     subscriber: Root | None = None,
     publication: str | None = None,
+    streams: int | None = None,
     skip_errors: Sequence[int] | None = None,
     procedures: Sequence[str] = (),
     spark: SparkSession | None = None,
@@ -34,12 +35,15 @@ def distribute(
 ) -> tuple[DistributionResult, ...]:
     """Run the distribution agents of a publisher: each subscription gets what the log reader has read.
 
+    `streams` are the articles of a batch that are worked on at a time, in place of the subscription's own number.
     `procedures` are modules that register procedures; those that this process has registered need none. An agent that fails
     does not keep the others from their work; the first failure is raised after them.
 
     Raises: TransactionalError where a command cannot be applied (20598, 2627), a subscription is too old (21074) or columns
-        changed (21076); OutOfReachError if a subscriber is not there; LeaseError (run again).
+        changed (21076); TransactionalUsageError for a number of streams that there cannot be; OutOfReachError if a
+        subscriber is not there; LeaseError (run again).
     """
+    require_streams(streams)
     distributor = required(root)
     if procedures:
         from mergerepl.transactional.procedures import load
@@ -50,7 +54,13 @@ def distribute(
         try:
             found.append(
                 run_agent(
-                    distributor, name, row, spark_of(spark), skip_errors=skip_errors, lock_wait_s=lock_wait_s
+                    distributor,
+                    name,
+                    row,
+                    spark_of(spark),
+                    streams=streams,
+                    skip_errors=skip_errors,
+                    lock_wait_s=lock_wait_s,
                 )
             )
         except MergeReplError as error:
@@ -83,6 +93,7 @@ def _distribute_one(
     publication: str,
     spark: Callable[[], SparkSession],
     *,
+    streams: int | None = None,
     skip_errors: Sequence[int] | None = None,
     lock_wait_s: float = 0.0,
     **bounds: Any,
@@ -112,5 +123,5 @@ def _distribute_one(
         now = distributor.subscription(guid)
         if now is None:
             return DistributionResult(publication, subscription.subscriber)
-        streams = now.subscription_streams
-        return Agent(distributor, now, publication, recorded, skip, streams=streams, **bounds).run()
+        at_once = streams or now.subscription_streams
+        return Agent(distributor, now, publication, recorded, skip, streams=at_once, **bounds).run()

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from mergerepl.errors import ConfigurationError, LeaseError, MergeReplError
+from mergerepl.model.transactional import MOST_STREAMS
 
 NOT_FOUND = 20598
 DUPLICATE = 2627
@@ -202,3 +203,14 @@ def skipped_numbers(stated: Sequence[int | str]) -> frozenset[int]:
             )
         found.add(int(each))
     return frozenset(found | {2627}) if 2601 in found else frozenset(found)
+
+
+def require_streams(streams: int | None) -> None:
+    """Check the number of streams of an agent; None: the subscription's own.
+
+    Raises: TransactionalUsageError.
+    """
+    if streams is not None and not 1 <= streams <= MOST_STREAMS:
+        raise TransactionalUsageError(
+            f"streams cannot be {streams}. Nothing was changed. Give a number from 1 to {MOST_STREAMS}."
+        )

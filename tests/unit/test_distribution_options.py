@@ -1,0 +1,30 @@
+"""Options of the distribution agents that are refused, and commands of the original that are not built."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from mergerepl.cli.main import main
+from mergerepl.transactional.refusals import TransactionalUsageError, require_streams
+
+
+@pytest.mark.parametrize("streams", [0, -1, 65])
+def test_streams_that_there_cannot_be(streams: int) -> None:
+    with pytest.raises(TransactionalUsageError, match=f"streams cannot be {streams}. .* from 1 to 64"):
+        require_streams(streams)
+
+
+@pytest.mark.parametrize("streams", [None, 1, 64])
+def test_streams_that_there_can_be(streams: int | None) -> None:
+    require_streams(streams)
+
+
+@pytest.mark.parametrize(
+    ("command", "instead"), [("skip", "distribute --skip-errors"), ("tracer", "history")]
+)
+def test_a_command_that_is_not_built(tmp_path: Path, command: str, instead: str) -> None:
+    done = CliRunner().invoke(main, ["transactional", command, str(tmp_path)])
+    assert done.exit_code == 2
+    assert f"'{command}' is not built." in done.output
+    assert instead in done.output
