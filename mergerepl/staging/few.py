@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import DataFrame
 
 from conflict.detect import detect
-from conflict.resolve import acted_on, resolve
+from conflict.resolve import resolve
 from conflict.resolvers.registry import resolver_of
 from enumeration.get_metadata import get_metadata
 from mergerepl import changes
@@ -75,7 +75,19 @@ def decided_few(changed: Sequence[Changed], terms: SessionTerms) -> "pa.Table":
     }
     pairs = get_metadata(together[PUBLISHER], together[SUBSCRIBER], [each.terms for each in changed], terms)
     decide = resolver_of((each.article, each.terms) for each in changed)
-    return collected(acted_on(resolve(detect(pairs), decide, terms)))
+    return _acted_on(collected(resolve(detect(pairs), decide, terms)))
+
+
+def _acted_on(decided: "pa.Table") -> "pa.Table":
+    """Return the rows that something is done about, as `conflict.resolve.acted_on`: here Spark need not plan the filter."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    is_of_two = pc.is_in(decided[VERDICT], pa.array(changes.OF_TWO))
+    has_action = pc.is_valid(
+        pc.coalesce(decided[changes.PUBLISHER_ACTION], decided[changes.SUBSCRIBER_ACTION])
+    )
+    return decided.filter(pc.or_(is_of_two, has_action))
 
 
 def stage_few(
