@@ -23,6 +23,7 @@ from mergerepl.delta.table import reason_of
 from mergerepl.engine import archive, cache, confs, jars, jvm
 from mergerepl.engine.java import Java, find_java, given_options
 from mergerepl.errors import EngineError, MergeReplError
+from mergerepl.rows.sql import quote
 from mergerepl.store import lease
 from mergerepl.store.replica import Replica
 from mergerepl.systables.table import FOLDER, Plane
@@ -31,6 +32,8 @@ from mergerepl.systables.table import FOLDER, Plane
 EXACT_VERSIONS = {"pyspark": "4.2.0", "delta-spark": "4.4.0"}
 OTHER_PACKAGES = ("deltalake", "pyarrow", "pandas")
 LOW_DISK_BYTES = 2 * 1024**3
+LARGE_FILE_BYTES = 256 * 1024**2
+"""A changed row is written again with all rows of its file; so a larger one makes few changes dear."""
 
 _FOLLOW = "Follow the message, then run `mergerepl doctor` again."
 
@@ -247,6 +250,7 @@ def _files(folder: Path, *, mend: bool) -> Iterator[Check]:
         yield Check(f"files {folder}", Status.WARN, error.message, _FOLLOW)
         return
     found = []
+    keys = {replica.table(article): article.identity for article in replica.articles}
     for table in filter(is_delta_table, tables):
         try:
             found.append(faulty_files(table))
@@ -257,8 +261,22 @@ def _files(folder: Path, *, mend: bool) -> Iterator[Check]:
             f"files {folder}", Status.OK, f"{well} of {len(found)} tables, which every library can read"
         )
     for faults in found:
+        if faults.largest_bytes > LARGE_FILE_BYTES and faults.table in keys:
+            yield _dear(faults.table, faults.largest_bytes, keys[faults.table])
         if faults.names:
             yield _faulty(folder, faults, mended=_mended(folder, faults) if mend else 0)
+
+
+def _dear(table: Path, largest: int, key: Sequence[str]) -> Check:
+    """Return that a table's files are so large that few changes of it take long."""
+    order = ", ".join(map(quote, key))
+    return Check(
+        f"cost {table}",
+        Status.WARN,
+        f"files of up to {largest // 1024**2} MiB: a changed row is written again with all rows of its file",
+        f"Write smaller files, in the order of the key, as in Spark: SET spark.databricks.delta.optimize.maxFileSize = "
+        f"{128 * 1024**2}; OPTIMIZE delta.{quote(str(table))} ZORDER BY ({order}). No row changes.",
+    )
 
 
 def _faulty(folder: Path, faults: FaultyFiles, *, mended: int) -> Check:
