@@ -7,6 +7,7 @@ checked, so that such rows are withheld; a filtered article is left out of the s
 
 import logging
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial, reduce
 from operator import and_
 from pathlib import Path
@@ -138,10 +139,14 @@ def require_takers(
     tables = {side: open_table(replicas[side].table(article)) for side, article in at.items()}
     _refuse_other_padding(at[changes.PUBLISHER], tables[changes.PUBLISHER], tables[changes.SUBSCRIBER])
     works = {changes.PUBLISHER: staged.publisher, changes.SUBSCRIBER: staged.subscriber}
-    for side, facts in tables.items():
-        if works[side].touches_rows:
-            action = changes.ACTION_OF[side]
-            _refuse_table(spark, staged_rows, works[side], at[side], facts, action=action, takes_away=False)
+
+    def check(side: str) -> None:
+        action, facts = changes.ACTION_OF[side], tables[side]
+        _refuse_table(spark, staged_rows, works[side], at[side], facts, action=action, takes_away=False)
+
+    # Spark analyses a MERGE on one core.
+    with ThreadPoolExecutor(len(tables)) as pool:
+        list(pool.map(check, (side for side in tables if works[side].touches_rows)))
     return tables
 
 
