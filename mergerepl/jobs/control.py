@@ -54,6 +54,10 @@ def agent_status(root: str | os.PathLike[str]) -> AgentStatus:
     return AgentStatus(path, int(str(who["pid"])), str(who.get("host")), str(who.get("since")))
 
 
+_started: list[subprocess.Popen[bytes]] = []
+"""Agents that this process started. They outlive it; Python warns of a process that is forgotten while it runs."""
+
+
 def start_agent(roots_: Sequence[str], *, wait_s: float = 60.0) -> list[AgentStatus]:
     """Start the agent of some roots in the background, and wait until it has them all. Returns the agent of each.
 
@@ -80,6 +84,7 @@ def start_agent(roots_: Sequence[str], *, wait_s: float = 60.0) -> list[AgentSta
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
         )
+        _started.append(process)
     finally:
         os.close(log)
     deadline = time.monotonic() + wait_s
