@@ -57,6 +57,14 @@ def _log_level(text: str) -> str:
     return text.upper()
 
 
+def umask() -> int:
+    """Return the permissions that new files of this process lack."""
+    # It can only be asked by setting it; a file that another thread makes meanwhile has too few, never too many.
+    before = os.umask(0o077)
+    os.umask(before)
+    return before
+
+
 def environment_of_work() -> dict[str, str]:
     """Return the variables of this process that may change what a command does."""
     return {

@@ -31,18 +31,17 @@ def hand_over(roots: Sequence[Path], arguments: Sequence[str], progress: Progres
         with connection:
             messages = Messages(connection)
             try:
-                is_taken = _is_taken(messages, arguments, progress)
+                _let_begin(messages, arguments, progress)
             except OSError as error:
                 log.info("the agent of %s does not run this: %s", root, error)
                 continue
-            if is_taken:
-                with progress:
-                    return _shown(root, messages, progress)
+            with progress:
+                return _shown(root, messages, progress)
     return None
 
 
-def _is_taken(messages: Messages, arguments: Sequence[str], progress: Progress) -> bool:
-    """Ask, and wait for the turn. Returns whether the agent was let begin.
+def _let_begin(messages: Messages, arguments: Sequence[str], progress: Progress) -> None:
+    """Ask, wait for the turn, and let the agent begin.
 
     Raises: OSError; the agent begins nothing then.
     """
@@ -66,7 +65,6 @@ def _is_taken(messages: Messages, arguments: Sequence[str], progress: Progress) 
     if "ready" not in answer:
         raise ConnectionError("it does not keep to the protocol")
     messages.send(go=True)
-    return True
 
 
 def _shown(root: Path, messages: Messages, progress: Progress) -> int:

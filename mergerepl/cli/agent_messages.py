@@ -22,7 +22,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from mergerepl.settings import environment_of_work
+from mergerepl.settings import environment_of_work, umask
 
 PROTOCOL = 1
 LONGEST_REQUEST = 1_000_000
@@ -71,8 +71,6 @@ def identity() -> dict[str, object]:
     """
     from importlib import metadata
 
-    umask = os.umask(0o077)
-    os.umask(umask)
     variables = json.dumps(environment_of_work(), sort_keys=True).encode()
     top = os.stat("/")
     return {
@@ -80,7 +78,7 @@ def identity() -> dict[str, object]:
         "version": metadata.version("mergerepl"),
         "installation": [sys.prefix, str(Path(__file__).parent)],
         "user": [os.geteuid(), os.getegid(), sorted(os.getgroups())],
-        "umask": umask,
+        "umask": umask(),
         "encoding of names": sys.getfilesystemencoding(),
         "environment": hashlib.sha256(variables).hexdigest(),
         # A container may see other folders by the same names.

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from mergerepl.errors import EngineError
+from mergerepl.settings import umask
 
 EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
@@ -94,14 +95,6 @@ def session_confs(*, scratch: Path, cores: int, long_running: bool) -> dict[str,
         "spark.ui.retainedJobs": "50",
         "spark.ui.retainedStages": "50",
     }
-
-
-def umask() -> int:
-    """Return the permissions that new files of this process lack."""
-    # It can only be asked by setting it; a file that another thread makes meanwhile has too few, never too many.
-    before = os.umask(0o077)
-    os.umask(before)
-    return before
 
 
 def usable_cores() -> int:

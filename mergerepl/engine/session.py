@@ -26,6 +26,7 @@ from pyspark.sql.utils import is_remote
 from mergerepl.engine import confs, jvm
 from mergerepl.engine.java import find_java
 from mergerepl.errors import EngineError
+from mergerepl.settings import umask
 
 _UTC = frozenset({"UTC", "Etc/UTC", "UCT", "Zulu", "Z", "GMT", "Etc/GMT", "+00:00"})
 
@@ -399,7 +400,7 @@ def _settle_local_files() -> None:
     local = files.getLocal(configuration())
     local.setWriteChecksum(False)
     # Made before the session's confs were known.
-    local.getConf().set(confs.UMASK, f"{confs.umask():03o}")
+    local.getConf().set(confs.UMASK, f"{umask():03o}")
 
 
 def _forget_gateway(*, is_ours: bool = True) -> None:

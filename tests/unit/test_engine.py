@@ -14,6 +14,7 @@ import pytest
 from mergerepl.engine import archive, cache, confs, jars, java, jvm, network
 from mergerepl.engine import session as engine
 from mergerepl.errors import EngineError
+from mergerepl.settings import umask
 
 
 @pytest.fixture(autouse=True)
@@ -283,10 +284,10 @@ def test_a_collector_that_the_environment_chooses_is_the_only_one(
 def test_files_lack_what_the_umask_says(tmp_path: Path) -> None:
     before = os.umask(0o027)
     try:
-        assert confs.umask() == 0o027
+        assert umask() == 0o027
         settings = confs.session_confs(scratch=tmp_path, cores=1, long_running=False)
         assert settings["spark.hadoop.fs.permissions.umask-mode"] == "027"
-        assert confs.umask() == 0o027, "it is left as it was"
+        assert umask() == 0o027, "it is left as it was"
     finally:
         os.umask(before)
 
