@@ -7,16 +7,20 @@ the row.
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from mergerepl import changes
+from mergerepl.apply.few_conflicts import holds_rowguid, info_and_losing_rows
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.delta import appended
 from mergerepl.delta.marks import CommitMark
+from mergerepl.delta.small_writer import MOST_ROWS
 from mergerepl.delta.transactions import Transaction
 from mergerepl.engine.passed import passed
+from mergerepl.engine.session import writes_small
 from mergerepl.failpoints import failpoint
 from mergerepl.model.article import PublishedArticle
 from mergerepl.rows.images import image_type, readable
@@ -25,6 +29,9 @@ from mergerepl.store.replica import Replica
 from mergerepl.store.staged_rows import read_staged
 from mergerepl.systables import conflicts_info
 from mergerepl.systables.conflicts_info import REASONS, ConflictType
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Works = Mapping[str, SideWork]
 
@@ -64,20 +71,52 @@ def log_conflicts(
     if changeset.manifest.round > 1:
         # From the second late round on both changes are this replica's: the places say their order, not who held them.
         works = dict.fromkeys((PUBLISHER, SUBSCRIBER), works[_side_of(changeset.manifest)])
-    infos = [_info_rows(spark, changeset, article, works) for article in chosen]
+    infos, losing = _few(spark, changeset, chosen, works) or (
+        appended.union_all([_info_rows(spark, changeset, article, works) for article in chosen]),
+        [_losing_rows(spark, changeset, article, works) for article in chosen],
+    )
     # The rows first: a conflict without its losing row says that the loser was a delete.
-    for article in chosen:
-        losers = _losing_rows(spark, changeset, article, works)
+    for article, losers in zip(chosen, losing, strict=True):
         failpoint("conflicts.before_rows")
         appended.append(
             losers, replica.folder / article.conflict_table, _transaction(changeset, article.name)
         )
         failpoint("conflicts.after_rows")
     failpoint("conflicts.before_info")
-    appended.append(
-        appended.union_all(infos), replica.folder / conflicts_info.NAME, _transaction(changeset, "info")
-    )
+    appended.append(infos, replica.folder / conflicts_info.NAME, _transaction(changeset, "info"))
     failpoint("conflicts.after_info")
+
+
+def _few(
+    spark: SparkSession, changeset: Changeset, articles: Sequence[PublishedArticle], works: Works
+) -> "tuple[pa.Table, list[pa.Table]] | None":
+    """Return the rows of conflicts_info, and of each conflict table, made without Spark; None if it is to make them."""
+    import pyarrow as pa
+
+    if not writes_small(spark) or sum(changeset.manifest.conflicts.values()) > MOST_ROWS:
+        return None
+    found = []
+    for article in articles:
+        rows = info_and_losing_rows(
+            changeset,
+            article,
+            works,
+            identity=_identity(changeset.manifest, article),
+            resolved_at_us=_resolved_at_us(changeset.manifest),
+        )
+        if rows is None:
+            return None
+        found.append(rows)
+    return pa.concat_tables([info for info, _ in found]), [losers for _, losers in found]
+
+
+def _identity(manifest: Manifest, article: PublishedArticle) -> tuple[str, ...]:
+    """Return what a conflict's id is made of besides the row."""
+    return manifest.session, _side_of(manifest), str(manifest.round), str(article.nickname)
+
+
+def _resolved_at_us(manifest: Manifest) -> int:
+    return int(datetime.fromisoformat(manifest.started).timestamp() * 1_000_000)
 
 
 def _transaction(changeset: Changeset, what: str) -> Transaction:
@@ -90,13 +129,9 @@ def _transaction(changeset: Changeset, what: str) -> Transaction:
 
 def _conflicting(spark: SparkSession, changeset: Changeset, article: PublishedArticle) -> DataFrame:
     staged = read_staged(spark, changeset.rows(article.nickname))
-    manifest = changeset.manifest
     identity = F.concat_ws(
         "|",
-        F.lit(manifest.session),
-        F.lit(_side_of(manifest)),
-        F.lit(str(manifest.round)),
-        F.lit(str(article.nickname)),
+        *map(F.lit, _identity(changeset.manifest, article)),
         F.col(changes.ROWGUID),
         # Both tables may refuse the row merged of two changes.
         F.when(_is_failed_change(), F.col(changes.CONFLICT_TYPE)),
@@ -129,7 +164,7 @@ def _losing_rows(
     loser_id = _by_outcome(works[SUBSCRIBER].replid, works[PUBLISHER].replid)
     return rows.select(
         *(F.col(f"{changes.LOSER}.{changes.ROW}.{field}").alias(name) for name, field in fields),
-        *([] if _holds_rowguid(article) else [F.col(changes.ROWGUID)]),
+        *([] if holds_rowguid(article) else [F.col(changes.ROWGUID)]),
         _resolved_at(changeset).alias(conflicts_info.MODIFIED_DATE),
         loser_id.alias(conflicts_info.ORIGIN_DATASOURCE_ID),
         conflicts_info.CONFLICT_ID,
@@ -142,14 +177,8 @@ def _by_outcome(if_publisher_wins: str, if_subscriber_wins: str) -> Column:
     )
 
 
-def _holds_rowguid(article: PublishedArticle) -> bool:
-    # As the conflict table was made, and as Delta compares names: `RowGuid` is the same column.
-    return changes.ROWGUID in (name.lower() for name in article.columns)
-
-
 def _resolved_at(changeset: Changeset) -> Column:
-    started = datetime.fromisoformat(changeset.manifest.started)
-    return F.timestamp_micros(passed(int(started.timestamp() * 1_000_000), "bigint"))
+    return F.timestamp_micros(passed(_resolved_at_us(changeset.manifest), "bigint"))
 
 
 def _info_rows(

@@ -11,9 +11,11 @@ from mergerepl.changes import (
     ACTION_OF,
     BORN_GENERATION,
     CHANGE_COLUMNS,
+    CONFLICT_TYPE,
     DATA_ACTIONS,
     GENERATION,
     GENERATION_OF,
+    RESOLVED_COLUMNS,
     ROW,
     Action,
 )
@@ -88,7 +90,7 @@ def few_recorded_rows(folder: Path, side: str) -> "pa.Table | None":
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    if not are_small(folder) or any(type_problem(field["type"]) for field in _image_fields(folder)):
+    if not _are_for_arrow(folder):
         return None
     action, generation = ACTION_OF[side], GENERATION_OF[side]
     kept = [name for name in CHANGE_COLUMNS if name != GENERATION]
@@ -100,6 +102,33 @@ def few_recorded_rows(folder: Path, side: str) -> "pa.Table | None":
     place = rows.schema.get_field_index(BORN_GENERATION)
     rows = rows.set_column(place, BORN_GENERATION, born).append_column(GENERATION, rows[generation])
     return rows.select(list(CHANGE_COLUMNS))
+
+
+def few_conflicts(folder: Path) -> "pa.Table | None":
+    """Return the RESOLVED rows of a folder that are conflicts, in this process' memory.
+
+    Returns: None if they are large, or if Arrow might write a column's values otherwise than Spark.
+
+    Raises: StoreError if there is no such file, or it is damaged.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not _are_for_arrow(folder):
+        return None
+    staged = _in_memory(folder, list(RESOLVED_COLUMNS))
+    rows = staged.filter(pc.is_valid(staged[CONFLICT_TYPE])).combine_chunks()
+    try:
+        # Bytes that are no UTF-8 are a text to Spark.
+        rows.validate(full=True)
+    except pa.ArrowInvalid:
+        return None
+    return rows
+
+
+def _are_for_arrow(folder: Path) -> bool:
+    """Return whether rows fit into this process' memory, and have types that Arrow writes as Spark does."""
+    return are_small(folder) and not any(type_problem(field["type"]) for field in _image_fields(folder))
 
 
 def _image_fields(folder: Path) -> list[Field]:
