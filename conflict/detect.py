@@ -20,6 +20,7 @@ from mergerepl.changes import (
     NAMES,
     OTHER_SIDE,
     PUBLISHER,
+    ROW,
     SUBSCRIBER,
     VERDICT,
     WHOLE_ROWS,
@@ -29,7 +30,7 @@ from mergerepl.engine.made_once import made_once
 from mergerepl.lineage import columns as lineage
 from mergerepl.lineage.value import PUBLICATION
 from mergerepl.rows.fields import INTERPRETED, Fields
-from mergerepl.rows.images import no_names
+from mergerepl.rows.images import no_names, same_value
 
 SIDES = "sides"
 """By field of a candidate: its column (NULL: of the key), which sides changed it, and whether the values differ."""
@@ -48,7 +49,7 @@ def detect(pairs: DataFrame, fields: Fields = INTERPRETED) -> DataFrame:
     different values, or to equal ones where the article's resolver counts both changes.
 
     Args:
-        pairs: PAIRS with `fields` and `article`.
+        pairs: PAIRS with `article`, and with `fields`, or `row` where fields are written out.
         fields: How the fields of a row are gone through.
 
     Returns: PAIRS, sides, conflict_columns.
@@ -88,14 +89,22 @@ def _clashes(side: Column) -> Column:
 
 @made_once
 def _sides(fields: Fields) -> Column:
-    def side(name: Column, number: Column) -> Column:
-        one, other = (F.get(F.col(f"{each}.{FIELDS}"), number) for each in (PUBLISHER, SUBSCRIBER))
+    def side(name: Column, number: Column | int) -> Column:
         return F.struct(
             name.alias(NAME),
             _changed(PUBLISHER, name).alias(PUBLISHER_CHANGED),
             _changed(SUBSCRIBER, name).alias(SUBSCRIBER_CHANGED),
-            (~one.eqNullSafe(other)).alias(DIFFERENT),
+            (~_is_same(number)).alias(DIFFERENT),
         )
+
+    def _is_same(number: Column | int) -> Column:
+        if fields.written is None:
+            one, other = (F.get(F.col(f"{each}.{FIELDS}"), number) for each in (PUBLISHER, SUBSCRIBER))
+            return one.eqNullSafe(other)
+        assert isinstance(number, int)
+        field = fields.written.fields[number]
+        one, other = (F.col(f"{each}.{ROW}.{field.name}") for each in (PUBLISHER, SUBSCRIBER))
+        return same_value(one, other, field.dataType)
 
     return fields.each(F.col(f"{ARTICLE}.{NAMES}"), side)
 

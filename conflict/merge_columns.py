@@ -49,7 +49,7 @@ def of_subscriber(takes_columns: Column, takes_made: Column | None, fields: Fiel
     """
     publisher_prevails = F.coalesce(PUBLISHER_WINS, F.lit(True))
 
-    def is_taken(side: Column, _: Column) -> Column:
+    def is_taken(side: Column, _: Column | int) -> Column:
         prevails = side[SUBSCRIBER_CHANGED] & ~(side[PUBLISHER_CHANGED] & publisher_prevails)
         is_by_column = (
             takes_columns if takes_made is None else takes_columns | (takes_made & _is_of_maker(side))
@@ -85,7 +85,7 @@ def merged_colv(stamp: Column, *, is_any_made: bool, fields: Fields) -> Column:
     made with knowledge of it would conflict with a change that never happened.
     """
 
-    def entry(side: Column, _: Column) -> Column:
+    def entry(side: Column, _: Column | int) -> Column:
         at_publisher, at_subscriber = (
             F.try_element_at(F.col(f"{each}.{COLV1}"), side[NAME]) for each in (PUBLISHER, SUBSCRIBER)
         )

@@ -47,6 +47,7 @@ from mergerepl.rows.images import image_type
 from mergerepl.systables.conflicts_info import ConflictType
 from mergerepl.systables.tombstone import TombstoneType
 
+_NICKNAMES = "nicknames_of_both"
 _JOINED = "joined_lineage"
 _VERSION = "resolution_version"
 
@@ -64,8 +65,12 @@ def resolve(
     rows = decide(detected)
     made = changes.all_made_columns(rows.columns)
     is_any_made = bool(made)
-    both = (F.col(f"{side}.{LINEAGE}") for side in (PUBLISHER, SUBSCRIBER))
-    joined = lineage.merge(*both, is_written_out=fields.is_written_out)
+    both = tuple(F.col(f"{side}.{LINEAGE}") for side in (PUBLISHER, SUBSCRIBER))
+    nicknames = None
+    if fields.is_written_out:
+        rows = rows.withColumn(_NICKNAMES, F.when(_is_of_two(), lineage.writers(*both)))
+        nicknames = F.col(_NICKNAMES)
+    joined = lineage.merge(*both, nicknames=nicknames)
     floor = F.col(f"{ARTICLE}.{FLOOR}")
     rows = rows.withColumn(_JOINED, F.when(_is_of_two(), joined))
     rows = rows.withColumns(

@@ -8,7 +8,7 @@ the destination's partition and be changed there all the same. So the destinatio
 compared as well.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -56,6 +56,7 @@ def get_metadata(
     known_at_publisher: DataFrame | None = None,
     known_at_subscriber: DataFrame | None = None,
     is_written_out: bool = False,
+    sends_rows: bool = False,
 ) -> DataFrame:
     """Return PAIRS: each row with both sides' changes (or NULL), its verdict, and what is done where it is sent.
 
@@ -64,7 +65,7 @@ def get_metadata(
     is sent: of a candidate, what the destination knows stands in the place of a change.
 
     The columns besides the metadata are the content of a row and come along: its encoded fields where all articles are
-    decided together, the typed row where only one side has changes of the article.
+    decided together, the typed row where an article is alone or only one side has changes of it.
 
     Args:
         at_publisher: Changes the subscriber has not seen, with tablenick; None if there are none.
@@ -75,6 +76,7 @@ def get_metadata(
             it enumerates them; None where that can be no news to the sender.
         known_at_subscriber: The same the other way round.
         is_written_out: Whether there are so many rows that lineages are compared by compiled code (`rows.fields`).
+        sends_rows: Whether `sent` has the typed row; elsewhere `conflict` chooses the values of a row.
 
     Returns: tablenick, rowguid, publisher, subscriber, verdict, sent, uploaded_priority, the actions and generations of
         both sides, article.
@@ -90,7 +92,7 @@ def get_metadata(
         pairs = pairs.withColumn(VERDICT, F.lit(_BROUGHT_BY[there[0]].value))
     else:
         pairs = _compared(pairs, [side for side in known if known[side] is not None], is_written_out)
-    return _with_actions(pairs, terms)
+    return _with_actions(pairs, terms, content=[changes.ROW] if sends_rows else [])
 
 
 def _paired(at: Mapping[str, DataFrame | None], known: Mapping[str, DataFrame | None]) -> DataFrame:
@@ -145,16 +147,11 @@ def _compared(pairs: DataFrame, known: list[str], is_written_out: bool) -> DataF
     return named.withColumns({side: version[side] for side in known}).select(*stated)
 
 
-def _with_actions(pairs: DataFrame, terms: SessionTerms) -> DataFrame:
+def _with_actions(pairs: DataFrame, terms: SessionTerms, *, content: Sequence[str]) -> DataFrame:
     is_upload, is_download = (F.col(VERDICT) == each.value for each in (Verdict.UPLOAD, Verdict.DOWNLOAD))
     to_publisher, to_subscriber = is_upload & F.lit(terms.upload), is_download & F.lit(terms.download)
     numbers = terms.publisher_generations, terms.subscriber_generations
     uploaded_priority = _uploaded_priority(terms)
-
-    change = pairs.schema[PUBLISHER].dataType
-    assert isinstance(change, StructType)
-    # Rows that are decided by their encoded fields are sent with the values that `conflict` chooses.
-    content = [changes.ROW] if changes.ROW in change.names and changes.FIELDS not in change.names else []
 
     def state(side: str, priority: Column) -> Column:
         values = {name: F.col(f"{side}.{name}") for name in (*STATE_COLUMNS, *content)} | {PRIORITY: priority}

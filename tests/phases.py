@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StringType, StructField, StructType
 
 from conflict.ancestor import ancestors, versions
 from conflict.detect import detect
@@ -43,6 +44,9 @@ from triggers.tracked_rows import KNOWN_COLUMNS, Origin, tracked_rows
 NICKNAMES = {"published": 0, "hq": 1, "north": 2, "south": 3}
 _NAMES = {nickname: name for name, nickname in NICKNAMES.items()}
 _IMAGE = "struct<c0:string,c1:string,c2:string>"
+WRITTEN_OUT = Fields.of_many(StructType([StructField(name, StringType()) for name in ("c0", "c1", "c2")]))
+"""How the fields of the cases' rows are gone through where there are many."""
+
 _CHANGES = (
     "rowguid string, deleted boolean, tombstone_type int, generation bigint, partchangegen bigint, "
     "born_generation bigint, "
@@ -462,7 +466,9 @@ class _Session:
             for number, setting in enumerate({pair.setting: 0 for pair in self.cases.values()}, 1)
         }
 
-    def _side(self, spark: SparkSession, side: str, content: str) -> DataFrame | None:
+    def _side(
+        self, spark: SparkSession, side: str, content: str, fields: Fields = INTERPRETED
+    ) -> DataFrame | None:
         frames = []
         for setting, number in self.settings.items():
             cases = {
@@ -470,7 +476,8 @@ class _Session:
             }
             rows = _changes(spark, setting, {rule: change for rule, change in cases.items() if change})
             if rows is not None and content == FIELDS:
-                rows = encoded(rows, _article(setting, number))
+                article = _article(setting, number)
+                rows = encoded(rows, article, fields=fields, with_rows=fields.is_written_out)
             elif rows is not None:
                 rows = rows.select(F.lit(number).alias(TABLENICK), "*")
             frames += [rows] if rows is not None else []
@@ -487,13 +494,14 @@ class _Session:
             for setting, number in self.settings.items()
         ]
         return get_metadata(
-            self._side(spark, "hq", content),
-            self._side(spark, "north", content),
+            self._side(spark, "hq", content, fields),
+            self._side(spark, "north", content, fields),
             articles,
             self.terms,
-            known_at_publisher=self._side(spark, "known_hq", content),
-            known_at_subscriber=self._side(spark, "known_north", content),
+            known_at_publisher=self._side(spark, "known_hq", content, fields),
+            known_at_subscriber=self._side(spark, "known_north", content, fields),
             is_written_out=fields.is_written_out,
+            sends_rows=content == ROW,
         )
 
     def detected(self, spark: SparkSession, fields: Fields) -> DataFrame:
@@ -510,7 +518,8 @@ class _Session:
 
     def resolved(self, spark: SparkSession, fields: Fields) -> DataFrame:
         rows = self.decided(spark, fields)
-        for side, name in (("hq", PUBLISHER_ROW), ("north", SUBSCRIBER_ROW)):
+        sides = () if fields.is_written_out else (("hq", PUBLISHER_ROW), ("north", SUBSCRIBER_ROW))
+        for side, name in sides:
             typed = self._side(spark, side, ROW)
             assert typed is not None
             rows = rows.join(

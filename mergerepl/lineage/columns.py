@@ -82,12 +82,19 @@ def share_a_writer(one: Column, other: Column) -> Column:
     return F.arrays_overlap(F.map_keys(one), F.map_keys(other))
 
 
-def merge(one: Column, other: Column, *, is_written_out: bool = False) -> Column:
-    """Return the lineage that includes the changes of both."""
+def writers(one: Column, other: Column) -> Column:
+    """Return the nicknames in two lineages, each once."""
+    return F.array_union(F.map_keys(one), F.map_keys(other))
+
+
+def merge(one: Column, other: Column, *, nicknames: Column | None = None) -> Column:
+    """Return the lineage that includes the changes of both.
+
+    Many rows are merged by compiled code, which needs their `writers` as a column: each entry reads them.
+    """
     by_entry = F.map_zip_with(one, other, lambda _, version, of_other: F.greatest(version, of_other))
-    if not is_written_out:
+    if nicknames is None:
         return by_entry
-    nicknames = F.array_union(F.map_keys(one), F.map_keys(other))
     versions = F.array(
         *(
             F.greatest(*(F.try_element_at(each, F.get(nicknames, i)) for each in (one, other)))

@@ -11,6 +11,7 @@ from functools import reduce
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 MOST_WRITTEN_OUT = 20
 """With more fields the code takes longer to compile than to interpret 20,000 rows (measured)."""
@@ -18,39 +19,39 @@ MOST_WRITTEN_OUT = 20
 
 @dataclass(frozen=True)
 class Fields:
-    """The number of fields to write out; None: functions of arrays are used."""
+    """The fields to write out, of typed rows that come along; None: functions of arrays are used, over encoded fields."""
 
-    count: int | None = None
+    written: StructType | None = None
 
     @classmethod
-    def of_many(cls, count: int) -> "Fields":
-        """Return how the fields of many rows are gone through, which have so many."""
-        return cls(count if count <= MOST_WRITTEN_OUT else None)
+    def of_many(cls, written: StructType) -> "Fields":
+        """Return how the fields of many rows are gone through, which have these."""
+        return cls(written if len(written) <= MOST_WRITTEN_OUT else None)
 
     @property
     def is_written_out(self) -> bool:
         """Whether the fields are written out."""
-        return self.count is not None
+        return self.written is not None
 
-    def each(self, array: Column, value: Callable[[Column, Column], Column]) -> Column:
+    def each(self, array: Column, value: Callable[[Column, Column | int], Column]) -> Column:
         """Return the array of what is computed from each element and its index; NULL for NULL."""
-        if self.count is None:
+        if self.written is None:
             return F.transform(array, value)
-        indexes = [F.lit(i) for i in range(self.count)]
-        return F.when(array.isNotNull(), F.array(*(value(F.get(array, i), i) for i in indexes)))
+        values = (value(F.get(array, F.lit(i)), i) for i in range(len(self.written)))
+        return F.when(array.isNotNull(), F.array(*values))
 
     def any(self, arrays: tuple[str, str], test: Callable[[Column, Column], Column]) -> Column:
         """Return whether a test holds for the elements of two columns at any one place."""
-        if self.count is None:
+        if self.written is None:
             zipped = F.arrays_zip(*arrays)
             return F.exists(zipped, lambda both: test(both[arrays[0]], both[arrays[1]]))
-        found = [test(*(F.get(F.col(name), F.lit(i)) for name in arrays)) for i in range(self.count)]
+        found = [test(*(F.get(F.col(name), F.lit(i)) for name in arrays)) for i in range(len(self.written))]
         return reduce(Column.__or__, found)
 
-    def present(self, array: Column, value: Callable[[Column, Column], Column]) -> Column:
+    def present(self, array: Column, value: Callable[[Column, Column | int], Column]) -> Column:
         """Return what `each` does, without NULLs. No two values may be equal."""
         found = self.each(array, value)
-        if self.count is None:
+        if self.written is None:
             return F.filter(found, lambda each: each.isNotNull())
         nothing = F.when(F.lit(False), F.get(found, F.lit(0)))
         return F.array_except(found, F.array(nothing))

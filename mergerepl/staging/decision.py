@@ -11,6 +11,7 @@ from functools import partial, reduce
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from conflict.ancestor import ANCESTOR, ancestors
 from conflict.detect import detect
@@ -116,17 +117,15 @@ def _decided(
 ) -> DataFrame:
     decide = resolver_of((each.article, each.terms) for each in contested)
     rows = rows_of(contested)
+    fields = _written_out(contested[0]) if with_rows else INTERPRETED
+    content = partial(encoded, fields=fields, with_rows=with_rows)
     sides = (
-        [encoded(each.at_publisher, each.article, with_rows=with_rows) for each in contested],
-        [
-            _with_ancestors(encoded(each.at_subscriber, each.article, with_rows=with_rows), each, rows)
-            for each in contested
-        ],
+        [content(each.at_publisher, each.article) for each in contested],
+        [_with_ancestors(content(each.at_subscriber, each.article), each, rows) for each in contested],
     )
     # An article whose resolver reads values has a column of its own for them.
     together = partial(DataFrame.unionByName, allowMissingColumns=True)
     at_publisher, at_subscriber = (in_one_task(reduce(together, side), rows) for side in sides)
-    fields = Fields.of_many(len(contested[0].terms.names)) if with_rows else INTERPRETED
     articles = [each.terms for each in contested]
     pairs = get_metadata(at_publisher, at_subscriber, articles, terms, is_written_out=fields.is_written_out)
     one_way = [each for each in articles if each.rejects is not None]
@@ -191,20 +190,32 @@ def read_fields(article: PublishedArticle) -> list[str]:
     return [field for name, field in zip(article.columns, article.fields, strict=True) if name in named]
 
 
-def encoded(rows: DataFrame | None, article: PublishedArticle, *, with_rows: bool = False) -> DataFrame:
+def _written_out(changed: Changed) -> Fields:
+    assert changed.at_publisher is not None
+    image = image_type(changed.at_publisher, ROW)
+    return Fields.of_many(StructType([image[name] for name in changed.article.written_fields]))
+
+
+def encoded(
+    rows: DataFrame | None,
+    article: PublishedArticle,
+    *,
+    fields: Fields = INTERPRETED,
+    with_rows: bool = False,
+) -> DataFrame:
     """Return ENCODED of one article's CHANGES, with a column of the typed fields that its resolver reads, if any.
 
-    `with_rows`: the typed rows come along.
+    `with_rows`: the typed rows come along; in the place of encoded fields, if fields are written out.
     """
     assert rows is not None
-    fields = encoded_fields(ROW, image_type(rows, ROW), article.written_fields)
+    compared = [encoded_fields(ROW, image_type(rows, ROW), article.written_fields).alias(FIELDS)]
     read = [f"{ROW}.{field}" for field in read_fields(article)]
     values = [F.struct(*read).alias(values_column(article.nickname))] if read else []
     typed = [ROW] if with_rows else []
+    if fields.is_written_out:
+        compared = []
     metadata = ENCODED_COLUMNS[1:-1]
-    return rows.select(
-        F.lit(article.nickname).alias(TABLENICK), *metadata, fields.alias(FIELDS), *values, *typed
-    )
+    return rows.select(F.lit(article.nickname).alias(TABLENICK), *metadata, *compared, *values, *typed)
 
 
 def resolved(changed: Changed, decision: Decision, terms: SessionTerms) -> DataFrame:
@@ -215,7 +226,8 @@ def resolved(changed: Changed, decision: Decision, terms: SessionTerms) -> DataF
             None if side is None else side.select(F.lit(article.nickname).alias(TABLENICK), "*")
             for side in (changed.at_publisher, changed.at_subscriber)
         )
-        return one_sided(get_metadata(at_publisher, at_subscriber, [changed.terms], terms))
+        pairs = get_metadata(at_publisher, at_subscriber, [changed.terms], terms, sends_rows=True)
+        return one_sided(pairs)
     if changed.has_many:
         return resolved_rows(decision.of_many[article.nickname], article)
     assert decision.of_few is not None

@@ -3,9 +3,9 @@
 import pytest
 from pyspark.sql import SparkSession
 
-from mergerepl.rows.fields import INTERPRETED, Fields
+from mergerepl.rows.fields import INTERPRETED
 from tests import phases
-from tests.phases import COLUMN_TRACKED, ROW_TRACKED, Change, Pair, Setting
+from tests.phases import COLUMN_TRACKED, ROW_TRACKED, WRITTEN_OUT, Change, Pair, Setting
 
 pytestmark = pytest.mark.spark
 
@@ -120,7 +120,7 @@ CASES["a row that the publisher has, though not for this subscriber"] = (
 )
 
 
-@pytest.fixture(scope="module", params=[INTERPRETED, Fields.of_many(3)], ids=["few", "many"])
+@pytest.fixture(scope="module", params=[INTERPRETED, WRITTEN_OUT], ids=["few", "many"])
 def detected(spark: SparkSession, request: pytest.FixtureRequest) -> dict[str, tuple[str, list[str]]]:
     return phases.detected(spark, {rule: pair for rule, (pair, _) in CASES.items()}, request.param)
 

@@ -3,9 +3,9 @@
 import pytest
 from pyspark.sql import SparkSession
 
-from mergerepl.rows.fields import INTERPRETED, Fields
+from mergerepl.rows.fields import INTERPRETED
 from tests import phases
-from tests.phases import BY_COLUMNS, COLUMN_TRACKED, Change, Pair, Resolved, Setting
+from tests.phases import BY_COLUMNS, COLUMN_TRACKED, WRITTEN_OUT, Change, Pair, Resolved, Setting
 
 pytestmark = pytest.mark.spark
 
@@ -175,7 +175,7 @@ BY_COLUMNS_TOO: dict[str, tuple[Pair, Resolved]] = {
 CASES = BY_ROW | DIRECTIONS | BY_COLUMN | BY_COLUMNS_TOO
 
 
-@pytest.fixture(scope="module", params=[INTERPRETED, Fields.of_many(3)], ids=["few", "many"])
+@pytest.fixture(scope="module", params=[INTERPRETED, WRITTEN_OUT], ids=["few", "many"])
 def resolved(spark: SparkSession, request: pytest.FixtureRequest) -> dict[str, Resolved]:
     return phases.resolved(spark, {rule: pair for rule, (pair, _) in CASES.items()}, request.param)
 

@@ -104,7 +104,9 @@ def test_inv_17_one_more_change(
 
 @FEW_OR_MANY
 def test_inv_17_two_lineages_become_one(frame: DataFrame, cases: list[Case], is_written_out: bool) -> None:
-    merged = columns.merge(F.col("one"), F.col("other"), is_written_out=is_written_out)
+    both = F.col("one"), F.col("other")
+    nicknames = columns.writers(*both) if is_written_out else None
+    merged = columns.merge(*both, nicknames=nicknames)
     found = computed(frame, merged=merged)
     for row, case in zip(found, cases, strict=True):
         assert row["merged"] == value.merge(case["one"], case["other"]), case
