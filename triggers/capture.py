@@ -17,9 +17,11 @@ from pyspark.sql.types import StructType
 from mergerepl.changes import ROWGUID
 from mergerepl.engine.errors import gone_reason
 from mergerepl.engine.in_memory import (
+    are_few,
     broadcast_if_few,
     in_one_task,
     is_for_one_task,
+    keep_for_joins,
     keep_in_memory,
     let_go,
 )
@@ -117,6 +119,9 @@ def capture(
     in_memory = [net.kept]
     try:
         known = table.known(net.rows.select(ROWGUID), net.changes)
+        if known is not None and not are_few(net.changes):
+            # The session's other joins of these rows want them divided and sorted, too.
+            known = known.hint("merge")
         changed = in_one_task(net.rows, net.changes)
         is_small = is_for_one_task(net.changes)
         rows = tracked_rows(changed, known, window.article, origin, is_written_out=not is_small)
@@ -125,7 +130,7 @@ def capture(
             rows = keep_in_memory(rows)
             in_memory.append(rows)
         elif known is not None:
-            rows = keep_in_memory(rows, now=True)
+            rows = keep_in_memory(rows, now=True) if are_few(net.changes) else keep_for_joins(rows)
             in_memory = [rows, net.kept] if with_images else [rows]
             if not with_images:
                 let_go(net.kept)

@@ -135,8 +135,6 @@ def tracked_rows_of(
     inserted, updated, deleted = insert_trigger(), update_trigger(), delete_trigger()
     is_deleted, is_update = ~F.col(EXISTS), F.col(EXISTED)
     columns = {
-        **{name: F.col(name) for name in keys},
-        ROWGUID: F.col(ROWGUID),
         DELETED: is_deleted,
         TOMBSTONE_TYPE: F.when(is_deleted, F.lit(int(TombstoneType.USER_DELETE))),
         GENERATION: F.col(GENERATION_OF_ORIGIN),
@@ -147,10 +145,18 @@ def tracked_rows_of(
         LINEAGE: lineage.with_version(base, F.col(NICKNAME), version, is_written_out=is_written_out),
         COLV1: _colv(version),
         PRIORITY: F.col(ORIGIN_PRIORITY),
-        ROW: F.when(is_deleted, deleted.row).otherwise(updated.row),
+        ROW: F.col(ROW),
         **more,
     }
-    return _with_known(described, known, keys).select(*(value.alias(name) for name, value in columns.items()))
+    # Only the image that is written is joined with what is known: it may have to be shuffled.
+    joined = [name for name in described.columns if name not in (AFTER, BEFORE) or (more and name == BEFORE)]
+    row = F.when(is_deleted, deleted.row).otherwise(updated.row)
+    written = described.select(*joined, row.alias(ROW))
+    rows = _with_known(written, known, keys)
+    # Under another name, Spark would forget that the join has divided the rows by their keys.
+    return rows.select(
+        *dict.fromkeys((*keys, ROWGUID)), *(value.alias(name) for name, value in columns.items())
+    )
 
 
 def _changed_columns(article: PublishedArticle, image: StructType) -> Column:

@@ -18,6 +18,7 @@ from mergerepl.delta.left_out import with_left_out
 from mergerepl.delta.log import Commit, find_own_commit
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.transactions import Transaction, marked_session, read_back
+from mergerepl.engine.confs import ADAPTIVE
 from mergerepl.engine.errors import COMMIT_CONFLICTS
 from mergerepl.errors import CommitConflictError
 from mergerepl.model.article import PublishedArticle
@@ -130,7 +131,7 @@ def analyse_merge(
     nothing = Transaction(_ANALYSIS, -1, CommitMark("", _ANALYSIS))
     session = marked_session(spark, nothing)
     # A log is read in one job then, instead of three.
-    session.conf.set("spark.sql.adaptive.enabled", "false")
+    session.conf.set(ADAPTIVE, "false")
     chosen = _chosen(actions)
     source = _source(staged(session), action, chosen)
     _merge(session, source, table, article, chosen, bounds, generated_columns, {})

@@ -32,6 +32,9 @@ TIMESTAMP_TYPE = ("spark.sql.timestampType", "TIMESTAMP_LTZ")
 PASSES_OVER_FILES = ("spark.sql.files.ignoreMissingFiles", "spark.sql.files.ignoreCorruptFiles")
 """Where one is true, a read returns fewer rows instead of failing: a gap in the feed would look like no changes."""
 
+ADAPTIVE = "spark.sql.adaptive.enabled"
+"""Whether Spark plans a query further while it runs."""
+
 ENGINE = "spark.mergerepl.engine"
 """A conf of the session: who writes users' tables, `spark` or `auto` (few rows by delta-rs, where a table allows it)."""
 
@@ -62,7 +65,7 @@ def session_confs(*, scratch: Path, cores: int, long_running: bool) -> dict[str,
         # The default of 200 makes a tiny MERGE take 10 s and more on two cores.
         "spark.sql.shuffle.partitions": str(max(2, shuffle_partitions)),
         # Splits and joins by real sizes. MERGEs were several times slower without it in a mixed session.
-        "spark.sql.adaptive.enabled": "true",
+        ADAPTIVE: "true",
         # Few rows are joined in one task. How large they may become is a guess of Spark's, the product of both sides.
         "spark.sql.maxSinglePartitionBytes": "1024t",
         # The same, for rebuilding a Delta log's state: default 50 tasks.

@@ -8,9 +8,13 @@ cache was filled from. A local checkpoint keeps the rows as they are.
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
+
+from mergerepl.engine.confs import ADAPTIVE
+from mergerepl.engine.session import copy_of, in_session
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,6 +36,20 @@ def keep_in_memory(frame: DataFrame, *, now: bool = False) -> DataFrame:
     Its plan ends here: Spark plans what follows by itself.
     """
     return frame.localCheckpoint(eager=now)
+
+
+def keep_for_joins(frame: DataFrame) -> DataFrame:
+    """Return the frame, its rows kept and computed now; Spark knows by which columns a join in it has divided them.
+
+    Joined by the same columns with rows kept like this, they are neither shuffled nor sorted. Of a query that it plans
+    further while it runs, Spark does not know that.
+    """
+    spark = frame.sparkSession
+    try:
+        copy = copy_of(spark, {ADAPTIVE: "false"})
+    except Py4JError:
+        return keep_in_memory(frame, now=True)
+    return in_session(keep_in_memory(in_session(frame, copy), now=True), spark)
 
 
 def frame_of(spark: SparkSession, rows: "pa.Table", schema: StructType | None = None) -> DataFrame:
@@ -97,12 +115,17 @@ def in_one_task(frame: DataFrame, rows: int | None, *, join: str = "merge") -> D
     return frame.coalesce(1).limit(_MOST_ROWS).hint(join)
 
 
+def are_few(rows: int) -> bool:
+    """Return whether so many rows may go to every task."""
+    return rows <= _FEW_ROWS
+
+
 def broadcast_if_few(keys: DataFrame, rows: int) -> DataFrame:
     """Return keys that go to every task if they are few, so that what they are looked up in need not be shuffled.
 
     Spark itself does not know how many rows were kept.
     """
-    return F.broadcast(keys) if rows <= _FEW_ROWS else keys
+    return F.broadcast(keys) if are_few(rows) else keys
 
 
 def broadcast_if_small(kept: DataFrame) -> DataFrame:

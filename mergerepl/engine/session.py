@@ -225,17 +225,28 @@ def new_session(spark: SparkSession) -> SparkSession:
 def interpreting(spark: SparkSession) -> SparkSession:
     """Return a copy of a session that interprets its queries; the session itself if this Spark has no copies."""
     try:
-        return _copy(spark, confs.INTERPRETED)
+        return copy_of(spark, confs.INTERPRETED)
     except Py4JError:
         return spark
 
 
-def _copy(spark: SparkSession, settings: Mapping[str, str]) -> SparkSession:
-    """Return a session with the state of another, but for some confs; the other one stays as it is."""
+def copy_of(spark: SparkSession, settings: Mapping[str, str]) -> SparkSession:
+    """Return a session with the state of another, but for some confs; the other one stays as it is.
+
+    Raises:
+        Py4JError: This Spark has no copies.
+    """
     copy = SparkSession(spark._sc, spark._jsparkSession.cloneSession())
     for name, value in settings.items():
         copy.conf.set(name, value)
     return copy
+
+
+def in_session(rows: DataFrame, spark: SparkSession) -> DataFrame:
+    """Return a frame that another session of its JVM plans."""
+    jvm: Any = spark._jvm
+    datasets = getattr(jvm, "org.apache.spark.sql.classic.Dataset")
+    return DataFrame(datasets.ofRows(spark._jsparkSession, rows._jdf.logicalPlan()), spark)
 
 
 def with_write_confs(rows: DataFrame) -> DataFrame:
@@ -249,11 +260,8 @@ def with_write_confs(rows: DataFrame) -> DataFrame:
     spark = rows.sparkSession
     if all(spark.conf.get(name, "") == value for name, value in confs.WRITES.items()):
         return rows
-    jvm: Any = spark._jvm
     try:
-        copy = _copy(spark, confs.WRITES)
-        datasets = getattr(jvm, "org.apache.spark.sql.classic.Dataset")
-        return DataFrame(datasets.ofRows(copy._jsparkSession, rows._jdf.logicalPlan()), copy)
+        return in_session(rows, copy_of(spark, confs.WRITES))
     except Py4JJavaError:
         raise
     except Py4JError as error:

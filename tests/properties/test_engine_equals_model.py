@@ -15,6 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from mergerepl.delta import small_writer
+from mergerepl.engine import in_memory
 from mergerepl.engine import session as engine_session
 from mergerepl.store import runs
 from tests.properties.engine_network import EngineNetwork, Engines, Setting
@@ -34,9 +35,10 @@ from tests.properties.side_by_side import (
 
 
 @pytest.fixture(autouse=True)
-def _newest_runs_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the few rows of a test be looked up as a million are."""
+def _as_a_million(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the few rows of a test be looked up and joined as a million are."""
     monkeypatch.setattr(runs, "_READ_AT_ONCE", 1)
+    monkeypatch.setattr(in_memory, "_FEW_ROWS", 10_000)
 
 
 @pytest.fixture
