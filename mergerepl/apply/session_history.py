@@ -42,7 +42,7 @@ def summary(result: SessionResult) -> str:
     parts = [
         side(result.upload, "publisher:"),
         side(result.download, "subscriber:"),
-        f"{conflicts} conflicts",
+        f"{conflicts} conflict{'' if conflicts == 1 else 's'}",
     ]
     if result.late_changes:
         parts.append(f"{result.late_changes} changes captured late")
