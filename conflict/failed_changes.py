@@ -82,7 +82,8 @@ def withheld(
     born = F.when(is_insert & F.col(BORN_GENERATION).isNotNull(), generation).otherwise(
         F.col(BORN_GENERATION)
     )
-    contender = StructType([rows.schema[name] for name in (*changes.CONTENDER_COLUMNS, ROW)])
+    winner = StructType([rows.schema[name] for name in changes.CONTENDER_COLUMNS])
+    loser = StructType([*winner, rows.schema[ROW]])
     nothing = F.lit(None)
 
     def if_logged(value: Column) -> Column:
@@ -102,7 +103,7 @@ def withheld(
         changes.RESOLVER: nothing.cast("string"),
         changes.MADE_COLUMNS: nothing.cast("array<string>"),
         changes.NOTE: F.substring(rule, 1, _LONGEST_REASON),
-        changes.LOSER: if_logged(F.struct(*contender.names)).cast(contender),
-        changes.WINNER: nothing.cast(contender),
+        changes.LOSER: if_logged(F.struct(*loser.names)).cast(loser),
+        changes.WINNER: nothing.cast(winner),
     }
     return rows.select(*(values[name].alias(name) for name in changes.RESOLVED_COLUMNS))

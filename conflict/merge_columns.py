@@ -26,7 +26,6 @@ from mergerepl.changes import (
     ROW,
     SUBSCRIBER,
     VERDICT,
-    WINNER,
     Verdict,
     made_column,
 )
@@ -146,17 +145,12 @@ def resolved_rows(decided: DataFrame, article: PublishedArticle) -> DataFrame:
         made = F.col(f"{made_column(article.nickname)}.{field.name}")
         return F.when(made[IS_MADE], made[VALUE]).otherwise(one_of_both).alias(field.name)
 
-    def contender(name: str, is_publisher: Column) -> Column:
-        row = F.when(is_publisher, F.col(PUBLISHER_ROW)).otherwise(F.col(SUBSCRIBER_ROW))
-        with_row = F.struct(*(F.col(f"{name}.{each}") for each in CONTENDER_COLUMNS), row.alias(ROW))
-        return F.when(F.col(name).isNotNull(), with_row)
-
-    wins = F.col(PUBLISHER_WINS)
+    losing = F.when(F.col(PUBLISHER_WINS), F.col(SUBSCRIBER_ROW)).otherwise(F.col(PUBLISHER_ROW))
+    loser = F.struct(*(F.col(f"{LOSER}.{each}") for each in CONTENDER_COLUMNS), losing.alias(ROW))
     rows = decided.withColumns(
         {
             ROW: F.struct(*(value(field) for field in image)),
-            WINNER: contender(WINNER, wins),
-            LOSER: contender(LOSER, ~wins),
+            LOSER: F.when(F.col(LOSER).isNotNull(), loser),
         }
     )
     if article.generated:

@@ -86,8 +86,8 @@ def rejected(
         both, F.lit(resolver_nickname), lineage.next_version(both, floor=floor).cast("bigint")
     )
 
-    def version(of: str) -> Column:
-        return F.struct(*(F.col(f"{of}.{name}") for name in (*CONTENDER_COLUMNS, ROW)))
+    def version(of: str, *more: str) -> Column:
+        return F.struct(*(F.col(f"{of}.{name}") for name in (*CONTENDER_COLUMNS, *more)))
 
     values = {
         ROWGUID: F.col(ROWGUID),
@@ -102,7 +102,7 @@ def rejected(
         changes.CONFLICT_COLUMNS: no_names(),
         changes.PUBLISHER_WINS: F.lit(True),
         changes.NOTE: F.lit(NOTE.format(options=options)),
-        changes.LOSER: version(_SENT),
+        changes.LOSER: version(_SENT, ROW),
         changes.WINNER: version(_KNOWN),
     }
     types = uploaded.outcome.schema

@@ -186,7 +186,8 @@ def one_sided(pairs: DataFrame) -> DataFrame:
 def no_conflict(state: StructType) -> dict[str, Column]:
     """Return RESOLVED's conflict columns for a row without a conflict. `state` has the types of metadata and `row`."""
     nothing = F.lit(None)
-    contender = StructType([state[name] for name in (*changes.CONTENDER_COLUMNS, changes.ROW)])
+    winner = StructType([state[name] for name in changes.CONTENDER_COLUMNS])
+    loser = StructType([*winner, state[changes.ROW]])
     return {
         changes.CONFLICT_TYPE: nothing.cast("int"),
         changes.CONFLICT_COLUMNS: no_names(),
@@ -194,8 +195,8 @@ def no_conflict(state: StructType) -> dict[str, Column]:
         changes.RESOLVER: nothing.cast("string"),
         changes.MADE_COLUMNS: nothing.cast("array<string>"),
         changes.NOTE: nothing.cast("string"),
-        changes.LOSER: nothing.cast(contender),
-        changes.WINNER: nothing.cast(contender),
+        changes.LOSER: nothing.cast(loser),
+        changes.WINNER: nothing.cast(winner),
     }
 
 

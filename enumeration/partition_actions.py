@@ -174,7 +174,8 @@ def partition_actions(rows: PartitionRows, terms: PartitionTerms) -> DataFrame:
 def _joined(rows: PartitionRows, image: StructType) -> DataFrame:
     """Return one row for each rowguid in any frame, with a struct of each (NULL: not in it)."""
     version = _struct_type(rows.versions)
-    contender = StructType([version[name] for name in (*CONTENDER_COLUMNS, ROW)])
+    winner = StructType([version[name] for name in CONTENDER_COLUMNS])
+    loser = StructType([*winner, version[ROW]])
     ids = ArrayType(IntegerType())
     membership = (
         StructType().add("was", ids).add("is", ids).add("written", BooleanType()).add("before", image)
@@ -184,7 +185,7 @@ def _joined(rows: PartitionRows, image: StructType) -> DataFrame:
     outcome.add(changes.CONFLICT_TYPE, IntegerType()).add(changes.CONFLICT_COLUMNS, ArrayType(StringType()))
     outcome.add(changes.PUBLISHER_WINS, BooleanType()).add(changes.RESOLVER, StringType())
     outcome.add(changes.MADE_COLUMNS, ArrayType(StringType())).add(changes.NOTE, StringType())
-    outcome.add(changes.LOSER, contender).add(changes.WINNER, contender)
+    outcome.add(changes.LOSER, loser).add(changes.WINNER, winner)
     parts: list[tuple[str, DataFrame | None, str | DataType]] = [
         (_MINE, rows.sent, StructType([version[name] for name in (DELETED, ROW)])),
         (_OUTCOME, rows.outcome, outcome),

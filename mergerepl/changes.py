@@ -188,7 +188,7 @@ OF_SUBSCRIBER: Final = "of_subscriber"
 """Column of DECIDED: by field of `fields`, whether its value is the subscriber's. NULL where only one side has the row."""
 
 CONTENDER_COLUMNS: Final = (DELETED, LINEAGE, PRIORITY)
-"""What `loser` and `winner` have besides the row."""
+"""What `loser` and `winner` have; `loser` has its row as well."""
 
 RULE: Final = "rule"
 KEY: Final = "key"
@@ -217,5 +217,5 @@ RESOLVED_COLUMNS: Final = (
     WINNER,
 )
 """Columns of RESOLVED: the final state of the row, what each side does and under which of its generations it
-is recorded, and for a conflict the losing and the winning change as structs (deleted, lineage, priority,
-row)."""
+is recorded, and for a conflict the losing and the winning change as structs (deleted, lineage, priority); the losing
+one with its row."""

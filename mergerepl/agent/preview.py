@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
@@ -40,16 +40,15 @@ def _of_article(conflicts: DataFrame, article: PublishedArticle) -> list[Conflic
         if field in article.identity_fields
     }
     columns = (changes.CONFLICT_COLUMNS, changes.MADE_COLUMNS)
-    is_made = F.size(changes.MADE_COLUMNS) > 0
+    has_winner = F.col(changes.WINNER).isNotNull() & ~F.col(changes.DELETED)
     shown = (
         by_key.limit(SHOWN)
         .select(
             F.struct(*(key.alias(field) for field, key in keys.items())),
             F.col(changes.CONFLICT_TYPE),
             F.when(F.col(changes.PUBLISHER_WINS), changes.PUBLISHER).otherwise(changes.SUBSCRIBER),
-            # What a resolver makes is in neither row.
-            F.when(is_made, F.col(changes.ROW)).otherwise(_live_row(changes.WINNER)),
-            _live_row(changes.LOSER),
+            F.when(has_winner, F.col(changes.ROW)),
+            F.when(~F.col(f"{changes.LOSER}.{changes.DELETED}"), F.col(f"{changes.LOSER}.{changes.ROW}")),
             F.col(changes.RESOLVER),
             F.col(changes.NOTE),
             *(F.coalesce(name, no_names()) for name in columns),
@@ -73,10 +72,6 @@ def _of_article(conflicts: DataFrame, article: PublishedArticle) -> list[Conflic
             *map(python_values, shown), strict=True
         )
     ]
-
-
-def _live_row(side: str) -> Column:
-    return F.when(~F.col(f"{side}.{changes.DELETED}"), F.col(f"{side}.{changes.ROW}"))
 
 
 def _texts(row: Mapping[str, object] | None, article: PublishedArticle) -> dict[str, str | None] | None:

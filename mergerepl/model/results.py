@@ -98,7 +98,8 @@ class ConflictPreview:
     """One conflict as `sync --dry-run` shows it: who wins, by what code; rows as text by column.
 
     `resolver` decides it, and makes the values of `made_columns` in the winning row; `note` is what it says of that, or the
-    rule by which a table refuses the row. `conflict_columns` are in conflict; none where one side deleted the row.
+    rule by which a table refuses the row. `winning_row` is the row as the session would leave it. `conflict_columns` are in
+    conflict; none where one side deleted the row.
     """
 
     article: str

@@ -133,20 +133,19 @@ def _resolved(decided: "pa.Table", sent: Mapping[str, "pa.Table | None"]) -> "pa
         is_subscribers = pc.coalesce(pc.list_element(masks, number), is_upload)
         return images.field(number).take(pc.if_else(is_subscribers, place[SUBSCRIBER], place[PUBLISHER]))
 
-    def contender(name: str, is_publisher: "pa.Array[Any]") -> "pa.Array[Any]":
-        stated = decided[name].combine_chunks()
-        row = images.take(pc.if_else(is_publisher, place[PUBLISHER], place[SUBSCRIBER]))
+    def loser() -> "pa.Array[Any]":
+        stated = decided[changes.LOSER].combine_chunks()
+        wins = decided[PUBLISHER_WINS].combine_chunks()
+        row = images.take(pc.if_else(wins, place[SUBSCRIBER], place[PUBLISHER]))
         parts = [stated.field(each) for each in changes.CONTENDER_COLUMNS]
         return pa.StructArray.from_arrays(
             [*parts, row], names=[*changes.CONTENDER_COLUMNS, ROW], mask=pc.is_null(stated)
         )
 
-    wins = decided[PUBLISHER_WINS].combine_chunks()
     names = [field.name for field in images.type]
     made = {
         ROW: pa.StructArray.from_arrays([value(i) for i, _ in enumerate(names)], names=names),
-        changes.WINNER: contender(changes.WINNER, wins),
-        changes.LOSER: contender(changes.LOSER, pc.invert(wins)),
+        changes.LOSER: loser(),
     }
     columns = {name: made[name] if name in made else decided[name] for name in changes.RESOLVED_COLUMNS}
     return pa.table(columns)
