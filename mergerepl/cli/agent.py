@@ -43,7 +43,7 @@ def run(roots: tuple[str, ...], output: Output) -> None:
     """
     from concurrent.futures import ThreadPoolExecutor
 
-    from mergerepl.cli.agent_server import Desk, run_command
+    from mergerepl.cli.agent_server import Desk, run_command, warm_up
     from mergerepl.cli.rounds import result_of, signals
     from mergerepl.jobs import agent as jobs
     from mergerepl.report.words import moment_text
@@ -55,7 +55,7 @@ def run(roots: tuple[str, ...], output: Output) -> None:
 
     with (
         signals() as stop,
-        Desk([Path(existing(root)) for root in roots], run_command) as desk,
+        Desk([Path(existing(root)) for root in roots], run_command, warm_up) as desk,
         ThreadPoolExecutor(max_workers=1, thread_name_prefix="agent") as worker,
     ):
         terms: dict[str, Any] = {

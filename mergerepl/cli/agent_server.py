@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TextIO, cast
 
@@ -33,10 +34,13 @@ Run = Callable[[Sequence[str], Progress], int]
 
 
 class Desk:
-    """Where clients wait. As a context it listens; `serve`, in the thread that works, runs what they ask for."""
+    """Where clients wait. As a context it listens; `serve`, in the thread that works, runs what they ask for.
 
-    def __init__(self, roots: Sequence[Path], run: Run) -> None:
-        self._roots, self._run = roots, run
+    If anybody is listened to, `warm_up` runs meanwhile in a thread of its own.
+    """
+
+    def __init__(self, roots: Sequence[Path], run: Run, warm_up: Callable[[], None] | None = None) -> None:
+        self._roots, self._run, self._warm_up = roots, run, warm_up
         self._identity: dict[str, object] = {}
         self._sockets: list[AgentSocket] = []
         self._waiting: queue.Queue[tuple[Messages, dict[str, Any]]] = queue.Queue()
@@ -61,6 +65,8 @@ class Desk:
                 continue
             self._sockets.append(found)
             threading.Thread(target=self._listen, args=(found,), daemon=True, name="agent-desk").start()
+        if self._sockets and self._warm_up is not None:
+            threading.Thread(target=self._warm_up, daemon=True, name="warm-up").start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -226,6 +232,18 @@ def _working_in(folder: str) -> Iterator[None]:
     finally:
         os.fchdir(before)
         os.close(before)
+
+
+def warm_up() -> None:
+    """Start the engine, and load what a sync needs, before the first command comes."""
+    from mergerepl.engine import session as engine
+
+    try:
+        engine.interpreting(engine.session(long_running=True)).range(1).groupBy("id").count().toArrow()
+        import_module("mergerepl.agent.merge_session")
+    except Exception as error:
+        # The first command starts it, and says what fails.
+        log.info("the engine was not started before it is needed: %s", error)
 
 
 def run_command(arguments: Sequence[str], progress: Progress) -> int:

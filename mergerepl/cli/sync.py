@@ -125,12 +125,12 @@ def sync(
     if interval is not None and options["give_up"] is not None:
         raise click.UsageError("--give-up does not go with --interval.")
     if interval is not None:
-        from mergerepl.cli.agent_server import Desk, run_command
+        from mergerepl.cli.agent_server import Desk, run_command, warm_up
         from mergerepl.cli.rounds import repeat
 
         progress = NoProgress()  # One line a round, and no others.
         # Procedures that were loaded for this command would be there for others, too.
-        with Desk([] if no_agent or procedures else agent_roots(targets), run_command) as desk:
+        with Desk([] if no_agent or procedures else agent_roots(targets), run_command, warm_up) as desk:
             return repeat(once, output, interval_s=interval, pause=desk.serve)
     # Functions of users, which may be other ones in the agent, stay here.
     is_for_agent = not (no_agent or procedures or is_handed_over or agent_file()[0].exists())

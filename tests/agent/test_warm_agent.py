@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -50,6 +51,14 @@ def agent(sites: list[Site]) -> Iterator["subprocess.Popen[str]"]:
     process.communicate()
 
 
+def wait_for_java(agent: int) -> None:
+    """Wait until an agent has started its Java, which it does without being asked."""
+    until = time.monotonic() + 60
+    while not any(each.read_text() for each in Path(f"/proc/{agent}/task").glob("*/children")):
+        assert time.monotonic() < until
+        time.sleep(0.1)
+
+
 def handed_over(site: Site, *options: str) -> tuple[int, str, str]:
     """Return what `mergerepl sync` in the folder of a site says, and its exit code."""
     done = subprocess.run(
@@ -86,6 +95,7 @@ def test_an_agent_syncs_as_a_process_of_its_own_and_may_be_killed(
     sites: list[Site], agent: "subprocess.Popen[str]"
 ) -> None:
     first, second = sites
+    wait_for_java(agent.pid)
     refused = ("--subscriber", "./nobody")
     for options in (refused, (*refused, "--json"), ("--dry-run", "--validate", "rowcount")):
         code, said, complaints = handed_over(first, *options)

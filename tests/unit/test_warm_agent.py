@@ -204,6 +204,13 @@ def test_a_client_that_goes_away_before_its_turn_is_left_out_and_one_after_it_is
     assert agent.ran == ["first", "last"]
 
 
+def test_an_agent_warms_up_where_it_is_listened_to(root: Path) -> None:
+    for listening in ([root], []):
+        warm = threading.Event()
+        with Desk(listening, lambda *_: 0, warm.set):
+            assert warm.wait(WAIT_S if listening else 0.1) == bool(listening)
+
+
 def test_an_agent_that_ends_lets_those_who_wait_run_themselves(root: Path) -> None:
     with ExitStack() as client:
         with Desk([root], lambda *_: 0) as desk:
