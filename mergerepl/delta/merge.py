@@ -6,6 +6,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from delta.tables import DeltaMergeBuilder, DeltaTable
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, NullType
@@ -16,9 +18,7 @@ from mergerepl.changes import (
 )
 from mergerepl.delta.left_out import with_left_out
 from mergerepl.delta.log import Commit, find_own_commit
-from mergerepl.delta.marks import CommitMark
-from mergerepl.delta.transactions import Transaction, marked_session, read_back
-from mergerepl.engine.confs import ADAPTIVE
+from mergerepl.delta.transactions import Transaction, analysis_session, marked_session, read_back
 from mergerepl.engine.errors import COMMIT_CONFLICTS
 from mergerepl.errors import CommitConflictError
 from mergerepl.model.article import PublishedArticle
@@ -31,9 +31,6 @@ log = logging.getLogger(__name__)
 
 _OF_VECTORS = "deletionvectorid"
 """A column that a MERGE adds to a table's own where it writes deletion vectors; where it rewrites files it does not."""
-
-_ANALYSIS = "mergerepl-analysis"
-"""Delta application id of a MERGE that is analysed only. Nothing is ever written under it."""
 
 COMMIT_ATTEMPTS = 8
 RETRY_WAIT_S = 0.2
@@ -121,20 +118,25 @@ def analyse_merge(
 ) -> None:
     """Let Spark and Delta analyse the MERGE that `merge_rows` will execute with these arguments; no commit.
 
-    Delta reads the table's log first, where it does not know it yet; the MERGE then finds it read.
-
-    Delta analyses a MERGE whose transaction it has seen, and then skips it. For an application that has never written to
-    a table, Delta takes -1 as the last version.
-
     Raises: PySparkException or Py4JJavaError if the MERGE cannot be done, whatever its rows are.
     """
-    nothing = Transaction(_ANALYSIS, -1, CommitMark("", _ANALYSIS))
-    session = marked_session(spark, nothing)
-    # A log is read in one job then, instead of three.
-    session.conf.set(ADAPTIVE, "false")
+    session = analysis_session(spark)
     chosen = _chosen(actions)
     source = _source(staged(session), action, chosen)
     _merge(session, source, table, article, chosen, bounds, generated_columns, {})
+
+
+def prepare_merge(spark: SparkSession, table: Path) -> None:
+    """Let Delta on Spark read a table's log, so that a MERGE which follows finds it read; no commit.
+
+    What is wrong with the table, the MERGE says.
+    """
+    try:
+        analysis_session(spark).sql(
+            f"MERGE INTO delta.{quote(str(table))} AS t USING (SELECT 1 AS one) AS s ON false WHEN MATCHED THEN DELETE"
+        )
+    except (PySparkException, Py4JJavaError) as error:
+        log.info("the log of %s is read by its MERGE: %s", table, error)
 
 
 def _chosen(actions: Mapping[str, int]) -> list[Action]:

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 """The conf with the metadata that a session's commits carry. Only in a session of its own: it stays set."""
 
+_ANALYSIS = "mergerepl-analysis"
+"""Delta application id of a MERGE that is analysed only. Nothing is ever written under it."""
+
 
 @dataclass(frozen=True)
 class Transaction:
@@ -51,6 +54,21 @@ def marked_session(spark: "SparkSession", transaction: Transaction) -> "SparkSes
     # What generated columns and constraints come to; a new session has what the JVM was started with.
     for key in ("spark.sql.session.timeZone", "spark.sql.ansi.enabled"):
         session.conf.set(key, str(spark.conf.get(key)))
+    return session
+
+
+def analysis_session(spark: "SparkSession") -> "SparkSession":
+    """Return a new session in which a MERGE is analysed only: nothing is ever committed in it.
+
+    Delta analyses a MERGE whose transaction it has seen, and then skips it. For an application that has never written to
+    a table, Delta takes -1 as the last version. It reads the table's log first, where it does not know it yet; a MERGE
+    that follows finds it read.
+    """
+    from mergerepl.engine.confs import ADAPTIVE
+
+    session = marked_session(spark, Transaction(_ANALYSIS, -1, CommitMark("", _ANALYSIS)))
+    # A log is read in one job then, instead of three.
+    session.conf.set(ADAPTIVE, "false")
     return session
 
 

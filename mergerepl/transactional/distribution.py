@@ -23,6 +23,7 @@ from pyspark.sql import functions as F
 from mergerepl.delta import appended
 from mergerepl.delta.log import head_version
 from mergerepl.delta.marks import CommitMark
+from mergerepl.delta.merge import prepare_merge
 from mergerepl.delta.transactions import transaction_version
 from mergerepl.engine.in_memory import Kept
 from mergerepl.failpoints import failpoint
@@ -149,11 +150,12 @@ class Agent:
                     counts[article_id] = counts.get(article_id, 0) + n
         through = chosen[-1].xact_seqno
         shapes = {each: self.distributor.shape_at(each, through) for each in mine}
+        # Before a table is changed: a procedure may have been written for other columns.
+        procedures = {each: procedures_of(shapes[each]) for each in counts}
         if chosen[0].kind == "schema":
             self._follow_columns(chosen[0].xact_seqno, shapes)
         if not counts:
             return self._arrived(position, chosen, {}, {}, began)
-        procedures = {each: procedures_of(shapes[each]) for each in counts}
         kept = Kept()
         # The decision is carried out, even if `skip_errors` has changed since.
         is_decided = plan is not None
@@ -166,9 +168,14 @@ class Agent:
                 self.distributor, self.subscriber, self.subscription, self.spark, plan, chosen, kept
             )
             sent = self._each(counts, lambda each: batch.call(shapes[each], procedures[each], counts[each]))
-            judged = self._each(
-                counts, lambda each: batch.judge(shapes[each], sent[each], batch.plan.heads[each])
-            )
+            spark = self.spark()
+            # While Spark plans one query, it may run another.
+            with ThreadPoolExecutor(1) as pool:
+                for each in counts:
+                    pool.submit(prepare_merge, spark, self._table(shapes[each]))
+                judged = self._each(
+                    counts, lambda each: batch.judge(shapes[each], sent[each], batch.plan.heads[each])
+                )
             stop = min(
                 (
                     failure.order

@@ -18,7 +18,7 @@ from tests.transactional.publications import new_table, publication_file, rows, 
 pytestmark = pytest.mark.spark
 
 FILES = 4
-JOBS = 18
+JOBS = 16
 """Most Spark jobs of a batch of few commands with one article."""
 
 
