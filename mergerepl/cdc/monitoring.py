@@ -12,6 +12,8 @@ from mergerepl.logreader.lsn import Lsn
 from mergerepl.logreader.positions import read_state
 from mergerepl.logreader.sources import metadata_of
 from mergerepl.model.cdc import (
+    CRITICAL,
+    WARNING,
     DatabaseStatus,
     DdlEntry,
     ScanError,
@@ -25,7 +27,6 @@ from mergerepl.systables.logreader import ERRORS, SCAN_SESSIONS, LogReaderRow
 
 _DEFAULTS = {FILE_RETENTION: timedelta(days=7), LOG_RETENTION: timedelta(days=30)}
 NOTHING, REPLICATION = "NOTHING", "REPLICATION"
-WARNING, CRITICAL = "warning", "critical"
 _WARNED = 4
 _NONE = timedelta(0)
 _FEED_OFF = (

@@ -13,11 +13,8 @@ from mergerepl.cli.options import limit_option, reporting
 from mergerepl.report.output import Output
 
 if TYPE_CHECKING:
+    from mergerepl.cdc import DatabaseStatus, StatusWarning
     from mergerepl.logreader.lsn import Lsn
-
-UNKNOWN = 3
-LEVELS = {"warning": 1, "critical": 2}
-"""Exit codes of `status --check`."""
 
 root_argument = click.argument("root", metavar="ROOT")
 source_argument = click.argument("source", metavar="TABLE")
@@ -255,22 +252,18 @@ def status(root: str, check: bool, output: Output) -> int:
     from datetime import UTC, datetime
 
     from mergerepl import cdc as api
-    from mergerepl.errors import MergeReplError
+    from mergerepl.cli.checking import report_check
     from mergerepl.report import cdc as shown
 
-    try:
+    def find() -> tuple[DatabaseStatus, list[StatusWarning]]:
         found = api.status(root)
-    except MergeReplError as error:
-        if not check:
-            raise
-        output.reported({"check": "unknown", "error": error.details()}, [f"Unknown: {error.message}"])
-        return UNKNOWN
-    if not check:
-        output.reported(found, shown.status(found))
-        return 0
-    warnings = api.warnings_of(found, datetime.now(UTC))
-    output.reported({"status": found, "warnings": warnings}, shown.checked(found, warnings))
-    return max((LEVELS[each.level] for each in warnings), default=0)
+        return found, api.warnings_of(found, datetime.now(UTC))
+
+    if check:
+        return report_check(find, output)
+    found = api.status(root)
+    output.reported(found, shown.status(found))
+    return 0
 
 
 @cdc.command()

@@ -195,12 +195,13 @@ def browse(
     publisher, _ = _target(root)
     try:
         found = agents.browse(
-            publisher, article=article, from_seqno=from_seqno, through_seqno=through_seqno, limit=limit
+            publisher, article=article, from_seqno=from_seqno, through_seqno=through_seqno, limit=limit + 1
         )
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    rows = [asdict(each) for each in found]
-    output.reported(rows, [listed(rows) if rows else "No commands."])
+    rows = [asdict(each) for each in found[:limit]]
+    more = [f"There are more: these are the first {limit} (--limit)."] if len(found) > limit else []
+    output.reported(rows, [listed(rows) if rows else "No commands.", *more])
 
 
 def pending_of(root: str, output: Output) -> None:

@@ -44,6 +44,16 @@ def _skip(numbers: list[int]) -> list[int]:
     return numbers
 
 
+def _read_only(updatable: str) -> str:
+    """Return `none`: subscribers that are written to are not built."""
+    if updatable != "none":
+        raise ValueError(
+            f"is {shown(updatable)}, and subscribers that are written to (queued updating) are not supported yet; "
+            "remove it, or let them write by merge replication: a file with `type: merge`"
+        )
+    return updatable
+
+
 class TransactionalArticleKeys(Keys):
     """One item of `articles`."""
 
@@ -67,6 +77,7 @@ class TransactionalSubscriptionKeys(Keys):
     verify: bool = True
     skip_errors: Annotated[list[int], AfterValidator(_skip)] = Field(default_factory=list)
     subscription_streams: int = Field(default=1, ge=1, le=MOST_STREAMS)
+    updatable: Annotated[str, AfterValidator(_read_only)] = "none"
     destination: dict[str, Table] = Field(default_factory=dict)
 
 

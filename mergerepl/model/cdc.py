@@ -77,6 +77,10 @@ class DatabaseStatus:
     has_plan: bool
 
 
+WARNING, CRITICAL = "warning", "critical"
+"""Levels of a `StatusWarning`."""
+
+
 @dataclass(frozen=True)
 class StatusWarning:
     """What is wrong with a source, or soon will be: `level` is warning or critical."""

@@ -16,7 +16,6 @@ from mergerepl.model.cdc import (
     ScanError,
     ScanResult,
     ScanSession,
-    StatusWarning,
 )
 from mergerepl.report.table import Table
 from mergerepl.report.words import counted, moment_text, typed, value_text
@@ -102,13 +101,6 @@ def status(found: DatabaseStatus) -> list[Table | str]:
         parts.append("A scan cycle was begun and not finished: the next scan goes on with it.")
     parts += [f"{each.source}: {each.reason}" for each in found.sources if each.reason]
     return parts
-
-
-def checked(found: DatabaseStatus, warnings: Sequence[StatusWarning]) -> list[Table | str]:
-    """Return what is wrong with sources, or that nothing is."""
-    if not warnings:
-        return [f"{counted(len(found.sources), 'table')}: all is well."]
-    return [f"{each.level.capitalize()}: {each.source}: {each.text}" for each in warnings]
 
 
 def errors(found: Sequence[ScanError]) -> list[Table | str]:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         TransactionalSubscription,
     )
     from mergerepl.transactional.agents import distribute
+    from mergerepl.transactional.checks import warnings_of
     from mergerepl.transactional.cleaning import cleanup
     from mergerepl.transactional.log_reader import logreader, resume
     from mergerepl.transactional.monitoring import errors, history, pending, status
@@ -64,6 +65,7 @@ __all__ = [
     "shown",
     "status",
     "validate",
+    "warnings_of",
 ]
 
 _HOMES = {
@@ -71,6 +73,7 @@ _HOMES = {
     **dict.fromkeys(_ERRORS, "mergerepl.transactional.refusals"),
     **dict.fromkeys(("logreader", "resume"), "mergerepl.transactional.log_reader"),
     "cleanup": "mergerepl.transactional.cleaning",
+    "warnings_of": "mergerepl.transactional.checks",
     "distribute": "mergerepl.transactional.agents",
     **dict.fromkeys(("errors", "history", "pending", "status"), "mergerepl.transactional.monitoring"),
     "validate": "mergerepl.transactional.validation",

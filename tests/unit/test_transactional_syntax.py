@@ -358,6 +358,11 @@ def test_a_file_is_read(tmp_path) -> None:
         ('upd_cmd: "xcall audit"', "upd_cmd: VCALL", "for internal use"),
         ("skip_errors: [20598]", "skip_errors: [547]", "holds 547"),
         ("subscription_streams: 4", "subscription_streams: 65", "subscription_streams"),
+        (
+            "subscription_streams: 4",
+            "updatable: queued",
+            r"queued updating\) are not supported yet; .*type: merge",
+        ),
         ("sales/orders}", "_transactional/orders}", "not folders of users' tables"),
         ("destination: {orders:", "destination: {order:", "which is no article"),
         ("{orders: sales/orders}", "{orders: bronze/lines}", "leads two articles to the table"),

@@ -1,0 +1,75 @@
+"""`status --check`: exit codes of what waits, and of what is wrong."""
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from pyspark.sql import SparkSession
+
+from mergerepl.cli.main import main
+from mergerepl.systables.transactional import INACTIVE, SUBSCRIBED
+from mergerepl.transactional import checks
+from mergerepl.transactional.catalog import Distributor
+from tests.cdc.databases import delete, update
+from tests.transactional.publications import new_table, publication_file, run
+
+pytestmark = pytest.mark.spark
+
+
+def test_exit_codes_of_a_monitor(
+    spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hq, north = replica_dir / "hq", replica_dir / "north"
+    items = new_table(hq, "items", {1: ("a", 1), 2: ("b", 2)})
+    new_table(north, "items", {1: ("a", 1), 2: ("b", 2)})
+    subscribers = [{"subscriber": "./north", "sync_type": "none", "verify": False}]
+    file = publication_file(replica_dir, [{"name": "items", "key": ["id"]}], subscribers=subscribers)
+    run("apply", file)
+
+    def warned(code: int, level: str, source: object, text: str) -> None:
+        (found,) = run("status", file, "--check", code=code)["warnings"]
+        assert (found["level"], found["source"]) == (level, str(source))
+        assert text in found["text"]
+
+    done = CliRunner().invoke(main, ["status", str(hq), "--check"])
+    assert (done.exit_code, done.output) == (0, "All is well.\n")
+    update(items, "id > 0", qty="7")
+    # It may wait for 30 seconds.
+    assert run("status", file, "--check")["warnings"] == []
+    monkeypatch.setattr(checks, "LATENCY", timedelta(0))
+    warned(1, "warning", "items", "Commits that are not read: 1, ")
+    run("transactional", "logreader", hq)
+    warned(1, "warning", north, "Transactions that wait: 1, ")
+    monkeypatch.setattr(checks, "EXPIRATION", 0)
+    warned(1, "warning", north, "Commands are removed after 3 days, 0:00:00")
+    texts = CliRunner().invoke(main, ["transactional", "browse", str(hq), "--limit", "1"]).output
+    assert texts.endswith("There are more: these are the first 1 (--limit).\n")
+    assert "There are more" not in CliRunner().invoke(main, ["transactional", "browse", str(hq)]).output
+    delete(north / "items", "id = 1")
+    run("transactional", "distribute", hq, code=1)
+    found: list[dict[str, Any]] = run("status", file, "--check", code=2)["warnings"]
+    assert [each["level"] for each in found] == ["warning", "critical"]
+    assert "Its agent stopped at transaction 0x" in found[1]["text"]
+    assert "id = 1" in found[1]["text"]
+    run("transactional", "distribute", hq, "--skip-errors", "20598")
+    warned(1, "warning", north, "not known to be equal")
+    distributor = Distributor(hq)
+    guid = distributor.subscriptions()[0].subscription_guid
+    for status, code, level, text in (
+        (SUBSCRIBED, 1, "warning", "Its snapshot is not done."),
+        (INACTIVE, 2, "critical", "It is inactive"),
+    ):
+        distributor.change_subscription(guid, status=status)
+        warned(code, level, north, text)
+    # Nothing is known: another version of mergerepl wrote the store.
+    monkeypatch.setattr("mergerepl.transactional.catalog.SCHEMA_VERSION", 2)
+    assert run("status", hq, "--check", code=3)["check"] == "unknown"
+
+
+def test_a_replica_of_another_kind_has_no_check(replica_dir: Path) -> None:
+    (replica_dir / "hq").mkdir()
+    done = CliRunner().invoke(main, ["status", str(replica_dir / "hq"), "--check"])
+    assert done.exit_code == 2
+    assert "mergerepl cdc status ROOT --check" in done.output
