@@ -40,6 +40,7 @@ from mergerepl.changes import (
     Action,
     Verdict,
 )
+from mergerepl.engine.made_once import made_once
 from mergerepl.lineage import columns as lineage
 from mergerepl.model.session_terms import SessionTerms
 from mergerepl.rows.fields import INTERPRETED, Fields
@@ -65,26 +66,16 @@ def resolve(
     rows = decide(detected)
     made = changes.all_made_columns(rows.columns)
     is_any_made = bool(made)
-    both = tuple(F.col(f"{side}.{LINEAGE}") for side in (PUBLISHER, SUBSCRIBER))
-    nicknames = None
     if fields.is_written_out:
-        rows = rows.withColumn(_NICKNAMES, F.when(_is_of_two(), lineage.writers(*both)))
-        nicknames = F.col(_NICKNAMES)
-    joined = lineage.merge(*both, nicknames=nicknames)
-    floor = F.col(f"{ARTICLE}.{FLOOR}")
-    rows = rows.withColumn(_JOINED, F.when(_is_of_two(), joined))
-    rows = rows.withColumns(
-        {
-            _VERSION: lineage.next_version(F.col(_JOINED), floor=floor).cast("bigint"),
-            OF_SUBSCRIBER: of_subscriber(_takes_columns(), ~one_deleted() if is_any_made else None, fields),
-        }
-    )
+        rows = rows.withColumn(_NICKNAMES, F.when(_is_of_two(), lineage.writers(*_lineages())))
+    rows = rows.withColumn(_JOINED, _joined(fields))
+    rows = rows.withColumns(_of_both(fields, is_any_made=is_any_made))
+    resolver = terms.resolver_nickname, terms.upload, terms.unpublished
     is_any_answered = custom.ANSWER in rows.columns
-    state = _state(terms, fields, is_any_made=is_any_made, is_any_answered=is_any_answered)
     rows = rows.withColumns(
-        {name: F.when(_is_of_two(), state[name]).otherwise(F.col(f"{SENT}.{name}")) for name in STATE_COLUMNS}
+        _state(*resolver, fields, is_any_made=is_any_made, is_any_answered=is_any_answered)
     )
-    outcome = _outcome(terms, fields, is_any_made=is_any_made)
+    outcome = dict(_outcome(terms.upload, terms.download, fields, is_any_made=is_any_made))
     if REJECTED in rows.columns:
         outcome |= outcome_of_rejected(outcome, F.col(_JOINED))
     typed = [
@@ -118,43 +109,73 @@ def _takes_columns() -> Column:
     return _is_merge() | (F.col(f"{ARTICLE}.{BY_COLUMNS}") & ~one_deleted())
 
 
+def _lineages() -> tuple[Column, Column]:
+    return F.col(f"{PUBLISHER}.{LINEAGE}"), F.col(f"{SUBSCRIBER}.{LINEAGE}")
+
+
+@made_once
+def _joined(fields: Fields) -> Column:
+    nicknames = F.col(_NICKNAMES) if fields.is_written_out else None
+    return F.when(_is_of_two(), lineage.merge(*_lineages(), nicknames=nicknames))
+
+
+@made_once
+def _of_both(fields: Fields, *, is_any_made: bool) -> dict[str, Column]:
+    floor = F.col(f"{ARTICLE}.{FLOOR}")
+    return {
+        _VERSION: lineage.next_version(F.col(_JOINED), floor=floor).cast("bigint"),
+        OF_SUBSCRIBER: of_subscriber(_takes_columns(), ~one_deleted() if is_any_made else None, fields),
+    }
+
+
+@made_once
 def _state(
-    terms: SessionTerms, fields: Fields, *, is_any_made: bool, is_any_answered: bool
+    resolver_nickname: int,
+    upload: bool,
+    unpublished: str | None,
+    fields: Fields,
+    *,
+    is_any_made: bool,
+    is_any_answered: bool,
 ) -> dict[str, Column]:
-    """Return the final state of a row that both sides changed."""
+    """Return the final state of a row: as it is sent, or that of a row that both sides changed."""
     wins, joined, version = F.col(PUBLISHER_WINS), F.col(_JOINED), F.col(_VERSION)
     deleted = F.when(_is_merge() | wins, F.col(f"{PUBLISHER}.{DELETED}")).otherwise(
         F.col(f"{SUBSCRIBER}.{DELETED}")
     )
     if is_any_answered:
         deleted = deleted | custom.is_delete()
-    nickname = F.lit(terms.resolver_nickname)
+    nickname = F.lit(resolver_nickname)
     resolved = lineage.with_version(joined, nickname, version, is_written_out=fields.is_written_out)
     # A row that is restored after a delete has the winner's columns: the other side changed none.
     winner_colv = F.when(wins, F.col(f"{PUBLISHER}.{COLV1}")).otherwise(F.col(f"{SUBSCRIBER}.{COLV1}"))
     stamp = F.struct(nickname.alias("nickname"), version.alias("version"))
     colv = merged_colv(stamp, is_any_made=is_any_made, fields=fields)
-    return {
+    of_two = {
         DELETED: deleted,
         TOMBSTONE_TYPE: F.when(deleted, F.lit(int(TombstoneType.USER_DELETE))),
         PARTCHANGEGEN: F.lit(None).cast("bigint"),
         BORN_GENERATION: F.lit(None).cast("bigint"),
         LINEAGE: F.when(_is_merge(), joined).otherwise(resolved),
         COLV1: F.when(~deleted, F.when(one_deleted(), winner_colv).otherwise(colv)),
-        PRIORITY: _priority(terms).cast("double"),
+        PRIORITY: _priority(upload, unpublished).cast("double"),
+    }
+    return {
+        name: F.when(_is_of_two(), of_two[name]).otherwise(F.col(f"{SENT}.{name}")) for name in STATE_COLUMNS
     }
 
 
-def _priority(terms: SessionTerms) -> Column:
+def _priority(upload: bool, unpublished: str | None) -> Column:
     publisher_priority, uploaded = F.col(f"{PUBLISHER}.{PRIORITY}"), F.col(UPLOADED_PRIORITY)
     # A row merged by a download-only session keeps the subscriber's priority: it has not reached the publisher yet.
-    merged = F.greatest(publisher_priority, uploaded) if terms.upload else uploaded
-    if terms.unpublished is not None:
-        merged = F.col(f"{terms.unpublished}.{PRIORITY}")
+    merged = F.greatest(publisher_priority, uploaded) if upload else uploaded
+    if unpublished is not None:
+        merged = F.col(f"{unpublished}.{PRIORITY}")
     return F.when(_is_merge(), merged).when(F.col(PUBLISHER_WINS), publisher_priority).otherwise(uploaded)
 
 
-def _outcome(terms: SessionTerms, fields: Fields, *, is_any_made: bool) -> dict[str, Column]:
+@made_once
+def _outcome(upload: bool, download: bool, fields: Fields, *, is_any_made: bool) -> dict[str, Column]:
     """Return the action and the generation of each side for the final state, and the loser."""
     wins = F.col(PUBLISHER_WINS)
 
@@ -166,7 +187,7 @@ def _outcome(terms: SessionTerms, fields: Fields, *, is_any_made: bool) -> dict[
             changes.ACTION_OF[side]: of_two(
                 changes.ACTION_OF[side], _action(side, fields, runs=runs, is_any_made=is_any_made)
             )
-            for side, runs in ((PUBLISHER, terms.upload), (SUBSCRIBER, terms.download))
+            for side, runs in ((PUBLISHER, upload), (SUBSCRIBER, download))
         },
         **{
             name: of_two(name, F.col(f"{ARTICLE}.{resolved_at}"))

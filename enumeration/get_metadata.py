@@ -35,6 +35,7 @@ from mergerepl.changes import (
     Action,
     Verdict,
 )
+from mergerepl.engine.made_once import made_once
 from mergerepl.engine.passed import passed
 from mergerepl.lineage import columns as lineage
 from mergerepl.model.publication import PUBLISHER_PRIORITY
@@ -116,6 +117,18 @@ def _as_struct(rows: DataFrame, name: str) -> DataFrame:
 
 def _compared(pairs: DataFrame, known: list[str], is_written_out: bool) -> DataFrame:
     """Return the pairs with the verdict, from the lineages of both sides."""
+    version, knows, verdict = _comparison(tuple(known), is_written_out)
+    # As columns they are computed once.
+    named = pairs.withColumns(knows).withColumn(VERDICT, verdict)
+    stated = [name for name in named.columns if name not in _KNOWS.values()]
+    return named.withColumns({side: version[side] for side in known}).select(*stated)
+
+
+@made_once
+def _comparison(
+    known: tuple[str, ...], is_written_out: bool
+) -> tuple[dict[str, Column], dict[str, Column], Column]:
+    """Return by side the version that counts and whether the side knows the other's; and the verdict."""
     version = {
         side: F.coalesce(side, _KNOWN_AT[side]) if side in known else F.col(side) for side in OTHER_SIDE
     }
@@ -140,18 +153,27 @@ def _compared(pairs: DataFrame, known: list[str], is_written_out: bool) -> DataF
         .when(knows(SUBSCRIBER), F.when(is_enumerated(SUBSCRIBER), Verdict.UPLOAD.value))
         .otherwise(Verdict.CANDIDATE.value)
     )
-    # As columns they are computed once.
-    pairs = pairs.withColumns({_KNOWS[side]: covers(side) for side in OTHER_SIDE})
-    named = pairs.withColumn(VERDICT, F.coalesce(verdict, F.lit(Verdict.KNOWN.value)))
-    stated = [name for name in named.columns if name not in _KNOWS.values()]
-    return named.withColumns({side: version[side] for side in known}).select(*stated)
+    covered = {_KNOWS[side]: covers(side) for side in OTHER_SIDE}
+    return version, covered, F.coalesce(verdict, F.lit(Verdict.KNOWN.value))
 
 
 def _with_actions(pairs: DataFrame, terms: SessionTerms, *, content: Sequence[str]) -> DataFrame:
     is_upload, is_download = (F.col(VERDICT) == each.value for each in (Verdict.UPLOAD, Verdict.DOWNLOAD))
     to_publisher, to_subscriber = is_upload & F.lit(terms.upload), is_download & F.lit(terms.download)
     numbers = terms.publisher_generations, terms.subscriber_generations
-    uploaded_priority = _uploaded_priority(terms)
+    values = _sent(terms.client_subscription and terms.upload, tuple(content)) | {
+        changes.PUBLISHER_ACTION: F.when(to_publisher, _action(SUBSCRIBER, start=terms.upload_start)),
+        changes.PUBLISHER_GENERATION: F.when(to_publisher, _received(SUBSCRIBER, numbers[0])),
+        changes.SUBSCRIBER_ACTION: F.when(to_subscriber, _action(PUBLISHER, start=terms.download_start)),
+        changes.SUBSCRIBER_GENERATION: F.when(to_subscriber, _received(PUBLISHER, numbers[1])),
+    }
+    return pairs.withColumns(values)
+
+
+@made_once
+def _sent(is_clients_upload: bool, content: tuple[str, ...]) -> dict[str, Column]:
+    is_upload, is_download = (F.col(VERDICT) == each.value for each in (Verdict.UPLOAD, Verdict.DOWNLOAD))
+    uploaded_priority = _uploaded_priority(is_clients_upload)
 
     def state(side: str, priority: Column) -> Column:
         values = {name: F.col(f"{side}.{name}") for name in (*STATE_COLUMNS, *content)} | {PRIORITY: priority}
@@ -160,15 +182,7 @@ def _with_actions(pairs: DataFrame, terms: SessionTerms, *, content: Sequence[st
     sent = F.when(is_upload, state(SUBSCRIBER, uploaded_priority)).when(
         is_download, state(PUBLISHER, F.col(f"{PUBLISHER}.{PRIORITY}"))
     )
-    values = {
-        SENT: sent,
-        UPLOADED_PRIORITY: uploaded_priority,
-        changes.PUBLISHER_ACTION: F.when(to_publisher, _action(SUBSCRIBER, start=terms.upload_start)),
-        changes.PUBLISHER_GENERATION: F.when(to_publisher, _received(SUBSCRIBER, numbers[0])),
-        changes.SUBSCRIBER_ACTION: F.when(to_subscriber, _action(PUBLISHER, start=terms.download_start)),
-        changes.SUBSCRIBER_GENERATION: F.when(to_subscriber, _received(PUBLISHER, numbers[1])),
-    }
-    return pairs.withColumns(values)
+    return {SENT: sent, UPLOADED_PRIORITY: uploaded_priority}
 
 
 def one_sided(pairs: DataFrame) -> DataFrame:
@@ -200,14 +214,14 @@ def no_conflict(state: StructType) -> dict[str, Column]:
     }
 
 
-def _uploaded_priority(terms: SessionTerms) -> Column:
+def _uploaded_priority(is_clients_upload: bool) -> Column:
     """Return the priority of the subscriber's change once the publisher holds it.
 
     A client's own change (0.0) then has the publisher's priority. A change of another replica that a client holds keeps
     its priority, if that is above 0.
     """
     priority = F.col(f"{SUBSCRIBER}.{PRIORITY}")
-    if terms.client_subscription and terms.upload:
+    if is_clients_upload:
         return F.when(priority > 0, priority).when(priority.isNotNull(), F.lit(PUBLISHER_PRIORITY))
     return priority
 

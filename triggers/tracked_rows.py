@@ -129,12 +129,31 @@ def tracked_rows_of(
     Reads: DESCRIBED: net changes (`before` and `after` of any one type) with the columns above; `known` = KNOWN_COLUMNS
     with the keys.
     """
+    columns = {**_columns(is_written_out), **more}
+    # Only the image that is written is joined with what is known: it may have to be shuffled.
+    joined = [name for name in described.columns if name not in (AFTER, BEFORE) or (more and name == BEFORE)]
+    written = described.select(*joined, _written_row().alias(ROW))
+    rows = _with_known(written, known, keys)
+    # Under another name, Spark would forget that the join has divided the rows by their keys.
+    return rows.select(
+        *dict.fromkeys((*keys, ROWGUID)), *(value.alias(name) for name, value in columns.items())
+    )
+
+
+@made_once
+def _written_row() -> Column:
+    return F.when(~F.col(EXISTS), delete_trigger().row).otherwise(update_trigger().row)
+
+
+@made_once
+def _columns(is_written_out: bool) -> dict[str, Column]:
+    """Return the columns of CAPTURED after the keys."""
     unknown = F.when(F.col(EXISTED), lineage.published_lineage()).otherwise(lineage.empty_lineage())
     base = F.coalesce(F.col("known_lineage"), unknown)
     version = lineage.next_version(base, floor=F.coalesce("known_floor", FLOOR_OF_ARTICLE))
     inserted, updated, deleted = insert_trigger(), update_trigger(), delete_trigger()
     is_deleted, is_update = ~F.col(EXISTS), F.col(EXISTED)
-    columns = {
+    return {
         DELETED: is_deleted,
         TOMBSTONE_TYPE: F.when(is_deleted, F.lit(int(TombstoneType.USER_DELETE))),
         GENERATION: F.col(GENERATION_OF_ORIGIN),
@@ -146,17 +165,7 @@ def tracked_rows_of(
         COLV1: _colv(version),
         PRIORITY: F.col(ORIGIN_PRIORITY),
         ROW: F.col(ROW),
-        **more,
     }
-    # Only the image that is written is joined with what is known: it may have to be shuffled.
-    joined = [name for name in described.columns if name not in (AFTER, BEFORE) or (more and name == BEFORE)]
-    row = F.when(is_deleted, deleted.row).otherwise(updated.row)
-    written = described.select(*joined, row.alias(ROW))
-    rows = _with_known(written, known, keys)
-    # Under another name, Spark would forget that the join has divided the rows by their keys.
-    return rows.select(
-        *dict.fromkeys((*keys, ROWGUID)), *(value.alias(name) for name, value in columns.items())
-    )
 
 
 def _changed_columns(article: PublishedArticle, image: StructType) -> Column:

@@ -7,7 +7,7 @@ from pyspark.sql import DataFrame
 from mergerepl.delta.add_files import add_files
 from mergerepl.delta.log import head_version
 from mergerepl.delta.table import open_table
-from mergerepl.delta.transactions import Transaction, transaction_version, write_once
+from mergerepl.delta.transactions import Transaction, is_done, transaction_version, write_once
 from mergerepl.engine.session import with_write_confs
 
 
@@ -27,6 +27,6 @@ def commit_transaction(table: Path, transaction: Transaction) -> None:
 
     Raises: CommitConflictError if the commit is not in the log afterwards (another process overwrote it).
     """
-    if transaction_version(table, transaction.app_id) >= transaction.version:
-        return
-    add_files(open_table(table), {}, transaction)
+    state = open_table(table)
+    if not is_done(state, transaction):
+        add_files(state, {}, transaction)

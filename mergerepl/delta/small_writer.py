@@ -21,7 +21,7 @@ from mergerepl.delta.log import Commit, find_own_commit
 from mergerepl.delta.merge import COMMIT_ATTEMPTS, lost_commits
 from mergerepl.delta.plain_files import may_hold, plain_files
 from mergerepl.delta.table import TableState, open_table, reason_of
-from mergerepl.delta.transactions import Transaction, commit_properties, read_back, transaction_version
+from mergerepl.delta.transactions import Transaction, commit_properties, is_done, read_back
 from mergerepl.delta.types import Json, ddl_of, has_not_null_parts, leaf_types
 from mergerepl.model.article import PublishedArticle
 from mergerepl.rows.key_bounds import KeyBounds
@@ -210,7 +210,7 @@ def merge_small(
     for attempt in range(1, COMMIT_ATTEMPTS + 1):
         state = open_table(table)
         reason = reason_for_spark(state, article, actions, bounds)
-        if reason is None and transaction_version(table, transaction.app_id) < transaction.version:
+        if reason is None and not is_done(state, transaction):
             try:
                 reason = _merged(rows_of(), state, article, bounds, transaction)
             except CommitFailedError as error:
@@ -278,8 +278,9 @@ def _merged(
         values = {f"`{name}`": f"s.{field}" for name, field in columns.items()}
         merge = merge.when_not_matched_insert(values, f"NOT ({is_delete})")
     merge.execute()
-    # Where nothing changes, delta-rs commits nothing; Spark's MERGE leaves its transaction.
-    commit_transaction(state.path, transaction)
+    if state.log.version() == state.version:
+        # Where nothing changes, delta-rs commits nothing; Spark's MERGE leaves its transaction.
+        commit_transaction(state.path, transaction)
     return None
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from mergerepl.delta.log import Commit, find_own_commit
 from mergerepl.delta.marks import CommitMark
-from mergerepl.delta.table import open_table
+from mergerepl.delta.table import TableState, open_table
 from mergerepl.errors import CommitConflictError
 
 if TYPE_CHECKING:
@@ -118,5 +118,14 @@ def read_back(table: Path, transaction: Transaction, *, from_version_exclusive: 
 
 def transaction_version(table: Path, app_id: str) -> int:
     """Return the last transaction version of an application in a table, -1 if there is none."""
-    version = open_table(table).log.transaction_version(app_id)
+    return _last_version(open_table(table), app_id)
+
+
+def is_done(table: TableState, transaction: Transaction) -> bool:
+    """Return whether a table holds a transaction, or a later one of its application."""
+    return _last_version(table, transaction.app_id) >= transaction.version
+
+
+def _last_version(table: TableState, app_id: str) -> int:
+    version = table.log.transaction_version(app_id)
     return -1 if version is None else int(version)

@@ -59,6 +59,11 @@ def rules_of(facts: TableState, article: PublishedArticle) -> dict[str, Column]:
     return rules | length_rules(facts, article.columns) | text_rules(facts, article.columns)
 
 
+def takes_any_row(facts: TableState, article: PublishedArticle) -> bool:
+    """Return whether a table takes all rows that have its types, and lets all go."""
+    return not facts.is_append_only and not rules_of(facts, article)
+
+
 def refuse_violations(
     spark: SparkSession,
     staged_rows: Path,

@@ -14,11 +14,11 @@ from mergerepl.delta.asked_of_rows import asked_of_rows
 from mergerepl.engine.in_memory import Kept
 from mergerepl.model.article import PublishedArticle
 from mergerepl.staging.article import StagedArticle, stage_article
-from mergerepl.staging.constraints import refused_rows, require_takers
+from mergerepl.staging.constraints import refused_rows, require_takers, takes_any_row
 from mergerepl.staging.decision import Changed
 from mergerepl.store.changeset import replace_rows
 from mergerepl.store.replica import Replica
-from mergerepl.store.staged_rows import read_staged
+from mergerepl.store.staged_rows import read_staged, require_rows
 from mergerepl.systables.genhistory import Generation
 
 
@@ -55,9 +55,12 @@ def withhold_refused(
     Raises: ApplyError, EngineError, as `require_takers`.
     """
     tables = require_takers(spark, rows_folder, staged, of.at, of.replicas)
-    rows = read_staged(spark, rows_folder)
     works = {PUBLISHER: staged.publisher, SUBSCRIBER: staged.subscriber}
     written = {side: facts for side, facts in tables.items() if works[side].touches_rows}
+    require_rows(rows_folder)
+    if all(takes_any_row(facts, of.at[side]) for side, facts in written.items()):
+        return staged
+    rows = read_staged(spark, rows_folder)
     refused = _kept_if_any(refused_rows(spark, rows, of.at, written), kept)
     if refused is None:
         return staged

@@ -44,6 +44,14 @@ def read_staged(spark: SparkSession, folder: Path) -> DataFrame:
     return reader.parquet(str(folder))
 
 
+def require_rows(folder: Path) -> None:
+    """Check that the rows that were written to a folder are there.
+
+    Raises: StoreError.
+    """
+    _written_schema(folder)
+
+
 def write_few(rows: "pa.Table", folder: Path) -> None:
     """Write rows of Arrow to a new folder, with the columns as `read_staged` and the other readers look for them."""
     import pyarrow.parquet as pq
