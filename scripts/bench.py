@@ -332,13 +332,13 @@ def partitions(spark: SparkSession, rounds: int, warm_up: int) -> None:
 class Few:
     """Small tables in which few rows change between sessions.
 
-    One table: five rows at each side, one of them at both. Several: two rows of each at the publisher, one of them at the
+    One changes: five rows at each side, one of them at both. Several: two rows of each at the publisher, one of them at the
     subscriber, too, in the first.
     """
 
-    def __init__(self, folder: Path, tables: int) -> None:
+    def __init__(self, folder: Path, tables: int, changing: int) -> None:
         """Publish tables of 3,000 rows."""
-        self.publisher, self.subscriber, self.tables = folder / "hq", folder / "north", tables
+        self.publisher, self.subscriber, self.changing = folder / "hq", folder / "north", changing
         for path in (self.publisher, self.subscriber):
             path.mkdir()
         ids = range(3000)
@@ -362,11 +362,11 @@ class Few:
 
     def edit(self, number: int) -> None:
         """Make the edits of one round."""
-        first, count = number * 20 % 2900, 5 if self.tables == 1 else 2
-        for table in range(self.tables):
+        first, count = number * 20 % 2900, 5 if self.changing == 1 else 2
+        for table in range(self.changing):
             self._add(self.publisher / f"orders_{table}", first, first + count, 1)
         last = first + count - 1
-        self._add(self.subscriber / "orders_0", last, last + (count if self.tables == 1 else 1), 7)
+        self._add(self.subscriber / "orders_0", last, last + (count if self.changing == 1 else 1), 7)
 
     def _add(self, table: Path, first: int, end: int, add: int) -> None:
         where = f"id >= {first} and id < {end}"
@@ -380,11 +380,11 @@ class Few:
 
 def few(spark: SparkSession, rounds: int, warm_up: int) -> None:
     """Time sessions of few edits, both engines in turns on the same tables."""
-    for tables in (1, 5):
+    for tables, changing in ((1, 1), (5, 5), (20, 1)):
         seconds: dict[api.Engine, list[float]] = {"spark": [], "auto": []}
         jobs = dict.fromkeys(seconds, 0)
         with tempfile.TemporaryDirectory() as name:
-            network = Few(Path(name), tables)
+            network = Few(Path(name), tables, changing)
             for number in range(2 * (warm_up + rounds)):
                 by = (*seconds,)[number % 2]
                 network.edit(number)
@@ -395,7 +395,7 @@ def few(spark: SparkSession, rounds: int, warm_up: int) -> None:
                     seconds[by].append(took)
         one, other = (statistics.median(each) for each in seconds.values())
         print(
-            f"| {tables} | {one:.2f} s, {jobs['spark']} jobs | {other:.2f} s, {jobs['auto']} jobs | "
+            f"| {tables}, {changing} changing | {one:.2f} s, {jobs['spark']} jobs | {other:.2f} s, {jobs['auto']} jobs | "
             f"{other / one:.2f} | {os.getloadavg()[0]:.0f} |",
             flush=True,
         )
