@@ -258,7 +258,8 @@ def with_write_confs(rows: DataFrame) -> DataFrame:
         EngineError: This Spark has no such copies; the message says which confs to set.
     """
     spark = rows.sparkSession
-    if all(spark.conf.get(name, "") == value for name, value in confs.WRITES.items()):
+    # A default of "" Spark would refuse as a value of most of them.
+    if all(spark.conf.get(name, None) == value for name, value in confs.WRITES.items()):
         return rows
     try:
         return in_session(rows, copy_of(spark, confs.WRITES))

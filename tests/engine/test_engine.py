@@ -125,6 +125,14 @@ def test_a_copy_interprets_its_queries_and_the_session_does_not(compiled_spark: 
     assert "*(1)" not in stages(copy)
 
 
+def test_rows_of_a_session_without_confs_of_writing_are_written_with_them(spark: SparkSession) -> None:
+    users = spark.newSession()
+    for name in confs.WRITES:
+        users.conf.unset(name)
+    writing = engine.with_write_confs(users.range(1)).sparkSession
+    assert {name: writing.conf.get(name) for name in confs.WRITES} == confs.WRITES
+
+
 def test_doctor_reaches_the_engine(spark: SparkSession) -> None:
     [engine_check] = [check for check in doctor.checks(start_engine=True) if check.name == "engine"]
     assert engine_check.status is doctor.Status.OK
