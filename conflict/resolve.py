@@ -70,11 +70,15 @@ def resolve(
         rows = rows.withColumn(_NICKNAMES, F.when(_is_of_two(), lineage.writers(*_lineages())))
     rows = rows.withColumn(_JOINED, _joined(fields))
     rows = rows.withColumns(_of_both(fields, is_any_made=is_any_made))
-    resolver = terms.resolver_nickname, terms.upload, terms.unpublished
-    is_any_answered = custom.ANSWER in rows.columns
-    rows = rows.withColumns(
-        _state(*resolver, fields, is_any_made=is_any_made, is_any_answered=is_any_answered)
+    state = _state(
+        terms.resolver_nickname,
+        terms.upload,
+        terms.unpublished,
+        fields,
+        is_any_made=is_any_made,
+        is_any_answered=custom.ANSWER in rows.columns,
     )
+    rows = rows.withColumns(state)
     outcome = dict(_outcome(terms.upload, terms.download, fields, is_any_made=is_any_made))
     if REJECTED in rows.columns:
         outcome |= outcome_of_rejected(outcome, F.col(_JOINED))

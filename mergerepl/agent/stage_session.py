@@ -18,7 +18,7 @@ from mergerepl.agent.refused import ARTICLE_ERRORS, Refused, refuse
 from mergerepl.agent.session_plan import session_manifest, session_plan
 from mergerepl.agent.sides import AT_ONCE, SideState, committed_sides, planned, without
 from mergerepl.changes import PUBLISHER, ROWGUID, SUBSCRIBER
-from mergerepl.delta.merge import prepare_merge
+from mergerepl.delta.merge import merges_prepared
 from mergerepl.engine.errors import plain_errors
 from mergerepl.engine.in_memory import Kept
 from mergerepl.engine.session import writes_small
@@ -181,13 +181,10 @@ def stage_articles(session: PlannedSession) -> tuple[dict[int, StagedArticle], R
                         of_few, few[nickname], article_folder, article, from_versions=versions
                     )
                 else:
-                    with ThreadPoolExecutor(len(sides)) as reading:
-                        if changed[nickname].has_many:
-                            # The log of a large table takes a while, in which the rows are staged.
-                            for side in sides.values():
-                                reading.submit(
-                                    prepare_merge, spark, side.replica.table(side.articles[nickname])
-                                )
+                    # The log of a large table takes a while, in which the rows are staged.
+                    merging = sides.values() if changed[nickname].has_many else ()
+                    tables = [side.replica.table(side.articles[nickname]) for side in merging]
+                    with merges_prepared(spark, tables):
                         written = session.written(nickname, resolved(changed[nickname], decision, terms))
                 withholding = _withholding(session, changed[nickname], kept)
                 staged = withhold_refused(spark, article_folder, written, withholding, kept)

@@ -2,7 +2,9 @@
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 from delta.tables import DeltaMergeBuilder, DeltaTable
@@ -31,6 +33,8 @@ log = logging.getLogger(__name__)
 
 _OF_VECTORS = "deletionvectorid"
 """A column that a MERGE adds to a table's own where it writes deletion vectors; where it rewrites files it does not."""
+
+_LOGS_AT_ONCE = 2
 
 COMMIT_ATTEMPTS = 8
 RETRY_WAIT_S = 0.2
@@ -126,11 +130,19 @@ def analyse_merge(
     _merge(session, source, table, article, chosen, bounds, generated_columns, {})
 
 
-def prepare_merge(spark: SparkSession, table: Path) -> None:
-    """Let Delta on Spark read a table's log, so that a MERGE which follows finds it read; no commit.
+@contextmanager
+def merges_prepared(spark: SparkSession, tables: Iterable[Path]) -> Iterator[None]:
+    """Let Delta on Spark read some tables' logs meanwhile, so that MERGEs which follow find them read; no commit.
 
-    What is wrong with the table, the MERGE says.
+    While Spark plans one query, it may run another. What is wrong with a table, its MERGE says.
     """
+    with ThreadPoolExecutor(_LOGS_AT_ONCE) as pool:
+        for table in tables:
+            pool.submit(_read_log, spark, table)
+        yield
+
+
+def _read_log(spark: SparkSession, table: Path) -> None:
     try:
         analysis_session(spark).sql(
             f"MERGE INTO delta.{quote(str(table))} AS t USING (SELECT 1 AS one) AS s ON false WHEN MATCHED THEN DELETE"

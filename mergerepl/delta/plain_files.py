@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql.types import StructType
 
 from mergerepl.delta.log import is_foreign
@@ -78,8 +78,8 @@ def read_files(
     return spark.read.schema(schema).parquet(*(str(table / each["path"]) for each in files))
 
 
-def write_files(rows: DataFrame, folder: Path) -> None:
-    """Write rows as Parquet files of a folder, in place of what it holds.
+def write_files(rows: DataFrame, folder: Path, measures: Sequence[Column] = ()) -> dict[str, Any]:
+    """Write rows as Parquet files of a folder, in place of what it holds; return the measures of them by name.
 
     On a local path Spark starts a process (`chmod`, 3 ms) for each file and each folder that it makes. So there is no
     marker file, and what Hadoop's FileOutputCommitter would make before the first row is there already.
@@ -87,8 +87,14 @@ def write_files(rows: DataFrame, folder: Path) -> None:
     if folder.exists():
         shutil.rmtree(folder)
     (folder / "_temporary" / "0" / "_temporary").mkdir(parents=True)
-    writer = with_write_confs(rows).write.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
+    written = with_write_confs(rows)
+    observation = Observation()
+    if measures:
+        # Of a query that another session runs than the one that observes, nothing would ever be observed.
+        written = written.observe(observation, *measures)
+    writer = written.write.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
     writer.mode("append").parquet(str(folder))
+    return observation.get if measures else {}
 
 
 def foreign_file(spark: SparkSession, table: Path, version: int) -> str | None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import Column, DataFrame, Observation, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from conflict.ancestor import versions
@@ -17,7 +17,6 @@ from mergerepl.delta.plain_files import write_files
 from mergerepl.engine.in_memory import Kept, in_one_task
 from mergerepl.engine.made_once import made_once
 from mergerepl.engine.passed import passed
-from mergerepl.engine.session import with_write_confs
 from mergerepl.errors import StoreError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.rows.key_bounds import bound_measures, bounds_found
@@ -119,11 +118,8 @@ def stage_article(
 
     Raises: StoreError if a side is sent generations that it cannot number.
     """
-    observation = Observation()
-    # Of a query that another session runs than the one that observes, nothing would ever be observed.
-    observed = with_write_confs(rows).observe(observation, *_measures(article))
-    write_files(observed, folder)
-    return staged_article(observation.get, article, from_versions=from_versions)
+    found = write_files(rows, folder, _measures(article))
+    return staged_article(found, article, from_versions=from_versions)
 
 
 def staged_article(

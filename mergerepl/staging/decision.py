@@ -208,12 +208,12 @@ def encoded(
     `with_rows`: the typed rows come along; in the place of encoded fields, if fields are written out.
     """
     assert rows is not None
-    compared = [encoded_fields(ROW, image_type(rows, ROW), article.written_fields).alias(FIELDS)]
+    compared = []
+    if not fields.is_written_out:
+        compared = [encoded_fields(ROW, image_type(rows, ROW), article.written_fields).alias(FIELDS)]
     read = [f"{ROW}.{field}" for field in read_fields(article)]
     values = [F.struct(*read).alias(values_column(article.nickname))] if read else []
     typed = [ROW] if with_rows else []
-    if fields.is_written_out:
-        compared = []
     metadata = ENCODED_COLUMNS[1:-1]
     return rows.select(F.lit(article.nickname).alias(TABLENICK), *metadata, *compared, *values, *typed)
 

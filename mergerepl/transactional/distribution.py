@@ -23,7 +23,7 @@ from pyspark.sql import functions as F
 from mergerepl.delta import appended
 from mergerepl.delta.log import head_version
 from mergerepl.delta.marks import CommitMark
-from mergerepl.delta.merge import prepare_merge
+from mergerepl.delta.merge import merges_prepared
 from mergerepl.delta.transactions import transaction_version
 from mergerepl.engine.in_memory import Kept
 from mergerepl.failpoints import failpoint
@@ -168,11 +168,7 @@ class Agent:
                 self.distributor, self.subscriber, self.subscription, self.spark, plan, chosen, kept
             )
             sent = self._each(counts, lambda each: batch.call(shapes[each], procedures[each], counts[each]))
-            spark = self.spark()
-            # While Spark plans one query, it may run another.
-            with ThreadPoolExecutor(1) as pool:
-                for each in counts:
-                    pool.submit(prepare_merge, spark, self._table(shapes[each]))
+            with merges_prepared(self.spark(), [self._table(shapes[each]) for each in counts]):
                 judged = self._each(
                     counts, lambda each: batch.judge(shapes[each], sent[each], batch.plan.heads[each])
                 )

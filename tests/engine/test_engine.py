@@ -12,8 +12,10 @@ import pytest
 from delta.tables import DeltaTable
 from deltalake import DeltaTable as LogReader
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from mergerepl import doctor
+from mergerepl.delta.plain_files import write_files
 from mergerepl.engine import confs
 from mergerepl.engine import session as engine
 from mergerepl.errors import EngineError
@@ -125,12 +127,18 @@ def test_a_copy_interprets_its_queries_and_the_session_does_not(compiled_spark: 
     assert "*(1)" not in stages(copy)
 
 
-def test_rows_of_a_session_without_confs_of_writing_are_written_with_them(spark: SparkSession) -> None:
+def test_rows_of_a_session_without_confs_of_writing_are_written_with_them(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     users = spark.newSession()
     for name in confs.WRITES:
         users.conf.unset(name)
     writing = engine.with_write_confs(users.range(1)).sparkSession
     assert {name: writing.conf.get(name) for name in confs.WRITES} == confs.WRITES
+    found = write_files(users.range(3), tmp_path / "rows", [F.count("id").alias("rows")])
+    assert found == {"rows": 3}, (
+        "measured where it is written, though another session than the user's does that"
+    )
 
 
 def test_doctor_reaches_the_engine(spark: SparkSession) -> None:
