@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         row,
         status,
         sync,
+        tune,
         validate,
     )
     from mergerepl.compact.change_tracking import ChangeTracking
@@ -66,6 +67,7 @@ __all__ = [
     "row",
     "status",
     "sync",
+    "tune",
     "validate",
 ]
 

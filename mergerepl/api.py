@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         SessionRecord,
         SessionResult,
         SyncResult,
+        TuneResult,
     )
 
 Direction = Literal["both", "upload", "download"]
@@ -290,6 +291,39 @@ def capture(replica: str | Path, *, progress: Progress | None = None) -> Capture
     from mergerepl.agent.capture_replica import capture_replica
 
     return capture_replica(root_of(replica), progress=progress or NoProgress())
+
+
+def tune(
+    replica: str | Path,
+    *,
+    articles: Sequence[str] = (),
+    file_bytes: int = 128 * 1024**2,
+    dry_run: bool = False,
+    progress: Progress | None = None,
+) -> TuneResult:
+    """Write tables of a replica again whose files make few changes take long. No row changes.
+
+    Args:
+        replica: Its folder.
+        articles: Names of articles; none are all of the replica.
+        file_bytes: The size of the new files, about; files of up to twice that are left alone.
+        dry_run: Only say what would be written again. Starts no JVM.
+        progress: Receives each table that is written.
+
+    Raises: ConfigurationError; StoreError if a session is staged or a table cannot be written; EngineError; LeaseError,
+        CommitConflictError (run again: each table is written whole or not at all).
+    """
+    from mergerepl.agent.tune import tune_replica
+
+    if file_bytes < 1:
+        raise ConfigurationError("The size of files is out of range: give one above 0.")
+    return tune_replica(
+        root_of(replica),
+        articles=articles,
+        file_bytes=file_bytes,
+        dry_run=dry_run,
+        progress=progress or NoProgress(),
+    )
 
 
 def partitions(replica: str | Path, *, publication: str | None = None) -> tuple[PartitionInfo, ...]:

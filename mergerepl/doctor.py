@@ -19,11 +19,12 @@ from mergerepl import roots
 from mergerepl.delta.file_faults import FaultyFiles, faulty_files
 from mergerepl.delta.log import is_delta_table
 from mergerepl.delta.marks import CommitMark
-from mergerepl.delta.table import reason_of
+from mergerepl.delta.table import open_table, reason_of
 from mergerepl.engine import archive, cache, confs, jars, jvm
 from mergerepl.engine.java import Java, find_java, given_options
 from mergerepl.errors import EngineError, MergeReplError
-from mergerepl.rows.sql import quote
+from mergerepl.model.article import PublishedArticle
+from mergerepl.monitoring.cost import cost
 from mergerepl.store import lease
 from mergerepl.store.replica import Replica
 from mergerepl.systables.table import FOLDER, Plane
@@ -32,8 +33,6 @@ from mergerepl.systables.table import FOLDER, Plane
 EXACT_VERSIONS = {"pyspark": "4.2.0", "delta-spark": "4.4.0"}
 OTHER_PACKAGES = ("deltalake", "pyarrow", "pandas")
 LOW_DISK_BYTES = 2 * 1024**3
-LARGE_FILE_BYTES = 256 * 1024**2
-"""A changed row is written again with all rows of its file; so a larger one makes few changes dear."""
 
 _FOLLOW = "Follow the message, then run `mergerepl doctor` again."
 
@@ -250,10 +249,12 @@ def _files(folder: Path, *, mend: bool) -> Iterator[Check]:
         yield Check(f"files {folder}", Status.WARN, error.message, _FOLLOW)
         return
     found = []
-    keys = {replica.table(article): article.identity for article in replica.articles}
+    articles = {replica.table(article): article for article in replica.articles}
     for table in filter(is_delta_table, tables):
         try:
             found.append(faulty_files(table))
+            if (article := articles.get(table)) is not None:
+                yield from _cost(folder, article, table)
         except Exception as error:
             yield Check(f"files {table}", Status.WARN, f"not looked at: {reason_of(error)}", _FOLLOW)
     if well := sum(faults.count - len(faults.names) for faults in found):
@@ -261,22 +262,15 @@ def _files(folder: Path, *, mend: bool) -> Iterator[Check]:
             f"files {folder}", Status.OK, f"{well} of {len(found)} tables, which every library can read"
         )
     for faults in found:
-        if faults.largest_bytes > LARGE_FILE_BYTES and faults.table in keys:
-            yield _dear(faults.table, faults.largest_bytes, keys[faults.table])
         if faults.names:
             yield _faulty(folder, faults, mended=_mended(folder, faults) if mend else 0)
 
 
-def _dear(table: Path, largest: int, key: Sequence[str]) -> Check:
-    """Return that a table's files are so large that few changes of it take long."""
-    order = ", ".join(map(quote, key))
-    return Check(
-        f"cost {table}",
-        Status.WARN,
-        f"files of up to {largest // 1024**2} MiB: a changed row is written again with all rows of its file",
-        f"Write smaller files, in the order of the key, as in Spark: SET spark.databricks.delta.optimize.maxFileSize = "
-        f"{128 * 1024**2}; OPTIMIZE delta.{quote(str(table))} ZORDER BY ({order}). No row changes.",
-    )
+def _cost(folder: Path, article: PublishedArticle, table: Path) -> Iterator[Check]:
+    """Yield that few changes of an article's table take long, if they do."""
+    found = cost(folder, article.name, article.identity, open_table(table))
+    if found is not None:
+        yield Check(f"cost {table}", Status.WARN, "; ".join(found.reasons), found.remedy)
 
 
 def _faulty(folder: Path, faults: FaultyFiles, *, mended: int) -> Check:

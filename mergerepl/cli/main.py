@@ -21,7 +21,7 @@ from mergerepl.model.progress import Progress
 from mergerepl.settings import Settings
 
 COMMANDS = {
-    "Set up": ("apply", "doctor", "demo"),
+    "Set up": ("apply", "doctor", "tune", "demo"),
     "Synchronize": ("sync", "capture", "validate", "transactional"),
     "Track": ("tracking", "cdc", "agent"),
     "Look": ("status", "pending", "history", "conflicts", "row", "partition"),

@@ -24,8 +24,6 @@ class FaultyFiles:
     """All files of the table."""
     int96: Sequence[str]
     not_ascii: Sequence[str]
-    largest_bytes: int = 0
-    """Size of the largest file."""
 
     @property
     def names(self) -> list[str]:
@@ -46,5 +44,4 @@ def faulty_files(table: Path) -> FaultyFiles:
         len(names),
         [name for name in own if has_int96(read_footer(table / unquote(name)))],
         [name for name in own if not name.isascii()],
-        max(((table / unquote(name)).stat().st_size for name in own), default=0),
     )

@@ -111,6 +111,12 @@ class Commit:
         return inserted, updated, deleted
 
     @property
+    def copied_rows(self) -> int:
+        """How many rows a MERGE wrote again as they were, as their files have changed ones; 0 if it did not say."""
+        text = self.metrics.get("numTargetRowsCopied", self.metrics.get("num_target_rows_copied", ""))
+        return int(text) if text.isdecimal() else 0
+
+    @property
     def has_untrue_feed(self) -> bool:
         """True when its change files may hold other values than it wrote: delta-rs computes an UPDATE twice.
 

@@ -105,7 +105,7 @@ def set_properties(
         raise PublicationError(
             f"Table '{table.path}': the commit that set {', '.join(properties)} is not in its log; another "
             "process overwrote it. Stop other writers, or let them hold `mergerepl.lock(path)`, and run "
-            "`mergerepl apply` again.",
+            "the command again.",
             table=str(table.path),
         )
     return commit.version

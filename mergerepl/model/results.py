@@ -226,6 +226,37 @@ class CaptureResult:
 
 
 @dataclass(frozen=True)
+class ArticleTuning:
+    """One article's table at `tune`: what is wrong with its files, and what was done.
+
+    `status` is fine (left alone), planned (of a dry run) or tuned. `properties` are set so that new files state bounds of
+    the key. `version` is that of the commit with the new files.
+    """
+
+    publication: str
+    article: str
+    table: str
+    status: str
+    reasons: tuple[str, ...]
+    properties: dict[str, str]
+    files_before: int
+    largest_bytes_before: int
+    files_after: int
+    largest_bytes_after: int
+    version: int | None = None
+
+
+@dataclass(frozen=True)
+class TuneResult:
+    """What `tune` did with the tables of one replica."""
+
+    replica: str
+    articles: tuple[ArticleTuning, ...]
+    dry_run: bool
+    duration_s: float
+
+
+@dataclass(frozen=True)
 class PartitionInfo:
     """A partition of a publication with row filters.
 
@@ -257,6 +288,8 @@ class ArticleStatus:
     captured_version: int
     uncaptured_commits: int
     triggers: tuple[str, str, str]
+    cost: str = ""
+    """Why few changes of its table take long, and what helps; empty where they do not."""
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from mergerepl.feed.window import FeedWindow
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.publication import Tracking
 from mergerepl.model.results import ArticleStatus, ReplicaStatus, SubscriptionStatus
+from mergerepl.monitoring.cost import cost
 from mergerepl.monitoring.parties import others, publication_name, subscriber_root
 from mergerepl.monitoring.waiting import NO_VERSION, Uncaptured, uncaptured, unsent_generations
 from mergerepl.store.changeset import unfinished_sessions
@@ -62,7 +63,7 @@ def replica_status(
         info.replid,
         info.nickname,
         PUBLISHER if published else SUBSCRIBER,
-        tuple(_article(article, info, look) for article, look in looks),
+        tuple(_article(replica.root, article, info, look) for article, look in looks),
         tuple(subscriptions),
         conflicts,
         tuple(unfinished_sessions(replica.staging)),
@@ -70,7 +71,7 @@ def replica_status(
     )
 
 
-def _article(article: PublishedArticle, info: ReplicaInfo, look: Uncaptured) -> ArticleStatus:
+def _article(root: Path, article: PublishedArticle, info: ReplicaInfo, look: Uncaptured) -> ArticleStatus:
     return ArticleStatus(
         article.publication,
         article.name,
@@ -82,7 +83,19 @@ def _article(article: PublishedArticle, info: ReplicaInfo, look: Uncaptured) -> 
         info.captured.get(article.nickname, NO_VERSION),
         look.commits,
         article.triggers,
+        _cost(root, article, look),
     )
+
+
+def _cost(root: Path, article: PublishedArticle, look: Uncaptured) -> str:
+    """Return why few changes of an article's table are dear; nothing where its log cannot be read: a problem says so."""
+    if look.window is None or look.problem:
+        return ""
+    try:
+        found = cost(root, article.name, article.identity, look.window.table)
+    except StoreError:
+        return ""
+    return "" if found is None else str(found)
 
 
 def _subscription(

@@ -113,6 +113,9 @@ class TextOutput(Output):
             for article in status.articles:
                 triggers.add(article.article, *article.triggers)
             self._table(triggers)
+            for article in status.articles:
+                if article.cost:
+                    self._say(f"Cost of {article.article}: {article.cost}")
         if status.subscriptions:
             self._table(tables.subscriptions(status))
         where = f" List them with `mergerepl conflicts list {typed(status.replica)}`."

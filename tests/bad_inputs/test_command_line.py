@@ -22,6 +22,8 @@ WORDS = [
     pytest.param(("conflicts", "list", "hq", "--limit", "9" * 20), ("out of range", "1,000,000,000"), id="17 huge limit"),
     pytest.param(("sync", "hq", "--interval", "9" * 12 + "h"), ("--interval", "60s, 5m or 1h"), id="17 huge number"),
     pytest.param(("sync", "hq", "--interval", "nan"), ("--interval", "'nan' is no time", "60s"), id="18 no number"),
+    pytest.param(("tune", "hq", "--file-size", "64"), ("--file-size", "'64' is no size", "64MB"), id="18 no unit"),
+    pytest.param(("tune", "hq", "--file-size", "0MB"), ("--file-size", "'0MB' is no size"), id="16 zero"),
     pytest.param((*ROW, "id=x"), ("'id' of article 'orders'", "'x' is no bigint", "Correct"), id="100 text for a number"),
     pytest.param((*ROW, f"id={2**63}"), ("'id'", f"'{2**63}' is no bigint", "Correct"), id="100 number out of range"),
     pytest.param((*ROW, "id=" + "9" * 5000), ("'id'", "is no bigint", "Correct"), id="100 number without end"),
@@ -53,6 +55,7 @@ NAMED = [
     pytest.param(("conflicts", "show", "hq", "--article"), "no article", id="conflicts show --article"),
     pytest.param(("conflicts", "list", "hq", "--publication"), "no publication", id="--publication"),
     pytest.param(("row", "hq", "--key", "id=1", "--article"), "no article", id="row --article"),
+    pytest.param(("tune", "hq"), "no article", id="tune ARTICLE"),
     pytest.param(("conflicts", "show", "hq"), "no conflict", id="conflicts show ID"),
 ]
 
@@ -105,7 +108,7 @@ SUBCOMMANDS = {
     **dict.fromkeys(("tracking", "cdc", "agent", "transactional"), ("status",)),
 }
 """Of each group, a command that takes a place."""
-ON_ONE_REPLICA = ("sync", "capture", "validate", "status", "pending", "history")
+ON_ONE_REPLICA = ("sync", "capture", "tune", "validate", "status", "pending", "history")
 
 
 @pytest.mark.parametrize(("target", "says"), TARGETS)

@@ -31,6 +31,7 @@ ROOTS: dict[str, Any] = {
     "conflicts": lambda root: mergerepl.conflicts(root, article="orders"),
     "row": lambda root: mergerepl.row(root, article="orders", key={"id": "1"}),
     "capture": mergerepl.capture,
+    "tune": mergerepl.tune,
     "validate": mergerepl.validate,
     "sync": mergerepl.sync,
     "sync of a subscriber": lambda root: mergerepl.sync(project("/x", "/y"), subscriber=root),

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import types
@@ -178,7 +179,7 @@ def test_no_arguments_shows_the_help():
         ("", "is empty"),
     ],
 )
-@pytest.mark.parametrize("command", ["sync", "status", "pending", "history", "capture", "validate"])
+@pytest.mark.parametrize("command", ["sync", "status", "pending", "history", "capture", "tune", "validate"])
 def test_a_target_that_is_not_there_is_exit_2(api, hq, command, target, expected):
     if command in ("sync", "validate") and target == "gone.yml":
         api.answers[command] = errors.ConfigurationError("gone.yml does not exist")
@@ -401,6 +402,22 @@ def test_progress_goes_to_standard_error_and_can_be_turned_off(api, hq):
     assert "5 to 6" in shown.stdout
     assert run("capture", "hq", "--quiet").stderr == ""
     assert json.loads(run("capture", "hq", "--json").output)["articles"][0]["deletes"] == 3
+
+
+def test_tune_says_what_was_written_and_why(api, hq):
+    why = "files of up to 300 MiB"
+    tuned = results.ArticleTuning(
+        "sales", "orders", "t", "tuned", (why,), {"delta.x": "3"}, 1, 300 * 1024**2, 3, 2**20, 7
+    )
+    api.answers["tune"] = results.TuneResult("hq", (tuned,), False, 1.0)
+    shown = run("tune", "hq", "orders", "--file-size", "64mb")
+    assert ("tune", (str(hq),)) == api.calls[0][:2]
+    terms = api.calls[0][2]
+    assert (terms["articles"], terms["file_bytes"], terms["dry_run"]) == (("orders",), 64 * 1024**2, False)
+    assert re.search(r"orders +tuned +1 +300\.0 +3 +1\.0", shown.stdout)
+    assert f"orders: {why}.\norders: delta.x = 3.\n" in shown.stdout
+    assert json.loads(run("tune", "hq", "--json").stdout)["articles"][0]["version"] == 7
+    assert "Nothing was changed" in run("tune", "hq", "--dry-run").stdout
 
 
 def test_a_file_stands_for_its_publisher(api, hq):

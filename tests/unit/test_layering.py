@@ -162,7 +162,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "mergerepl.targets",
         "mergerepl.transactional",
     },
-    "mergerepl.doctor": BASE | {"mergerepl.engine"},
+    "mergerepl.doctor": BASE | {"mergerepl.engine", "mergerepl.monitoring.cost"},
     "mergerepl.demo": BASE | {"mergerepl", "mergerepl.api", "mergerepl.config"},
     "mergerepl.report": {"mergerepl.doctor", "mergerepl.errors", "mergerepl.model"},
     "mergerepl.cli": {

@@ -27,6 +27,7 @@ def test_a_session_with_nothing_to_do_and_what_looks_at_replicas_start_no_jvm(tm
         ("sync", "hq"),
         ("sync", "hq", "--json"),
         ("capture", "north"),
+        ("tune", "hq"),
         *((*words, "hq") for words in looks),
     ]
     shown += run_all(commands, tmp_path, holds="'pyspark' not in sys.modules")

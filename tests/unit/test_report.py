@@ -167,6 +167,14 @@ EVERYTHING = [
 ]
 
 
+def test_status_says_what_is_dear():
+    (orders,) = STATUS.articles
+    dear = replace(STATUS, articles=(replace(orders, cost="files of up to 300 MiB."),))
+    assert "Cost of orders: files of up to 300 MiB.\n" in text("status", dear)
+    assert "Cost" not in text("status", STATUS)
+    assert said("status", dear)["articles"][0]["cost"] == "files of up to 300 MiB."
+
+
 @pytest.mark.parametrize("report", EVERYTHING, ids=lambda report: report[0])
 def test_piped_output_is_plain_and_whole(report):
     shown = text(*report)

@@ -1,0 +1,79 @@
+"""`mergerepl tune`."""
+
+from __future__ import annotations
+
+import re
+
+import click
+
+from mergerepl.cli.help import Command
+from mergerepl.cli.options import replica_argument, replica_root, working
+from mergerepl.model.progress import Progress
+from mergerepl.report.output import Output
+
+_SIZE = re.compile(r"(\d{1,6})\s*MB", re.IGNORECASE)
+_MIB = 1024**2
+
+
+def file_size(text: str) -> int:
+    """Return the bytes of a size such as `64MB`."""
+    found = _SIZE.fullmatch(text.strip())
+    if found is None or int(found[1]) == 0:
+        raise click.BadParameter(f"{text!r} is no size of files: write it as 64MB.")
+    return int(found[1]) * _MIB
+
+
+@click.command(cls=Command)
+@replica_argument
+@click.argument("articles", metavar="[ARTICLE]...", nargs=-1)
+@click.option(
+    "--file-size",
+    "file_bytes",
+    metavar="SIZE",
+    type=file_size,
+    default="128MB",
+    show_default=True,
+    help="Size of the new files, about; files of up to twice that are left alone.",
+)
+@click.option("--dry-run", is_flag=True, help="Say what would be written again; change nothing.")
+@working
+def tune(
+    replica: str,
+    articles: tuple[str, ...],
+    file_bytes: int,
+    dry_run: bool,
+    output: Output,
+    progress: Progress,
+) -> None:
+    """Write tables again whose files make few changes dear. No row changes.
+
+    Large files, and files without bounds of the key, make few changes dear: `doctor` and `status` name such tables. A
+    table is written in one commit without data change, in the order of its key (of its clustering columns, if it has some).
+    FILE stands for its publisher; a subscriber is named by its folder.
+
+    Example:
+      mergerepl tune ./hq orders --file-size 64MB --dry-run
+    """
+    from mergerepl import api
+    from mergerepl.report.table import Table
+
+    with progress:
+        result = api.tune(
+            replica_root(replica),
+            articles=articles,
+            file_bytes=file_bytes,
+            dry_run=dry_run,
+            progress=progress,
+        )
+    table = Table(("article", "result", ">files", ">largest (MiB)", ">files after", ">largest after (MiB)"))
+    lines = []
+    for each in result.articles:
+        sizes = (f"{size / _MIB:.1f}" for size in (each.largest_bytes_before, each.largest_bytes_after))
+        largest_before, largest_after = sizes
+        after = (each.files_after, largest_after) if each.status == "tuned" else (None, None)
+        table.add(each.article, each.status, each.files_before, largest_before, *after)
+        lines += [f"{each.article}: {reason}." for reason in each.reasons]
+        lines += [f"{each.article}: {name} = {value}." for name, value in each.properties.items()]
+    if dry_run:
+        lines.append("Nothing was changed (--dry-run).")
+    output.reported(result, [table, *lines])

@@ -1,0 +1,162 @@
+"""How a table's rows lie in its files: it decides how many rows are written again for one that changes."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mergerepl.delta.clustering import path_of
+from mergerepl.delta.log import Commit, TruncatedLogError, find_own_commit, read_commit
+from mergerepl.delta.marks import APPLY, CommitMark
+from mergerepl.delta.table import TableState, open_table
+from mergerepl.delta.types import Json
+from mergerepl.errors import CommitConflictError, StoreError
+from mergerepl.rows.sql import quote
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FILE_BYTES = 128 * 1024**2
+"""The size of the files that a table is written in again."""
+
+STATISTICS_COLUMNS = "delta.dataSkippingStatsColumns"
+INDEXED_COLUMNS = "delta.dataSkippingNumIndexedCols"
+_INDEXED_BY_DEFAULT = 32
+
+_LISTED = re.compile(r"(?:`(?:[^`]|``)*`|[^,`])+")
+"""A column in a list of columns: quoted where its name has a comma."""
+
+_LOOKED_AT, _MERGES = 20, 5
+"""The last commits of a table that are read, and the last MERGEs among them that count."""
+
+_WITHOUT_BOUNDS = ("boolean", "binary")
+"""Types of keys of which no writer states bounds."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The files of a table at one version.
+
+    `rows` is None where the log does not say how many there are. `unbounded` counts the files that do not state bounds of
+    every key column, so that no search by key leaves them out. `properties` are to be set so that new files state these.
+    """
+
+    files: int
+    rows: int | None
+    bytes: int
+    largest_bytes: int
+    unbounded: int
+    properties: dict[str, str]
+
+
+def layout(table: TableState, key: Sequence[str]) -> Layout:
+    """Return how the rows of a table with this key lie in its files, by its log alone."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    files = pa.table(table.log.get_add_actions(flatten=True))
+    sizes, counts = files["size_bytes"], files["num_records"]
+    is_counted = not counts.null_count and "deletionVectors" not in table.features
+    bounded = _bounded(table, key)
+    has_bounds = pc.is_valid(files["path"])
+    # Bounds of columns that the table's properties leave out are not known here.
+    for name in (f"min.{name}" for name in bounded if f"min.{name}" in files.column_names):
+        is_empty = pc.fill_null(pc.equal(counts, 0), False)
+        has_bounds = pc.and_(has_bounds, pc.or_(pc.is_valid(files[name]), is_empty))
+    return Layout(
+        files.num_rows,
+        (pc.sum(counts).as_py() or 0) if is_counted else None,
+        pc.sum(sizes).as_py() or 0,
+        pc.max(sizes).as_py() or 0,
+        files.num_rows - (pc.sum(has_bounds).as_py() or 0),
+        _statistics_properties(table, bounded),
+    )
+
+
+def _bounded(table: TableState, key: Sequence[str]) -> list[str]:
+    """Return the columns of a key whose bounds files may state; partition columns have their values in the log."""
+    others = table.metadata.partition_columns
+    fields = [field for name in key if name not in others and (field := table.field(name)) is not None]
+    return [field["name"] for field in fields if field["type"] not in _WITHOUT_BOUNDS]
+
+
+def _statistics_properties(table: TableState, wanted: Sequence[str]) -> dict[str, str]:
+    """Return the property to set so that Delta states bounds of these columns, too; none if it does."""
+    stated = table.properties.get(STATISTICS_COLUMNS)
+    if stated is not None:
+        named = [[part.lower() for part in path_of(each.strip())] for each in _LISTED.findall(stated)]
+        missing = [quote(name) for name in wanted if [name.lower()] not in named]
+        return {STATISTICS_COLUMNS: ",".join([*filter(None, [stated.strip()]), *missing])} if missing else {}
+    text = table.properties.get(INDEXED_COLUMNS, "")
+    indexed = int(text) if re.fullmatch(r"-?\d+", text) else _INDEXED_BY_DEFAULT
+    position = needed = 0
+    for field in table.fields:
+        if field["name"] not in table.metadata.partition_columns:
+            position += _leaves(field["type"])
+            needed = position if field["name"] in wanted else needed
+    return {INDEXED_COLUMNS: str(needed)} if 0 <= indexed < needed else {}
+
+
+def _leaves(type_: Json) -> int:
+    """Return as how many columns Delta counts one; the fields of a struct are counted one by one."""
+    if isinstance(type_, str) or type_["type"] != "struct":
+        return 1
+    return sum(_leaves(field["type"]) for field in type_["fields"])
+
+
+def last_merges(table: TableState) -> list[Commit]:
+    """Return the last MERGEs of sessions into a table since its last OPTIMIZE, the newest first."""
+    found: list[Commit] = []
+    for version in range(table.version, max(table.version - _LOOKED_AT, -1), -1):
+        try:
+            commit = read_commit(table.path, version)
+        except TruncatedLogError:
+            break
+        if commit.operation == "OPTIMIZE" or len(found) == _MERGES:
+            break
+        if commit.operation == "MERGE" and commit.kind == APPLY:
+            found.append(commit)
+    return found
+
+
+def write_in_key_order(
+    spark: "SparkSession", table: TableState, key: Sequence[str], file_bytes: int, mark: CommitMark
+) -> TableState:
+    """Write a table again in files of about a size, in the order of its key, in one marked commit that changes no data.
+
+    A table with clustering columns keeps their order. The caller holds the replica.
+
+    Returns: The table at that commit.
+
+    Raises: CommitConflictError if another process overwrote the commit; StoreError if it changed data or rows; Delta's
+        error if another writer's commit came first.
+    """
+    from mergerepl.delta.transactions import USER_METADATA
+    from mergerepl.engine.session import new_session
+
+    session = new_session(spark)
+    session.conf.set("spark.databricks.delta.optimize.maxFileSize", str(file_bytes))
+    session.conf.set(USER_METADATA, mark.to_user_metadata())
+    # Values of partition columns are texts, which it reads and writes again.
+    session.conf.set("spark.sql.session.timeZone", "UTC")
+    columns = [quote(name) for name in key if name not in table.metadata.partition_columns]
+    order = "FULL" if "clustering" in table.features else f"ZORDER BY ({', '.join(columns)})"
+    session.sql(f"OPTIMIZE delta.{quote(str(table.path))} {order}")
+    commit = find_own_commit(table.path, mark, from_version_exclusive=table.version)
+    if commit is None:
+        raise CommitConflictError(
+            f"Table '{table.path}': the commit that wrote its files again is not in its log; another process overwrote it. "
+            "Stop other writers, or let them hold `mergerepl.lock(path)`, and run again.",
+            table=str(table.path),
+        )
+    before, after = open_table(table.path, commit.version - 1), open_table(table.path, commit.version)
+    rows = [layout(each, key).rows for each in (before, after)]
+    if commit.data_change or (None not in rows and rows[0] != rows[1]):
+        raise StoreError(
+            f"Table '{table.path}': its version {commit.version} should hold the {rows[0]} rows of the version before it "
+            f"in other files, and holds {rows[1]}. Put the table back: RESTORE TABLE delta.{quote(str(table.path))} "
+            f"TO VERSION AS OF {commit.version - 1}.",
+            table=str(table.path),
+            version=commit.version,
+        )
+    return after

@@ -1,0 +1,78 @@
+"""What makes a few changes of an article's table take long, as its log says it, and what helps."""
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mergerepl.delta.layout import FILE_BYTES, Layout, last_merges, layout
+from mergerepl.delta.log import Commit
+from mergerepl.delta.table import TableState
+
+_MIB = 1024**2
+_ROWS_OF_A_FILE = 500_000
+_SMALLEST_FILE = 4 * _MIB
+
+_COPIED_ROWS, _COPIED_PER_CHANGE = 1_000_000, 100
+"""A MERGE that copies more rows than both say is dear."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Why changes of a table are dear, as clauses, and what to do about it."""
+
+    reasons: tuple[str, ...]
+    remedy: str
+
+    def __str__(self) -> str:
+        """Return all of it as sentences."""
+        return f"{'; '.join(self.reasons)}. {self.remedy}"
+
+
+def layout_reasons(found: Layout, file_bytes: int) -> list[str]:
+    """Return what is wrong with a table's files, as clauses. Files of up to twice the wanted size are fine."""
+    reasons = []
+    if found.largest_bytes > 2 * file_bytes:
+        size = found.largest_bytes // _MIB
+        reasons.append(f"files of up to {size} MiB: a changed row is written again with all rows of its file")
+    if found.bytes > file_bytes and found.properties:
+        reasons.append("new files do not state bounds of its key, so that a sync reads them all")
+    elif found.bytes > file_bytes and found.unbounded:
+        reasons.append(
+            f"{found.unbounded} of {found.files} files do not state bounds of its key, so that a sync reads them all"
+        )
+    return reasons
+
+
+def cost(root: Path, article: str, key: Sequence[str], table: TableState) -> Cost | None:
+    """Return why changes of an article's table at a replica are dear; None if they are not.
+
+    Raises: StoreError if one of its last commits is damaged.
+    """
+    found = layout(table, key)
+    reasons = layout_reasons(found, FILE_BYTES)
+    dear = [commit for commit in last_merges(table) if _is_dear(commit)]
+    size = FILE_BYTES
+    if dear:
+        worst = max(dear, key=lambda commit: commit.copied_rows)
+        reasons.append(
+            f"the MERGE of version {worst.version} copied {worst.copied_rows:,} rows to change {sum(worst.merged_rows):,}"
+        )
+        if found.rows:
+            size = min(size, max(found.bytes * _ROWS_OF_A_FILE // found.rows // _MIB * _MIB, _SMALLEST_FILE))
+    return Cost(tuple(reasons), _remedy(root, article, found, size)) if reasons else None
+
+
+def _is_dear(commit: Commit) -> bool:
+    return commit.copied_rows > max(_COPIED_ROWS, _COPIED_PER_CHANGE * sum(commit.merged_rows))
+
+
+def _remedy(root: Path, article: str, found: Layout, file_bytes: int) -> str:
+    if not layout_reasons(found, file_bytes):
+        return (
+            "Its files are small; the changed rows lie in many of them. Synchronize less often, or cluster the table by a "
+            "column whose rows change together."
+        )
+    size = "" if file_bytes == FILE_BYTES else f" --file-size {file_bytes // _MIB}MB"
+    command = f"mergerepl tune {shlex.quote(str(root))} {shlex.quote(article)}{size}"
+    return f"`{command}` writes it again in smaller files, in the order of its key. No row changes."

@@ -1,0 +1,110 @@
+"""`tune` writes tables again in smaller files: no row changes, and no reader of the feed sees a change."""
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+import mergerepl
+from mergerepl.delta.log import read_commit
+from tests.networks import Pair
+
+pytestmark = pytest.mark.spark
+
+KIB = 1024
+ROWS = 60_000
+ROW = f"pmod(id * 7919, {ROWS}) as id, sha2(cast(id as string), 256) as v, 0 as n"
+"""Rows in no order; a table of them takes 4 MiB."""
+
+KINDS = {
+    "plain": "TBLPROPERTIES ('delta.dataSkippingStatsColumns' = 'n')",
+    "parted": "PARTITIONED BY (region)",
+    "clustered": "CLUSTER BY (region)",
+    "vectors": "TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')",
+}
+REGION = "if(id % 2 = 0, 'Île a/b', null) as region"
+
+
+@pytest.fixture(scope="module")
+def pair(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    folder = tmp_path_factory.mktemp("tune")
+    for name, more in KINDS.items():
+        spark.sql(
+            f"CREATE TABLE delta.`{folder / 'hq' / name}` USING delta {more} AS "
+            f"SELECT {ROW}, {REGION} FROM range(0, {ROWS}, 1, 1)"
+        )
+    spark.sql(f"DELETE FROM delta.`{folder / 'hq' / 'vectors'}` WHERE id < 100")
+    return Pair(spark, folder, {name: (None, {"key": ["id"]}) for name in KINDS})
+
+
+def rows(table: Path, version: int | None = None) -> pa.Table:
+    from mergerepl.delta.versions import read_version
+    from mergerepl.engine import session
+
+    state = DeltaTable(str(table), version=version)
+    read = read_version(session.session(), table, state.version())
+    return read.toArrow().sort_by("id")
+
+
+def test_tables_of_every_kind_keep_their_rows_and_sync_on(pair: Pair) -> None:
+    hq, north = pair.folder / "hq", pair.folder / "north"
+    # Not captured yet when the table is written again.
+    pair.sql("UPDATE hq.plain SET n = 1 WHERE id = 5")
+    before = {name: rows(hq / name) for name in KINDS}
+    planned = {each.article: each for each in mergerepl.tune(hq, file_bytes=256 * KIB, dry_run=True).articles}
+    assert {each.status for each in planned.values()} == {"planned"}
+    result = {each.article: each for each in mergerepl.tune(hq, file_bytes=256 * KIB).articles}
+    for name, tuned in result.items():
+        assert (tuned.status, tuned.reasons) == ("tuned", planned[name].reasons)
+        assert tuned.properties == (
+            {"delta.dataSkippingStatsColumns": "n,`id`"} if name == "plain" else {}
+        ), name
+        assert tuned.files_after > tuned.files_before, name
+        assert tuned.largest_bytes_after <= 512 * KIB, name
+        assert tuned.version is not None
+        commit = read_commit(hq / name, tuned.version)
+        assert (commit.operation, commit.data_change, commit.kind) == ("OPTIMIZE", False, "tune")
+        assert commit.mark is not None
+        assert commit.mark.replid == mergerepl.status(hq).replid
+        assert rows(hq / name).equals(before[name]), name
+        feed = pair.spark.sql(
+            f"SELECT * FROM table_changes_by_path('{hq / name}', {tuned.version}, {tuned.version})"
+        )
+        assert feed.count() == 0, name
+        if name != "clustered":
+            assert ordered(hq / name), name
+    # One user's commit, before.
+    found = {each.article: each.uncaptured_commits for each in mergerepl.status(hq).articles}
+    assert found == {**dict.fromkeys(KINDS, 0), "plain": 1}
+    assert {each.status for each in mergerepl.tune(hq, file_bytes=256 * KIB).articles} == {"fine"}
+    for name in KINDS:
+        pair.sql(f"UPDATE hq.{name} SET n = 2 WHERE id = 1000")
+        pair.sql(f"UPDATE north.{name} SET n = 3 WHERE id = 2000")
+    pair.sync()
+    assert pair.conflicts() == 0
+    for name in KINDS:
+        found_rows = [rows(root / name) for root in (hq, north)]
+        assert found_rows[0].equals(found_rows[1]), name
+        changed = [row["id"] for row in found_rows[0].to_pylist() if row["n"]]
+        assert changed == ([5] if name == "plain" else []) + [1000, 2000]
+    (again,) = mergerepl.tune(north, articles=["plain"], file_bytes=256 * KIB).articles
+    assert again.status == "tuned"
+    assert pair.sync().status == "nothing_to_do"
+
+
+def ordered(table: Path) -> bool:
+    """Return whether the files of each partition state bounds of the key that overlap by little."""
+    actions = pa.table(DeltaTable(str(table)).get_add_actions(flatten=True)).to_pylist()
+    bounds: dict[str, list[tuple[int, int]]] = {}
+    for each in actions:
+        bounds.setdefault(json.dumps(each.get("partition.region")), []).append(
+            (each["min.id"], each["max.id"])
+        )
+    return all(
+        one[1] - other[0] < 100
+        for found in bounds.values()
+        for one, other in zip(sorted(found), sorted(found)[1:], strict=False)
+    )
