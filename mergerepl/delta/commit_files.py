@@ -59,31 +59,29 @@ def feed_of_files(table: TableState, columns: Sequence[str], versions: Mapping[i
 
 
 def _without_copied(rows: Sequence[tuple["pa.Table", str | None]], columns: Sequence[str]) -> "pa.Table":
-    """Return the rows of a commit, without those that a file it removed and a file it added have at the same place.
+    """Return the rows of a commit, without those that it both removed and added.
 
-    A writer that rewrites files copies most of their rows, in their order.
+    A writer that rewrites files copies most of their rows, some writers in another order. Rows count as equal if all their
+    bits are.
     """
+    import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
 
     whole = pa.concat_tables([each for each, _ in rows]).combine_chunks()
-    removed, added = (
-        pa.concat_tables(
-            [whole.slice(0, 0), *(each for each, kind in rows if kind == wanted)]
-        ).combine_chunks()
-        for wanted in ("delete", "insert")
-    )
-    if not removed.num_rows or removed.num_rows != added.num_rows:
+    bits = [_bits(whole[name]) for name in columns]
+    if {kind for _, kind in rows} != {"insert", "delete"} or any(pa.types.is_nested(b.type) for b in bits):
         return whole
-    differs = pa.array([False] * removed.num_rows)
-    for name in columns:
-        one, other = (_bits(each[name]) for each in (removed, added))
-        if pa.types.is_nested(one.type):
-            return whole
-        same = pc.fill_null(pc.equal(one, other), False)
-        is_empty = pc.and_(pc.is_null(one), pc.is_null(other))
-        differs = pc.or_(differs, pc.invert(pc.or_(same, is_empty)))
-    return pa.concat_tables([removed.filter(differs), added.filter(differs)])
+    signs = pc.if_else(pc.equal(whole[CHANGE_TYPE], "insert"), 1, -1)
+    keys = [f"c{i}" for i, _ in enumerate(columns)]
+    events = pa.table([*bits, signs, np.arange(whole.num_rows)], names=[*keys, "sign", "place"])
+    sums = events.group_by(keys).aggregate([("sign", "sum"), ("place", "min")])
+    counts = sums["sign_sum"].to_numpy()
+    left = whole.take(np.repeat(sums["place_min"].to_numpy(), np.abs(counts)))
+    kinds = np.repeat(np.where(counts > 0, "insert", "delete"), np.abs(counts))
+    return left.set_column(
+        left.schema.get_field_index(CHANGE_TYPE), CHANGE_TYPE, pa.array(kinds, pa.string())
+    )
 
 
 def _bits(values: "pa.ChunkedArray[Any]") -> "pa.Array[Any]":

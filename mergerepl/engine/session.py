@@ -298,15 +298,18 @@ def jvm_pid() -> int | None:
     return _embedded[0].process.pid if _embedded is not None else None
 
 
-def stop() -> None:
-    """Stop the embedded session and its JVM, if one was started. A user's session is left alone."""
+def stop(*, at_exit: bool = False) -> None:
+    """Stop the embedded session and its JVM, if one was started. A user's session is left alone.
+
+    At this process' end, nothing waits half a second for a thread of pyspark: a JVM that ends removes Spark's files, too.
+    """
     global _embedded
     with _lock:
         _forget_parents()
         if _embedded is None:
             return
         (own_jvm, own_session), _embedded = _embedded, None
-        if own_jvm.process.poll() is None:
+        if own_jvm.process.poll() is None and not at_exit:
             # An orderly end lets Spark remove its files; if the JVM dies meanwhile, there is nothing left to
             # stop.
             with contextlib.suppress(Py4JError, OSError):
@@ -425,4 +428,4 @@ def _forget_gateway(*, is_ours: bool = True) -> None:
             gateway.shutdown()
 
 
-atexit.register(stop)
+atexit.register(stop, at_exit=True)

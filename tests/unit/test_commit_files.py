@@ -1,0 +1,82 @@
+"""The feed that Arrow reads from files which a writer rewrote: only what changed, whatever order the copied rows have."""
+
+import math
+import random
+from collections import Counter
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from deltalake import write_deltalake
+
+from mergerepl.delta.commit_files import CHANGE_TYPE, OnlySparkReadsError, feed_of_files
+from mergerepl.delta.table import open_table
+
+COLUMNS = ["id", "price", "note"]
+
+
+def rewritten(path: Path, before: pa.Table, after: pa.Table) -> pa.Table:
+    """Overwrite a table with a commit that has no change files, and return its feed."""
+    write_deltalake(path, before)
+    write_deltalake(path, after, mode="overwrite")
+    return feed_of_files(open_table(path, 1), COLUMNS, {1: True})
+
+
+def rows(count: int) -> pa.Table:
+    return pa.table(
+        {
+            "id": pa.array(range(count), pa.int64()),
+            "price": pa.array([None if i % 7 == 0 else i / 7 for i in range(count)], pa.float64()),
+            "note": [None if i % 5 == 0 else f"note {i % 50}" for i in range(count)],
+        }
+    )
+
+
+def changed(feed: pa.Table) -> Counter[tuple[object, ...]]:
+    """Return how often each event is in a feed; NaN and both zeros by their bits."""
+    found: Counter[tuple[object, ...]] = Counter()
+    for row in feed.to_pylist():
+        price = row["row"]["c1"]
+        found[
+            row["row"]["c0"], price if price is None else price.hex(), row["row"]["c2"], row[CHANGE_TYPE]
+        ] += 1
+    return found
+
+
+def test_rows_copied_in_another_order_are_no_changes(tmp_path: Path) -> None:
+    before = rows(30_000)
+    kept = before.filter(pc.not_equal(before["id"], 8))
+    updated = kept.set_column(2, "note", pc.if_else(pc.equal(kept["id"], 3), "new", kept["note"]))
+    order = list(range(updated.num_rows))
+    random.Random(7).shuffle(order)
+    feed = rewritten(tmp_path / "t", before, updated.take(order))
+    assert changed(feed) == {
+        (3, (3 / 7).hex(), "note 3", "delete"): 1,
+        (3, (3 / 7).hex(), "new", "insert"): 1,
+        (8, (8 / 7).hex(), "note 8", "delete"): 1,
+    }
+
+
+def test_equal_rows_are_counted_and_compared_by_their_bits(tmp_path: Path) -> None:
+    def table(*prices: float | None) -> pa.Table:
+        return pa.table(
+            {"id": pa.array([1] * len(prices), pa.int64()), "price": prices, "note": ["x"] * len(prices)}
+        )
+
+    feed = rewritten(
+        tmp_path / "t", table(2.0, 2.0, 2.0, 0.0, math.nan, None), table(math.nan, 2.0, -0.0, None, None)
+    )
+    assert changed(feed) == {
+        (1, (2.0).hex(), "x", "delete"): 2,
+        (1, (0.0).hex(), "x", "delete"): 1,
+        (1, (-0.0).hex(), "x", "insert"): 1,
+        (1, None, "x", "insert"): 1,
+    }
+
+
+def test_more_changes_than_fit_are_left_to_spark(tmp_path: Path) -> None:
+    before = rows(30_000)
+    after = before.set_column(2, "note", pa.array(["new"] * before.num_rows))
+    with pytest.raises(OnlySparkReadsError, match="too many rows"):
+        rewritten(tmp_path / "t", before, after)
