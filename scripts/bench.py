@@ -55,11 +55,12 @@ from mergerepl.engine import session as engine
 
 @dataclass(frozen=True)
 class Load:
-    """Rows of the table, and which ids each side updates (half-open ranges)."""
+    """Rows of the table, which ids each side updates (half-open ranges), and its files (None: one for each core)."""
 
     rows: int
     publisher: tuple[int, int]
     subscriber: tuple[int, int]
+    files: int | None = None
 
     @property
     def conflicts(self) -> int:
@@ -69,7 +70,8 @@ class Load:
 
 MR1 = Load(1_000_000, (0, 60_000), (54_000, 114_000))
 HUNDRED = Load(1_000_000, (0, 50_000), (45_000, 95_000))
-HUNDRED_IN_10M = Load(10_000_000, (0, 50_000), (45_000, 95_000))
+CLUSTERED = Load(1_000_000, (0, 50_000), (45_000, 95_000), files=2)
+CLUSTERED_IN_10M = Load(10_000_000, (0, 50_000), (45_000, 95_000), files=20)
 ALL = (0, 1_000_000)
 SMALL = Load(1_000_000, (0, 500), (450, 950))
 
@@ -81,7 +83,7 @@ class Ours:
         """Publish the table and initialise the subscriber."""
         self.spark, self.load = spark, load
         self.publisher, self.subscriber = folder / "hq", folder / "north"
-        write_table(spark, self.publisher / "orders", load.rows)
+        write_table(spark, self.publisher / "orders", load.rows, load.files)
         folder.mkdir(exist_ok=True)
         file = folder / "bench.yml"
         file.write_text(
@@ -123,7 +125,7 @@ class Pair:
         self.spark, self.load = spark, load
         self.tables = {name: folder / "pair" / name for name in ("hq", "north")}
         for path in self.tables.values():
-            write_table(spark, path, load.rows)
+            write_table(spark, path, load.rows, load.files)
 
     def edit(self) -> None:
         """Make both sides' edits."""
@@ -192,8 +194,11 @@ def report_turns(name: str, load: Load, seconds: tuple[list[float], list[float]]
 
 
 def scale(spark: SparkSession, rounds: int, warm_up: int) -> None:
-    """Compare the same changes in 1 M and in 10 M rows, with the time inside Delta's own MERGE reported separately."""
-    for load in (HUNDRED, HUNDRED_IN_10M):
+    """Compare the same changes of one range of keys in 1 M and in 10 M rows, in files of 500,000 rows.
+
+    The time inside Delta's own MERGE is reported separately.
+    """
+    for load in (CLUSTERED, CLUSTERED_IN_10M):
         with tempfile.TemporaryDirectory() as name:
             ours = Ours(spark, Path(name), load)
             totals, merges = [], []

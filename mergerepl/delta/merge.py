@@ -15,11 +15,14 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, NullType
 
 from mergerepl.changes import (
+    DATA_ACTIONS,
     ROW,
     Action,
 )
+from mergerepl.delta.key_ranges import key_ranges
 from mergerepl.delta.left_out import with_left_out
 from mergerepl.delta.log import Commit, find_own_commit
+from mergerepl.delta.table import open_table
 from mergerepl.delta.transactions import Transaction, analysis_session, marked_session, read_back
 from mergerepl.engine.errors import COMMIT_CONFLICTS
 from mergerepl.errors import CommitConflictError
@@ -78,17 +81,20 @@ def merge_rows(
     done = find_own_commit(table, transaction.mark, from_version_exclusive=from_version_exclusive)
     if done is not None:
         return done
+    chosen = _chosen(actions)
+    changed = _source(staged(spark), action, chosen)
+    count = sum(actions.get(each, 0) for each in (*DATA_ACTIONS, Action.LEAVE))
+    ranges = key_ranges(changed, open_table(table), article, bounds, count)
     for attempt in range(1, COMMIT_ATTEMPTS + 1):
         try:
             session = marked_session(spark, transaction)
-            chosen = _chosen(actions)
             source = _source(staged(session), action, chosen)
             wanted = left_out_columns if Action.INSERT in chosen else ()
             with with_left_out(source, table, article, bounds, from_version_exclusive - 1, wanted) as (
                 source,
                 left_out,
             ):
-                _merge(session, source, table, article, chosen, bounds, generated_columns, left_out)
+                _merge(session, source, table, article, chosen, bounds, ranges, generated_columns, left_out)
             break
         except COMMIT_CONFLICTS as error:
             # Another writer changed rows we read. Everything is read and decided again; its rows are captured late.
@@ -127,7 +133,7 @@ def analyse_merge(
     session = analysis_session(spark)
     chosen = _chosen(actions)
     source = _source(staged(session), action, chosen)
-    _merge(session, source, table, article, chosen, bounds, generated_columns, {})
+    _merge(session, source, table, article, chosen, bounds, (), generated_columns, {})
 
 
 @contextmanager
@@ -189,10 +195,11 @@ def _merge(
     article: PublishedArticle,
     chosen: Collection[Action],
     bounds: KeyBounds,
+    ranges: Sequence[KeyBounds],
     generated_columns: Collection[str],
     left_out: Mapping[str, str],
 ) -> None:
-    merge, types = merge_into(session, source, table, same_key(article, bounds))
+    merge, types = merge_into(session, source, table, same_key(article, bounds, ranges))
     columns = {
         name: field
         for name, field in zip(article.columns, article.fields, strict=True)

@@ -1,7 +1,7 @@
 """The bounds of the keys of changed rows: files whose rows are all outside need not be read."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 
 from pyspark.sql import Column
@@ -75,9 +75,24 @@ def within_bounds(article: PublishedArticle, bounds: KeyBounds, *, of: str = "")
     return condition
 
 
-def same_key(article: PublishedArticle, bounds: KeyBounds) -> Column:
-    """Return whether a row of the table (alias `t`) has the key of a row of images (alias `s`), within the bounds."""
+def numbered_key(article: PublishedArticle, field: str) -> Callable[[Column], Column] | None:
+    """Return how the values of an identity field are counted: in order, as whole numbers; None if they are not."""
+    type_ = dict(zip(article.fields, article.types, strict=True))[field]
+    if article.rowguid_column is not None or type_ not in BOUNDED_TYPES or type_ == "string":
+        return None
+    return F.unix_date if type_ == "date" else lambda key: key.cast("bigint")
+
+
+def same_key(article: PublishedArticle, bounds: KeyBounds, ranges: Sequence[KeyBounds] = ()) -> Column:
+    """Return whether a row of the table (alias `t`) has the key of a row of images (alias `s`), within the bounds.
+
+    `ranges` are bounds one of which each key is within.
+    """
     condition = within_bounds(article, bounds, of="t.")
+    if ranges:
+        condition = condition & reduce(
+            Column.__or__, (within_bounds(article, each, of="t.") for each in ranges)
+        )
     is_guid = article.rowguid_column is not None
     for name, field in zip(article.identity, article.identity_fields, strict=True):
         target, source = (

@@ -1,0 +1,91 @@
+"""The ranges that the keys of many changed rows lie in: files of a large table between two of them need not be read.
+
+Often old rows change and new ones, and nothing between. The lowest and the highest key say nothing of that.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from mergerepl.delta.table import TableState
+from mergerepl.model.article import PublishedArticle
+from mergerepl.rows.key_bounds import KeyBounds, numbered_key
+
+MOST_RANGES = 32
+
+_BUCKETS = 1024
+
+_ROWS_PER_CHANGE = 4
+"""With fewer rows or keys than this per change between the bounds, reading them costs less than looking for ranges."""
+
+
+def key_ranges(
+    rows: DataFrame, table: TableState, article: PublishedArticle, bounds: KeyBounds, changed: int
+) -> list[KeyBounds]:
+    """Return up to MOST_RANGES bounds of the first key column; none if the bounds of all keys serve as well.
+
+    Args:
+        rows: The changed rows (image fields).
+        table: The table that they are merged into.
+        article: The article.
+        bounds: The bounds of all their keys.
+        changed: How many they are.
+    """
+    field, column = article.identity_fields[0], article.identity[0]
+    number = numbered_key(article, field)
+    if number is None or field not in bounds or not _has_rows_between(table, column, *bounds[field], changed):
+        return []
+    lowest, highest = (F.lit(end).cast(article.types[article.fields.index(field)]) for end in bounds[field])
+    found = rows.groupBy(_bucket(number(F.col(field)), number(lowest), number(highest))).agg(
+        F.min(number(F.col(field))),
+        F.max(number(F.col(field))),
+        F.min(field).cast("string"),
+        F.max(field).cast("string"),
+    )
+    buckets = sorted((row[1], row[2], row[3], row[4]) for row in found.collect() if row[1] is not None)
+    ranges = joined(buckets)
+    return [{field: each} for each in ranges] if len(ranges) > 1 else []
+
+
+def joined(buckets: Sequence[tuple[int, int, str, str]], most: int = MOST_RANGES) -> list[tuple[str, str]]:
+    """Return the ranges that sorted buckets make, split at the widest gaps.
+
+    A bucket is its lowest and highest key, as numbers and as texts; a range is its lowest and highest key as texts.
+    """
+    gaps = sorted(
+        (one[1] - other[0], place)
+        for place, (one, other) in enumerate(pairwise(buckets), 1)
+        if other[0] - one[1] > 1
+    )
+    starts = [0, *sorted(place for _, place in gaps[: most - 1])] if buckets else []
+    return [(buckets[start][2], buckets[end - 1][3]) for start, end in pairwise([*starts, len(buckets)])]
+
+
+def _bucket(number: Column, lowest: Column, highest: Column) -> Column:
+    """Return which of about _BUCKETS equal parts of the way from the lowest to the highest number one lies in."""
+    from_lowest, length = (end.cast("double") - lowest.cast("double") for end in (number, highest))
+    return F.floor(from_lowest / F.greatest(length, F.lit(1.0)) * _BUCKETS)
+
+
+def _has_rows_between(table: TableState, column: str, lowest: str, highest: str, changed: int) -> bool:
+    """Return whether there are many more keys between two than change, and so many rows in the files that may hold them."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    files = pa.table(table.log.get_add_actions(flatten=True))
+    if not {f"min.{column}", f"max.{column}", "num_records"} <= set(files.column_names):
+        return False
+    ends = files[f"min.{column}"], files[f"max.{column}"]
+    type_ = ends[0].type
+    if not (pa.types.is_integer(type_) or pa.types.is_date32(type_)):
+        return False
+    least, most = (pa.scalar(end).cast(type_) for end in (lowest, highest))
+    first, last = (
+        end.cast(pa.int32() if pa.types.is_date32(type_) else type_).as_py() for end in (least, most)
+    )
+    between = files.filter(pc.and_(pc.less_equal(ends[0], most), pc.greater_equal(ends[1], least)))
+    rows: int = pc.sum(between["num_records"]).as_py() or 0
+    keys: int = last - first
+    return between.num_rows > 1 and min(keys, rows) >= _ROWS_PER_CHANGE * changed
