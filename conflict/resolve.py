@@ -41,6 +41,7 @@ from mergerepl.changes import (
     Verdict,
 )
 from mergerepl.engine.made_once import made_once
+from mergerepl.engine.where_computed import where_computed
 from mergerepl.lineage import columns as lineage
 from mergerepl.model.session_terms import SessionTerms
 from mergerepl.rows.fields import INTERPRETED, Fields
@@ -51,7 +52,6 @@ from mergerepl.systables.tombstone import TombstoneType
 _NICKNAMES = "nicknames_of_both"
 _JOINED = "joined_lineage"
 _VERSION = "resolution_version"
-_NUMBER = "number_of_row"
 
 
 def resolve(
@@ -96,10 +96,7 @@ def resolve(
 def acted_on(decided: DataFrame) -> DataFrame:
     """Return the rows of DECIDED that something is done about."""
     is_sent = F.coalesce(changes.PUBLISHER_ACTION, changes.SUBSCRIBER_ACTION).isNotNull()
-    # Spark would put the filter before the expressions that it tests and compute these twice. It does not do so beside a
-    # column that differs from run to run.
-    numbered = decided.withColumn(_NUMBER, F.monotonically_increasing_id())
-    return numbered.where((_is_of_two() | is_sent) & (F.col(_NUMBER) >= 0)).select(*decided.columns)
+    return where_computed(decided, _is_of_two() | is_sent)
 
 
 def _is_of_two() -> Column:

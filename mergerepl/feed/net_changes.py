@@ -12,6 +12,7 @@ from pyspark.sql.types import StructType
 
 from mergerepl.changes import ROW
 from mergerepl.engine.made_once import made_once
+from mergerepl.engine.where_computed import where_computed
 from mergerepl.rows.images import all_true, identity_value, image_hash, image_type, row_image, same_image
 
 BEFORE = "before"
@@ -77,7 +78,7 @@ def net_of_events(
         kept: The names of these keys.
     """
     spans = events.groupBy(*keys).agg(*_of_key(image)).select(*kept, *_of_span(image))
-    return spans.where(counts(image) | (F.col(HALF_UPDATES) != 0))
+    return where_computed(spans, counts(image) | (F.col(HALF_UPDATES) != 0))
 
 
 @made_once

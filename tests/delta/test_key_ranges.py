@@ -1,6 +1,5 @@
 """Every changed key lies in one of the ranges that a MERGE states, and files between these are left out."""
 
-from dataclasses import replace
 from datetime import date, timedelta
 from pathlib import Path
 
@@ -15,7 +14,6 @@ from mergerepl.delta.table import open_table
 from mergerepl.model.article import PublishedArticle
 from mergerepl.rows.key_bounds import within_bounds
 from mergerepl.rows.sql import quote
-from tests.unit.test_small_writer import ARTICLE
 
 pytestmark = pytest.mark.spark
 
@@ -34,7 +32,10 @@ CASES = {
 
 
 def article(type_: str) -> PublishedArticle:
-    return replace(ARTICLE, identity=("k y",), columns=("k y",), types=(type_,))
+    return PublishedArticle(
+        *("p", "pubid", "orders", "artid", 1, "orders", ("k y",), ("k y",), (type_,)),
+        *(False, "row", "priority", "", False),
+    )
 
 
 def keys(type_: str, numbers: list[int]) -> pa.Table:

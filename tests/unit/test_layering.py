@@ -44,6 +44,7 @@ PURE_ROWS = {
     "mergerepl.engine.in_memory",
     "mergerepl.engine.made_once",
     "mergerepl.engine.passed",
+    "mergerepl.engine.where_computed",
     "mergerepl.feed.net_changes",
     "mergerepl.rows",
 }
