@@ -9,6 +9,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from mergerepl.changes import GENERATION, ROWGUID
+from mergerepl.engine.in_memory import in_one_task, is_for_one_task
 from mergerepl.systables.contents import SEQ
 from mergerepl.systables.partitions import ENTERED, REASON
 
@@ -20,13 +21,15 @@ WHY = "why"
 generation of the last event, and the reason of the last leave (0: it never left)."""
 
 
-def enum_partition_changes(mappings: DataFrame, generations: Collection[int]) -> DataFrame:
+def enum_partition_changes(
+    mappings: DataFrame, generations: Collection[int], *, most: int | None = None
+) -> DataFrame:
     """Return WINDOW: one row for each row with a mapping row for the subscriber in these generations.
 
     The *first* run says what it had (a row that stays or leaves was there), the *last* run what it is to have.
     Every run has all of a row's mapping rows, so that none before the first is needed.
 
-    Reads: `store.partition_runs.read_mappings`.
+    Reads: `partitions.runs.read_mappings`; at most so many rows (`most`), None: unknown.
     """
     chosen = F.array(*(F.lit(number) for number in sorted(generations))).cast("array<bigint>")
     rows = mappings.where(F.array_contains(chosen, F.col(GENERATION)))
@@ -34,7 +37,7 @@ def enum_partition_changes(mappings: DataFrame, generations: Collection[int]) ->
     was_in = ~F.coalesce(ENTERED, F.lit(False))
     # Both groupings find the rows of one rowguid together.
     by_run = (
-        rows.repartition(ROWGUID)
+        (in_one_task(rows, most) if is_for_one_task(most) else rows.repartition(ROWGUID))
         .groupBy(ROWGUID, SEQ)
         .agg(
             F.max(was_in).alias(HAD),

@@ -84,16 +84,22 @@ class PartitionRows:
     most: int | None = None
 
 
-def without_strangers(sent: DataFrame, known: DataFrame) -> tuple[DataFrame, DataFrame]:
+def without_strangers(
+    sent: DataFrame, known: DataFrame, *, most: int | None = None
+) -> tuple[DataFrame, DataFrame]:
     """Return CHANGES of both sides in which two unrelated rows of one key are not compared as versions of one row.
 
     A live row against a tombstone of another one is a new insert: both count as that row, which merges. A tombstone against
     another, live row is the delete of a row that nobody else had: it is in the past of the live one.
+
+    At most so many rows (`most`) are sent; None: unknown.
     """
     metadata = [name for name in sent.columns if name != ROWGUID]
-    both = sent.select(ROWGUID, F.struct(*metadata).alias(_MINE)).join(
-        known.select(ROWGUID, F.struct(*metadata).alias(_VERSION)), on=ROWGUID, how="left"
-    )
+    sides = [
+        in_one_task(rows.select(ROWGUID, F.struct(*metadata).alias(name)), most)
+        for rows, name in ((sent, _MINE), (known, _VERSION))
+    ]
+    both = in_one_task(sides[0].join(sides[1], on=ROWGUID, how="left"), most)
     mine, theirs = F.col(_MINE), F.col(_VERSION)
     is_stranger = theirs.isNotNull() & ~lineage.share_a_writer(mine[changes.LINEAGE], theirs[changes.LINEAGE])
     inserted = is_stranger & ~mine[DELETED] & theirs[DELETED]
@@ -201,12 +207,12 @@ def _joined(rows: PartitionRows, image: StructType) -> DataFrame:
     for more in keys[1:]:
         joined = joined.unionByName(more)
     joined = in_one_task(joined, rows.most).distinct()
-    joined = joined.join(struct_of(rows.versions, _VERSION), on=ROWGUID, how="left")
+    joined = in_one_task(joined.join(struct_of(rows.versions, _VERSION), on=ROWGUID, how="left"), rows.most)
     for name, frame, type_ in parts:
         if frame is None:
             joined = joined.withColumn(name, F.lit(None).cast(type_))
         else:
-            joined = joined.join(struct_of(frame, name), on=ROWGUID, how="left")
+            joined = in_one_task(joined.join(struct_of(frame, name), on=ROWGUID, how="left"), rows.most)
     return joined
 
 

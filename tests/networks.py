@@ -101,9 +101,11 @@ def publish(
     subscriptions: Sequence[Mapping[str, Any]] = TO_NORTH,
     *,
     publisher: str = "hq",
+    joins: Sequence[Mapping[str, Any]] = (),
 ) -> Path:
     """Write the file `<name>.yml` of a publication, apply it and return it."""
     stated = {"publication": name, "publisher": f"./{publisher}", "articles": [*articles]}
+    stated |= {"joins": [*joins]} if joins else {}
     file = folder / f"{name}.yml"
     file.write_text(yaml.safe_dump({**stated, "subscriptions": [*subscriptions]}))
     mergerepl.load(file).apply()
@@ -182,13 +184,20 @@ class Pair:
     """
 
     def __init__(
-        self, spark: SparkSession, folder: Path, articles: dict[str, tuple[str | None, dict[str, object]]]
+        self,
+        spark: SparkSession,
+        folder: Path,
+        articles: dict[str, tuple[str | None, dict[str, object]]],
+        *,
+        joins: Sequence[Mapping[str, Any]] = (),
+        subscriptions: Sequence[Mapping[str, Any]] = TO_NORTH,
     ):
         self.spark, self.folder = spark, folder
         queries = {name: query for name, (query, _) in articles.items() if query is not None}
         for name, query in queries.items():
             spark.sql(query).write.format("delta").save(str(folder / "hq" / name))
-        publish(folder, "pair", [{"name": name, **settings} for name, (_, settings) in articles.items()])
+        stated = [{"name": name, **settings} for name, (_, settings) in articles.items()]
+        publish(folder, "pair", stated, subscriptions, joins=joins)
 
     def sql(self, statement: str) -> None:
         """Run SQL in which `hq.orders` means that replica's table."""

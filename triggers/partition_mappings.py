@@ -16,6 +16,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from mergerepl.changes import GENERATION, ROWGUID, TABLENICK
+from mergerepl.engine.in_memory import in_one_task
 from mergerepl.engine.passed import passed
 from mergerepl.systables.contents import SEQ
 from mergerepl.systables.partitions import (
@@ -73,14 +74,16 @@ def partition_events(memberships: DataFrame, *, generation: int) -> DataFrame:
     )
 
 
-def data_events(memberships: DataFrame, generations: DataFrame) -> DataFrame:
+def data_events(memberships: DataFrame, generations: DataFrame, *, most: int | None = None) -> DataFrame:
     """Return EVENTS that count the data of rows for the partitions that they are in.
 
     Args:
         memberships: MEMBERSHIPS of an article.
         generations: rowguid, generation of the rows whose data is in another generation than their mappings.
+        most: At most so many rows are in each; None: unknown.
     """
-    rows = memberships.select(ROWGUID, F.explode("is").alias(PARTITION_ID)).join(generations, on=ROWGUID)
+    rows = in_one_task(memberships.select(ROWGUID, F.explode("is").alias(PARTITION_ID)), most)
+    rows = rows.join(in_one_task(generations, most), on=ROWGUID)
     return rows.select(
         ROWGUID,
         PARTITION_ID,

@@ -212,11 +212,17 @@ def captured_sides(spark: SparkSession, sides: dict[str, SideState]) -> tuple[di
 
 def _captured_together(spark: SparkSession, jobs: Sequence[_Job]) -> dict[int, CapturedArticle]:
     """Return what is new, by the number of the job, in the articles that need no capture of their own."""
-    is_filtered = any(side.filtered is not None for side, _, _ in jobs)
-    if is_filtered or not any(window.segments for _, window, _ in jobs) or not writes_small(spark):
+    if not any(window.segments for _, window, _ in jobs) or not writes_small(spark):
         return {}
     asked = [
-        CaptureJob(side.replica, window, side.info, own_priority(side.name, side.other), generation)
+        CaptureJob(
+            side.replica,
+            window,
+            side.info,
+            own_priority(side.name, side.other),
+            generation,
+            with_images=side.filtered is not None,
+        )
         for side, window, generation in jobs
     ]
     return capture_small(spark, asked)

@@ -28,7 +28,7 @@ from mergerepl.rows.key_bounds import KeyBounds
 from mergerepl.store.changeset import ArticleWork, Changeset, SideWork
 from mergerepl.store.replica import Replica
 from mergerepl.store.runs import run_rows
-from mergerepl.store.staged_rows import are_small, few_recorded_rows, read_staged, small_rows
+from mergerepl.store.staged_rows import are_small, few_recorded_rows, few_rows, read_staged, small_rows
 from mergerepl.systables import contents, partitions, tombstone
 from mergerepl.systables.table import FOLDER
 from mergerepl.systables.tombstone import TombstoneType
@@ -188,11 +188,12 @@ def _few_recorded(
 ) -> list[tuple[PublishedArticle, "pa.Table"]] | None:
     """Return what `recorded_rows` does, in this process' memory; None if the rows are for Spark."""
     are_few = sum(work.live + work.deleted for work in works) <= MOST_ROWS
-    if not writes_small(spark) or not are_few or any(work.is_filtered for work in works):
+    if not writes_small(spark) or not are_few:
         return None
     found = []
     for work in works:
-        rows = few_recorded_rows(changeset.rows(work.nickname), side.name)
+        keys = side.articles[work.nickname].identity_fields if work.is_filtered else None
+        rows = few_recorded_rows(changeset.rows(work.nickname), side.name, keys_of_gone=keys)
         if rows is None:
             return None
         found.append((side.articles[work.nickname], rows))
@@ -262,11 +263,13 @@ def append_side_run(spark: SparkSession, changeset: Changeset, side: Side) -> No
         contents=any(work.live for work in works),
         tombstones=any(work.deleted for work in works),
     )
-    number = side.work.publication_number
+    folders = {work.nickname: changeset.events(work.nickname) for work in works if work.events}
+    few = {n: rows for n, folder in folders.items() if (rows := few_rows(folder)) is not None}
+    if len(few) < len(folders) or not writes_small(spark):
+        few = {}
     events = [
-        Events(number, work.nickname, read_staged(spark, changeset.events(work.nickname)))
-        for work in works
-        if work.events
+        Events(side.work.publication_number, nickname, few[nickname] if few else read_staged(spark, folder))
+        for nickname, folder in folders.items()
     ]
     if events:
         append_events(side.replica, events, transaction)

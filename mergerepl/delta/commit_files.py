@@ -8,11 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql.types import StructField, StructType
+
 from mergerepl.changes import ROW
 from mergerepl.delta import small_writer
 from mergerepl.delta.footers import footer_problem, read_footer
 from mergerepl.delta.log import actions_of, log_path
-from mergerepl.delta.plain_files import plain_files
+from mergerepl.delta.plain_files import may_hold, plain_files
 from mergerepl.delta.small_writer import MOST_BYTES, MOST_FILES
 from mergerepl.delta.table import TableState
 
@@ -82,6 +84,16 @@ def _without_copied(rows: Sequence[tuple["pa.Table", str | None]], columns: Sequ
     return left.set_column(
         left.schema.get_field_index(CHANGE_TYPE), CHANGE_TYPE, pa.array(kinds, pa.string())
     )
+
+
+def differing(one: "pa.ChunkedArray[Any]", other: "pa.ChunkedArray[Any]") -> "pa.Array[Any]":
+    """Return where two columns of one type, which is not nested, differ in their bits."""
+    import pyarrow.compute as pc
+
+    one_bits, other_bits = _bits(one), _bits(other)
+    same = pc.fill_null(pc.equal(one_bits, other_bits), False)
+    is_empty = pc.and_(pc.is_null(one_bits), pc.is_null(other_bits))
+    return pc.invert(pc.or_(same, is_empty))
 
 
 def _bits(values: "pa.ChunkedArray[Any]") -> "pa.Array[Any]":
@@ -170,21 +182,54 @@ def rows_with_keys(
 
     Raises: OnlySparkReadsError, OSError, pyarrow's errors if Arrow does not read the rows as Spark does.
     """
+    return _rows_with(table, identity, first, is_guid=is_guid, most_bytes=_MOST_KEYS_BYTES)
+
+
+def rows_with_values(
+    table: TableState, columns: Sequence[str], name: str, values: "pa.Array[Any]"
+) -> "pa.Table":
+    """Return columns of a table's rows that have one of these values in one of the columns, as it is stored.
+
+    Raises: as `rows_with_keys`.
+    """
+    found = _rows_with(table, [name, *(each for each in columns if each != name)], values)
+    # Bytes that are no UTF-8 are a text to Spark.
+    found.validate(full=True)
+    return found.select(list(columns))
+
+
+def _rows_with(
+    table: TableState,
+    columns: Sequence[str],
+    values: "pa.Array[Any]",
+    *,
+    is_guid: bool = False,
+    most_bytes: int = MOST_BYTES,
+) -> "pa.Table":
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
-    found = plain_files(table)
+    is_number = pa.types.is_integer(values.type)
+    ends = pc.min_max(values).as_py() if is_number else {"min": None}
+    bounds = {} if ends["min"] is None else {columns[0]: (ends["min"] - 1, ends["max"])}
+    found = plain_files(table, bounded=tuple(bounds))
     if found is None:
         raise OnlySparkReadsError(f"the rows of '{table.path}' are not those of its files")
-    files = [table.path / each["path"] for each in found]
-    _require_readable(files, most_bytes=_MOST_KEYS_BYTES)
+    files = [table.path / each["path"] for each in found if may_hold(each, bounds)]
+    _require_readable(files, most_bytes=most_bytes)
     stored = table.arrow_schema
-    schema = pa.schema([stored.field(name) for name in identity])
+    schema = pa.schema([stored.field(name) for name in columns])
     rows = [schema.empty_table()]
     for file in files:
-        for batch in pq.ParquetFile(file).iter_batches(columns=list(identity)):
-            keys = pa.table(batch).select(identity).cast(schema)
-            key = keys[identity[0]]
-            rows.append(keys.filter(pc.is_in(pc.utf8_lower(key) if is_guid else key, first)))
+        for batch in pq.ParquetFile(file).iter_batches(columns=list(columns)):
+            of_batch = pa.table(batch).select(list(columns)).cast(schema)
+            key = of_batch[columns[0]]
+            rows.append(of_batch.filter(pc.is_in(pc.utf8_lower(key) if is_guid else key, values)))
     return pa.concat_tables(rows)
+
+
+def image_of(table: TableState, columns: Sequence[str]) -> StructType:
+    """Return the type of the images that these columns make."""
+    types = {field.name: field.dataType for field in table.schema}
+    return StructType([StructField(f"c{i}", types[name]) for i, name in enumerate(columns)])

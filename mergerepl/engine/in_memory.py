@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
 from mergerepl.engine.confs import ADAPTIVE
 from mergerepl.engine.session import copy_of, in_session
@@ -59,6 +59,17 @@ def frame_of(spark: SparkSession, rows: "pa.Table", schema: StructType | None = 
     """
     whole = rows.combine_chunks()
     return spark.createDataFrame(whole) if schema is None else spark.createDataFrame(whole, schema)
+
+
+def frame_of_images(spark: SparkSession, rows: "pa.Table", image: StructType) -> DataFrame:
+    """Return rows of Arrow as a frame; `image` is the type of `row`, `before` and `after`."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    known = from_arrow_schema(rows.schema, prefer_timestamp_ntz=True)
+    types = {
+        field.name: image if field.name in ("row", "before", "after") else field.dataType for field in known
+    }
+    return frame_of(spark, rows, StructType([StructField(name, type_) for name, type_ in types.items()]))
 
 
 def collected(frame: DataFrame) -> "pa.Table":

@@ -44,7 +44,7 @@ def looked_for(
     pairs = {
         f"{place}_{number}": (join, *pair)
         for place, join in enumerate(joins)
-        for number, pair in enumerate(_pairs(join, name, articles))
+        for number, pair in enumerate(equal_columns(join, name, articles))
     }
     measures = {_ROWS: F.count(F.lit(1))}
     for label, (_, field, _, type_) in pairs.items():
@@ -67,7 +67,7 @@ def looked_for(
     return int(measured[_ROWS]), conditions
 
 
-def _pairs(
+def equal_columns(
     join: JoinFilter, name: str, articles: Mapping[str, PublishedArticle]
 ) -> list[tuple[str, str, str]]:
     """Return field of the article, column of the other one and type, of plain columns that are to be equal."""

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from enumeration.partition_actions import is_seen
 from mergerepl.changes import ROW, ROWGUID
-from mergerepl.delta.versions import read_version
+from mergerepl.delta.plain_files import read_columns
 from mergerepl.engine.in_memory import Kept, broadcast_if_few, in_one_task, is_for_one_task
 from mergerepl.filters.clause import Column as ClauseColumn
 from mergerepl.filters.clause import SessionFunction
@@ -46,6 +46,9 @@ _PARENT_ROW = "parent_row"
 _MEMBERS = "members"
 _MOVES = "moves"
 
+_FILES_READ_WHOLE = 100
+"""More files than these are chosen by their bounds, by Delta."""
+
 _GROUPS = pa.schema(
     {PARTITION_ID: pa.int32(), **{function_column(each): pa.string() for each in SessionFunction}}
 )
@@ -73,7 +76,8 @@ def base_rows(
 
     def rows(name: str, condition: Column | None) -> DataFrame:
         article = articles[name]
-        table = read_version(spark, replica.table(article), versions[article.nickname])
+        path, version = replica.table(article), versions[article.nickname]
+        table = read_columns(spark, path, version, article.columns, files_at_most=_FILES_READ_WHOLE)
         if condition is not None:
             table = table.where(condition)
         return table.select(row_image(article.columns).cast(struct_type(article.types)).alias(ROW))
@@ -104,6 +108,7 @@ class MembershipPass:
         bound_to: A partition.
         outside: The rows (rowguid) of `bound` that stayed as they were, of articles in which there are any.
         moved: What rows that follow moved ones meet, by the join; of joins whose parent has none there is none.
+        most: At most so many rows are in any frame, and no row moves that another one follows; None if nobody knows.
     """
 
     publication: FilteredPublication
@@ -116,6 +121,7 @@ class MembershipPass:
     bound_to: int = EVERYBODY
     outside: dict[str, DataFrame] = field(default_factory=dict)
     moved: dict[JoinFilter, Column] = field(default_factory=dict)
+    most: int | None = None
 
     def run(self, changed: Mapping[str, Changed]) -> dict[str, DataFrame]:
         """Return MEMBERSHIPS by article name.
@@ -167,12 +173,15 @@ class MembershipPass:
         rows = rows.withColumns(
             {each: F.coalesce(each, F.expr("cast(array() as array<int>)")) for each in (WAS, IS)}
         )
-        self.found[name] = self.kept.keep(rows.withColumn(_MOVES, self._moves(name)))
+        if self.most is None:
+            rows = self.kept.keep(rows.withColumn(_MOVES, self._moves(name)))
+        self.found[name] = rows
         self.counts[name] = count
 
     def _look_for_children(self, name: str) -> None:
         """Note what rows that follow the moved ones of an article meet."""
-        if joins := self.publication.filters.joins_to(name):
+        joins = self.publication.filters.joins_to(name)
+        if joins and self.most is None:
             images, most = self._moved_images(name), 2 * self.counts[name]
             number, following = looked_for(images, name, joins, self.publication.articles, most=most)
             if number:
@@ -189,6 +198,8 @@ class MembershipPass:
     def _sought(self, name: str, rows: DataFrame, most: int | None) -> tuple[int, dict[JoinFilter, Column]]:
         """Return how many rows (`row`) of an article there are, and what the parents of these meet, by the join."""
         joins = self.publication.filters.joins_of(name)
+        if self.most is not None:
+            return self.most, dict.fromkeys(joins, F.lit(True))
         return looked_for(rows, name, joins, self.publication.articles, most=most)
 
     def _moves(self, name: str) -> Column:
@@ -286,7 +297,8 @@ class MembershipPass:
     def _of_parents(
         self, name: str, join: JoinFilter, rows: DataFrame, key: Sequence[str], sought: Column, count: int
     ) -> list[DataFrame]:
-        known = self.found.get(join.parent)
+        # Of a row that does not move, each version says the same of those that follow it.
+        known = self.found.get(join.parent) if self.most is None else None
         slim = rows.select(*key, _AT, self._slim(name, ROW, join).alias(ROW))
         found = []
         if known is not None:
@@ -306,13 +318,17 @@ class MembershipPass:
         # Unchanged parents are the same on both sides.
         parent = self.publication.articles[join.parent]
         base = self.base(join.parent, sought).select(F.col(ROW).alias(_PARENT_ROW))
-        matched = base.join(broadcast_if_few(slim, count), on=self._on(join))
+        if self.most is None:
+            matched = base.join(broadcast_if_few(slim, count), on=self._on(join))
+        else:
+            matched = in_one_task(base, self.most).join(in_one_task(slim, self.most), on=self._on(join))
         looked_up = with_rowguid(
             matched.select(*(F.col(each).alias(f"of_{each}") for each in key), F.col(_PARENT_ROW).alias(ROW)),
             parent,
         )
         # Spark plans the levels above by themselves: together, what they read twice would double with each level.
-        looked_up = self.kept.keep(looked_up)
+        if self.most is None:
+            looked_up = self.kept.keep(looked_up)
         looked_up_count, above = self._sought(join.parent, looked_up, None)
         if not looked_up_count:
             return found

@@ -102,19 +102,19 @@ def stage_few(
 
     Raises: as `stage_article`.
     """
-    import pyarrow.compute as pc
-
-    mine = decided.filter(pc.equal(decided[TABLENICK], article.nickname))
-    rows = _resolved(mine, sent)
+    rows = resolved_few(decided, sent, article)
     write_few(rows, folder)
     return staged_article(_measures(rows, article), article, from_versions=from_versions)
 
 
-def _resolved(decided: "pa.Table", sent: Mapping[str, "pa.Table | None"]) -> "pa.Table":
-    """Return RESOLVED: the decision with the values that it chose, as `merge_columns.resolved_rows`."""
+def resolved_few(
+    decided: "pa.Table", sent: Mapping[str, "pa.Table | None"], article: PublishedArticle
+) -> "pa.Table":
+    """Return RESOLVED of one article: the decision with the values that it chose, as `merge_columns.resolved_rows`."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    decided = decided.filter(pc.equal(decided[TABLENICK], article.nickname))
     there = {side: rows for side, rows in sent.items() if rows is not None}
     images = pa.concat_arrays([chunk for rows in there.values() for chunk in rows[ROW].chunks])
     place: dict[str, pa.Array[Any]] = {}

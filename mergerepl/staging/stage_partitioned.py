@@ -3,10 +3,12 @@
 All articles go through each step together: rows follow those of other articles. What was captured is committed before.
 """
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -36,36 +38,56 @@ from mergerepl.changes import (
     Verdict,
 )
 from mergerepl.delta.plain_files import write_files
-from mergerepl.engine.in_memory import Kept, broadcast_if_few, in_one_task
+from mergerepl.engine.in_memory import (
+    Kept,
+    broadcast_if_few,
+    frame_of,
+    frame_of_images,
+    in_one_task,
+    is_for_one_task,
+)
+from mergerepl.engine.session import writes_small
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.progress import Progress
 from mergerepl.model.session_terms import ArticleTerms, SessionTerms, terms_of
+from mergerepl.partitions.few_rows import collected_memberships, followed_rows
 from mergerepl.partitions.filtered import FilteredPublication, generations_for
 from mergerepl.partitions.membership import AFTER, BEFORE, WRITTEN, MembershipPass, base_rows, group_rows
 from mergerepl.partitions.membership import Changed as SentRows
-from mergerepl.partitions.runs import read_mappings
+from mergerepl.partitions.runs import collected_events, read_mappings
 from mergerepl.partitions.touched import with_metadata
 from mergerepl.partitions.versions import versions_of
 from mergerepl.staging.article import Enumerated, StagedArticle, side_changes
 from mergerepl.staging.decision import Changed, decided, resolved
+from mergerepl.staging.few_partitioned import FewUploaded, few_uploaded, few_windows
 from mergerepl.store.changeset import events_folder
 from mergerepl.store.replica import Replica
 from mergerepl.store.runs import current_rows, read_runs
+from mergerepl.store.staged_rows import write_few
 from mergerepl.systables.catalog import SubscriptionRow
 from mergerepl.systables.replinfo import ReplicaInfo
 from mergerepl.systables.tombstone import TombstoneType
 from mergerepl.tracking.partitions import event_counts, touched_rows
 from triggers.partition_mappings import data_events, partition_events
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+log = logging.getLogger(__name__)
+
 _NEVER_SENT = (int(TombstoneType.PARTIAL_DELETE), int(TombstoneType.SYSTEM_DELETE))
 
 
 @dataclass(frozen=True)
 class _Sent(Uploaded):
-    """The subscriber's changes of an article, at most so many rows, and the terms of the article."""
+    """The subscriber's changes of an article, at most so many rows, and the terms of the article.
+
+    `few` are the same rows in this process' memory, if it has them.
+    """
 
     rows: int
     terms: ArticleTerms
+    few: FewUploaded | None = None
 
 
 @dataclass(frozen=True)
@@ -74,6 +96,16 @@ class _Window:
 
     rows: DataFrame
     versions: DataFrame
+    count: int
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """The generations of an article that are sent; in them `count` changes for the partition, from `first_seq` on."""
+
+    article: PublishedArticle
+    generations: frozenset[int]
+    first_seq: int
     count: int
 
 
@@ -133,6 +165,7 @@ def stage_partitioned(session: PartitionedSession) -> dict[int, StagedArticle]:
         memberships, counts, outside = _memberships(session, sent)
         sent |= {name: _without(session, name, sent[name], rows) for name, rows in outside.items()}
         windows = _windows(session)
+        few_events = _few_events(session, memberships, sent, counts)
         found = {}
         for name, article in session.articles.items():
             touched, events = counts.get(name, (0, 0))
@@ -140,7 +173,9 @@ def stage_partitioned(session: PartitionedSession) -> dict[int, StagedArticle]:
             if rows is None:
                 continue
             staged = session.staged(article.nickname, rows)
-            if events:
+            if events and few_events is not None:
+                write_few(few_events[article.nickname], events_folder(session.folder, article.nickname))
+            elif events:
                 _write_events(session, article, memberships[name], sent.get(name))
             found[article.nickname] = replace(
                 staged,
@@ -157,6 +192,8 @@ def stage_partitioned(session: PartitionedSession) -> dict[int, StagedArticle]:
 
 def _sent(session: PartitionedSession) -> dict[str, _Sent]:
     """Decide the subscriber's changes of each article by the publisher's versions of those rows."""
+    if (few := _few_sent(session)) is not None:
+        return few
     changed: dict[str, tuple[Changed, int, DataFrame, DataFrame]] = {}
     for name, article in session.articles.items():
         enumerated = session.sent[article.nickname]
@@ -177,12 +214,8 @@ def _sent(session: PartitionedSession) -> dict[str, _Sent]:
             through_seq_inclusive=session.last_seq,
             kept=session.kept,
         )
-        terms = terms_of(
-            article,
-            resolved_at_publisher=session.numbers[PUBLISHER].resolved[article.nickname],
-            resolved_at_subscriber=session.numbers[SUBSCRIBER].resolved[article.nickname],
-        )
-        at_subscriber, at_publisher = without_strangers(rows, known)
+        terms = _terms(session, article)
+        at_subscriber, at_publisher = without_strangers(rows, known, most=count)
         changed[name] = (
             Changed(article, terms, at_publisher, at_subscriber, rows=2 * count),
             count,
@@ -199,6 +232,39 @@ def _sent(session: PartitionedSession) -> dict[str, _Sent]:
             each.terms,
         )
         for name, (each, count, rows, known) in changed.items()
+    }
+
+
+def _terms(session: PartitionedSession, article: PublishedArticle) -> ArticleTerms:
+    return terms_of(
+        article,
+        resolved_at_publisher=session.numbers[PUBLISHER].resolved[article.nickname],
+        resolved_at_subscriber=session.numbers[SUBSCRIBER].resolved[article.nickname],
+    )
+
+
+def _few_sent(session: PartitionedSession) -> dict[str, _Sent] | None:
+    """Return what `_sent` does, of few rows; None if they are for Spark."""
+    if not writes_small(session.spark):
+        return None
+    sides = {name: session.sent[article.nickname] for name, article in session.articles.items()}
+    sides = {name: side for name, side in sides.items() if side.sent.generations}
+    for side in sides.values():
+        require_resolver(side.article)
+    sent = {name: (side, _terms(session, side.article)) for name, side in sides.items()}
+    found = few_uploaded(session.spark, session.replica, session.info, sent, session.terms)
+    if found is None:
+        return None
+    return {
+        name: _Sent(
+            sent=each.frame(session.spark, each.sent),
+            known=each.frame(session.spark, each.known),
+            outcome=each.frame(session.spark, each.outcome),
+            rows=sides[name].rows,
+            terms=sent[name][1],
+            few=each,
+        )
+        for name, each in found.items()
     }
 
 
@@ -227,18 +293,8 @@ def _memberships(
     changed = {}
     bound = {}
     for name, each in sent.items():
-        before = each.known.select(ROWGUID, F.when(~F.col(DELETED), F.col(ROW)).alias(BEFORE))
-        final = each.outcome.where(F.col(VERDICT).isin(*WRITTEN_VERDICTS)).select(
-            ROWGUID, F.lit(True).alias(WRITTEN), F.when(~F.col(DELETED), F.col(ROW)).alias(AFTER)
-        )
-        # Each row that is sent is known at most once, and has one outcome.
-        joined = in_one_task(each.sent.select(ROWGUID), each.rows)
-        joined = joined.join(in_one_task(before, each.rows), on=ROWGUID, how="left")
-        joined = joined.join(in_one_task(final, each.rows), on=ROWGUID, how="left")
-        is_written = F.coalesce(WRITTEN, F.lit(False))
-        after = F.when(is_written, F.col(AFTER)).otherwise(F.col(BEFORE))
-        rows = joined.select(ROWGUID, BEFORE, after.alias(AFTER), is_written.alias(WRITTEN))
-        changed[name] = SentRows(session.kept.keep(rows), each.rows)
+        rows = _changed(each) if each.few is None else each.few.frame(session.spark, each.few.changed)
+        changed[name] = SentRows(rows if each.few is not None else session.kept.keep(rows), each.rows)
         article = session.articles[name]
         if article.partition_options:
             used = session.publication.filters.columns_used(name)
@@ -246,12 +302,48 @@ def _memberships(
                 field for column, field in zip(article.columns, article.fields, strict=True) if column in used
             ]
             bound[name] = session.kept.keep(bound_to_partition(each, fields))
-    base = base_rows(session.spark, session.replica, session.publication.articles, session.info.captured)
-    groups = group_rows(session.spark, session.publication.groups)
-    bound_to = _partition_id(session)
-    pass_ = MembershipPass(session.publication, groups, base, session.kept, bound=bound, bound_to=bound_to)
+    spark, replica, versions = session.spark, session.replica, session.info.captured
+    images = {name: each.few.changed for name, each in sent.items() if each.few is not None}
+    followed = None
+    if len(images) == len(sent):
+        followed = followed_rows(spark, replica, session.publication, versions, images)
+    pass_ = MembershipPass(
+        session.publication,
+        group_rows(spark, session.publication.groups),
+        base_rows(spark, replica, session.publication.articles, versions)
+        if followed is None
+        else followed.base,
+        session.kept,
+        bound=bound,
+        bound_to=_partition_id(session),
+        most=None if followed is None else followed.count,
+    )
     found = pass_.run(changed)
-    return found, event_counts(found, pass_.counts), pass_.outside
+    if followed is None:
+        return found, event_counts(found, pass_.counts), pass_.outside
+    counts = {name: (0, sum(rows[WRITTEN].to_pylist())) for name, rows in images.items()}
+    if bound:
+        return {name: session.kept.keep(rows) for name, rows in found.items()}, counts, pass_.outside
+    memberships = collected_memberships(found, images, pass_.most)
+    frames = {
+        name: each.few.frame(spark, memberships[name]) for name, each in sent.items() if each.few is not None
+    }
+    return frames, counts, {}
+
+
+def _changed(sent: _Sent) -> DataFrame:
+    """Return CHANGED of the publisher's table: its rows before, and as the session leaves them."""
+    before = sent.known.select(ROWGUID, F.when(~F.col(DELETED), F.col(ROW)).alias(BEFORE))
+    final = sent.outcome.where(F.col(VERDICT).isin(*WRITTEN_VERDICTS)).select(
+        ROWGUID, F.lit(True).alias(WRITTEN), F.when(~F.col(DELETED), F.col(ROW)).alias(AFTER)
+    )
+    # Each row that is sent is known at most once, and has one outcome.
+    joined = in_one_task(sent.sent.select(ROWGUID), sent.rows)
+    joined = joined.join(in_one_task(before, sent.rows), on=ROWGUID, how="left")
+    joined = joined.join(in_one_task(final, sent.rows), on=ROWGUID, how="left")
+    is_written = F.coalesce(WRITTEN, F.lit(False))
+    after = F.when(is_written, F.col(AFTER)).otherwise(F.col(BEFORE))
+    return joined.select(ROWGUID, BEFORE, after.alias(AFTER), is_written.alias(WRITTEN))
 
 
 def _windows(session: PartitionedSession) -> dict[str, _Window]:
@@ -260,34 +352,68 @@ def _windows(session: PartitionedSession) -> dict[str, _Window]:
     named = generations_for(
         session.replica, session.publication.number, session.subscription, from_generation_exclusive=start
     )
-    found = {}
+    wanted = {}
     for name, article in session.articles.items():
-        sent = {row.generation for row in session.plan.down.of_articles([article.nickname]).generations}
-        if not sent:
-            continue
-        changed = [row for row in named if row.generation in sent]
-        first_seq = min(row.first_seq for row in changed)
-        count = sum(row.changecount for row in changed)
-        folder = session.replica.folder
-        mappings = read_mappings(
-            session.spark,
-            folder,
-            article.nickname,
+        sent = frozenset(
+            row.generation for row in session.plan.down.of_articles([article.nickname]).generations
+        )
+        if sent:
+            changed = [row for row in named if row.generation in sent]
+            wanted[name] = _Wanted(
+                article,
+                sent,
+                min(row.first_seq for row in changed),
+                sum(row.changecount for row in changed),
+            )
+    few = None
+    if (
+        wanted
+        and writes_small(session.spark)
+        and is_for_one_task(sum(each.count for each in wanted.values()))
+    ):
+        few = _few_windows(session, wanted)
+    return {name: _window(session, each) for name, each in wanted.items()} if few is None else few
+
+
+def _window(session: PartitionedSession, wanted: _Wanted) -> _Window:
+    article, folder = wanted.article, session.replica.folder
+    mappings = read_mappings(
+        session.spark,
+        folder,
+        article.nickname,
+        _partition_id(session),
+        from_seq_inclusive=wanted.first_seq,
+        through_seq_inclusive=session.last_seq,
+    )
+    window = session.kept.keep(enum_partition_changes(mappings, wanted.generations))
+    runs = read_runs(
+        session.spark,
+        folder,
+        article,
+        through_seq_inclusive=session.last_seq,
+        from_seq_exclusive=wanted.first_seq - 1,
+    )
+    theirs = runs.join(broadcast_if_few(window.select(ROWGUID), wanted.count), on=ROWGUID, how="left_semi")
+    return _Window(window, session.kept.keep(current_rows(theirs)), wanted.count)
+
+
+def _few_windows(session: PartitionedSession, wanted: Mapping[str, _Wanted]) -> dict[str, _Window] | None:
+    """Return what `_window` does of each article, of few rows; None if they are for Spark."""
+    try:
+        rows = few_windows(
+            session.replica,
+            session.info,
+            [(each.article, each.generations, each.first_seq) for each in wanted.values()],
             _partition_id(session),
-            from_seq_inclusive=first_seq,
-            through_seq_inclusive=session.last_seq,
         )
-        window = session.kept.keep(enum_partition_changes(mappings, sent))
-        runs = read_runs(
-            session.spark,
-            folder,
-            article,
-            through_seq_inclusive=session.last_seq,
-            from_seq_exclusive=first_seq - 1,
-        )
-        wanted = broadcast_if_few(window.select(ROWGUID), count)
-        theirs = runs.join(wanted, on=ROWGUID, how="left_semi")
-        found[name] = _Window(window, session.kept.keep(current_rows(theirs)), count)
+    except Exception as error:
+        log.info("what a partition gained and lost is read by Spark: %s", error)
+        return None
+    found = {}
+    for (name, each), few in zip(wanted.items(), rows, strict=True):
+        mappings = frame_of(session.spark, few.mappings)
+        window = enum_partition_changes(mappings, each.generations, most=few.mappings.num_rows)
+        found[name] = _Window(window, frame_of_images(session.spark, few.versions, few.image), each.count)
     return found
 
 
@@ -349,14 +475,40 @@ def _acted(
     return session.kept.keep(partition_actions(frames, terms))
 
 
+def _events(
+    session: PartitionedSession, article: PublishedArticle, memberships: DataFrame, sent: _Sent | None
+) -> DataFrame:
+    """Return the EVENTS of one article."""
+    own = session.numbers[PUBLISHER].resolved[article.nickname]
+    events = partition_events(memberships, generation=own)
+    if sent is None:
+        return events
+    uploaded = sent.outcome.where(F.col(VERDICT) == Verdict.UPLOAD.value)
+    generations = uploaded.select(ROWGUID, F.col(changes.PUBLISHER_GENERATION).alias(GENERATION))
+    return events.unionByName(data_events(memberships, generations, most=sent.rows if sent.few else None))
+
+
 def _write_events(
     session: PartitionedSession, article: PublishedArticle, memberships: DataFrame, sent: _Sent | None
 ) -> None:
     """Write the EVENTS of one article into the changeset."""
-    own = session.numbers[PUBLISHER].resolved[article.nickname]
-    events = partition_events(memberships, generation=own)
-    if sent is not None:
-        uploaded = sent.outcome.where(F.col(VERDICT) == Verdict.UPLOAD.value)
-        generations = uploaded.select(ROWGUID, F.col(changes.PUBLISHER_GENERATION).alias(GENERATION))
-        events = events.unionByName(data_events(memberships, generations))
+    events = _events(session, article, memberships, sent)
     write_files(events, events_folder(session.folder, article.nickname))
+
+
+def _few_events(
+    session: PartitionedSession,
+    memberships: Mapping[str, DataFrame],
+    sent: Mapping[str, _Sent],
+    counts: Mapping[str, tuple[int, int]],
+) -> "dict[int, pa.Table] | None":
+    """Return the EVENTS of all articles in this process' memory, by tablenick; None if they may be many."""
+    if not writes_small(session.spark):
+        return None
+    articles = {name: a for name, a in session.articles.items() if counts.get(name, (0, 0))[1]}
+    return collected_events(
+        {a.nickname: _events(session, a, memberships[name], sent.get(name)) for name, a in articles.items()},
+        # A row that is sent may count for its partitions twice.
+        {a.nickname: 2 * counts[name][1] for name, a in articles.items()},
+        partitions=len(session.publication.groups),
+    )

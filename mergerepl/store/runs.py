@@ -3,8 +3,9 @@
 Every run has a number (seq) above all before it; the latest run of a row is what is known of it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame, SparkSession
@@ -39,6 +40,21 @@ SEQ = contents.SEQ
 
 _READ_AT_ONCE = 100_000
 """So many rows are read faster than Spark plans and runs one more query."""
+
+
+def _few_types() -> "dict[str, pa.DataType]":
+    """Return the types of the metadata of CHANGES but `deleted`, as Arrow has them."""
+    import pyarrow as pa
+
+    return {
+        TOMBSTONE_TYPE: pa.int32(),
+        GENERATION: pa.int64(),
+        PARTCHANGEGEN: pa.int64(),
+        BORN_GENERATION: pa.int64(),
+        LINEAGE: pa.map_(pa.int32(), pa.int64()),
+        COLV1: pa.map_(pa.string(), pa.struct({"nickname": pa.int32(), "version": pa.int64()})),
+        PRIORITY: pa.float64(),
+    }
 
 
 def read_runs(
@@ -117,27 +133,63 @@ def few_known_rows(
     types = {
         contents.TABLENICK: pa.int32(),
         ROWGUID: pa.string(),
-        LINEAGE: pa.map_(pa.int32(), pa.int64()),
-        COLV1: pa.map_(pa.string(), pa.struct({"nickname": pa.int32(), "version": pa.int64()})),
-        BORN_GENERATION: pa.int64(),
-        TOMBSTONE_TYPE: pa.int32(),
+        **{name: _few_types()[name] for name in (LINEAGE, COLV1, BORN_GENERATION, TOMBSTONE_TYPE)},
         SEQ: pa.int64(),
     }
+    return _few_runs(folder, types, where).drop_columns([DELETED])
+
+
+def few_versions(
+    folder: Path,
+    article: PublishedArticle,
+    guids: Sequence[str],
+    image: "pa.DataType",
+    *,
+    through_seq_inclusive: int,
+) -> "pa.Table":
+    """Return CHANGES of the latest versions that contents and tombstones have of some rows, read by delta-rs.
+
+    `image` is the type of `row`.
+    """
+    import pyarrow as pa
+
+    if not guids or not through_seq_inclusive:
+        where = "false"
+    else:
+        where = (
+            f"{SEQ} <= {through_seq_inclusive} and {contents.TABLENICK} = {article.nickname} "
+            f"and {ROWGUID} in ({text_literals(guids)})"
+        )
+    types = {ROWGUID: pa.string(), **_few_types(), ROW: image}
+    stored = {ROW: row_column(article.nickname)}
+    rows = _few_runs(folder, {**types, SEQ: pa.int64()}, where, stored).sort_by([(SEQ, "descending")])
+    rows = rows.append_column("place", pa.array(range(rows.num_rows), pa.int32()))
+    latest = rows.group_by(ROWGUID).aggregate([("place", "min")])["place_min"]
+    return rows.take(latest).select(list(CHANGE_COLUMNS))
+
+
+def _few_runs(
+    folder: Path,
+    types: Mapping[str, "pa.DataType"],
+    where: str,
+    stored_names: Mapping[str, str] = MappingProxyType({}),
+) -> "pa.Table":
+    """Return these columns of rows of contents and tombstones, and whether each is of a tombstone."""
+    import pyarrow as pa
+
     parts = []
     for name in (contents.NAME, tombstone.NAME):
-        stored_name = {TOMBSTONE_TYPE: tombstone.TYPE}
+        stored_name = {TOMBSTONE_TYPE: tombstone.TYPE, **stored_names}
         asked = [stored_name.get(column, column) for column in types]
         found = pa.table(version_and_rows(folder / name, asked, where=where)[1])
-        parts.append(
-            pa.table(
-                {
-                    column: found[stored].cast(type_)
-                    if stored in found.column_names
-                    else pa.nulls(found.num_rows, type_)
-                    for (column, type_), stored in zip(types.items(), asked, strict=True)
-                }
-            )
-        )
+        columns = {
+            column: found[stored].cast(type_)
+            if stored in found.column_names
+            else pa.nulls(found.num_rows, type_)
+            for (column, type_), stored in zip(types.items(), asked, strict=True)
+        }
+        is_tombstone = pa.repeat(pa.scalar(name == tombstone.NAME), found.num_rows)
+        parts.append(pa.table({**columns, DELETED: is_tombstone}))
     return pa.concat_tables(parts)
 
 

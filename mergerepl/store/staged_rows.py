@@ -1,8 +1,9 @@
 """The staged rows of a changeset, read again: for the MERGEs, the runs and the conflict tables."""
 
 import json
+from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
@@ -13,17 +14,20 @@ from mergerepl.changes import (
     CHANGE_COLUMNS,
     CONFLICT_TYPE,
     DATA_ACTIONS,
+    DELETED,
     GENERATION,
     GENERATION_OF,
     RESOLVED_COLUMNS,
     ROW,
+    TOMBSTONE_TYPE,
     Action,
 )
 from mergerepl.delta.footers import read_footer
-from mergerepl.delta.small_writer import ACTION, MOST_BYTES, SmallRows, type_problem
+from mergerepl.delta.small_writer import ACTION, MOST_BYTES, MOST_ROWS, SmallRows, type_problem
 from mergerepl.delta.table import reason_of
 from mergerepl.delta.types import Field, ddl_of
 from mergerepl.errors import StoreError
+from mergerepl.systables.tombstone import TombstoneType
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -69,6 +73,18 @@ def are_small(folder: Path) -> bool:
     return sum(file.stat().st_size for file in folder.glob("*.parquet")) <= MOST_BYTES
 
 
+def few_rows(folder: Path) -> "pa.Table | None":
+    """Return all columns of the rows that were written to a folder, in this process' memory; None if they are many.
+
+    Raises: StoreError if there is no such file, or it is damaged.
+    """
+    _written_schema(folder)
+    if not are_small(folder):
+        return None
+    rows = _in_memory(folder, None)
+    return rows if rows.num_rows <= MOST_ROWS else None
+
+
 def small_rows(folder: Path, action: str) -> SmallRows:
     """Return the rows that Spark wrote to a folder for one side's table, in this process' memory.
 
@@ -88,8 +104,12 @@ def small_rows(folder: Path, action: str) -> SmallRows:
     return SmallRows(values.append_column(ACTION, actions), types)
 
 
-def few_recorded_rows(folder: Path, side: str) -> "pa.Table | None":
+def few_recorded_rows(
+    folder: Path, side: str, *, keys_of_gone: Collection[str] | None = None
+) -> "pa.Table | None":
     """Return CHANGES of the rows that Spark wrote to a folder and that one side records, in this process' memory.
+
+    `keys_of_gone`: of a row that is gone, or that left the partition, these fields alone are recorded; None: whole rows.
 
     Returns: None if they are large, or if Arrow might write a column's values otherwise than Spark.
 
@@ -109,7 +129,29 @@ def few_recorded_rows(folder: Path, side: str) -> "pa.Table | None":
     born = pc.if_else(is_born, rows[generation], pa.scalar(None, pa.int64()))
     place = rows.schema.get_field_index(BORN_GENERATION)
     rows = rows.set_column(place, BORN_GENERATION, born).append_column(GENERATION, rows[generation])
+    if keys_of_gone is not None:
+        rows = _in_partition(rows, pc.equal(rows[action], Action.LEAVE.value), keys_of_gone)
     return rows.select(list(CHANGE_COLUMNS))
+
+
+def _in_partition(rows: "pa.Table", has_left: "pa.ChunkedArray[Any]", keys: Collection[str]) -> "pa.Table":
+    """Return CHANGES as a subscriber records them, as `apply.side.recorded_rows`."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    is_deleted = pc.or_(rows[DELETED], has_left)
+    left = pa.scalar(int(TombstoneType.PARTIAL_DELETE), pa.int32())
+    images = rows[ROW].combine_chunks()
+    place = pa.array(range(rows.num_rows), pa.int32())
+    live = pc.if_else(is_deleted.combine_chunks(), pa.scalar(None, pa.int32()), place)
+    names = [field.name for field in images.type]
+    values = [images.field(i) if name in keys else images.field(i).take(live) for i, name in enumerate(names)]
+    found = {
+        DELETED: is_deleted,
+        TOMBSTONE_TYPE: pc.if_else(has_left, left, rows[TOMBSTONE_TYPE]),
+        ROW: pa.StructArray.from_arrays(values, names=names),
+    }
+    return pa.table({name: found.get(name, rows[name]) for name in rows.column_names})
 
 
 def few_conflicts(folder: Path) -> "pa.Table | None":
@@ -148,7 +190,7 @@ def _image_fields(folder: Path) -> list[Field]:
     return image
 
 
-def _in_memory(folder: Path, columns: list[str]) -> "pa.Table":
+def _in_memory(folder: Path, columns: list[str] | None) -> "pa.Table":
     import pyarrow as pa
     import pyarrow.dataset as ds
 

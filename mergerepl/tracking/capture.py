@@ -49,7 +49,7 @@ class CapturedArticle:
 
     Where row filters decide: `images` (rowguid, before, after) of the changed rows. `rows` includes `touched` unchanged
     rows whose membership changed, and `events` has the mappings of all. `few` are the same rows in this process' memory,
-    if it has them.
+    if it has them, and `few_images` the images.
     """
 
     window: CaptureWindow
@@ -63,6 +63,7 @@ class CapturedArticle:
     touched: int = 0
     events: Events | None = None
     few: "pa.Table | None" = None
+    few_images: "pa.Table | None" = None
 
     @property
     def article(self) -> PublishedArticle:

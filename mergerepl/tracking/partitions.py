@@ -12,10 +12,12 @@ from pyspark.sql import functions as F
 
 from mergerepl.changes import ROW, ROWGUID
 from mergerepl.engine.in_memory import Kept, in_one_task
+from mergerepl.engine.session import writes_small
 from mergerepl.errors import CaptureError
+from mergerepl.partitions.few_rows import Followed, followed_rows
 from mergerepl.partitions.filtered import FilteredPublication, filtered_publication
 from mergerepl.partitions.membership import AFTER, WRITTEN, Changed, MembershipPass, base_rows, group_rows
-from mergerepl.partitions.runs import Events
+from mergerepl.partitions.runs import Events, collected_events
 from mergerepl.partitions.touched import with_metadata
 from mergerepl.store.replica import Replica
 from mergerepl.systables.genhistory import Generation
@@ -72,17 +74,39 @@ def _of_publication(
             article=missing[0],
         )
     versions = {item.article.nickname: item.window.through_version_inclusive for item in items.values()}
-    base = base_rows(spark, replica, publication.articles, versions)
     kept = Kept()
     try:
-        pass_ = MembershipPass(publication, group_rows(spark, publication.groups), base, kept)
+        followed = _followed(spark, replica, publication, versions, [items[name] for name in changed])
+        pass_ = MembershipPass(
+            publication,
+            group_rows(spark, publication.groups),
+            base_rows(spark, replica, publication.articles, versions) if followed is None else followed.base,
+            kept,
+            most=None if followed is None else followed.count,
+        )
         found = pass_.run(changed)
         found = {name: rows for name, rows in found.items() if publication.filters.is_filtered(name)}
-        counts = event_counts(found, pass_.counts)
+        if followed is None:
+            counts = event_counts(found, pass_.counts)
+        else:
+            counts = {name: (0, changed[name].count) for name in found}
         return _joined(spark, replica, publication, captured, genhistory, info, found, counts, kept)
     except BaseException:
         kept.release()
         raise
+
+
+def _followed(
+    spark: SparkSession,
+    replica: Replica,
+    publication: FilteredPublication,
+    versions: Mapping[int, int],
+    changed: Collection[CapturedArticle],
+) -> Followed | None:
+    images = {item.article.name: item.few_images for item in changed if item.few_images is not None}
+    if len(images) < len(changed):
+        return None
+    return followed_rows(spark, replica, publication, versions, images)
 
 
 def event_counts(found: Mapping[str, DataFrame], counts: Mapping[str, int]) -> dict[str, tuple[int, int]]:
@@ -150,6 +174,7 @@ def _joined(
             replace(
                 item,
                 rows=rows,
+                few=None if touched else item.few,
                 generation=replace(generation, changecount=generation.changecount + touched),
                 touched=touched,
                 events=Events(
@@ -159,7 +184,43 @@ def _joined(
                 ),
             )
         )
+    joined = _with_few_events(spark, publication, joined, counts)
     # The last one that is released frees the rows that all of them read.
     if joined:
         joined[-1] = replace(joined[-1], in_memory=(*joined[-1].in_memory, *kept.frames))
     return joined
+
+
+def _with_few_events(
+    spark: SparkSession,
+    publication: FilteredPublication,
+    items: list[CapturedArticle],
+    counts: Mapping[str, tuple[int, int]],
+) -> list[CapturedArticle]:
+    """Return the captured articles with their EVENTS in this process' memory, if they are few."""
+    events = {
+        item.article: item.events
+        for item in items
+        if item.events is not None and item.article.pubid == publication.pubid
+    }
+    few = (
+        collected_events(
+            {
+                article.nickname: each.rows
+                for article, each in events.items()
+                if isinstance(each.rows, DataFrame)
+            },
+            {article.nickname: counts[article.name][1] for article in events},
+            partitions=len(publication.groups),
+        )
+        if writes_small(spark)
+        else None
+    )
+    if few is None:
+        return items
+    return [
+        replace(item, events=replace(item.events, rows=few[item.article.nickname]))
+        if item.events is not None and item.article in events
+        else item
+        for item in items
+    ]

@@ -18,10 +18,10 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from mergerepl.changes import CHANGE_COLUMNS, DELETED, ROW, ROWGUID, TABLENICK
-from mergerepl.delta.commit_files import as_images, feed_of_files, rows_with_keys
+from mergerepl.delta.commit_files import as_images, feed_of_files, image_of, rows_with_keys
 from mergerepl.delta.small_writer import article_problem
 from mergerepl.delta.table import TableState, open_table
-from mergerepl.engine.in_memory import collected, frame_of, in_one_task
+from mergerepl.engine.in_memory import collected, frame_of, frame_of_images, in_one_task
 from mergerepl.feed.net_changes import (
     AFTER,
     BEFORE,
@@ -77,6 +77,7 @@ class CaptureJob:
     info: ReplicaInfo
     priority: float
     generation: Generation
+    with_images: bool = False
 
     @property
     def article(self) -> PublishedArticle:
@@ -119,8 +120,10 @@ def _captured(spark: SparkSession, jobs: Sequence[CaptureJob]) -> dict[int, Capt
         odd |= set(_values(tracked.filter(several), JOB))
     found = {}
     for number in feeds.keys() - odd:
-        mine = None if tracked is None else tracked.filter(pc.equal(tracked[JOB], number))
-        found[number] = _article(spark, jobs[number], feeds[number], mine)
+        mine, images = (
+            rows if rows is None else rows.filter(pc.equal(rows[JOB], number)) for rows in (tracked, net)
+        )
+        found[number] = _article(spark, jobs[number], feeds[number], mine, images)
     return found
 
 
@@ -160,17 +163,12 @@ def _feed(job: CaptureJob) -> _Feed | None:
             if not any(
                 rows[ROW].combine_chunks().field(field).null_count for field in article.identity_fields
             ):
-                return _Feed(rows, table, _image(table, article.columns))
+                return _Feed(rows, table, image_of(table, article.columns))
             problem = "a key is NULL"
     except Exception as error:
         problem = str(error)
     log.info("%s is captured by Spark: %s", window.table, problem)
     return None
-
-
-def _image(table: TableState, columns: Sequence[str]) -> T.StructType:
-    types = {field.name: field.dataType for field in table.schema}
-    return T.StructType([T.StructField(f"c{i}", types[name]) for i, name in enumerate(columns)])
 
 
 def _net(spark: SparkSession, jobs: Sequence[CaptureJob], feeds: Mapping[int, _Feed]) -> "pa.Table":
@@ -179,7 +177,7 @@ def _net(spark: SparkSession, jobs: Sequence[CaptureJob], feeds: Mapping[int, _F
 
     def events(number: int, feed: _Feed) -> DataFrame:
         rows = feed.rows.append_column(_NUMBER, pa.array(range(feed.rows.num_rows), pa.int32()))
-        frame = _frame(spark, rows, feed.image)
+        frame = frame_of_images(spark, rows, feed.image)
         fields = encoded_fields(ROW, feed.image, feed.image.names)
         return frame.select(
             F.lit(number).alias(JOB),
@@ -209,15 +207,6 @@ def _net(spark: SparkSession, jobs: Sequence[CaptureJob], feeds: Mapping[int, _F
 
 def _rowguid(article: PublishedArticle, image: T.StructType) -> Any:
     return rowguid_of_image(ROW, image, article.identity_fields, existing=article.rowguid_column is not None)
-
-
-def _frame(spark: SparkSession, rows: "pa.Table", image: T.StructType) -> DataFrame:
-    """Return Arrow rows as a frame; `image` is the type of `row`."""
-    from pyspark.sql.pandas.types import from_arrow_schema
-
-    known = from_arrow_schema(rows.schema)
-    schema = T.StructType([T.StructField(f.name, image if f.name == ROW else f.dataType) for f in known])
-    return frame_of(spark, rows, schema)
 
 
 def _tracked(
@@ -315,32 +304,48 @@ def _keys_there(
         keys = rows_with_keys(
             feed.table, article.identity, pc.utf8_lower(first) if is_guid else first, is_guid=is_guid
         )
-        image = _image(feed.table, article.identity)
-        frame = _frame(spark, as_images(keys, article.identity), image)
+        image = image_of(feed.table, article.identity)
+        frame = frame_of_images(spark, as_images(keys, article.identity), image)
         guid = rowguid_of_image(ROW, image, image.names, existing=is_guid)
         found.append(frame.select(F.lit(number).alias(JOB), guid.alias(ROWGUID)))
     return reduce(DataFrame.unionByName, found) if found else None
 
 
 def _article(
-    spark: SparkSession, job: CaptureJob, feed: _Feed, tracked: "pa.Table | None"
+    spark: SparkSession, job: CaptureJob, feed: _Feed, tracked: "pa.Table | None", net: "pa.Table"
 ) -> CapturedArticle:
-    """Return what is new in an article; `tracked` are its rows."""
+    """Return what is new in an article; `tracked` and `net` are its rows."""
     import pyarrow.compute as pc
 
     if tracked is None or not tracked.num_rows:
         return CapturedArticle(job.window, None, None)
-    images = feed.rows[ROW].combine_chunks().take(tracked[ROW].combine_chunks())
+    values = feed.rows[ROW].combine_chunks().take(tracked[ROW].combine_chunks())
     place = tracked.schema.get_field_index(ROW)
-    rows = tracked.set_column(place, ROW, images).select(list(CHANGE_COLUMNS))
+    rows = tracked.set_column(place, ROW, values).select(list(CHANGE_COLUMNS))
+    images = _images(net, feed) if job.with_images else None
     deletes = pc.sum(tracked[DELETED]).as_py()
     inserts = pc.sum(tracked[_IS_INSERT]).as_py()
     return CapturedArticle(
         job.window,
-        _frame(spark, rows, feed.image),
+        frame_of_images(spark, rows, feed.image),
         replace(job.generation, changecount=job.generation.changecount + rows.num_rows),
         inserts,
         rows.num_rows - inserts - deletes,
         deletes,
+        images=None if images is None else frame_of_images(spark, images, feed.image),
         few=rows,
+        few_images=images,
     )
+
+
+def _images(net: "pa.Table", feed: _Feed) -> "pa.Table":
+    """Return the images before and after of an article's net changes; NULL: no row."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    rows = feed.rows[ROW].combine_chunks()
+    found = {ROWGUID: net[ROWGUID]}
+    for image, is_there in ((BEFORE, EXISTED), (AFTER, EXISTS)):
+        place = pc.if_else(net[is_there], net[image], pa.scalar(None, pa.int32()))
+        found[image] = rows.take(place.combine_chunks())
+    return pa.table(found)

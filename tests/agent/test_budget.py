@@ -10,9 +10,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql.classic.dataframe import DataFrame
 
 from mergerepl.store.replica import Replica
-from tests.networks import Site, add_history
+from tests.networks import Pair, Site, add_history
 from tests.properties.engine_network import EngineNetwork, Setting
 from tests.properties.reference import Subscriber
+from tests.staging.few_rows import FILTERED, JOINS, TO_ITS_OWN, edit_filtered
 
 JOBS_OF_ONE_ARTICLE = 38
 """Spark jobs of a session with changes and conflicts on both sides: 35 measured, two MERGEs among them."""
@@ -22,6 +23,10 @@ JOBS_OF_FIVE_ARTICLES = 70
 
 JOBS_OF_FEW_CHANGES = 3
 """The same with `engine: auto`: two to capture, one to decide."""
+
+JOBS_OF_FILTERED_ARTICLES = 9
+"""Few changes of three filtered articles at both sides: two to capture, two for what they move, one to decide, one for the
+partitions that are to know, three to stage."""
 
 COMMITS = {
     "hub/t": 1,
@@ -114,6 +119,20 @@ def test_a_sync_of_five_articles_decides_them_in_one_plan(
         # Two runs at each side, those that were captured and those that were applied, whatever the articles are.
         runs = [f"{replica}/_mergerepl/MSmerge_contents" for replica in ("hq", "north")]
         assert [after[table] - before[table] for table in runs] == [2, 2]
+
+
+def test_a_sync_of_few_changes_of_filtered_articles_stays_within_its_budget_of_jobs(
+    spark: SparkSession, replica_dir: Path
+) -> None:
+    pair = Pair(spark, replica_dir, FILTERED, joins=JOINS, subscriptions=TO_ITS_OWN)
+    for number in range(2):  # the second session has metadata of the first to look up
+        edit_filtered(pair, number)
+        first = next_job(spark)
+        session = pair.sync()
+        assert next_job(spark) - first - 1 <= JOBS_OF_FILTERED_ARTICLES
+        assert session.upload.conflicts
+    theirs = [row[:3] for row in pair.rows("hq", "customers") if row[1] == "North"]
+    assert [row[:3] for row in pair.rows("north", "customers")] == theirs
 
 
 class RowsInPython:

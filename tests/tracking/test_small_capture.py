@@ -45,18 +45,29 @@ def bits(rows: DataFrame) -> list[bytes]:
 
 def check(spark: SparkSession, jobs: Sequence[CaptureJob], *, alone: set[int] = frozenset()) -> None:
     """Capture both ways and compare; the jobs of `alone` are left to Spark."""
+    jobs = [replace(job, with_images=True) for job in jobs]
     small = capture_small(spark, jobs)
     assert small.keys() == {n for n, job in enumerate(jobs) if job.window.has_changes} - alone
     for number, found in small.items():
         job = jobs[number]
         large = read_changes(
-            spark, job.replica, job.window, job.info, priority=job.priority, generation=job.generation
+            spark,
+            job.replica,
+            job.window,
+            job.info,
+            priority=job.priority,
+            generation=job.generation,
+            with_images=True,
         )
         assert facts(found) == facts(large), number
         assert (found.rows is None) == (large.rows is None)
         if found.rows is not None and large.rows is not None:
             assert found.rows.schema.simpleString() == large.rows.schema.simpleString()
             assert bits(found.rows) == bits(large.rows), number
+            assert found.images is not None
+            assert large.images is not None
+            assert found.images.schema.simpleString() == large.images.schema.simpleString()
+            assert bits(found.images) == bits(large.images), number
             if number == min(small):
                 check_run(spark, job, found, large)
         large.release()

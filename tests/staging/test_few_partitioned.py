@@ -1,0 +1,90 @@
+"""What few changes of filtered articles come to by Arrow is what Spark makes of them, bit for bit (decision 0021)."""
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from mergerepl.agent.sides import captured_sides, open_sides, with_windows
+from mergerepl.agent.stage_session import staged_changeset
+from mergerepl.engine import confs
+from mergerepl.model.progress import NoProgress
+from mergerepl.store.replica import Replica
+from mergerepl.store.staged_rows import read_staged
+from mergerepl.systables import contents, partitions, tombstone
+from tests.interpreted import interpreted
+from tests.networks import Pair, copy_replicas
+from tests.staging.few_rows import FILTERED, JOINS, TO_ITS_OWN, bits, edit_filtered, move_rows
+
+pytestmark = pytest.mark.spark
+
+RUNS = (contents.NAME, tombstone.NAME, *(table.name for table in partitions.MAPPINGS))
+
+
+@pytest.fixture(autouse=True)
+def _engine(spark: SparkSession) -> Iterator[None]:
+    yield
+    spark.conf.unset(confs.ENGINE)
+
+
+def staged(spark: SparkSession, pair: Pair, engine: str, to: Path) -> tuple[object, ...]:
+    """Capture and stage a session in a copy as one engine does: counts, staged rows and events, and the runs captured."""
+    copy_replicas(pair.folder, to)
+    spark.conf.set(confs.ENGINE, engine)
+    hq, north = Replica(to / "hq"), Replica(to / "north")
+    (subscription,) = hq.relations()
+    sides, _ = with_windows(open_sides(hq, north, subscription))
+    sides, _ = captured_sides(spark, sides)
+    changeset, refused = staged_changeset(
+        spark, sides, "pair", upload=True, download=True, progress=NoProgress()
+    )
+    for side in sides.values():
+        for item in side.captured:
+            item.release()
+    assert changeset is not None
+    assert refused == {}
+    at_publisher, at_subscriber = changeset.manifest.publisher, changeset.manifest.subscriber
+    assert at_publisher is not None
+    assert at_subscriber is not None
+    rows = {
+        work.nickname: read_staged(spark, changeset.rows(work.nickname)) for work in at_publisher.articles
+    }
+    events = {
+        work.nickname: read_staged(spark, changeset.events(work.nickname))
+        for work in at_publisher.articles
+        if work.events
+    }
+    runs = [
+        spark.read.format("delta").load(str(replica.folder / name))
+        for replica in (hq, north)
+        for name in RUNS
+    ]
+    return (
+        (at_publisher.articles, at_subscriber.articles, changeset.manifest.conflicts),
+        {nickname: (each.schema.simpleString(), bits(each)) for nickname, each in rows.items()},
+        {nickname: (each.schema.simpleString(), bits(each)) for nickname, each in events.items()},
+        [bits(each.drop(contents.MARKER)) for each in runs],
+    )
+
+
+@pytest.mark.parametrize("moves", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["stay", "move"])
+def test_few_rows_of_filtered_articles_are_staged_as_spark_stages_them(
+    spark: SparkSession, replica_dir: Path, caplog: pytest.LogCaptureFixture, moves: bool
+) -> None:
+    caplog.set_level(logging.INFO, logger="mergerepl")
+    pair = Pair(spark, replica_dir / "pair", FILTERED, joins=JOINS, subscriptions=TO_ITS_OWN)
+    edit_filtered(pair, 0)
+    pair.sync()
+    # Some rows are known from before, others are as they were published.
+    edit_filtered(pair, 1)
+    pair.edit("update north.lines set a = 7 where order_id = 6", "update hq.orders set a = 'x' where id > 20")
+    if moves:
+        move_rows(pair)
+    with interpreted(spark):
+        few = staged(spark, pair, "auto", replica_dir / "auto")
+        assert [each for each in caplog.messages if "by Spark" in each] == []
+        by_spark = staged(spark, pair, "spark", replica_dir / "spark")
+    for one, other in zip(few, by_spark, strict=True):
+        assert one == other
