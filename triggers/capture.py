@@ -77,8 +77,8 @@ class TableReader:
         feed: The change feed of the window's segments; None where Delta cannot give it (see `feed.read`).
         rows_at: All rows of a version.
         keys_at: The identity columns of a version.
-        known: What contents and tombstone know of some rows (a frame of rowguids, how many they are): KNOWN_COLUMNS, None
-            if they know nothing at all.
+        known: What contents and tombstone know of some rows (a frame of rowguids, how many they are), and maybe of others:
+            KNOWN_COLUMNS, None if they know nothing at all.
     """
 
     feed: Callable[[], DataFrame | None]

@@ -207,6 +207,15 @@ def newest_runs(table: Path, *, rows: int) -> int | None:
     return None
 
 
+def row_count(table: Path) -> int | None:
+    """Return how many rows a table has, by its log; None if that does not say it."""
+    files = plain_files(open_table(table))
+    if files is None:
+        return None
+    counts: list[int] = [count for file in files if (count := file.get("num_records")) is not None]
+    return sum(counts) if len(counts) == len(files) else None
+
+
 def delete_where(spark: SparkSession, table: Path, condition: Column) -> bool:
     """Delete rows, in a commit that is marked as ours; none if there are none. Returns whether there were any."""
     if read(spark, table).where(condition).isEmpty():

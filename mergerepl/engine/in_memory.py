@@ -103,6 +103,11 @@ class Kept:
         self.frames.append(keep_in_memory(frame))
         return self.frames[-1]
 
+    def keep_for_joins(self, frame: DataFrame) -> DataFrame:
+        """Return the frame, computed now and held in memory (`keep_for_joins`)."""
+        self.frames.append(keep_for_joins(frame))
+        return self.frames[-1]
+
     def release(self) -> None:
         """Let go of the memory."""
         for frame in self.frames:

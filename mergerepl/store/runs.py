@@ -27,7 +27,7 @@ from mergerepl.changes import (
 )
 from mergerepl.delta import appended
 from mergerepl.delta.small_tables import text_literals, version_and_rows
-from mergerepl.engine.in_memory import Kept, broadcast_if_few, in_one_task, is_for_one_task
+from mergerepl.engine.in_memory import Kept, are_few, broadcast_if_few, in_one_task, is_for_one_task
 from mergerepl.engine.passed import passed
 from mergerepl.model.article import PublishedArticle
 from mergerepl.systables import contents, tombstone
@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 SEQ = contents.SEQ
+
+_OTHERS_TOO = 3
+"""Looking many rows up costs more than reading this many times as many."""
 
 _READ_AT_ONCE = 100_000
 """So many rows are read faster than Spark plans and runs one more query."""
@@ -234,6 +237,7 @@ def latest_of(
     through_seq_inclusive: int,
     columns: Sequence[str],
     kept: Kept,
+    others_too: bool = False,
 ) -> DataFrame:
     """Return what contents and tombstones know of some rows of an article, the latest version of each.
 
@@ -249,6 +253,7 @@ def latest_of(
         through_seq_inclusive: The last run that counts.
         columns: Those wanted, with the rowguid.
         kept: Holds what is read, until its caller has read the result.
+        others_too: Other rows may be returned, too: then many rows are not looked up in tables that hold little else.
     """
 
     def latest(wanted: DataFrame, *, above: int | None, most: int) -> DataFrame:
@@ -262,16 +267,26 @@ def latest_of(
         # Each wanted row is there once. Spark would do a semi-join before it joins the tasks.
         there = in_one_task(runs, rows, join="shuffle_hash").join(wanted, on=ROWGUID)
         return in_one_task(current_rows(there, columns), rows)
+    if bound is None and others_too and not are_few(rows) and _hold_at_most(folder, _OTHERS_TOO * rows):
+        return current_rows(
+            read_runs(spark, folder, article, through_seq_inclusive=through_seq_inclusive), columns
+        )
     newest = latest(broadcast_if_few(guids, rows), above=bound, most=through_seq_inclusive)
     if bound is None:
         return newest
-    newest = kept.keep(newest)
+    newest = kept.keep(newest) if are_few(rows) else kept.keep_for_joins(newest)
     found = newest.count()
     if found == rows:
         return newest
     others = guids.join(broadcast_if_few(newest.select(ROWGUID), found), on=ROWGUID, how="left_anti")
     older = latest(broadcast_if_few(others, rows - found), above=None, most=min(bound, through_seq_inclusive))
     return newest.unionByName(older)
+
+
+def _hold_at_most(folder: Path, rows: int) -> bool:
+    """Return whether contents and tombstones are known to hold at most so many rows."""
+    counts = [appended.row_count(folder / table) for table in (contents.NAME, tombstone.NAME)]
+    return all(count is not None and count <= rows for count in counts)
 
 
 def delete_runs_after(spark: SparkSession, table: Path, *, through_seq_inclusive: int) -> bool:

@@ -120,6 +120,7 @@ def read_changes(
                 through_seq_inclusive=seq,
                 columns=KNOWN_COLUMNS,
                 kept=lookup,
+                others_too=True,
             )
         if known_meanwhile is None:
             return found
