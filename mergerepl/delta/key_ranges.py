@@ -17,8 +17,8 @@ MOST_RANGES = 32
 
 _BUCKETS = 1024
 
-_ROWS_PER_CHANGE = 4
-"""With fewer rows or keys than this per change between the bounds, reading them costs less than looking for ranges."""
+_ROWS_PER_CHANGE, _ROWS = 4, 100_000
+"""With fewer rows or keys than these between the bounds, per change and in all, reading them costs less than a query."""
 
 
 def key_ranges(
@@ -70,22 +70,23 @@ def _bucket(number: Column, lowest: Column, highest: Column) -> Column:
 
 
 def _has_rows_between(table: TableState, column: str, lowest: str, highest: str, changed: int) -> bool:
-    """Return whether there are many more keys between two than change, and so many rows in the files that may hold them."""
+    """Return whether there are many more keys between two than change, and so many rows in the files that may hold them.
+
+    False as well where Arrow does not know the bounds of the files, or a day such as -0044-03-15.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    files = pa.table(table.log.get_add_actions(flatten=True))
-    if not {f"min.{column}", f"max.{column}", "num_records"} <= set(files.column_names):
+    try:
+        files = pa.table(table.log.get_add_actions(flatten=True)).select(
+            [f"min.{column}", f"max.{column}", "num_records"]
+        )
+        type_ = files.schema[0].type
+        least, most = (pa.scalar(end).cast(type_) for end in (lowest, highest))
+        number = pa.int32() if pa.types.is_date32(type_) else pa.int64()
+        keys: int = most.cast(number).as_py() - least.cast(number).as_py()
+    except (KeyError, pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return False
-    ends = files[f"min.{column}"], files[f"max.{column}"]
-    type_ = ends[0].type
-    if not (pa.types.is_integer(type_) or pa.types.is_date32(type_)):
-        return False
-    least, most = (pa.scalar(end).cast(type_) for end in (lowest, highest))
-    first, last = (
-        end.cast(pa.int32() if pa.types.is_date32(type_) else type_).as_py() for end in (least, most)
-    )
-    between = files.filter(pc.and_(pc.less_equal(ends[0], most), pc.greater_equal(ends[1], least)))
+    between = files.filter(pc.and_(pc.less_equal(files[0], most), pc.greater_equal(files[1], least)))
     rows: int = pc.sum(between["num_records"]).as_py() or 0
-    keys: int = last - first
-    return between.num_rows > 1 and min(keys, rows) >= _ROWS_PER_CHANGE * changed
+    return between.num_rows > 1 and rows >= _ROWS and min(keys, rows) >= _ROWS_PER_CHANGE * changed

@@ -83,7 +83,7 @@ def merge_rows(
         return done
     chosen = _chosen(actions)
     changed = _source(staged(spark), action, chosen)
-    count = sum(actions.get(each, 0) for each in (*DATA_ACTIONS, Action.LEAVE))
+    count = sum(actions.get(each, 0) for each in DATA_ACTIONS)
     ranges = key_ranges(changed, open_table(table), article, bounds, count)
     for attempt in range(1, COMMIT_ATTEMPTS + 1):
         try:
