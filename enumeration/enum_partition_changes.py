@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 
 from mergerepl.changes import GENERATION, ROWGUID
 from mergerepl.engine.in_memory import in_one_task, is_for_one_task
+from mergerepl.engine.made_once import made_once
 from mergerepl.systables.contents import SEQ
 from mergerepl.systables.partitions import ENTERED, REASON
 
@@ -33,23 +34,28 @@ def enum_partition_changes(
     """
     chosen = F.array(*(F.lit(number) for number in sorted(generations))).cast("array<bigint>")
     rows = mappings.where(F.array_contains(chosen, F.col(GENERATION)))
+    # Both groupings find the rows of one rowguid together.
+    together = in_one_task(rows, most) if is_for_one_task(most) else rows.repartition(ROWGUID)
+    of_run, of_row = _aggregates()
+    return together.groupBy(ROWGUID, SEQ).agg(*of_run).groupBy(ROWGUID).agg(*of_row)
+
+
+@made_once
+def _aggregates() -> tuple[list[Column], list[Column]]:
+    """Return what the mapping rows of a row say in one run, and what its runs say."""
     is_in = F.col(ENTERED).isNotNull()
     was_in = ~F.coalesce(ENTERED, F.lit(False))
-    # Both groupings find the rows of one rowguid together.
-    by_run = (
-        (in_one_task(rows, most) if is_for_one_task(most) else rows.repartition(ROWGUID))
-        .groupBy(ROWGUID, SEQ)
-        .agg(
-            F.max(was_in).alias(HAD),
-            F.max(is_in).alias(HAS),
-            F.max(GENERATION).alias(GENERATION),
-            F.max(F.coalesce(REASON, F.lit(0))).alias(WHY),
-        )
-    )
+    of_run = [
+        F.max(was_in).alias(HAD),
+        F.max(is_in).alias(HAS),
+        F.max(GENERATION).alias(GENERATION),
+        F.max(F.coalesce(REASON, F.lit(0))).alias(WHY),
+    ]
     last_leave: Column = F.max_by(F.when(F.col(WHY) > 0, F.col(WHY)), F.when(F.col(WHY) > 0, F.col(SEQ)))
-    return by_run.groupBy(ROWGUID).agg(
+    of_row = [
         F.min_by(HAD, SEQ).alias(HAD),
         F.max_by(HAS, SEQ).alias(HAS),
         F.max_by(GENERATION, SEQ).alias(EVENT_GENERATION),
         F.coalesce(last_leave, F.lit(0)).alias(WHY),
-    )
+    ]
+    return of_run, of_row

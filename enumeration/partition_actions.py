@@ -36,6 +36,7 @@ from mergerepl.changes import (
     Verdict,
 )
 from mergerepl.engine.in_memory import in_one_task
+from mergerepl.engine.made_once import made_once
 from mergerepl.engine.passed import passed
 from mergerepl.lineage import columns as lineage
 from mergerepl.rows.images import image_type, no_names, same_image
@@ -94,12 +95,21 @@ def without_strangers(
 
     At most so many rows (`most`) are sent; None: unknown.
     """
-    metadata = [name for name in sent.columns if name != ROWGUID]
+    metadata = tuple(name for name in sent.columns if name != ROWGUID)
     sides = [
-        in_one_task(rows.select(ROWGUID, F.struct(*metadata).alias(name)), most)
+        in_one_task(rows.select(ROWGUID, _struct(metadata, name)), most)
         for rows, name in ((sent, _MINE), (known, _VERSION))
     ]
     both = in_one_task(sides[0].join(sides[1], on=ROWGUID, how="left"), most)
+    sent_fields, known_fields = _without_strangers(metadata)
+    return (
+        both.select(ROWGUID, *sent_fields),
+        both.where(F.col(_VERSION).isNotNull()).select(ROWGUID, *known_fields),
+    )
+
+
+@made_once
+def _without_strangers(metadata: tuple[str, ...]) -> tuple[list[Column], list[Column]]:
     mine, theirs = F.col(_MINE), F.col(_VERSION)
     is_stranger = theirs.isNotNull() & ~lineage.share_a_writer(mine[changes.LINEAGE], theirs[changes.LINEAGE])
     inserted = is_stranger & ~mine[DELETED] & theirs[DELETED]
@@ -121,7 +131,7 @@ def without_strangers(
         else field(theirs, name)
         for name in metadata
     ]
-    return both.select(ROWGUID, *sent_fields), both.where(theirs.isNotNull()).select(ROWGUID, *known_fields)
+    return sent_fields, known_fields
 
 
 def partition_actions(rows: PartitionRows, terms: PartitionTerms) -> DataFrame:
@@ -129,18 +139,7 @@ def partition_actions(rows: PartitionRows, terms: PartitionTerms) -> DataFrame:
     image = image_type(rows.versions, ROW)
     # A row that was only looked at, because one that it follows moved, and that stays where it is: nothing becomes of it.
     joined = _joined(rows, image).where(F.col(_VERSION).isNotNull() | F.col(_OUTCOME).isNotNull())
-    state = {name: _state(name) for name in (*STATE_COLUMNS, ROW)}
-    joined = joined.withColumns({f"final_{name}": value for name, value in state.items()})
-    gone = F.coalesce("final_deleted", F.lit(True))
-    joined = joined.withColumns(
-        {
-            "is_gone": gone,
-            HAD: _had(terms.partition_id),
-            HAS: _has(terms.partition_id),
-            "has_moved": F.coalesce(F.col(f"{_PASS}.was") != F.col(f"{_PASS}.is"), F.lit(False)),
-            "is_written": F.coalesce(f"{_PASS}.written", F.lit(False)),
-        }
-    )
+    joined = joined.withColumns(_final()).withColumns(_membership(terms.partition_id))
     joined = joined.withColumns(
         {
             changes.SUBSCRIBER_ACTION: _subscriber_action(joined, image, terms),
@@ -148,16 +147,49 @@ def partition_actions(rows: PartitionRows, terms: PartitionTerms) -> DataFrame:
         }
     )
     moved = F.when(F.col("has_moved"), passed(terms.own_at_publisher, "bigint"))
+    values = {
+        **_outcome(),
+        PARTCHANGEGEN: F.coalesce(moved, f"{_VERSION}.{PARTCHANGEGEN}").alias(PARTCHANGEGEN),
+        changes.PUBLISHER_GENERATION: _publisher_generation(terms).alias(changes.PUBLISHER_GENERATION),
+        changes.SUBSCRIBER_GENERATION: _subscriber_generation(terms).alias(changes.SUBSCRIBER_GENERATION),
+    }
+    acted = joined.where(_is_acted_on())
+    return acted.select(*(values[name] for name in RESOLVED_COLUMNS))
+
+
+@made_once
+def _final() -> dict[str, Column]:
+    """Return the final state of each row."""
+    return {f"final_{name}": _state(name) for name in (*STATE_COLUMNS, ROW)}
+
+
+@made_once
+def _membership(partition_id: int) -> dict[str, Column]:
+    """Return what is known of each row's existence and membership, for a subscriber of the partition."""
+    return {
+        "is_gone": F.coalesce("final_deleted", F.lit(True)),
+        HAD: _had(partition_id),
+        HAS: _has(partition_id),
+        "has_moved": F.coalesce(F.col(f"{_PASS}.was") != F.col(f"{_PASS}.is"), F.lit(False)),
+        "is_written": F.coalesce(f"{_PASS}.written", F.lit(False)),
+    }
+
+
+@made_once
+def _is_acted_on() -> Column:
+    return F.coalesce(changes.PUBLISHER_ACTION, changes.SUBSCRIBER_ACTION).isNotNull()
+
+
+@made_once
+def _outcome() -> dict[str, Column]:
+    """Return the columns of RESOLVED that do not depend on the numbers of a session."""
     final = {name: F.col(f"final_{name}") for name in (*STATE_COLUMNS, ROW)}
     final[DELETED] = F.col("is_gone")
     final[TOMBSTONE_TYPE] = F.when(
         F.col("is_gone"), F.coalesce(f"final_{TOMBSTONE_TYPE}", F.lit(int(TombstoneType.USER_DELETE)))
     )
-    final[PARTCHANGEGEN] = F.coalesce(moved, f"{_VERSION}.{PARTCHANGEGEN}")
     outcome = {
         VERDICT: F.coalesce(f"{_OUTCOME}.{VERDICT}", F.lit(Verdict.DOWNLOAD.value)),
-        changes.PUBLISHER_GENERATION: _publisher_generation(terms),
-        changes.SUBSCRIBER_GENERATION: _subscriber_generation(terms),
         changes.CONFLICT_COLUMNS: F.coalesce(f"{_OUTCOME}.{changes.CONFLICT_COLUMNS}", no_names()),
         **{
             name: F.col(f"{_OUTCOME}.{name}")
@@ -172,9 +204,8 @@ def partition_actions(rows: PartitionRows, terms: PartitionTerms) -> DataFrame:
             )
         },
     }
-    acted = joined.where(F.coalesce(changes.PUBLISHER_ACTION, changes.SUBSCRIBER_ACTION).isNotNull())
     values = {**final, **outcome}
-    return acted.select(*(values.get(name, F.col(name)).alias(name) for name in RESOLVED_COLUMNS))
+    return {name: values.get(name, F.col(name)).alias(name) for name in RESOLVED_COLUMNS}
 
 
 def _joined(rows: PartitionRows, image: StructType) -> DataFrame:
@@ -217,7 +248,12 @@ def _joined(rows: PartitionRows, image: StructType) -> DataFrame:
 
 
 def _as_struct(rows: DataFrame, name: str) -> DataFrame:
-    return rows.select(ROWGUID, F.struct(*(each for each in rows.columns if each != ROWGUID)).alias(name))
+    return rows.select(ROWGUID, _struct(tuple(each for each in rows.columns if each != ROWGUID), name))
+
+
+@made_once
+def _struct(columns: tuple[str, ...], name: str) -> Column:
+    return F.struct(*columns).alias(name)
 
 
 def _struct_type(rows: DataFrame) -> StructType:

@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 
 from mergerepl.changes import GENERATION, ROWGUID, TABLENICK
 from mergerepl.engine.in_memory import in_one_task
+from mergerepl.engine.made_once import made_once
 from mergerepl.engine.passed import passed
 from mergerepl.systables.contents import SEQ
 from mergerepl.systables.partitions import (
@@ -53,7 +54,15 @@ def is_touched() -> Column:
 
 def partition_events(memberships: DataFrame, *, generation: int) -> DataFrame:
     """Return the EVENTS of an article's MEMBERSHIPS, of one generation."""
-    rows = memberships.where(has_events()).select(
+    of_row, of_partition = _events()
+    rows = memberships.where(has_events()).select(*of_row)
+    return rows.select(*of_partition, passed(generation, "bigint").alias(GENERATION))
+
+
+@made_once
+def _events() -> tuple[list[Column | str], list[Column | str]]:
+    """Return the columns of EVENTS but the generation, in two steps: each row's partitions, and what happened in them."""
+    of_row: list[Column | str] = [
         ROWGUID,
         F.explode(F.array_union("was", "is")).alias(PARTITION_ID),
         "was",
@@ -62,16 +71,10 @@ def partition_events(memberships: DataFrame, *, generation: int) -> DataFrame:
         .when(F.col("after").isNull(), int(Reason.DELETED))
         .otherwise(int(Reason.OWN_COLUMNS))
         .alias("why"),
-    )
+    ]
     was, is_ = (F.array_contains(side, F.col(PARTITION_ID)) for side in ("was", "is"))
     kind = F.when(was & is_, Kind.STAY.value).when(is_, Kind.ENTER.value).otherwise(Kind.LEAVE.value)
-    return rows.select(
-        ROWGUID,
-        PARTITION_ID,
-        kind.alias(KIND),
-        F.when(~is_, F.col("why")).alias(REASON),
-        passed(generation, "bigint").alias(GENERATION),
-    )
+    return of_row, [ROWGUID, PARTITION_ID, kind.alias(KIND), F.when(~is_, F.col("why")).alias(REASON)]
 
 
 def data_events(memberships: DataFrame, generations: DataFrame, *, most: int | None = None) -> DataFrame:

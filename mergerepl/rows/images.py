@@ -10,6 +10,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from mergerepl.engine.made_once import made_once
 from mergerepl.rows.sql import quote
 
 
@@ -236,6 +237,13 @@ def rowguid_of_image(
     image: str, data_type: T.StructType, identity_fields: Sequence[str], *, existing: bool
 ) -> Column:
     """Return the rowguid of a row image: an existing GUID column in lower case, or derived from the key."""
+    return _rowguid_of_image(
+        image, tuple((name, data_type[name].dataType) for name in identity_fields), existing
+    )
+
+
+@made_once
+def _rowguid_of_image(image: str, identity: tuple[tuple[str, T.DataType], ...], existing: bool) -> Column:
     if existing:
-        return identity_value(F.col(f"{image}.{identity_fields[0]}"), existing=True)
-    return derived_rowguid([(F.col(f"{image}.{f}"), data_type[f].dataType) for f in identity_fields])
+        return identity_value(F.col(f"{image}.{identity[0][0]}"), existing=True)
+    return derived_rowguid([(F.col(f"{image}.{name}"), type_) for name, type_ in identity])

@@ -472,7 +472,9 @@ def _acted(
         window.rows if window is not None else None,
         most,
     )
-    return session.kept.keep(partition_actions(frames, terms))
+    acted = partition_actions(frames, terms)
+    # Few rows are written sooner than Spark plans twice.
+    return acted if is_for_one_task(most) else session.kept.keep(acted)
 
 
 def _events(
