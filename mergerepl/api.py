@@ -310,8 +310,9 @@ def tune(
         dry_run: Only say what would be written again. Starts no JVM.
         progress: Receives each table that is written.
 
-    Raises: ConfigurationError; StoreError if a session is staged or a table cannot be written; EngineError; LeaseError,
-        CommitConflictError (run again: each table is written whole or not at all).
+    Raises: ConfigurationError; StoreError if a session is staged or a table cannot be written; PublicationError if Delta
+        refuses a property; EngineError; LeaseError, CommitConflictError (run again: each table is written whole or not
+        at all).
     """
     from mergerepl.agent.tune import tune_replica
 

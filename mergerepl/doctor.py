@@ -268,7 +268,7 @@ def _files(folder: Path, *, mend: bool) -> Iterator[Check]:
 
 def _cost(folder: Path, article: PublishedArticle, table: Path) -> Iterator[Check]:
     """Yield that few changes of an article's table take long, if they do."""
-    found = cost(folder, article.name, article.identity, open_table(table))
+    found = cost(folder, article.name, article.bounded_identity, open_table(table))
     if found is not None:
         yield Check(f"cost {table}", Status.WARN, "; ".join(found.reasons), found.remedy)
 

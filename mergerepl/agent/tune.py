@@ -7,16 +7,16 @@ from pathlib import Path
 from uuid import uuid4
 
 from mergerepl.compact.sweep import sweep_root
-from mergerepl.delta.layout import layout, write_in_key_order
+from mergerepl.delta.layout import layout, refuse_unclustered, write_in_key_order
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.properties import set_properties
 from mergerepl.delta.table import open_table
-from mergerepl.errors import StoreError
+from mergerepl.errors import ConfigurationError, StoreError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.progress import Progress
 from mergerepl.model.results import ArticleTuning, TuneResult
 from mergerepl.monitoring.cost import layout_reasons
-from mergerepl.monitoring.parties import article_named, others
+from mergerepl.monitoring.parties import others
 from mergerepl.store.lease import lease, record_jvm
 from mergerepl.store.replica import Replica
 
@@ -36,8 +36,9 @@ def tune_replica(
         dry_run: Only say what would be written again.
         progress: Receives each table.
 
-    Raises: ConfigurationError if a name is unknown; StoreError if a session is staged or a table cannot be written;
-        LeaseError, CommitConflictError (run again: each table is written whole or not at all).
+    Raises: ConfigurationError if a name is unknown, or that of an ended subscription; StoreError if a session is staged or
+        a table cannot be written; PublicationError if Delta refuses a property; LeaseError, CommitConflictError (run
+        again: each table is written whole or not at all).
     """
     started = time.monotonic()
     replica = Replica(root).require()
@@ -53,11 +54,18 @@ def tune_replica(
 
 def _chosen(replica: Replica, names: Sequence[str]) -> list[PublishedArticle]:
     """Return the articles of these names, or all that are published or received here; of one table, one."""
-    for name in names:
-        if all(article.name != name for article in replica.articles):
-            article_named(replica, name, None)
     part = {*(row.pubid for row in replica.published), *(row.pubid for row in others(replica))}
-    found = [each for each in replica.articles if each.pubid in part and (not names or each.name in names)]
+    there = [each for each in replica.articles if each.pubid in part]
+    known = {each.name for each in there}
+    for name in names:
+        if name not in known:
+            raise ConfigurationError(
+                f"Replica '{replica.root}' has no article {name!r} that it publishes or subscribes to. Known: "
+                f"{', '.join(sorted(known)) or 'none'}.",
+                replica=str(replica.root),
+                article=name,
+            )
+    found = [each for each in there if not names or each.name in names]
     return list({replica.table(article): article for article in found}.values())
 
 
@@ -74,7 +82,7 @@ def _tuned(
     replica: Replica, article: PublishedArticle, file_bytes: int, dry_run: bool, progress: Progress
 ) -> ArticleTuning:
     table = open_table(replica.table(article))
-    before = after = layout(table, article.identity)
+    before = after = layout(table, article.bounded_identity)
     reasons = layout_reasons(before, file_bytes)
     status, version = ("planned" if reasons else "fine"), None
     properties = before.properties if reasons else {}
@@ -86,11 +94,14 @@ def _tuned(
         with plain_errors(f"writing the files of '{table.path}' again"):
             spark = engine.session()
             record_jvm(replica.root, engine.jvm_pid())
+            refuse_unclustered(spark, table, article.identity)
             session, replid = str(uuid4()), replica.info().replid
             set_properties(spark, table, properties, CommitMark(session, f"{TUNE}:properties", replid))
             mark = CommitMark(session, TUNE, replid)
-            table = write_in_key_order(spark, open_table(table.path), article.identity, file_bytes, mark)
-        status, version, after = "tuned", table.version, layout(table, article.identity)
+            head = open_table(table.path)
+            table = write_in_key_order(spark, head, article.identity, file_bytes, mark)
+        after = layout(table, article.bounded_identity)
+        status, version = ("unchanged", None) if table is head else ("tuned", table.version)
     return ArticleTuning(
         article.publication,
         article.name,

@@ -73,6 +73,8 @@ def tune(
         after = (each.files_after, largest_after) if each.status == "tuned" else (None, None)
         table.add(each.article, each.status, each.files_before, largest_before, *after)
         lines += [f"{each.article}: {reason}." for reason in each.reasons]
+        if each.status == "unchanged":
+            lines.append(f"{each.article}: Delta found nothing to write again.")
         lines += [f"{each.article}: {name} = {value}." for name, value in each.properties.items()]
     if dry_run:
         lines.append("Nothing was changed (--dry-run).")

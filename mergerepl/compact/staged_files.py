@@ -14,8 +14,9 @@ from pyspark.sql import functions as F
 from mergerepl.compact.counters import parquet_files
 from mergerepl.compact.overlay import CHANGE_CONTEXT, EXISTED, PRESENT, PROBLEM, REBORN, key_names
 from mergerepl.delta.footers import read_footer, statistics_of
+from mergerepl.model.article import BOUNDED_TYPES
 from mergerepl.model.tracking import TrackedTable
-from mergerepl.rows.key_bounds import BOUNDED_TYPES, FIRST_BOUNDED_DAY
+from mergerepl.rows.key_bounds import FIRST_BOUNDED_DAY
 from mergerepl.rows.sql import quote
 
 Bounds = Mapping[str, tuple[int | str, int | str]]

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mergerepl.delta.clustering import path_of
-from mergerepl.delta.log import Commit, TruncatedLogError, find_own_commit, read_commit
+from mergerepl.delta.clustering import clustering_columns, path_of
+from mergerepl.delta.log import Commit, TruncatedLogError, find_own_commit, head_version, read_commit
 from mergerepl.delta.marks import APPLY, CommitMark
 from mergerepl.delta.table import TableState, open_table
 from mergerepl.delta.types import Json
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 FILE_BYTES = 128 * 1024**2
 """The size of the files that a table is written in again."""
 
+CLUSTERING = "clustering"
+"""The feature of a table that has clustering columns, or had some."""
+
 STATISTICS_COLUMNS = "delta.dataSkippingStatsColumns"
 INDEXED_COLUMNS = "delta.dataSkippingNumIndexedCols"
 _INDEXED_BY_DEFAULT = 32
@@ -29,55 +32,52 @@ _LISTED = re.compile(r"(?:`(?:[^`]|``)*`|[^,`])+")
 _LOOKED_AT, _MERGES = 20, 5
 """The last commits of a table that are read, and the last MERGEs among them that count."""
 
-_WITHOUT_BOUNDS = ("boolean", "binary")
-"""Types of keys of which no writer states bounds."""
-
 
 @dataclass(frozen=True)
 class Layout:
     """The files of a table at one version.
 
-    `rows` is None where the log does not say how many there are. `unbounded` counts the files that do not state bounds of
-    every key column, so that no search by key leaves them out. `properties` are to be set so that new files state these.
+    `rows` is None where the log does not say how many there are. `row_bytes` is the size of a row in the files that state
+    how many they hold, None if none does. `bounded` counts the files that state bounds of every key column, so that a
+    search by key may leave them out. `properties` are to be set so that new files state these.
     """
 
     files: int
     rows: int | None
+    row_bytes: float | None
     bytes: int
     largest_bytes: int
-    unbounded: int
+    bounded: int
     properties: dict[str, str]
 
 
 def layout(table: TableState, key: Sequence[str]) -> Layout:
-    """Return how the rows of a table with this key lie in its files, by its log alone."""
+    """Return how the rows of a table lie in its files, by its log alone. `key` are the columns whose bounds count."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     files = pa.table(table.log.get_add_actions(flatten=True))
     sizes, counts = files["size_bytes"], files["num_records"]
     is_counted = not counts.null_count and "deletionVectors" not in table.features
-    bounded = _bounded(table, key)
+    stated = pc.if_else(pc.is_valid(counts), sizes, 0)
+    stated_rows = pc.sum(counts).as_py() or 0
+    # Partition columns have their values in the log.
+    others = table.metadata.partition_columns
+    bounded = [name for name in key if name not in others and table.field(name) is not None]
     has_bounds = pc.is_valid(files["path"])
-    # Bounds of columns that the table's properties leave out are not known here.
-    for name in (f"min.{name}" for name in bounded if f"min.{name}" in files.column_names):
+    # Not known here: bounds of columns that the table's properties leave out, and of `a.b` beside a field b of a struct a.
+    for name in (f"min.{name}" for name in bounded if files.column_names.count(f"min.{name}") == 1):
         is_empty = pc.fill_null(pc.equal(counts, 0), False)
         has_bounds = pc.and_(has_bounds, pc.or_(pc.is_valid(files[name]), is_empty))
     return Layout(
         files.num_rows,
-        (pc.sum(counts).as_py() or 0) if is_counted else None,
+        stated_rows if is_counted else None,
+        (pc.sum(stated).as_py() or 0) / stated_rows if stated_rows else None,
         pc.sum(sizes).as_py() or 0,
         pc.max(sizes).as_py() or 0,
-        files.num_rows - (pc.sum(has_bounds).as_py() or 0),
+        pc.sum(has_bounds).as_py() or 0,
         _statistics_properties(table, bounded),
     )
-
-
-def _bounded(table: TableState, key: Sequence[str]) -> list[str]:
-    """Return the columns of a key whose bounds files may state; partition columns have their values in the log."""
-    others = table.metadata.partition_columns
-    fields = [field for name in key if name not in others and (field := table.field(name)) is not None]
-    return [field["name"] for field in fields if field["type"] not in _WITHOUT_BOUNDS]
 
 
 def _statistics_properties(table: TableState, wanted: Sequence[str]) -> dict[str, str]:
@@ -119,6 +119,20 @@ def last_merges(table: TableState) -> list[Commit]:
     return found
 
 
+def refuse_unclustered(spark: "SparkSession", table: TableState, key: Sequence[str]) -> None:
+    """Check that a table with the feature `clustering` is clustered: Delta writes no other again.
+
+    Raises: StoreError.
+    """
+    if CLUSTERING in table.features and not clustering_columns(spark, table):
+        raise StoreError(
+            f"Table '{table.path}' has the feature `clustering` and no clustering columns, so that Delta does not write it "
+            "again in another order. Nothing was changed. Cluster it by its key, then run again: ALTER TABLE "
+            f"delta.{quote(str(table.path))} CLUSTER BY ({', '.join(map(quote, key))}).",
+            table=str(table.path),
+        )
+
+
 def write_in_key_order(
     spark: "SparkSession", table: TableState, key: Sequence[str], file_bytes: int, mark: CommitMark
 ) -> TableState:
@@ -126,7 +140,7 @@ def write_in_key_order(
 
     A table with clustering columns keeps their order. The caller holds the replica.
 
-    Returns: The table at that commit.
+    Returns: The table at that commit; as it was if Delta found nothing to write again.
 
     Raises: CommitConflictError if another process overwrote the commit; StoreError if it changed data or rows; Delta's
         error if another writer's commit came first.
@@ -139,10 +153,15 @@ def write_in_key_order(
     session.conf.set(USER_METADATA, mark.to_user_metadata())
     # Values of partition columns are texts, which it reads and writes again.
     session.conf.set("spark.sql.session.timeZone", "UTC")
+    # A boolean or binary key has no bounds, and its order is as good.
+    session.conf.set("spark.databricks.delta.optimize.zorder.checkStatsCollection.enabled", "false")
     columns = [quote(name) for name in key if name not in table.metadata.partition_columns]
-    order = "FULL" if "clustering" in table.features else f"ZORDER BY ({', '.join(columns)})"
+    order = f"ZORDER BY ({', '.join(columns)})" if columns else ""
+    order = "FULL" if CLUSTERING in table.features else order
     session.sql(f"OPTIMIZE delta.{quote(str(table.path))} {order}")
     commit = find_own_commit(table.path, mark, from_version_exclusive=table.version)
+    if commit is None and head_version(table.path) == table.version:
+        return table
     if commit is None:
         raise CommitConflictError(
             f"Table '{table.path}': the commit that wrote its files again is not in its log; another process overwrote it. "

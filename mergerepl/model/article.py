@@ -4,6 +4,9 @@ from dataclasses import dataclass
 
 from mergerepl.model.resolvers import RESOLVERS
 
+BOUNDED_TYPES = ("tinyint", "smallint", "int", "bigint", "date", "string")
+"""Types whose values sort alike in Spark, in the bounds of files and as text that is cast back."""
+
 
 @dataclass(frozen=True)
 class PublishedArticle:
@@ -39,6 +42,13 @@ class PublishedArticle:
     def identity_fields(self) -> tuple[str, ...]:
         """Return the image fields of the identity columns."""
         return tuple(f"c{self.columns.index(name)}" for name in self.identity)
+
+    @property
+    def bounded_identity(self) -> tuple[str, ...]:
+        """Return the identity columns by whose bounds a MERGE leaves files out; GUIDs are everywhere and have none."""
+        types = dict(zip(self.columns, self.types, strict=True))
+        bounded = (name for name in self.identity if types[name] in BOUNDED_TYPES)
+        return () if self.rowguid_column is not None else tuple(bounded)
 
     @property
     def fields(self) -> tuple[str, ...]:

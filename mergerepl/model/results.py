@@ -229,8 +229,8 @@ class CaptureResult:
 class ArticleTuning:
     """One article's table at `tune`: what is wrong with its files, and what was done.
 
-    `status` is fine (left alone), planned (of a dry run) or tuned. `properties` are set so that new files state bounds of
-    the key. `version` is that of the commit with the new files.
+    `status` is fine (left alone), planned (of a dry run), tuned or unchanged (Delta found nothing to write again).
+    `properties` are set so that new files state bounds of the key. `version` is that of the commit with the new files.
     """
 
     publication: str

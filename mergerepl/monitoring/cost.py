@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mergerepl.delta.layout import FILE_BYTES, Layout, last_merges, layout
+from mergerepl.delta.layout import CLUSTERING, FILE_BYTES, Layout, last_merges, layout
 from mergerepl.delta.log import Commit
 from mergerepl.delta.table import TableState
 
@@ -37,15 +37,18 @@ def layout_reasons(found: Layout, file_bytes: int) -> list[str]:
         reasons.append(f"files of up to {size} MiB: a changed row is written again with all rows of its file")
     if found.bytes > file_bytes and found.properties:
         reasons.append("new files do not state bounds of its key, so that a sync reads them all")
-    elif found.bytes > file_bytes and found.unbounded:
+    elif found.bytes > file_bytes and found.bounded < found.files:
         reasons.append(
-            f"{found.unbounded} of {found.files} files do not state bounds of its key, so that a sync reads them all"
+            f"{found.files - found.bounded} of {found.files} files do not state bounds of its key, so that a sync reads "
+            "them all"
         )
     return reasons
 
 
 def cost(root: Path, article: str, key: Sequence[str], table: TableState) -> Cost | None:
     """Return why changes of an article's table at a replica are dear; None if they are not.
+
+    `key` are the columns by whose bounds a sync leaves files out.
 
     Raises: StoreError if one of its last commits is damaged.
     """
@@ -58,16 +61,16 @@ def cost(root: Path, article: str, key: Sequence[str], table: TableState) -> Cos
         reasons.append(
             f"the MERGE of version {worst.version} copied {worst.copied_rows:,} rows to change {sum(worst.merged_rows):,}"
         )
-        if found.rows:
-            size = min(size, max(found.bytes * _ROWS_OF_A_FILE // found.rows // _MIB * _MIB, _SMALLEST_FILE))
-    return Cost(tuple(reasons), _remedy(root, article, found, size)) if reasons else None
+        wanted = round(found.row_bytes * _ROWS_OF_A_FILE) if found.row_bytes else found.largest_bytes // 4
+        size = min(size, max(wanted // _MIB * _MIB, _SMALLEST_FILE))
+    return Cost(tuple(reasons), _remedy(root, article, table, found, size)) if reasons else None
 
 
 def _is_dear(commit: Commit) -> bool:
     return commit.copied_rows > max(_COPIED_ROWS, _COPIED_PER_CHANGE * sum(commit.merged_rows))
 
 
-def _remedy(root: Path, article: str, found: Layout, file_bytes: int) -> str:
+def _remedy(root: Path, article: str, table: TableState, found: Layout, file_bytes: int) -> str:
     if not layout_reasons(found, file_bytes):
         return (
             "Its files are small; the changed rows lie in many of them. Synchronize less often, or cluster the table by a "
@@ -75,4 +78,9 @@ def _remedy(root: Path, article: str, found: Layout, file_bytes: int) -> str:
         )
     size = "" if file_bytes == FILE_BYTES else f" --file-size {file_bytes // _MIB}MB"
     command = f"mergerepl tune {shlex.quote(str(root))} {shlex.quote(article)}{size}"
+    if CLUSTERING in table.features:
+        return (
+            f"`{command}` writes it again in smaller files, in the order of its clustering columns. No row changes. "
+            "If it has none any more, cluster it by its key first (`ALTER TABLE … CLUSTER BY`)."
+        )
     return f"`{command}` writes it again in smaller files, in the order of its key. No row changes."

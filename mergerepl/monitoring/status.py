@@ -92,7 +92,7 @@ def _cost(root: Path, article: PublishedArticle, look: Uncaptured) -> str:
     if look.window is None or look.problem:
         return ""
     try:
-        found = cost(root, article.name, article.identity, look.window.table)
+        found = cost(root, article.name, article.bounded_identity, look.window.table)
     except StoreError:
         return ""
     return "" if found is None else str(found)

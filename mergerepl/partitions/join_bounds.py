@@ -11,8 +11,8 @@ from mergerepl.engine.in_memory import in_one_task
 from mergerepl.filters.clause import Column as ClauseColumn
 from mergerepl.filters.equalities import terms_of_on
 from mergerepl.filters.publication_filters import JoinFilter
-from mergerepl.model.article import PublishedArticle
-from mergerepl.rows.key_bounds import BOUNDED_TYPES, found_between, measures_of, within
+from mergerepl.model.article import BOUNDED_TYPES, PublishedArticle
+from mergerepl.rows.key_bounds import found_between, measures_of, within
 from mergerepl.rows.sql import quote
 
 _FEW = 32

@@ -7,15 +7,12 @@ from functools import reduce
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from mergerepl.model.article import PublishedArticle
+from mergerepl.model.article import BOUNDED_TYPES, PublishedArticle
 from mergerepl.rows.images import identity_value
 from mergerepl.rows.sql import quote
 
 KeyBounds = Mapping[str, tuple[str, str]]
 """The lowest and the highest value of identity fields, as text."""
-
-BOUNDED_TYPES = ("tinyint", "smallint", "int", "bigint", "date", "string")
-"""Types whose values sort alike in Spark, in the bounds of files and as text that is cast back."""
 
 FIRST_BOUNDED_DAY = "1582-10-25"
 """Delta reads the bounds of files from 1582-10-05 to 1582-10-14 as ten days later: it would leave such rows out."""
@@ -70,7 +67,7 @@ def within_bounds(article: PublishedArticle, bounds: KeyBounds, *, of: str = "")
     types = _bounded(article)
     for name, field in zip(article.identity, article.identity_fields, strict=True):
         # A GUID's text in another case lies outside of the bounds (and GUIDs are everywhere: they prune nothing).
-        if field in bounds and article.rowguid_column is None:
+        if field in bounds and name in article.bounded_identity:
             condition = condition & within(F.col(f"{of}{quote(name)}"), *bounds[field], types[field])
     return condition
 

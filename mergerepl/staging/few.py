@@ -26,10 +26,9 @@ from mergerepl.changes import (
     VERDICT,
 )
 from mergerepl.engine.in_memory import collected, in_one_task
-from mergerepl.model.article import PublishedArticle
+from mergerepl.model.article import BOUNDED_TYPES, PublishedArticle
 from mergerepl.model.session_terms import SessionTerms
 from mergerepl.rows.arrow_values import python_values
-from mergerepl.rows.key_bounds import BOUNDED_TYPES
 from mergerepl.staging.article import Enumerated, StagedArticle, staged_article
 from mergerepl.staging.decision import Changed, encoded, read_fields, rows_of
 from mergerepl.store.staged_rows import write_few

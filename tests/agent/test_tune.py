@@ -9,7 +9,11 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 import mergerepl
+from mergerepl.delta.layout import layout, write_in_key_order
 from mergerepl.delta.log import read_commit
+from mergerepl.delta.marks import CommitMark
+from mergerepl.delta.table import open_table
+from mergerepl.errors import StoreError
 from tests.networks import Pair
 
 pytestmark = pytest.mark.spark
@@ -80,6 +84,9 @@ def test_tables_of_every_kind_keep_their_rows_and_sync_on(pair: Pair) -> None:
     found = {each.article: each.uncaptured_commits for each in mergerepl.status(hq).articles}
     assert found == {**dict.fromkeys(KINDS, 0), "plain": 1}
     assert {each.status for each in mergerepl.tune(hq, file_bytes=256 * KIB).articles} == {"fine"}
+    # Delta leaves alone what it clustered before.
+    (again,) = mergerepl.tune(hq, articles=["clustered"], file_bytes=64 * KIB).articles
+    assert (again.status, again.version, again.files_after) == ("unchanged", None, again.files_before)
     for name in KINDS:
         pair.sql(f"UPDATE hq.{name} SET n = 2 WHERE id = 1000")
         pair.sql(f"UPDATE north.{name} SET n = 3 WHERE id = 2000")
@@ -93,6 +100,42 @@ def test_tables_of_every_kind_keep_their_rows_and_sync_on(pair: Pair) -> None:
     (again,) = mergerepl.tune(north, articles=["plain"], file_bytes=256 * KIB).articles
     assert again.status == "tuned"
     assert pair.sync().status == "nothing_to_do"
+
+
+def test_a_table_that_is_clustered_no_more_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    spark.sql(
+        f"CREATE TABLE delta.`{tmp_path / 'hq' / 'loose'}` USING delta CLUSTER BY (id) AS "
+        f"SELECT {ROW} FROM range(0, {ROWS}, 1, 1)"
+    )
+    pair = Pair(spark, tmp_path, {"loose": (None, {"key": ["id"]})})
+    hq = tmp_path / "hq"
+    pair.sql("ALTER TABLE hq.loose CLUSTER BY NONE")
+    version = DeltaTable(str(hq / "loose")).version()
+    with pytest.raises(StoreError, match=r"no clustering columns.*CLUSTER BY \(`id`\)"):
+        mergerepl.tune(hq, file_bytes=256 * KIB)
+    assert DeltaTable(str(hq / "loose")).version() == version
+    pair.sql("ALTER TABLE hq.loose CLUSTER BY (id)")
+    assert [each.status for each in mergerepl.tune(hq, file_bytes=256 * KIB).articles] == ["tuned"]
+
+
+KEYS = {
+    "binary": ("unhex(sha2(cast(id as string), 256)) as k, id", "", 1),
+    "flag": ("id % 2 = 0 as k, sha2(cast(id as string), 256) as v", "", 1),
+    "partition": ("id % 2 as k, sha2(cast(id as string), 256) as v", "PARTITIONED BY (k)", 0),
+}
+
+
+@pytest.mark.parametrize("kind", KEYS)
+def test_keys_without_bounds(spark: SparkSession, tmp_path: Path, kind: str) -> None:
+    """Delta states no bounds of booleans and binaries, and orders no partition by its own column."""
+    columns, more, commits = KEYS[kind]
+    spark.sql(
+        f"CREATE TABLE delta.`{tmp_path}` USING delta {more} AS SELECT {columns} FROM range(0, {ROWS}, 1, 1)"
+    )
+    table = open_table(tmp_path)
+    tuned = write_in_key_order(spark, table, ["k"], 256 * KIB, CommitMark("s", "tune", "r"))
+    assert tuned.version == table.version + commits
+    assert layout(tuned, []).rows == ROWS
 
 
 def ordered(table: Path) -> bool:

@@ -418,6 +418,8 @@ def test_tune_says_what_was_written_and_why(api, hq):
     assert f"orders: {why}.\norders: delta.x = 3.\n" in shown.stdout
     assert json.loads(run("tune", "hq", "--json").stdout)["articles"][0]["version"] == 7
     assert "Nothing was changed" in run("tune", "hq", "--dry-run").stdout
+    api.answers["tune"] = results.TuneResult("hq", (replace(tuned, status="unchanged"),), False, 1.0)
+    assert "orders: Delta found nothing to write again.\n" in run("tune", "hq").stdout
 
 
 def test_a_file_stands_for_its_publisher(api, hq):

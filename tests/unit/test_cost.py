@@ -11,9 +11,11 @@ import mergerepl
 from mergerepl.delta.layout import INDEXED_COLUMNS, STATISTICS_COLUMNS, layout
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.table import TableState, open_table
-from mergerepl.errors import LeaseError, StoreError
+from mergerepl.errors import ConfigurationError, LeaseError, StoreError
+from mergerepl.model.article import PublishedArticle
 from mergerepl.monitoring.cost import Cost, cost
 from mergerepl.store.lease import lease
+from mergerepl.systables.catalog import ARTICLES, SUBSCRIPTIONS, SubscriptionState
 from tests.networks import Network, commit
 
 MIB = 1024**2
@@ -37,6 +39,7 @@ def table_of(
     fields: list[Any] = COLUMNS,
     partitions: tuple[str, ...] = (),
     protocol: tuple[int, int] = (1, 2),
+    features: tuple[str, ...] = (),
 ) -> TableState:
     """A table of these files, of which only the log is there."""
     (path / "_delta_log").mkdir(parents=True, exist_ok=True)
@@ -49,7 +52,8 @@ def table_of(
         "createdTime": 1,
     }
     versions = dict(zip(("minReaderVersion", "minWriterVersion"), protocol, strict=True))
-    actions = [{"protocol": versions}, {"metaData": metadata}, *files]
+    named = {"writerFeatures": list(features)} if features else {}
+    actions = [{"protocol": versions | named}, {"metaData": metadata}, *files]
     (path / "_delta_log" / f"{0:020d}.json").write_text("\n".join(map(json.dumps, actions)))
     return open_table(path)
 
@@ -159,7 +163,7 @@ def test_bounds_of_a_mapped_column_are_not_missed(tmp_path: Path) -> None:
         fields=mapped,
         protocol=(2, 5),
     )
-    assert layout(table, ["k"]).unbounded == 0
+    assert layout(table, ["k"]).bounded == 1
 
 
 @pytest.mark.parametrize("by", ["spark", "delta-rs"])
@@ -217,6 +221,71 @@ def test_changes_that_lie_in_many_small_files_are_not_helped_by_smaller_ones(tmp
     assert "Synchronize less often" in said(path).remedy
 
 
+def test_rows_that_the_log_does_not_count_whole_say_how_large_files_are_to_be(tmp_path: Path) -> None:
+    """A file that does not state its rows is no reason to call large files small."""
+    for name, rows, wanted in (("some", 12_500_000, "10MB"), ("none", None, "62MB")):
+        path = tmp_path / name
+        table_of(path, added(1, 250 * MIB, rows=rows), added(2, 8 * MIB))
+        merged(path, changed=1, copied=12_000_000)
+        assert layout(open_table(path), ["k"]).rows is None
+        assert f"`mergerepl tune /data/hq orders --file-size {wanted}`" in said(path).remedy
+
+
+def test_a_key_column_that_is_named_like_a_field_of_a_struct(tmp_path: Path) -> None:
+    struct = {"type": "struct", "fields": [{**COLUMNS[0], "name": "b"}]}
+    fields = [{**COLUMNS[0], "name": "a.b"}, {**COLUMNS[0], "name": "a", "type": struct}]
+    file = added(1, 200 * MIB)
+    file["add"]["stats"] = json.dumps({"numRecords": 1, "minValues": {"a.b": 1, "a": {"b": 1}}})
+    table = table_of(tmp_path / "t", file, fields=fields)
+    assert cost(tmp_path, "orders", ["a.b"], table) is None
+
+
+def test_a_table_with_the_feature_of_clustering_may_have_no_columns_to_be_clustered_by(
+    tmp_path: Path,
+) -> None:
+    table_of(tmp_path / "t", added(1, 300 * MIB), protocol=(1, 7), features=("clustering", "domainMetadata"))
+    assert "cluster it by its key first" in said(tmp_path / "t").remedy
+
+
+def test_bounds_that_no_merge_reads_are_not_missed(tmp_path: Path) -> None:
+    network = Network(tmp_path)
+    table = network.root("hq") / "orders"
+    commit(table, {"add": {**added(1, 200 * MIB, bounds=False)["add"], "dataChange": False}})
+    (orders,) = mergerepl.status(network.root("hq")).articles
+    assert "1 of 2 files do not state bounds of its key" in orders.cost
+    network.edit("hq", ARTICLES, rowguid_column="id")
+    (orders,) = mergerepl.status(network.root("hq")).articles
+    assert orders.cost == ""
+    assert mergerepl.tune(network.root("hq"), dry_run=True).articles[0].status == "fine"
+
+
+@pytest.mark.parametrize(
+    ("types", "rowguid", "bounded"),
+    [
+        (("bigint", "string"), None, ("a", "b")),
+        (("decimal(9,0)", "date"), None, ("b",)),
+        (("boolean", "binary"), None, ()),
+        (("string", "int"), "a", ()),
+    ],
+)
+def test_the_columns_by_whose_bounds_a_merge_leaves_files_out(
+    types: tuple[str, ...], rowguid: str | None, bounded: tuple[str, ...]
+) -> None:
+    names = ("a", "b")
+    article = PublishedArticle(
+        *("p", "pubid", "orders", "artid", 1, "orders", names, names, types),
+        *(False, "row", "priority", "", False, rowguid),
+    )
+    assert article.bounded_identity == bounded
+
+
+def test_an_article_of_an_ended_subscription_is_unknown(tmp_path: Path) -> None:
+    network = Network(tmp_path)
+    network.edit("north", SUBSCRIPTIONS, status=SubscriptionState.DELETED)
+    with pytest.raises(ConfigurationError, match=r"no article 'orders'.* Known: none"):
+        mergerepl.tune(network.root("north"), articles=["orders"], dry_run=True)
+
+
 def dear(network: Network) -> Path:
     """Give the publisher's table a file that is not there, and large."""
     table = network.root("hq") / "orders"
@@ -267,4 +336,4 @@ def test_a_table_without_files_is_fine(tmp_path: Path) -> None:
 
     write_deltalake(str(tmp_path / "t"), pa.table({"k": pa.array([], pa.int64())}))
     found = layout(open_table(tmp_path / "t"), ["k"])
-    assert (found.rows, found.bytes, found.largest_bytes, found.unbounded) == (0, 0, 0, 0)
+    assert (found.rows, found.bytes, found.largest_bytes, found.bounded) == (0, 0, 0, 0)
