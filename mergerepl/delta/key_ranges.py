@@ -3,7 +3,7 @@
 Often old rows change and new ones, and nothing between. The lowest and the highest key say nothing of that.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from pyspark.sql import Column, DataFrame
@@ -22,12 +22,16 @@ _ROWS_PER_CHANGE, _ROWS = 4, 100_000
 
 
 def key_ranges(
-    rows: DataFrame, table: TableState, article: PublishedArticle, bounds: KeyBounds, changed: int
+    rows: Callable[[], DataFrame],
+    table: TableState,
+    article: PublishedArticle,
+    bounds: KeyBounds,
+    changed: int,
 ) -> list[KeyBounds]:
     """Return up to MOST_RANGES bounds of the first key column; none if the bounds of all keys serve as well.
 
     Args:
-        rows: The changed rows (image fields).
+        rows: Gives the changed rows (image fields); asked only if ranges may serve.
         table: The table that they are merged into.
         article: The article.
         bounds: The bounds of all their keys.
@@ -38,11 +42,15 @@ def key_ranges(
     if number is None or field not in bounds or not _has_rows_between(table, column, *bounds[field], changed):
         return []
     lowest, highest = (F.lit(end).cast(article.types[article.fields.index(field)]) for end in bounds[field])
-    found = rows.groupBy(_bucket(number(F.col(field)), number(lowest), number(highest))).agg(
-        F.min(number(F.col(field))),
-        F.max(number(F.col(field))),
-        F.min(field).cast("string"),
-        F.max(field).cast("string"),
+    found = (
+        rows()
+        .groupBy(_bucket(number(F.col(field)), number(lowest), number(highest)))
+        .agg(
+            F.min(number(F.col(field))),
+            F.max(number(F.col(field))),
+            F.min(field).cast("string"),
+            F.max(field).cast("string"),
+        )
     )
     buckets = sorted((row[1], row[2], row[3], row[4]) for row in found.collect() if row[1] is not None)
     ranges = joined(buckets)

@@ -82,9 +82,10 @@ def merge_rows(
     if done is not None:
         return done
     chosen = _chosen(actions)
-    changed = _source(staged(spark), action, chosen)
     count = sum(actions.get(each, 0) for each in DATA_ACTIONS)
-    ranges = key_ranges(changed, open_table(table), article, bounds, count)
+    ranges = key_ranges(
+        lambda: _source(staged(spark), action, chosen), open_table(table), article, bounds, count
+    )
     for attempt in range(1, COMMIT_ATTEMPTS + 1):
         try:
             session = marked_session(spark, transaction)

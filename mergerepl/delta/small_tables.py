@@ -40,6 +40,18 @@ def read_rows(
     return python_rows(stored, names)
 
 
+def typed_rows(path: Path, types: Mapping[str, "pa.DataType"], *, where: str) -> "pa.Table":
+    """Return columns of rows of a table with these types; one that the table does not have yet is NULL."""
+    import pyarrow as pa
+
+    found = pa.table(version_and_rows(path, list(types), where=where)[1])
+    columns = {
+        name: found[name].cast(type_) if name in found.column_names else pa.nulls(found.num_rows, type_)
+        for name, type_ in types.items()
+    }
+    return pa.table(columns)
+
+
 def version_and_rows(
     path: Path,
     names: Sequence[str],

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 from mergerepl.changes import GENERATION, ROWGUID, TABLENICK
 from mergerepl.delta import appended
-from mergerepl.delta.small_tables import version_and_rows
+from mergerepl.delta.small_tables import typed_rows
 from mergerepl.delta.small_writer import MOST_ROWS
 from mergerepl.delta.transactions import Transaction
 from mergerepl.engine.in_memory import collected, in_one_task
@@ -197,12 +197,5 @@ def few_mappings(
         REASON: pa.int32(),
         SEQ: pa.int64(),
     }
-    parts = []
-    for table in (partitions.CURRENT, partitions.PAST):
-        found = pa.table(version_and_rows(folder / table.name, list(types), where=where)[1])
-        columns = {
-            name: found[name].cast(type_) if name in found.column_names else pa.nulls(found.num_rows, type_)
-            for name, type_ in types.items()
-        }
-        parts.append(pa.table(columns))
-    return pa.concat_tables(parts)
+    tables = (partitions.CURRENT, partitions.PAST)
+    return pa.concat_tables([typed_rows(folder / table.name, types, where=where) for table in tables])

@@ -26,7 +26,7 @@ from mergerepl.changes import (
     TOMBSTONE_TYPE,
 )
 from mergerepl.delta import appended
-from mergerepl.delta.small_tables import text_literals, version_and_rows
+from mergerepl.delta.small_tables import text_literals, typed_rows
 from mergerepl.engine.in_memory import Kept, are_few, broadcast_if_few, in_one_task, is_for_one_task
 from mergerepl.engine.passed import passed
 from mergerepl.model.article import PublishedArticle
@@ -183,16 +183,10 @@ def _few_runs(
     parts = []
     for name in (contents.NAME, tombstone.NAME):
         stored_name = {TOMBSTONE_TYPE: tombstone.TYPE, **stored_names}
-        asked = [stored_name.get(column, column) for column in types]
-        found = pa.table(version_and_rows(folder / name, asked, where=where)[1])
-        columns = {
-            column: found[stored].cast(type_)
-            if stored in found.column_names
-            else pa.nulls(found.num_rows, type_)
-            for (column, type_), stored in zip(types.items(), asked, strict=True)
-        }
+        asked = {stored_name.get(column, column): type_ for column, type_ in types.items()}
+        found = typed_rows(folder / name, asked, where=where).rename_columns(list(types))
         is_tombstone = pa.repeat(pa.scalar(name == tombstone.NAME), found.num_rows)
-        parts.append(pa.table({**columns, DELETED: is_tombstone}))
+        parts.append(found.append_column(DELETED, is_tombstone))
     return pa.concat_tables(parts)
 
 
