@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -59,8 +60,11 @@ from triggers.errors import (
     generated_values,
     other_values,
 )
-from triggers.tracked_rows import Origin, tracked_rows
+from triggers.tracked_rows import IS_KNOWN, Origin, tracked_rows
 from triggers.window import CaptureWindow
+
+if TYPE_CHECKING:
+    from mergerepl.store.runs import RecentRows
 
 log = logging.getLogger(__name__)
 
@@ -79,12 +83,14 @@ class TableReader:
         keys_at: The identity columns of a version.
         known: What contents and tombstone know of some rows (a frame of rowguids, how many they are), and maybe of others:
             KNOWN_COLUMNS, None if they know nothing at all.
+        recent: What their newest runs know of whatever rows, where that costs less than to look so many rows up; else None.
     """
 
     feed: Callable[[], DataFrame | None]
     rows_at: Callable[[int], DataFrame]
     keys_at: Callable[[int], DataFrame]
     known: Callable[[DataFrame, int], DataFrame | None]
+    recent: Callable[[int], "RecentRows | None"] = lambda rows: None
 
 
 @dataclass(frozen=True)
@@ -118,22 +124,19 @@ def capture(
         return None
     in_memory = [net.kept]
     try:
-        known = table.known(net.rows.select(ROWGUID), net.changes)
-        if known is not None and not are_few(net.changes):
-            # The session's other joins of these rows want them divided and sorted, too.
-            known = known.hint("merge")
-        changed = in_one_task(net.rows, net.changes)
-        is_small = is_for_one_task(net.changes)
-        rows = tracked_rows(changed, known, window.article, origin, is_written_out=not is_small)
-        if known is not None and is_small:
-            # The first that reads them computes them, in a job of its own.
-            rows = keep_in_memory(rows)
-            in_memory.append(rows)
-        elif known is not None:
-            rows = keep_in_memory(rows, now=True) if are_few(net.changes) else keep_for_joins(rows)
-            in_memory = [rows, net.kept] if with_images else [rows]
-            if not with_images:
-                let_go(net.kept)
+        if is_for_one_task(net.changes):
+            known = table.known(net.rows.select(ROWGUID), net.changes)
+            rows = tracked_rows(in_one_task(net.rows, net.changes), known, window.article, origin)
+            if known is not None:
+                # The first that reads them computes them, in a job of its own.
+                rows = keep_in_memory(rows)
+                in_memory.append(rows)
+        else:
+            rows, kept = _many_rows(net, table, window.article, origin)
+            if kept is not None:
+                in_memory = [kept, net.kept] if with_images else [kept]
+                if not with_images:
+                    let_go(net.kept)
     except BaseException:
         let_go(net.kept)
         raise
@@ -146,6 +149,38 @@ def capture(
         )
     updates = net.changes - net.inserts - net.deletes
     return CapturedRows(rows, in_memory, net.inserts, updates, net.deletes, images)
+
+
+def _many_rows(
+    net: "NetRows", table: TableReader, article: PublishedArticle, origin: Origin
+) -> tuple[DataFrame, DataFrame | None]:
+    """Return CAPTURED of many net changes, and the frame that keeps them in memory; None where nothing is known."""
+
+    def tracked(known: DataFrame | None) -> DataFrame:
+        if known is not None and not are_few(net.changes):
+            # The session's other joins of these rows want them divided and sorted, too.
+            known = known.hint("merge")
+        return tracked_rows(net.rows, known, article, origin, is_written_out=True, marks_known=is_recent)
+
+    def kept(rows: DataFrame) -> DataFrame:
+        return keep_in_memory(rows, now=True) if are_few(net.changes) else keep_for_joins(rows)
+
+    recent = table.recent(net.changes)
+    is_recent = recent is not None and recent.older is not None
+    known = recent.rows if recent is not None else table.known(net.rows.select(ROWGUID), net.changes)
+    rows = tracked(known)
+    if known is None:
+        return rows, None
+    rows = kept(rows)
+    if recent is None or recent.older is None:
+        return rows, rows
+    others = rows.where(~F.col(IS_KNOWN)).select(ROWGUID)
+    count = others.count()
+    older = recent.older(others, count) if count else None
+    if older is not None and older.count():
+        let_go(rows)
+        rows = kept(tracked(recent.rows.unionByName(older)))
+    return rows.select(*(name for name in rows.columns if name != IS_KNOWN)), rows
 
 
 @dataclass(frozen=True)

@@ -59,6 +59,7 @@ GENERATION_OF_ORIGIN, NICKNAME, ORIGIN_PRIORITY, FLOOR_OF_ARTICLE = (
     "of_priority",
     "of_floor",
 )
+IS_KNOWN = "is_known"
 CHANGED_COLUMNS = "changed_columns"
 """Columns of DESCRIBED: what Origin and the article state, and the array of columns whose version rises: those of a live
 row that its writer set. NULL in row-tracked articles."""
@@ -94,11 +95,13 @@ def tracked_rows(
     origin: Origin,
     *,
     is_written_out: bool = False,
+    marks_known: bool = False,
 ) -> DataFrame:
     """Return one CAPTURED row per net change, as the trigger of its kind writes it; with `base` if the article needs it.
 
     Reads: net changes with their rowguid; `known` = KNOWN_COLUMNS of at least these rows as they are now, None if
     there is none at all. `is_written_out`: there are so many rows that lineages are computed by compiled code.
+    `marks_known` adds the column `is_known`: whether `known` has the row.
     """
     described = net.select(
         *(ROWGUID, EXISTED, BEFORE, EXISTS, AFTER),
@@ -108,8 +111,10 @@ def tracked_rows(
         F.lit(article.maxversion_at_cleanup).cast("bigint").alias(FLOOR_OF_ARTICLE),
         _changed_columns(article, image_type(net, AFTER)).alias(CHANGED_COLUMNS),
     )
-    base = {BASE: _published_row()} if article.needs_base else {}
-    return tracked_rows_of(described, known, more=base, is_written_out=is_written_out)
+    more = {BASE: _published_row()} if article.needs_base else {}
+    if marks_known:
+        more[IS_KNOWN] = F.col(IS_KNOWN).isNotNull()
+    return tracked_rows_of(described, known, more=more, is_written_out=is_written_out)
 
 
 def tracked_rows_of(
@@ -131,7 +136,9 @@ def tracked_rows_of(
     """
     columns = {**_columns(is_written_out), **more}
     # Only the image that is written is joined with what is known: it may have to be shuffled.
-    joined = [name for name in described.columns if name not in (AFTER, BEFORE) or (more and name == BEFORE)]
+    joined = [
+        name for name in described.columns if name not in (AFTER, BEFORE) or (BASE in more and name == BEFORE)
+    ]
     written = described.select(*joined, _written_row().alias(ROW))
     rows = _with_known(written, known, keys)
     # Under another name, Spark would forget that the join has divided the rows by their keys.
@@ -197,6 +204,7 @@ def _with_known(named: DataFrame, known: DataFrame | None, keys: Sequence[str]) 
             lineage.no_colv().alias("known_colv1"),
             F.lit(None).cast("bigint").alias("known_born_generation"),
             F.lit(None).cast("bigint").alias("known_floor"),
+            F.lit(None).cast("boolean").alias(IS_KNOWN),
         )
     has_left = F.coalesce(F.col(TOMBSTONE_TYPE) == int(TombstoneType.PARTIAL_DELETE), F.lit(False))
     earlier = known.select(
@@ -205,6 +213,7 @@ def _with_known(named: DataFrame, known: DataFrame | None, keys: Sequence[str]) 
         F.when(~has_left, F.col(COLV1)).alias("known_colv1"),
         F.when(~has_left, F.col(BORN_GENERATION)).alias("known_born_generation"),
         F.when(has_left, F.array_max(F.map_values(LINEAGE))).alias("known_floor"),
+        F.lit(True).alias(IS_KNOWN),
     )
     return named.join(earlier, on=list(keys), how="left")
 

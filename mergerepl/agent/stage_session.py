@@ -17,8 +17,10 @@ from enumeration.plan import Enumeration, Numbers, SessionPlan, number_generatio
 from mergerepl.agent.refused import ARTICLE_ERRORS, Refused, refuse
 from mergerepl.agent.session_plan import session_manifest, session_plan
 from mergerepl.agent.sides import AT_ONCE, SideState, committed_sides, planned, without
-from mergerepl.changes import PUBLISHER, ROWGUID, SUBSCRIBER
+from mergerepl.changes import OTHER_SIDE, PUBLISHER, ROWGUID, SUBSCRIBER
 from mergerepl.delta.merge import merges_prepared
+from mergerepl.delta.small_writer import MOST_ROWS, article_problem
+from mergerepl.delta.table import open_table
 from mergerepl.engine.errors import plain_errors
 from mergerepl.engine.in_memory import Kept
 from mergerepl.engine.session import writes_small
@@ -182,9 +184,7 @@ def stage_articles(session: PlannedSession) -> tuple[dict[int, StagedArticle], R
                     )
                 else:
                     # The log of a large table takes a while, in which the rows are staged.
-                    merging = sides.values() if changed[nickname].has_many else ()
-                    tables = [side.replica.table(side.articles[nickname]) for side in merging]
-                    with merges_prepared(spark, tables):
+                    with merges_prepared(spark, _tables_of_spark(session, changed[nickname])):
                         written = session.written(nickname, resolved(changed[nickname], decision, terms))
                 withholding = _withholding(session, changed[nickname], kept)
                 staged = withhold_refused(spark, article_folder, written, withholding, kept)
@@ -196,6 +196,20 @@ def stage_articles(session: PlannedSession) -> tuple[dict[int, StagedArticle], R
     finally:
         kept.release()
     return {nickname: staged for nickname, staged in found.items() if staged is not None}, refused
+
+
+def _tables_of_spark(session: PlannedSession, changed: Changed) -> Iterator[Path]:
+    """Yield the tables of an article into which Spark will merge many rows, as far as is known before they are staged."""
+    if not changed.has_many:
+        return
+    nickname = changed.article.nickname
+    by_spark = not writes_small(session.spark)
+    for name, sent in ((PUBLISHER, session.plan.up), (SUBSCRIBER, session.plan.down)):
+        side = session.sides[name]
+        rows = enumerated(session.sides[OTHER_SIDE[name]], nickname, sent).rows
+        table = side.replica.table(side.articles[nickname])
+        if by_spark or rows > MOST_ROWS or article_problem(open_table(table), side.articles[nickname]):
+            yield table
 
 
 def _withholding(session: PlannedSession, changed: Changed, kept: Kept) -> Withholding:

@@ -17,8 +17,8 @@ from mergerepl.apply.few_conflicts import holds_rowguid, info_and_losing_rows
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.delta import appended
 from mergerepl.delta.marks import CommitMark
-from mergerepl.delta.small_writer import MOST_ROWS
 from mergerepl.delta.transactions import Transaction
+from mergerepl.engine.in_memory import is_for_one_task
 from mergerepl.engine.passed import passed
 from mergerepl.engine.session import writes_small
 from mergerepl.failpoints import failpoint
@@ -93,7 +93,7 @@ def _few(
     """Return the rows of conflicts_info, and of each conflict table, made without Spark; None if it is to make them."""
     import pyarrow as pa
 
-    if not writes_small(spark) or sum(changeset.manifest.conflicts.values()) > MOST_ROWS:
+    if not writes_small(spark) or not is_for_one_task(sum(changeset.manifest.conflicts.values())):
         return None
     found = []
     for article in articles:

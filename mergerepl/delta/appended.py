@@ -186,8 +186,8 @@ def within(rows: DataFrame, bounds: Bounds, constant: Callable[[int], Column]) -
     return rows
 
 
-def newest_runs(table: Path, *, rows: int) -> int | None:
-    """Return a run after which the table has at least about so many rows, and at most half of all.
+def newest_runs(table: Path, *, rows: int) -> tuple[int, int] | None:
+    """Return a run after which the table has at least about so many rows, and at most half of all; and how many.
 
     None if there is no such run, or if the log does not say how many rows there are.
     """
@@ -202,7 +202,7 @@ def newest_runs(table: Path, *, rows: int) -> int | None:
     read = 0
     for run in sorted(rows_of, reverse=True):
         if read >= rows:
-            return run if 2 * read <= rows_of.total() else None
+            return (run, read) if 2 * read <= rows_of.total() else None
         read += rows_of[run]
     return None
 

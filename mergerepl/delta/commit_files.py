@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.types import StructField, StructType
 
 from mergerepl.changes import ROW
-from mergerepl.delta import small_writer
 from mergerepl.delta.footers import footer_problem, read_footer
 from mergerepl.delta.log import actions_of, log_path
 from mergerepl.delta.plain_files import may_hold, plain_files
@@ -24,6 +23,9 @@ if TYPE_CHECKING:
 CHANGE_TYPE = "_change_type"
 COMMIT_VERSION = "_commit_version"
 
+
+MOST_ROWS = 10_000
+"""The most rows of one feed: what is made of them is interpreted (decision 0022)."""
 
 _MOST_KEYS_BYTES = 1 << 30
 """The largest table whose keys are looked up here: they are streamed, and the wanted ones kept."""
@@ -53,7 +55,7 @@ def feed_of_files(table: TableState, columns: Sequence[str], versions: Mapping[i
         found = _without_copied(rows, columns)
         parts.append(found.append_column(COMMIT_VERSION, pa.array([version] * found.num_rows, pa.int64())))
     feed = pa.concat_tables(parts)
-    if feed.num_rows > small_writer.MOST_ROWS:
+    if feed.num_rows > MOST_ROWS:
         raise OnlySparkReadsError("too many rows")
     # Bytes that are no UTF-8 are a text to Spark.
     feed.validate(full=True)

@@ -15,9 +15,9 @@ from pyspark.sql import functions as F
 
 from mergerepl.changes import ROW, ROWGUID
 from mergerepl.delta.commit_files import as_images, differing, image_of, rows_with_values
-from mergerepl.delta.small_writer import MOST_ROWS, article_problem
+from mergerepl.delta.small_writer import article_problem
 from mergerepl.delta.table import TableState, open_table
-from mergerepl.engine.in_memory import collected, frame_of_images, in_one_task
+from mergerepl.engine.in_memory import collected, frame_of_images, in_one_task, is_for_one_task
 from mergerepl.partitions.filtered import FilteredPublication
 from mergerepl.partitions.join_bounds import equal_columns
 from mergerepl.partitions.membership import AFTER, BEFORE, IS, WAS
@@ -119,7 +119,7 @@ def _followed(
             found[join.parent].append(read)
             tables[join.parent] = table
     count = 2 * sum(len(each) for arrays in rows.values() for each in arrays)
-    if count > MOST_ROWS:
+    if not is_for_one_task(count):
         return None
     frames = {
         name: frame_of_images(

@@ -12,9 +12,8 @@ from pyspark.sql import functions as F
 from mergerepl.changes import GENERATION, ROWGUID, TABLENICK
 from mergerepl.delta import appended
 from mergerepl.delta.small_tables import typed_rows
-from mergerepl.delta.small_writer import MOST_ROWS
 from mergerepl.delta.transactions import Transaction
-from mergerepl.engine.in_memory import collected, in_one_task
+from mergerepl.engine.in_memory import collected, in_one_task, is_for_one_task
 from mergerepl.engine.passed import passed
 from mergerepl.failpoints import failpoint
 from mergerepl.store.replica import Replica
@@ -57,7 +56,7 @@ def collected_events(
     import pyarrow.compute as pc
 
     most = sum(counts[nickname] for nickname in events) * (partitions + 1)
-    if most > MOST_ROWS:
+    if not is_for_one_task(most):
         return None
     frames = [
         in_one_task(rows, most).select(F.lit(nickname).alias(TABLENICK), "*")

@@ -3,7 +3,9 @@
 Every run has a number (seq) above all before it; the latest run of a row is what is known of it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -231,7 +233,6 @@ def latest_of(
     through_seq_inclusive: int,
     columns: Sequence[str],
     kept: Kept,
-    others_too: bool = False,
 ) -> DataFrame:
     """Return what contents and tombstones know of some rows of an article, the latest version of each.
 
@@ -247,27 +248,24 @@ def latest_of(
         through_seq_inclusive: The last run that counts.
         columns: Those wanted, with the rowguid.
         kept: Holds what is read, until its caller has read the result.
-        others_too: Other rows may be returned, too: then many rows are not looked up in tables that hold little else.
     """
 
     def latest(wanted: DataFrame, *, above: int | None, most: int) -> DataFrame:
         runs = read_runs(spark, folder, article, through_seq_inclusive=most, from_seq_exclusive=above)
         return current_rows(runs.join(wanted, on=ROWGUID, how="left_semi"), columns)
 
-    bound = appended.newest_runs(folder / contents.NAME, rows=max(2 * rows, _READ_AT_ONCE))
-    if bound is None and is_for_one_task(rows):
+    newest_runs = _newest_runs(folder, rows)
+    if newest_runs is None and is_for_one_task(rows):
         runs = read_runs(spark, folder, article, through_seq_inclusive=through_seq_inclusive)
         wanted = in_one_task(guids, rows, join="shuffle_hash")
         # Each wanted row is there once. Spark would do a semi-join before it joins the tasks.
         there = in_one_task(runs, rows, join="shuffle_hash").join(wanted, on=ROWGUID)
         return in_one_task(current_rows(there, columns), rows)
-    if bound is None and others_too and not are_few(rows) and _hold_at_most(folder, _OTHERS_TOO * rows):
-        return current_rows(
-            read_runs(spark, folder, article, through_seq_inclusive=through_seq_inclusive), columns
-        )
-    newest = latest(broadcast_if_few(guids, rows), above=bound, most=through_seq_inclusive)
-    if bound is None:
-        return newest
+    wanted = broadcast_if_few(guids, rows)
+    if newest_runs is None:
+        return latest(wanted, above=None, most=through_seq_inclusive)
+    bound, _ = newest_runs
+    newest = latest(wanted, above=bound, most=through_seq_inclusive)
     newest = kept.keep(newest) if are_few(rows) else kept.keep_for_joins(newest)
     found = newest.count()
     if found == rows:
@@ -275,6 +273,57 @@ def latest_of(
     others = guids.join(broadcast_if_few(newest.select(ROWGUID), found), on=ROWGUID, how="left_anti")
     older = latest(broadcast_if_few(others, rows - found), above=None, most=min(bound, through_seq_inclusive))
     return newest.unionByName(older)
+
+
+@dataclass(frozen=True)
+class RecentRows:
+    """The latest versions that the newest runs have, of all rows that are in them.
+
+    `older` returns those that older runs have of some other rows (a frame of rowguids, how many these are); None if there
+    are no older runs.
+    """
+
+    rows: DataFrame
+    older: Callable[[DataFrame, int], DataFrame] | None
+
+
+def recent_rows(
+    spark: SparkSession,
+    folder: Path,
+    article: PublishedArticle,
+    *,
+    rows: int,
+    through_seq_inclusive: int,
+    columns: Sequence[str],
+    kept: Kept,
+) -> RecentRows | None:
+    """Return what the newest runs know of an article, where that costs less than to look so many rows up in them; or None.
+
+    Args: as `latest_of`.
+    """
+    if is_for_one_task(rows):
+        return None
+    runs = partial(read_runs, spark, folder, article)
+    newest_runs = _newest_runs(folder, rows)
+    if newest_runs is None:
+        if are_few(rows) or not _hold_at_most(folder, _OTHERS_TOO * rows):
+            return None
+        return RecentRows(current_rows(runs(through_seq_inclusive=through_seq_inclusive), columns), None)
+    bound, count = newest_runs
+    if count > _OTHERS_TOO * max(rows, _READ_AT_ONCE):
+        return None
+
+    def older(others: DataFrame, wanted: int) -> DataFrame:
+        there = runs(through_seq_inclusive=min(bound, through_seq_inclusive))
+        there = there.join(broadcast_if_few(others, wanted), on=ROWGUID, how="left_semi")
+        return kept.keep(current_rows(there, columns))
+
+    newest = runs(through_seq_inclusive=through_seq_inclusive, from_seq_exclusive=bound)
+    return RecentRows(current_rows(newest, columns), older)
+
+
+def _newest_runs(folder: Path, rows: int) -> tuple[int, int] | None:
+    return appended.newest_runs(folder / contents.NAME, rows=max(2 * rows, _READ_AT_ONCE))
 
 
 def _hold_at_most(folder: Path, rows: int) -> bool:

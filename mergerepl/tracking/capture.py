@@ -29,7 +29,7 @@ from mergerepl.model.article import PublishedArticle
 from mergerepl.partitions.runs import Events, append_events
 from mergerepl.rows.sql import quote
 from mergerepl.store.replica import Replica
-from mergerepl.store.runs import delete_runs_after, latest_of
+from mergerepl.store.runs import RecentRows, delete_runs_after, latest_of, recent_rows
 from mergerepl.systables.genhistory import Generation, GenStatus, new_guid
 from mergerepl.systables.replinfo import ReplicaInfo
 from triggers.capture import TableReader, capture
@@ -120,7 +120,6 @@ def read_changes(
                 through_seq_inclusive=seq,
                 columns=KNOWN_COLUMNS,
                 kept=lookup,
-                others_too=True,
             )
         if known_meanwhile is None:
             return found
@@ -129,9 +128,22 @@ def read_changes(
             return newer
         return newer.unionByName(found.join(newer.select(ROWGUID), on=ROWGUID, how="left_anti"))
 
+    def recent(rows: int) -> RecentRows | None:
+        if seq == 0 or known_meanwhile is not None:
+            return None
+        return recent_rows(
+            spark,
+            replica.folder,
+            window.article,
+            rows=rows,
+            through_seq_inclusive=seq,
+            columns=KNOWN_COLUMNS,
+            kept=lookup,
+        )
+
     origin = Origin(writer or info.nickname, priority, generation.generation)
     try:
-        found = capture(window, table_reader(spark, window, known), origin, with_images=with_images)
+        found = capture(window, table_reader(spark, window, known, recent), origin, with_images=with_images)
     except BaseException:
         lookup.release()
         raise
@@ -151,7 +163,12 @@ def read_changes(
     )
 
 
-def table_reader(spark: SparkSession, window: CaptureWindow, known: Known) -> TableReader:
+def table_reader(
+    spark: SparkSession,
+    window: CaptureWindow,
+    known: Known,
+    recent: Callable[[int], RecentRows | None],
+) -> TableReader:
     """Return the functions with which capture reads an article's table."""
     table, article = window.table, window.article
     return TableReader(
@@ -159,6 +176,7 @@ def table_reader(spark: SparkSession, window: CaptureWindow, known: Known) -> Ta
         rows_at=partial(read_version, spark, table),
         keys_at=lambda version: read_columns(spark, table, version, article.identity),
         known=known,
+        recent=recent,
     )
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from mergerepl.delta import small_writer
+from mergerepl.delta import commit_files, small_writer
 from mergerepl.engine import in_memory
 from mergerepl.engine import session as engine_session
 from mergerepl.store import runs
@@ -102,7 +102,8 @@ def test_inv_04_every_history_of_two_replicas(
     new_engine: NewEngine, monkeypatch: pytest.MonkeyPatch, tracking: str, rounds: int, engines: Engines
 ) -> None:
     # They are few to nobody else.
-    monkeypatch.setattr(small_writer, "MOST_ROWS", 10**6)
+    for room in (commit_files, small_writer):
+        monkeypatch.setattr(room, "MOST_ROWS", 10**6)
     setting = Setting((Subscriber("north", "server", 75.0),), tracking, engines=engines)
     slots = [Slot(replica, number) for number in range(rounds) for replica in ("hub", "north")]
     sync = Session("north")

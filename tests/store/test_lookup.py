@@ -1,15 +1,21 @@
 """What is known of changed rows is read from the newest runs first, and is the same as if all were read."""
 
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from mergerepl.delta import appended
+from mergerepl.engine import in_memory
 from mergerepl.store import runs
 from mergerepl.store.replica import Replica
+from mergerepl.store.runs import RecentRows
+from mergerepl.tracking import capture as tracking
 from tests.properties.engine_network import EngineNetwork, Setting
 from tests.properties.reference import Subscriber
 
@@ -33,12 +39,12 @@ def known(spark: SparkSession, replica: Replica) -> dict[str, tuple[list[int], l
 
 
 @pytest.fixture
-def bounds(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
+def bounds(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int] | None]:
     """Let few rows be worth a query of their own; return the bounds of what was read first."""
-    found: list[int | None] = []
+    found: list[tuple[int, int] | None] = []
     newest_runs = appended.newest_runs
 
-    def noted(table: Path, *, rows: int) -> int | None:
+    def noted(table: Path, *, rows: int) -> tuple[int, int] | None:
         found.append(newest_runs(table, rows=rows))
         return found[-1]
 
@@ -47,9 +53,37 @@ def bounds(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
     return found
 
 
-@pytest.mark.slow
+@pytest.fixture(params=[pytest.param("wanted", marks=pytest.mark.slow), "all"])
+def of_newest(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Read of the newest runs the wanted rows or, as for many rows, all."""
+    if request.param == "wanted":
+        yield
+        return
+    missing: list[int] = []
+    monkeypatch.setattr(in_memory, "_ROWS_OF_ONE_TASK", 0)
+    monkeypatch.setattr(runs, "_OTHERS_TOO", 100)
+    recent_rows = tracking.recent_rows
+
+    def noted(*args: Any, **terms: Any) -> RecentRows | None:
+        recent = recent_rows(*args, **terms)
+        if recent is None or (older := recent.older) is None:
+            return recent
+        missing.append(0)
+
+        def noted_older(others: DataFrame, count: int) -> DataFrame:
+            missing[-1] = count
+            return older(others, count)
+
+        return replace(recent, older=noted_older)
+
+    monkeypatch.setattr(tracking, "recent_rows", noted)
+    yield
+    assert missing == [0, 2]
+
+
+@pytest.mark.usefixtures("of_newest")
 def test_rows_are_continued_from_the_newest_run_that_has_them(
-    spark: SparkSession, replica_dir: Path, bounds: list[int | None]
+    spark: SparkSession, replica_dir: Path, bounds: list[tuple[int, int] | None]
 ) -> None:
     setting = Setting((Subscriber("north"),), "column")
     engine = EngineNetwork(spark, replica_dir, setting, {key: values("0") for key in KEYS})
@@ -88,7 +122,7 @@ def test_at_most_half_of_a_table_is_read_before_the_rest(tmp_path: Path) -> None
     for seq, count in runs_written:
         write_deltalake(str(table), pa.table({"seq": pa.array([seq] * count, pa.int64())}), mode="append")
     found = {wanted: appended.newest_runs(table, rows=wanted) for wanted in (1, 20, 21, 30, 31, 90, 91)}
-    assert found == {1: 2, 20: 2, 21: 1, 30: 1, 31: None, 90: None, 91: None}
+    assert found == {1: (2, 20), 20: (2, 20), 21: (1, 30), 30: (1, 30), 31: None, 90: None, 91: None}
     assert appended.row_count(table) == 90
     write_deltalake(str(table), pa.table({"seq": pa.array([None], pa.int64())}), mode="append")
     assert appended.newest_runs(table, rows=1) is None, "the log has no bounds of one file"

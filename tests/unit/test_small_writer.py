@@ -176,9 +176,11 @@ def test_a_table_with_what_spark_alone_writes_keeps_its_merge(table: Path, case:
 
 def test_only_few_rows_and_bytes_are_merged_here(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     state = open_table(table)
-    assert reason_for_spark(state, ARTICLE, {"update": 6000, "delete": 4000, "metadata": 9}, BOUNDS) is None
-    assert "10000 rows" in str(reason_for_spark(state, ARTICLE, {"update": 6000, "leave": 4001}, BOUNDS))
-    monkeypatch.setattr(small_writer, "MOST_BYTES", 10)
+    assert (
+        reason_for_spark(state, ARTICLE, {"update": 60_000, "delete": 40_000, "metadata": 9}, BOUNDS) is None
+    )
+    assert "100000 rows" in str(reason_for_spark(state, ARTICLE, {"update": 60_000, "leave": 40_001}, BOUNDS))
+    monkeypatch.setattr(small_writer, "MOST_BYTES_REWRITTEN", 10)
     assert "to rewrite" in str(reason_for_spark(state, ARTICLE, {"update": 1}, BOUNDS))
     # Its file has no such key.
     assert reason_for_spark(state, ARTICLE, {"update": 1}, {"c0": ("7", "9")}) is None
