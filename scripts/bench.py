@@ -196,7 +196,7 @@ def report_turns(name: str, load: Load, seconds: tuple[list[float], list[float]]
 def scale(spark: SparkSession, rounds: int, warm_up: int) -> None:
     """Compare the same changes of one range of keys in 1 M and in 10 M rows, in files of 500,000 rows.
 
-    The time inside Delta's own MERGE is reported separately.
+    The time inside the MERGE is reported separately.
     """
     for load in (CLUSTERED, CLUSTERED_IN_10M):
         with tempfile.TemporaryDirectory() as name:
@@ -431,7 +431,7 @@ def main() -> None:
         if name in parts:
             report_turns(name, load, in_turns(spark, load, options.rounds, options.warm_up), limit)
     if "scale" in parts:
-        print("\n| rows | total | inside Delta's MERGE | the rest |\n|---|---|---|---|")
+        print("\n| rows | total | inside the MERGE | the rest |\n|---|---|---|---|")
         scale(spark, options.rounds, options.warm_up)
     print("\n| | mergerepl | opening with deltalake | ratio | limit |\n|---|---|---|---|---|")
     if "idle" in parts:

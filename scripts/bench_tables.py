@@ -59,9 +59,11 @@ def timed(work: Callable[[], None]) -> float:
 
 
 def merge_seconds(table: Path) -> float:
-    """Return the time Delta says its last MERGE took."""
+    """Return the seconds that a table's last MERGE took, as its writer says."""
     merges = [c for c in LogTable(str(table)).history(5) if c["operation"] == "MERGE"]
-    return int(merges[0]["operationMetrics"]["executionTimeMs"]) / 1000
+    metrics = merges[0]["operationMetrics"]
+    # Delta on Spark and delta-rs name it differently.
+    return int(metrics.get("executionTimeMs") or metrics["execution_time_ms"]) / 1000
 
 
 def next_job(spark: SparkSession) -> int:

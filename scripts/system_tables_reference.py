@@ -100,7 +100,7 @@ TRANSACTIONAL = {
 WRITER = {
     Plane.CONTROL: "Small; written whole by each commit, with deltalake.",
     Plane.HISTORY: "Small; appended to, with deltalake.",
-    Plane.DATA: "Grows with the changes; rows by Spark, commits by deltalake, appended to.",
+    Plane.DATA: "Grows with the changes; rows by Arrow or Spark, commits by deltalake, appended to.",
 }
 
 

@@ -81,8 +81,8 @@ class TableReader:
         feed: The change feed of the window's segments; None where Delta cannot give it (see `feed.read`).
         rows_at: All rows of a version.
         keys_at: The identity columns of a version.
-        known: What contents and tombstone know of some rows (a frame of rowguids, how many they are), and maybe of others:
-            KNOWN_COLUMNS, None if they know nothing at all.
+        known: What contents and tombstone know of some rows (a frame of rowguids, how many they are): KNOWN_COLUMNS,
+            None if they know nothing at all.
         recent: What their newest runs know of whatever rows, where that costs less than to look so many rows up; else None.
     """
 
@@ -174,10 +174,15 @@ def _many_rows(
     rows = kept(rows)
     if recent is None or recent.older is None:
         return rows, rows
-    others = rows.where(~F.col(IS_KNOWN)).select(ROWGUID)
-    count = others.count()
-    older = recent.older(others, count) if count else None
-    if older is not None and older.count():
+    try:
+        others = rows.where(~F.col(IS_KNOWN)).select(ROWGUID)
+        count = others.count()
+        older = recent.older(others, count) if count else None
+        is_complete = older is None or not older.count()
+    except BaseException:
+        let_go(rows)
+        raise
+    if older is not None and not is_complete:
         let_go(rows)
         rows = kept(tracked(recent.rows.unionByName(older)))
     return rows.select(*(name for name in rows.columns if name != IS_KNOWN)), rows

@@ -99,8 +99,9 @@ def tracked_rows(
 ) -> DataFrame:
     """Return one CAPTURED row per net change, as the trigger of its kind writes it; with `base` if the article needs it.
 
-    Reads: net changes with their rowguid; `known` = KNOWN_COLUMNS of at least these rows as they are now, None if
-    there is none at all. `is_written_out`: there are so many rows that lineages are computed by compiled code.
+    Reads: net changes with their rowguid; `known` = KNOWN_COLUMNS of rows as they are now (a row that is not there counts
+    as unknown), None if there is none at all. `is_written_out`: there are so many rows that lineages are computed by
+    compiled code.
     `marks_known` adds the column `is_known`: whether `known` has the row.
     """
     described = net.select(
@@ -204,7 +205,6 @@ def _with_known(named: DataFrame, known: DataFrame | None, keys: Sequence[str]) 
             lineage.no_colv().alias("known_colv1"),
             F.lit(None).cast("bigint").alias("known_born_generation"),
             F.lit(None).cast("bigint").alias("known_floor"),
-            F.lit(None).cast("boolean").alias(IS_KNOWN),
         )
     has_left = F.coalesce(F.col(TOMBSTONE_TYPE) == int(TombstoneType.PARTIAL_DELETE), F.lit(False))
     earlier = known.select(

@@ -5,20 +5,24 @@ full losing row in the article's conflict table, each once: the ids are made fro
 the row.
 """
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import partial
+from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from mergerepl import changes
-from mergerepl.apply.few_conflicts import holds_rowguid, info_and_losing_rows
+from mergerepl.apply.conflicts_by_arrow import Conflicts, holds_rowguid
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.delta import appended
+from mergerepl.delta.commit_files import OnlySparkReadsError
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.transactions import Transaction
-from mergerepl.engine.in_memory import is_for_one_task
 from mergerepl.engine.passed import passed
 from mergerepl.engine.session import writes_small
 from mergerepl.failpoints import failpoint
@@ -32,6 +36,8 @@ from mergerepl.systables.conflicts_info import REASONS, ConflictType
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+log = logging.getLogger(__name__)
 
 Works = Mapping[str, SideWork]
 
@@ -71,43 +77,45 @@ def log_conflicts(
     if changeset.manifest.round > 1:
         # From the second late round on both changes are this replica's: the places say their order, not who held them.
         works = dict.fromkeys((PUBLISHER, SUBSCRIBER), works[_side_of(changeset.manifest)])
-    infos, losing = _few(spark, changeset, chosen, works) or (
-        appended.union_all([_info_rows(spark, changeset, article, works) for article in chosen]),
-        [_losing_rows(spark, changeset, article, works) for article in chosen],
-    )
+    found = [_conflicts(changeset, article, works) for article in chosen]
+    by_arrow = writes_small(spark) and all(conflicts.are_for_arrow() for conflicts in found)
     # The rows first: a conflict without its losing row says that the loser was a delete.
-    for article, losers in zip(chosen, losing, strict=True):
+    for article, conflicts in zip(chosen, found, strict=True):
         failpoint("conflicts.before_rows")
-        appended.append(
-            losers, replica.folder / article.conflict_table, _transaction(changeset, article.name)
+        _append(
+            conflicts.losing_rows() if by_arrow else None,
+            partial(_losing_rows, spark, changeset, article, works),
+            replica.folder / article.conflict_table,
+            _transaction(changeset, article.name),
         )
         failpoint("conflicts.after_rows")
     failpoint("conflicts.before_info")
-    appended.append(infos, replica.folder / conflicts_info.NAME, _transaction(changeset, "info"))
+    _append(
+        chain.from_iterable(conflicts.info_rows() for conflicts in found) if by_arrow else None,
+        lambda: appended.union_all([_info_rows(spark, changeset, article, works) for article in chosen]),
+        replica.folder / conflicts_info.NAME,
+        _transaction(changeset, "info"),
+    )
     failpoint("conflicts.after_info")
 
 
-def _few(
-    spark: SparkSession, changeset: Changeset, articles: Sequence[PublishedArticle], works: Works
-) -> "tuple[pa.Table, list[pa.Table]] | None":
-    """Return the rows of conflicts_info, and of each conflict table, made without Spark; None if it is to make them."""
-    import pyarrow as pa
+def _append(
+    of_arrow: "Iterator[pa.Table] | None",
+    of_spark: Callable[[], DataFrame],
+    table: Path,
+    transaction: Transaction,
+) -> None:
+    """Append rows of Arrow, or those of Spark where it may not be Arrow that makes them."""
+    try:
+        appended.append(of_spark() if of_arrow is None else of_arrow, table, transaction)
+    except OnlySparkReadsError as error:
+        log.info("conflicts of '%s' are made by Spark: %s", table, error)
+        appended.append(of_spark(), table, transaction)
 
-    if not writes_small(spark) or not is_for_one_task(sum(changeset.manifest.conflicts.values())):
-        return None
-    found = []
-    for article in articles:
-        rows = info_and_losing_rows(
-            changeset,
-            article,
-            works,
-            identity=_identity(changeset.manifest, article),
-            resolved_at_us=_resolved_at_us(changeset.manifest),
-        )
-        if rows is None:
-            return None
-        found.append(rows)
-    return pa.concat_tables([info for info, _ in found]), [losers for _, losers in found]
+
+def _conflicts(changeset: Changeset, article: PublishedArticle, works: Works) -> Conflicts:
+    manifest = changeset.manifest
+    return Conflicts(changeset, article, works, _identity(manifest, article), _resolved_at_us(manifest))
 
 
 def _identity(manifest: Manifest, article: PublishedArticle) -> tuple[str, ...]:

@@ -4,8 +4,10 @@ Every step is marked and happens once; a repeated run finds it done. Nothing her
 staged.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+import logging
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -14,10 +16,11 @@ from pyspark.sql import functions as F
 
 from mergerepl import changes
 from mergerepl.delta import appended
+from mergerepl.delta.commit_files import OnlySparkReadsError
 from mergerepl.delta.log import Commit, head_version, is_delta_table
 from mergerepl.delta.marks import APPLY, CommitMark
 from mergerepl.delta.merge import merge_rows
-from mergerepl.delta.small_writer import MOST_ROWS, merge_small
+from mergerepl.delta.small_writer import merge_small
 from mergerepl.delta.transactions import Transaction, transaction_version
 from mergerepl.engine.session import writes_small
 from mergerepl.failpoints import failpoint
@@ -28,7 +31,14 @@ from mergerepl.rows.key_bounds import KeyBounds
 from mergerepl.store.changeset import ArticleWork, Changeset, SideWork
 from mergerepl.store.replica import Replica
 from mergerepl.store.runs import run_rows
-from mergerepl.store.staged_rows import are_small, few_recorded_rows, few_rows, read_staged, small_rows
+from mergerepl.store.staged_rows import (
+    are_for_arrow,
+    are_small,
+    few_rows,
+    read_staged,
+    recorded_in_batches,
+    small_rows,
+)
 from mergerepl.systables import contents, partitions, tombstone
 from mergerepl.systables.table import FOLDER
 from mergerepl.systables.tombstone import TombstoneType
@@ -36,6 +46,8 @@ from triggers.tracked_rows import contents_rows, tombstone_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+log = logging.getLogger(__name__)
 
 _CONTENTS, _TOMBSTONE = contents.NAME, tombstone.NAME
 
@@ -51,6 +63,11 @@ class _MergeTerms(TypedDict):
     bounds: KeyBounds
     transaction: Transaction
     from_version_exclusive: int
+
+
+class _AppendTerms(TypedDict):
+    contents: bool
+    tombstones: bool
 
 
 class _RunTerms(TypedDict):
@@ -183,21 +200,13 @@ def _in_partition(staged: DataFrame, side: Side, work: ArticleWork) -> dict[str,
     return {name: value.alias(name) for name, value in values.items()}
 
 
-def _few_recorded(
-    spark: SparkSession, changeset: Changeset, side: Side, works: Sequence[ArticleWork]
-) -> list[tuple[PublishedArticle, "pa.Table"]] | None:
-    """Return what `recorded_rows` does, in this process' memory; None if the rows are for Spark."""
-    are_few = sum(work.live + work.deleted for work in works) <= MOST_ROWS
-    if not writes_small(spark) or not are_few:
-        return None
-    found = []
-    for work in works:
-        keys = side.articles[work.nickname].identity_fields if work.is_filtered else None
-        rows = few_recorded_rows(changeset.rows(work.nickname), side.name, keys_of_gone=keys)
-        if rows is None:
-            return None
-        found.append((side.articles[work.nickname], rows))
-    return found
+def _recorded(
+    changeset: Changeset, side: Side, work: ArticleWork
+) -> "tuple[PublishedArticle, Callable[[], Iterator[pa.Table]]]":
+    """Return what gives the rows of `recorded_rows`, made by Arrow."""
+    article = side.articles[work.nickname]
+    keys = article.identity_fields if work.is_filtered else None
+    return article, partial(recorded_in_batches, changeset.rows(work.nickname), side.name, keys_of_gone=keys)
 
 
 def next_seq(root: Path, last_seq: int) -> int:
@@ -213,7 +222,7 @@ def run_tables(root: Path) -> list[Path]:
 
 
 def append_run(
-    rows: Sequence[tuple[PublishedArticle, DataFrame]] | Sequence[tuple[PublishedArticle, "pa.Table"]],
+    rows: "Sequence[tuple[PublishedArticle, DataFrame | pa.Table | Callable[[], Iterator[pa.Table]]]]",
     replica: Replica,
     transaction: Transaction,
     *,
@@ -222,7 +231,7 @@ def append_run(
 ) -> None:
     """Append one run (CHANGES rows of several articles) to contents and tombstone; the seq is the transaction's version.
 
-    The rows are frames, or few rows of Arrow.
+    The rows are frames, few rows of Arrow, or functions that give batches of Arrow.
     """
     if contents:
         of_run = _rows_of_run(rows, _CONTENTS, transaction)
@@ -238,8 +247,12 @@ def append_run(
 
 def _rows_of_run(
     rows: Sequence[tuple[PublishedArticle, Any]], table: str, transaction: Transaction
-) -> "DataFrame | pa.Table":
+) -> "DataFrame | pa.Table | Iterator[pa.Table]":
     terms: _RunTerms = {"seq": transaction.version, "marker": transaction.mark.session}
+    if callable(rows[0][1]):
+        return (
+            run_rows([(article, each)], table, **terms) for article, batches in rows for each in batches()
+        )
     if not isinstance(rows[0][1], DataFrame):
         return run_rows(rows, table, **terms)
     rows_of = contents_rows if table == _CONTENTS else tombstone_rows
@@ -255,14 +268,22 @@ def append_side_run(spark: SparkSession, changeset: Changeset, side: Side) -> No
         changeset.manifest.session, f"run:{side.name}:{changeset.manifest.round}", side.work.replid
     )
     transaction = Transaction(RUN_APP_ID, side.work.seq, mark)
-    append_run(
-        _few_recorded(spark, changeset, side, works)
-        or [(side.articles[work.nickname], recorded_rows(spark, changeset, side, work)) for work in works],
-        side.replica,
-        transaction,
-        contents=any(work.live for work in works),
-        tombstones=any(work.deleted for work in works),
-    )
+    terms: _AppendTerms = {
+        "contents": any(work.live for work in works),
+        "tombstones": any(work.deleted for work in works),
+    }
+
+    def frames() -> list[tuple[PublishedArticle, DataFrame]]:
+        return [(side.articles[work.nickname], recorded_rows(spark, changeset, side, work)) for work in works]
+
+    nicknames = [work.nickname for work in works]
+    batches = [_recorded(changeset, side, work) for work in works]
+    try:
+        is_for_arrow = writes_small(spark) and all(are_for_arrow(changeset.rows(n)) for n in nicknames)
+        append_run(batches if is_for_arrow else frames(), side.replica, transaction, **terms)
+    except OnlySparkReadsError as error:
+        log.info("the run of '%s' is written by Spark: %s", side.replica.root, error)
+        append_run(frames(), side.replica, transaction, **terms)
     folders = {work.nickname: changeset.events(work.nickname) for work in works if work.events}
     few = {n: rows for n, folder in folders.items() if (rows := few_rows(folder)) is not None}
     if len(few) < len(folders) or not writes_small(spark):

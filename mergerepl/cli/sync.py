@@ -56,7 +56,8 @@ if TYPE_CHECKING:
 @click.option(
     "--engine",
     type=click.Choice(["spark", "auto"]),
-    help="Who writes the tables: with auto delta-rs where few rows changed, or Spark alone. Default: the file's, or auto.",
+    help="Who writes the tables: with auto delta-rs where up to 100,000 rows changed, or Spark alone. "
+    "Default: the file's, or auto.",
 )
 @click.option(
     "--give-up",

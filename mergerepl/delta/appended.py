@@ -1,4 +1,4 @@
-"""The tables that sessions append to (contents, tombstone, conflicts): Spark writes and reads rows, `deltalake` the log.
+"""The tables that sessions append to (contents, tombstone, conflicts): Arrow or Spark writes rows, `deltalake` the log.
 
 A commit through Spark rebuilds the table's state before and after it: 0.7 s for three rows, 0.1 s this way
 (docs/decisions/0006). Both kinds of writers keep to Delta's protocol, so OPTIMIZE or a DELETE may come from Spark.
@@ -6,7 +6,8 @@ A commit through Spark rebuilds the table's state before and after it: 0.7 s for
 
 import shutil
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,21 +37,28 @@ from mergerepl.systables.contents import SEQ
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_ROWS_OF_GROUP = 1 << 16
+
 _being_written: set[Path] = set()
 """Folders of this process' writers: the two sides of a session append beside each other."""
 
 
 def append(
-    rows: "DataFrame | pa.Table", table: Path, transaction: Transaction, *, even_if_empty: bool = True
+    rows: "DataFrame | pa.Table | Iterator[pa.Table]",
+    table: Path,
+    transaction: Transaction,
+    *,
+    even_if_empty: bool = True,
 ) -> int | None:
-    """Append rows of Spark, or few rows of Arrow, once; without effect if the table holds the transaction already.
+    """Append rows of Spark, or of Arrow, once; without effect if the table holds the transaction already.
 
-    The caller holds the replica. No rows are a commit too, unless `even_if_empty` is False. Returns how many rows were
-    appended; None if they had been.
+    Batches of Arrow are written one after the other; if one cannot be made, nothing is appended. The caller holds the
+    replica. No rows are a commit too, unless `even_if_empty` is False. Returns how many rows were appended; None if they
+    had been.
 
-    Raises: CommitConflictError if another agent committed a transaction of the same application meanwhile; StoreError
-        if the table lacks a column, cannot be committed to, or does not have the commit in its log afterwards (another
-        process overwrote it).
+    Raises: What making a batch raises; CommitConflictError if another agent committed a transaction of the same application
+        meanwhile; StoreError if the table lacks a column, cannot be committed to, or does not have the commit in its log
+        afterwards (another process overwrote it).
     """
     state = open_table(table)
     done = state.log.transaction_version(transaction.app_id)
@@ -59,7 +67,7 @@ def append(
     if isinstance(rows, DataFrame):
         files = _written(rows, table, state.schema)
     else:
-        files = [_written_here(rows, table, state)]
+        files = [_written_here(rows if isinstance(rows, Iterator) else iter([rows]), table, state)]
     stated = state.properties.get(STATS_PROPERTY, "")
     bounded = [name.strip("`") for name in stated.split(",") if name]
     stats = {file: commit_statistics(read_footer(file), bounded) for file in files}
@@ -96,18 +104,10 @@ def _written(rows: DataFrame, table: Path, schema: StructType) -> list[Path]:
     columns = [_as_stored(field, type_of[field.name.lower()]) for field in rows.schema]
     if any(isinstance(column, Column) for column in columns):
         rows = rows.select(columns)
-    folder = table / f"run-{uuid4()}"
-    _being_written.add(folder)
-    # The caller holds the replica: all other files here were left by a writer that died.
-    for left in set(table.glob("run-*")) - _being_written:
-        shutil.rmtree(left, ignore_errors=True)
-    try:
+    with _folder_of_run(table) as folder:
         write_files(rows, folder)
         # Spark's names hold a UUID of each write.
         files = [file.rename(table / file.name) for file in sorted(folder.glob("*.parquet"))]
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        _being_written.discard(folder)
     if not files:
         # No rows make a file too, so Spark wrote to another place: its default file system is not this machine's.
         raise StoreError(
@@ -118,21 +118,49 @@ def _written(rows: DataFrame, table: Path, schema: StructType) -> list[Path]:
     return files
 
 
-def _written_here(rows: "pa.Table", table: Path, state: TableState) -> Path:
+def _written_here(batches: "Iterator[pa.Table]", table: Path, state: TableState) -> Path:
     """Write rows of Arrow as the table's columns to a file in its folder; a column that they lack is NULL."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    _require_columns(rows.column_names, table, {field.name.lower() for field in state.schema})
-    columns = [
-        rows[field.name].cast(field.type)
-        if field.name in rows.column_names
-        else pa.nulls(rows.num_rows, field.type)
-        for field in state.arrow_schema
-    ]
-    file = table / f"part-00000-{uuid4()}-c000.snappy.parquet"
-    pq.write_table(pa.table(columns, schema=state.arrow_schema), file)
-    return file
+    stored = {field.name.lower() for field in state.schema}
+    schema = state.arrow_schema
+    with _folder_of_run(table) as folder:
+        folder.mkdir()
+        file = folder / f"part-00000-{uuid4()}-c000.snappy.parquet"
+        with pq.ParquetWriter(file, schema) as writer:
+            # Batches share row groups: each group states all columns again, and one without rows has no bounds.
+            waiting: list[pa.Table] = []
+            for rows in batches:
+                _require_columns(rows.column_names, table, stored)
+                columns = [
+                    rows[field.name].cast(field.type)
+                    if field.name in rows.column_names
+                    else pa.nulls(rows.num_rows, field.type)
+                    for field in schema
+                ]
+                waiting.append(pa.table(columns, schema=schema))
+                if sum(each.num_rows for each in waiting) >= _ROWS_OF_GROUP:
+                    writer.write_table(pa.concat_tables(waiting))
+                    waiting = []
+            if any(each.num_rows for each in waiting):
+                writer.write_table(pa.concat_tables(waiting))
+        return file.rename(table / file.name)
+
+
+@contextmanager
+def _folder_of_run(table: Path) -> Iterator[Path]:
+    """Give a folder for the files of one append, which their readers do not see; it is removed at the end."""
+    folder = table / f"run-{uuid4()}"
+    _being_written.add(folder)
+    # The caller holds the replica: all other files here were left by a writer that died.
+    for left in set(table.glob("run-*")) - _being_written:
+        shutil.rmtree(left, ignore_errors=True)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        _being_written.discard(folder)
 
 
 def _require_columns(names: Sequence[str], table: Path, stored: Collection[str]) -> None:
@@ -207,11 +235,14 @@ def newest_runs(table: Path, *, rows: int) -> tuple[int, int] | None:
     return None
 
 
-def row_count(table: Path) -> int | None:
-    """Return how many rows a table has, by its log; None if that does not say it."""
-    files = plain_files(open_table(table))
+def row_count(table: Path, *, from_run_exclusive: int | None = None) -> int | None:
+    """Return how many rows a table has, by its log: at most, in runs after one; None if that does not say it."""
+    bounded = () if from_run_exclusive is None else (SEQ,)
+    files = plain_files(open_table(table), bounded=bounded)
     if files is None:
         return None
+    if from_run_exclusive is not None:
+        files = [file for file in files if may_hold(file, {SEQ: (from_run_exclusive, None)})]
     counts: list[int] = [count for file in files if (count := file.get("num_records")) is not None]
     return sum(counts) if len(counts) == len(files) else None
 

@@ -32,7 +32,7 @@ _MOST_KEYS_BYTES = 1 << 30
 
 
 class OnlySparkReadsError(ValueError):
-    """The files are too many, or not to be read with Arrow: only Spark reads them."""
+    """Arrow is not to read the rows, or not to make others of them: Spark does."""
 
 
 def feed_of_files(table: TableState, columns: Sequence[str], versions: Mapping[int, bool]) -> "pa.Table":

@@ -67,13 +67,13 @@ def session(*, long_running: bool = False) -> SparkSession:
 
 
 def choose_engine(spark: SparkSession, engine: str) -> SparkSession:
-    """Let what is done in a session from now on be written by Spark alone (`spark`), or few rows by delta-rs (`auto`)."""
+    """Let what is done in a session from now on be written by Spark alone (`spark`), or also by delta-rs (`auto`)."""
     spark.conf.set(confs.ENGINE, engine)
     return spark
 
 
 def writes_small(spark: SparkSession) -> bool:
-    """Return whether delta-rs may write few rows to users' tables."""
+    """Return whether delta-rs and Arrow may write, where it comes to the same bits."""
     return spark.conf.get(confs.ENGINE, "spark") == "auto"
 
 

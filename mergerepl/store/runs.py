@@ -195,7 +195,7 @@ def _few_runs(
 def run_rows(
     changes: Sequence[tuple[PublishedArticle, "pa.Table"]], table: str, *, seq: int, marker: str
 ) -> "pa.Table":
-    """Return the rows that contents, or tombstone, gets of few CHANGES of several articles.
+    """Return the rows that contents, or tombstone, gets of CHANGES of several articles.
 
     They are those of `triggers.tracked_rows.contents_rows` and `tombstone_rows`, without the columns that these leave
     empty.
@@ -310,7 +310,12 @@ def recent_rows(
             return None
         return RecentRows(current_rows(runs(through_seq_inclusive=through_seq_inclusive), columns), None)
     bound, count = newest_runs
-    if count > _OTHERS_TOO * max(rows, _READ_AT_ONCE):
+    gone = appended.row_count(folder / tombstone.NAME, from_run_exclusive=bound)
+    if (
+        bound >= through_seq_inclusive
+        or gone is None
+        or count + gone > _OTHERS_TOO * max(rows, _READ_AT_ONCE)
+    ):
         return None
 
     def older(others: DataFrame, wanted: int) -> DataFrame:
@@ -319,7 +324,8 @@ def recent_rows(
         return kept.keep(current_rows(there, columns))
 
     newest = runs(through_seq_inclusive=through_seq_inclusive, from_seq_exclusive=bound)
-    return RecentRows(current_rows(newest, columns), older)
+    # Runs are other files, so there is little to aggregate before the rows are shuffled.
+    return RecentRows(current_rows(newest.repartition(ROWGUID), columns), older)
 
 
 def _newest_runs(folder: Path, rows: int) -> tuple[int, int] | None:

@@ -1,7 +1,7 @@
 """The staged rows of a changeset, read again: for the MERGEs, the runs and the conflict tables."""
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,13 +17,13 @@ from mergerepl.changes import (
     DELETED,
     GENERATION,
     GENERATION_OF,
-    RESOLVED_COLUMNS,
     ROW,
     TOMBSTONE_TYPE,
     Action,
 )
+from mergerepl.delta.commit_files import MOST_ROWS, OnlySparkReadsError
 from mergerepl.delta.footers import read_footer
-from mergerepl.delta.small_writer import ACTION, MOST_BYTES, MOST_ROWS, SmallRows, type_problem
+from mergerepl.delta.small_writer import ACTION, MOST_BYTES, SmallRows, type_problem
 from mergerepl.delta.table import reason_of
 from mergerepl.delta.types import Field, ddl_of
 from mergerepl.errors import StoreError
@@ -31,6 +31,9 @@ from mergerepl.systables.tombstone import TombstoneType
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyarrow.dataset import Dataset
+
+_ROWS_OF_BATCH, _BYTES_OF_BATCH = 1 << 16, 64 << 20
 
 _SPARK_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
 """The key of a Parquet file under which Spark notes the columns that it wrote."""
@@ -88,50 +91,43 @@ def few_rows(folder: Path) -> "pa.Table | None":
 def small_rows(folder: Path, action: str) -> SmallRows:
     """Return the rows that Spark wrote to a folder for one side's table, in this process' memory.
 
-    A row that leaves the partition counts as deleted. The caller knows that there are few rows.
+    A row that leaves the partition counts as deleted. The caller knows that the files are small (`are_small`).
 
     Raises: StoreError if there is no such file, or it is damaged.
     """
-    import pyarrow as pa
     import pyarrow.compute as pc
 
     types = {field["name"]: ddl_of(field["type"]) for field in _image_fields(folder)}
-    staged = _in_memory(folder, [action, ROW])
-    of_side = staged.filter(pc.is_in(staged[action], pa.array([each.value for each in DATA_ACTIONS])))
+    of_side = _in_memory(folder, [action, ROW], where=(action, [each.value for each in DATA_ACTIONS]))
     is_gone = pc.equal(of_side[action], Action.LEAVE.value)
-    actions = pc.if_else(is_gone, Action.DELETE.value, of_side[action])
+    named = pc.if_else(is_gone, Action.DELETE.value, of_side[action])
     values = of_side.select([ROW]).flatten().rename_columns(list(types))
-    return SmallRows(values.append_column(ACTION, actions), types)
+    return SmallRows(values.append_column(ACTION, named), types)
 
 
-def few_recorded_rows(
+def recorded_in_batches(
     folder: Path, side: str, *, keys_of_gone: Collection[str] | None = None
-) -> "pa.Table | None":
-    """Return CHANGES of the rows that Spark wrote to a folder and that one side records, in this process' memory.
+) -> "Iterator[pa.Table]":
+    """Yield CHANGES of the rows that Spark wrote to a folder and that one side records, as many at a time as memory takes.
 
     `keys_of_gone`: of a row that is gone, or that left the partition, these fields alone are recorded; None: whole rows.
 
-    Returns: None if they are large, or if Arrow might write a column's values otherwise than Spark.
-
-    Raises: StoreError if there is no such file, or it is damaged.
+    Raises: as `conflicts_in_batches`.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    if not _are_for_arrow(folder):
-        return None
     action, generation = ACTION_OF[side], GENERATION_OF[side]
     kept = [name for name in CHANGE_COLUMNS if name != GENERATION]
-    staged = _in_memory(folder, [*kept, action, generation])
-    rows = staged.filter(pc.is_valid(staged[action]))
-    # As `apply.side.recorded_rows`: a row that was here before is no insert to those who get it next.
-    is_born = pc.and_(pc.equal(rows[action], Action.INSERT.value), pc.is_valid(rows[BORN_GENERATION]))
-    born = pc.if_else(is_born, rows[generation], pa.scalar(None, pa.int64()))
-    place = rows.schema.get_field_index(BORN_GENERATION)
-    rows = rows.set_column(place, BORN_GENERATION, born).append_column(GENERATION, rows[generation])
-    if keys_of_gone is not None:
-        rows = _in_partition(rows, pc.equal(rows[action], Action.LEAVE.value), keys_of_gone)
-    return rows.select(list(CHANGE_COLUMNS))
+    for rows in _in_batches(folder, [*kept, action, generation], having=action):
+        # As `apply.side.recorded_rows`: a row that was here before is no insert to those who get it next.
+        is_born = pc.and_(pc.equal(rows[action], Action.INSERT.value), pc.is_valid(rows[BORN_GENERATION]))
+        born = pc.if_else(is_born, rows[generation], pa.scalar(None, pa.int64()))
+        place = rows.schema.get_field_index(BORN_GENERATION)
+        recorded = rows.set_column(place, BORN_GENERATION, born).append_column(GENERATION, rows[generation])
+        if keys_of_gone is not None:
+            recorded = _in_partition(recorded, pc.equal(rows[action], Action.LEAVE.value), keys_of_gone)
+        yield recorded.select(list(CHANGE_COLUMNS))
 
 
 def _in_partition(rows: "pa.Table", has_left: "pa.ChunkedArray[Any]", keys: Collection[str]) -> "pa.Table":
@@ -154,31 +150,67 @@ def _in_partition(rows: "pa.Table", has_left: "pa.ChunkedArray[Any]", keys: Coll
     return pa.table({name: found.get(name, rows[name]) for name in rows.column_names})
 
 
-def few_conflicts(folder: Path) -> "pa.Table | None":
-    """Return the RESOLVED rows of a folder that are conflicts, in this process' memory.
+def conflicts_in_batches(folder: Path, columns: Sequence[str]) -> "Iterator[pa.Table]":
+    """Yield the RESOLVED rows of a folder that are conflicts, as many at a time as memory takes.
 
-    Returns: None if they are large, or if Arrow might write a column's values otherwise than Spark.
+    Raises:
+        OnlySparkReadsError: Arrow might hold a value otherwise than Spark does.
+        StoreError: There is no such file, or it is damaged.
+    """
+    return _in_batches(folder, columns, having=CONFLICT_TYPE)
 
-    Raises: StoreError if there is no such file, or it is damaged.
+
+def are_for_arrow(folder: Path) -> bool:
+    """Return whether the rows that were written to a folder have types that Arrow writes as Spark does."""
+    return not any(type_problem(field["type"]) for field in _image_fields(folder))
+
+
+def _in_batches(folder: Path, columns: Sequence[str], *, having: str) -> "Iterator[pa.Table]":
+    """Yield the rows that have a value in a column."""
+    import pyarrow as pa
+    import pyarrow.dataset as ds
+
+    if not are_for_arrow(folder):
+        raise OnlySparkReadsError(f"types of columns in '{folder}'")
+    try:
+        rows = ds.dataset(folder, format="parquet")
+        batches = rows.to_batches(
+            columns=[*columns],
+            filter=ds.field(having).is_valid(),
+            batch_size=_rows_of_batch(rows),
+            batch_readahead=1,
+            fragment_readahead=1,
+        )
+        for batch in batches:
+            _require_texts(batch)
+            if batch.num_rows:
+                yield pa.Table.from_batches([batch])
+    except (pa.ArrowNotImplementedError, pa.ArrowCapacityError) as error:
+        raise OnlySparkReadsError(reason_of(error)) from error
+    except OnlySparkReadsError:
+        raise
+    except (pa.ArrowException, ValueError, OSError) as error:
+        raise _unreadable(folder, reason_of(error)) from error
+
+
+def _rows_of_batch(rows: "Dataset") -> int:
+    """Return how many rows take about `_BYTES_OF_BATCH` of memory."""
+    groups = [group for file in rows.get_fragments() for group in file.row_groups]
+    size, count = sum(group.total_byte_size for group in groups), sum(group.num_rows for group in groups)
+    return max(1, min(_ROWS_OF_BATCH, int(_BYTES_OF_BATCH * count / max(1, size))))
+
+
+def _require_texts(rows: "pa.RecordBatch") -> None:
+    """Check that all texts are UTF-8: to Spark, other bytes are a text, too.
+
+    Raises: OnlySparkReadsError.
     """
     import pyarrow as pa
-    import pyarrow.compute as pc
 
-    if not _are_for_arrow(folder):
-        return None
-    staged = _in_memory(folder, list(RESOLVED_COLUMNS))
-    rows = staged.filter(pc.is_valid(staged[CONFLICT_TYPE])).combine_chunks()
     try:
-        # Bytes that are no UTF-8 are a text to Spark.
         rows.validate(full=True)
-    except pa.ArrowInvalid:
-        return None
-    return rows
-
-
-def _are_for_arrow(folder: Path) -> bool:
-    """Return whether rows fit into this process' memory, and have types that Arrow writes as Spark does."""
-    return are_small(folder) and not any(type_problem(field["type"]) for field in _image_fields(folder))
+    except pa.ArrowInvalid as error:
+        raise OnlySparkReadsError(reason_of(error)) from error
 
 
 def _image_fields(folder: Path) -> list[Field]:
@@ -190,12 +222,16 @@ def _image_fields(folder: Path) -> list[Field]:
     return image
 
 
-def _in_memory(folder: Path, columns: list[str] | None) -> "pa.Table":
+def _in_memory(
+    folder: Path, columns: list[str] | None, where: "tuple[str, Sequence[str]] | None" = None
+) -> "pa.Table":
+    """Return rows, all or those that have one of some values in a column."""
     import pyarrow as pa
     import pyarrow.dataset as ds
 
+    chosen = ds.field(where[0]).isin(where[1]) if where is not None else None
     try:
-        return ds.dataset(folder, format="parquet").to_table(columns=columns)
+        return ds.dataset(folder, format="parquet").to_table(columns=columns, filter=chosen)
     except (pa.ArrowException, ValueError, OSError) as error:
         raise _unreadable(folder, reason_of(error)) from error
 

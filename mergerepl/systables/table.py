@@ -25,7 +25,7 @@ class Plane(StrEnum):
     HISTORY = "history"
     """`deltalake`: small, only appended to."""
     DATA = "data"
-    """Spark: grows with users' data, only appended to."""
+    """Arrow or Spark: grows with users' data, only appended to."""
 
 
 @dataclass(frozen=True)

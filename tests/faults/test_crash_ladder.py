@@ -84,6 +84,7 @@ NOT_A_STEP = {
     "give_up._own_resolutions",
     "carry_out.update_subscription",
     "side.append_side_run",
+    "conflict_log._append",
     # Nothing of it counts before the manifest.
     "article.stage_article",
     "stage_partitioned._write_events",

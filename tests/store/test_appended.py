@@ -1,6 +1,7 @@
 """Tables whose rows are Spark's and whose log is deltalake's: what any Delta reader sees, once, and fenced."""
 
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from uuid import uuid4
@@ -84,6 +85,27 @@ def test_a_run_is_appended_once_and_its_commit_is_found(spark: SparkSession, tab
     assert found is not None
     assert found.version == 1
     assert found.mark == once.mark
+
+
+def test_batches_of_arrow_are_one_append_with_bounds_even_if_some_have_no_rows(table: Path) -> None:
+    def batches(*seqs: list[int]) -> Iterator[pa.Table]:
+        return (pa.table({"seq": pa.array(each, pa.int64())}) for each in seqs)
+
+    assert appended.append(batches([], [5], [], [7, 6], []), table, transaction(1)) == 3
+    assert appended.append(batches([], []), table, transaction(2)) == 0
+    (file,) = [file for file in plain_files(open_table(table), bounded=("seq",)) or () if file["num_records"]]
+    assert (file["min.seq"], file["max.seq"]) == (5, 7)
+    assert appended.row_count(table, from_run_exclusive=6) == 3
+    assert appended.row_count(table, from_run_exclusive=7) == 0
+    before = sorted(table.iterdir())
+
+    def broken() -> Iterator[pa.Table]:
+        yield from batches([8])
+        raise OSError("gone")
+
+    with pytest.raises(OSError, match="gone"):
+        appended.append(broken(), table, transaction(3))
+    assert sorted(table.iterdir()) == before
 
 
 def test_files_below_the_bound_are_not_read(spark: SparkSession, table: Path) -> None:

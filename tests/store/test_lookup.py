@@ -61,6 +61,7 @@ def of_newest(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
         return
     missing: list[int] = []
     monkeypatch.setattr(in_memory, "_ROWS_OF_ONE_TASK", 0)
+    monkeypatch.setattr(in_memory, "_FEW_ROWS", 0)
     monkeypatch.setattr(runs, "_OTHERS_TOO", 100)
     recent_rows = tracking.recent_rows
 

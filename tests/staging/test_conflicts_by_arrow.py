@@ -1,10 +1,11 @@
-"""The rows that few conflicts get of Arrow are those that Spark makes, bit for bit."""
+"""The rows that Arrow makes of conflicts, batch by batch, are those that Spark makes, bit for bit."""
 
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable as LogTable
 from pyspark.sql import SparkSession
 
 from mergerepl.agent import carry_out
@@ -12,6 +13,7 @@ from mergerepl.apply import conflict_log
 from mergerepl.apply.conflict_log import Works, log_conflicts
 from mergerepl.engine import confs
 from mergerepl.model.article import PublishedArticle
+from mergerepl.store import staged_rows
 from mergerepl.store.changeset import Changeset
 from mergerepl.store.replica import Replica
 from mergerepl.systables import conflicts_info
@@ -37,7 +39,7 @@ def _engine(spark: SparkSession) -> Iterator[None]:
     spark.conf.unset(confs.ENGINE)
 
 
-def test_few_conflicts_are_logged_as_spark_logs_them(
+def test_arrow_logs_conflicts_as_spark_does(
     spark: SparkSession, replica_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made_by_spark: list[str] = []
@@ -71,6 +73,7 @@ def test_few_conflicts_are_logged_as_spark_logs_them(
             assert bits(one) == bits(other)
             compared.append(table)
 
+    monkeypatch.setattr(staged_rows, "_ROWS_OF_BATCH", 3)
     monkeypatch.setattr(conflict_log, "_info_rows", seen)
     monkeypatch.setattr(carry_out, "log_conflicts", logged_twice)
     spark.conf.set(confs.ENGINE, "auto")
@@ -79,3 +82,21 @@ def test_few_conflicts_are_logged_as_spark_logs_them(
     pair.edit("update hq.guids set a = 'h' where id < 6", "update north.guids set a = 'n' where id > 2")
     pair.sync()
     assert compared == [conflicts_info.NAME, *(f"MSmerge_conflict_pair_{name}" for name in WITH_CONFLICTS)]
+
+
+def test_what_arrow_may_not_write_after_some_batches_spark_logs_as_a_whole(
+    spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keys are texts of dates, the last of which Spark writes with a sign."""
+    monkeypatch.setattr(staged_rows, "_ROWS_OF_BATCH", 1)
+    spark.conf.set(confs.ENGINE, "auto")
+    days = "select date_add(if(id = 2, date'9999-12-31', date'2024-01-01'), cast(id as int)) id, 'x' a from range(3)"
+    pair = Pair(spark, replica_dir, {"days": (days, {"key": ["id"]})})
+    pair.edit("update hq.days set a = 'h' where a = 'x'", "update north.days set a = 'n' where a = 'x'")
+    pair.sync()
+    logged = Replica(pair.folder / "hq").folder
+    keys = spark.read.format("delta").load(str(logged / conflicts_info.NAME)).select("rowkey.id").collect()
+    assert sorted(key for (key,) in keys) == ["+10000-01-02", "2024-01-01", "2024-01-02"]
+    for table in (conflicts_info.NAME, "MSmerge_conflict_pair_days"):
+        files = {file.name for file in (logged / table).glob("*.parquet")}
+        assert files == {Path(file).name for file in LogTable(str(logged / table)).file_uris()}
