@@ -94,8 +94,10 @@ def update(table: Path, ids: list[int], text: str) -> None:
 
 @pytest.mark.parametrize(
     ("engine", "most"),
-    [("spark", JOBS_OF_FIVE_ARTICLES), ("auto", JOBS_OF_FEW_CHANGES)],
-    ids=["spark", "auto"],
+    [
+        pytest.param("spark", JOBS_OF_FIVE_ARTICLES, id="spark", marks=pytest.mark.slow),
+        pytest.param("auto", JOBS_OF_FEW_CHANGES, id="auto"),
+    ],
 )
 def test_a_sync_of_five_articles_decides_them_in_one_plan(
     spark: SparkSession, replica_dir: Path, engine: Literal["spark", "auto"], most: int

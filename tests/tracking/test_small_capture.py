@@ -15,6 +15,7 @@ from mergerepl.delta import appended
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.plain_files import write_files
 from mergerepl.delta.transactions import Transaction
+from mergerepl.engine import confs
 from mergerepl.feed.position import FeedPosition
 from mergerepl.feed.window import feed_window
 from mergerepl.model.article import PublishedArticle
@@ -175,7 +176,9 @@ def test_what_is_known_of_a_row_goes_on_and_odd_keys_are_left_to_spark(
     pair.edit("update hq.orders set b = -0.0 where id = 1", "delete from hq.orders where id = 2")
     pair.edit("update hq.lines set b = 7 where x = 1", "delete from north.lines where x = 2")
     pair.edit("insert into hq.orders values (20, 'new', 1.0)", "delete from north.guids where b = 1")
+    spark.conf.set(confs.ENGINE, "auto")
     pair.sync()
+    spark.conf.unset(confs.ENGINE)
     g = "00000000-0000-0000-0000-00000000000"
     for replica in ("hq", "north"):
         pair.edit(
