@@ -301,12 +301,12 @@ def recent_rows(
 
     Args: as `latest_of`.
     """
-    if is_for_one_task(rows):
+    if are_few(rows):
         return None
     runs = partial(read_runs, spark, folder, article)
     newest_runs = _newest_runs(folder, rows)
     if newest_runs is None:
-        if are_few(rows) or not _hold_at_most(folder, _OTHERS_TOO * rows):
+        if not _hold_at_most(folder, _OTHERS_TOO * rows):
             return None
         return RecentRows(current_rows(runs(through_seq_inclusive=through_seq_inclusive), columns), None)
     bound, count = newest_runs
