@@ -3,7 +3,7 @@
 Conflicts of changes that a table or a rule refuses, and keys of other types than those below, are left to Spark.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
@@ -72,9 +72,7 @@ class Conflicts:
 
         article, at_publisher, at_subscriber = self.article, self.works[PUBLISHER], self.works[SUBSCRIBER]
         kinds, texts = pa.array([int(kind) for kind in REASONS], pa.int32()), pa.array(list(REASONS.values()))
-        for rows in conflicts_in_batches(self.changeset.rows(article.nickname), _OF_INFO):
-            if pc.max(rows[changes.CONFLICT_TYPE]).as_py() > ConflictType.UPDATE_WINS_DELETE:
-                raise OnlySparkReadsError("changes that were refused")
+        for rows in self._in_batches(_OF_INFO):
             count = rows.num_rows
             wins = pc.fill_null(rows[changes.PUBLISHER_WINS], False)
             loser, winner = (rows[name].combine_chunks() for name in (changes.LOSER, changes.WINNER))
@@ -114,9 +112,7 @@ class Conflicts:
 
         article = self.article
         fields = dict(zip(article.columns, article.fields, strict=True))
-        for rows in conflicts_in_batches(self.changeset.rows(article.nickname), _OF_LOSING):
-            if pc.max(rows[changes.CONFLICT_TYPE]).as_py() > ConflictType.UPDATE_WINS_DELETE:
-                raise OnlySparkReadsError("changes that were refused")
+        for rows in self._in_batches(_OF_LOSING):
             loser = rows[changes.LOSER].combine_chunks()
             image = pc.struct_field(loser, changes.ROW)
             losing = {
@@ -127,6 +123,14 @@ class Conflicts:
                 CONFLICT_ID: self._ids(rows),
             }
             yield pa.table(losing).filter(pc.invert(pc.struct_field(loser, changes.DELETED)))
+
+    def _in_batches(self, columns: Sequence[str]) -> "Iterator[pa.Table]":
+        import pyarrow.compute as pc
+
+        for rows in conflicts_in_batches(self.changeset.rows(self.article.nickname), columns):
+            if pc.max(rows[changes.CONFLICT_TYPE]).as_py() > ConflictType.UPDATE_WINS_DELETE:
+                raise OnlySparkReadsError("changes that were refused")
+            yield rows
 
     def _ids(self, rows: "pa.Table") -> "pa.Array[Any]":
         import pyarrow as pa
