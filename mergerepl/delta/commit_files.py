@@ -47,16 +47,18 @@ def feed_of_files(table: TableState, columns: Sequence[str], versions: Mapping[i
     """
     import pyarrow as pa
 
-    parts = []
+    parts: list[pa.Table] = []
+    stated = 0
     for version, by_files in versions.items():
         files = list(_files(table.path, version, by_files))
-        _require_readable([file for file, _ in files])
+        counts = _readable_rows([file for file, _ in files])
+        stated += sum(count for count, (_, kind) in zip(counts, files, strict=True) if kind is None)
+        _require_few(stated)
         rows = [(_read(file, table, columns, kind), kind) for file, kind in files]
         found = _without_copied(rows, columns)
         parts.append(found.append_column(COMMIT_VERSION, pa.array([version] * found.num_rows, pa.int64())))
     feed = pa.concat_tables(parts)
-    if feed.num_rows > MOST_ROWS:
-        raise OnlySparkReadsError("too many rows")
+    _require_few(feed.num_rows)
     # Bytes that are no UTF-8 are a text to Spark.
     feed.validate(full=True)
     return as_images(feed, columns)
@@ -143,12 +145,20 @@ def _inside(table: Path, action: Mapping[str, Any]) -> Path:
     return table / name
 
 
-def _require_readable(files: Sequence[Path], *, most_bytes: int = MOST_BYTES) -> None:
+def _require_few(rows: int) -> None:
+    if rows > MOST_ROWS:
+        raise OnlySparkReadsError("too many rows")
+
+
+def _readable_rows(files: Sequence[Path], *, most_bytes: int = MOST_BYTES) -> list[int]:
+    """Return how many rows each file has; raise OnlySparkReadsError if Arrow is not to read one of them."""
     if len(files) > MOST_FILES or sum(file.stat().st_size for file in files) > most_bytes:
         raise OnlySparkReadsError("too many files, or too large ones")
-    for file in files:
-        if (problem := footer_problem(read_footer(file))) is not None:
+    footers = [read_footer(file) for file in files]
+    for footer in footers:
+        if (problem := footer_problem(footer)) is not None:
             raise OnlySparkReadsError(problem)
+    return [footer.num_rows for footer in footers]
 
 
 def _read(file: Path, table: TableState, columns: Sequence[str], kind: str | None) -> "pa.Table":
@@ -219,7 +229,7 @@ def _rows_with(
     if found is None:
         raise OnlySparkReadsError(f"the rows of '{table.path}' are not those of its files")
     files = [table.path / each["path"] for each in found if may_hold(each, bounds)]
-    _require_readable(files, most_bytes=most_bytes)
+    _readable_rows(files, most_bytes=most_bytes)
     stored = table.arrow_schema
     schema = pa.schema([stored.field(name) for name in columns])
     rows = [schema.empty_table()]
