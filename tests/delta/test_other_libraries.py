@@ -199,6 +199,19 @@ def test_every_value_and_partition_is_read_and_rewritten_by_both(
     both_read(spark, hq / "places", places)
 
 
+def test_updates_alone_leave_rows_in_their_partition(spark: SparkSession, replica_dir: Path) -> None:
+    hq, north = replica_dir / "hq", replica_dir / "north"
+    rows = pa.table({"id": range(6), PARTITION: ["n", "s"] * 3, "v": [0] * 6})
+    write_deltalake(str(hq / "places"), rows, partition_by=[PARTITION])
+    publish(replica_dir, "places")
+    # Spark's files hold the column of the partition, those of deltalake do not.
+    for root, key in ((hq, 1), (north, 2)):
+        DeltaTable(str(root / "places")).update({"v": "1"}, predicate=f"id = {key}")
+        assert synced(hq) == 0
+    for root in (hq, north):
+        both_read(spark, root / "places", versions(rows, {1: 1, 2: 1}))
+
+
 OLD = {
     "spark.sql.parquet.outputTimestampType": "INT96",
     "spark.sql.parquet.datetimeRebaseModeInWrite": "LEGACY",

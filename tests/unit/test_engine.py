@@ -203,8 +203,7 @@ def test_long_runs_get_the_full_compiler_and_more_memory(monkeypatch: pytest.Mon
     assert "-XX:TieredStopAtLevel=1" in jvm.memory_options(heap_mb=1024, long_running=False)
     assert "-XX:TieredStopAtLevel=1" not in jvm.memory_options(heap_mb=1024, long_running=True)
     collectors = {mb: jvm.memory_options(heap_mb=mb, long_running=True) for mb in (2048, 8192)}
-    assert "-XX:+UseParallelGC" in collectors[2048]
-    assert "-XX:+UseG1GC" in collectors[8192]
+    assert all("-XX:+UseParallelGC" in each for each in collectors.values())
     monkeypatch.delenv("MERGEREPL_MEMORY", raising=False)
     monkeypatch.setattr(confs, "memory_mb", lambda: 16 * 1024)
     assert (confs.heap_mb(long_running=False), confs.heap_mb(long_running=True)) == (4096, 8192)
