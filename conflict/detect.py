@@ -4,6 +4,8 @@ Merge session step: after get_metadata, before resolve, for the rows changed at 
 candidate). Pure. Rules: design section 5, merge_replication.md 2.4, 3.2.
 """
 
+from collections.abc import Callable
+
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
@@ -29,7 +31,7 @@ from mergerepl.changes import (
 from mergerepl.engine.made_once import made_once
 from mergerepl.lineage import columns as lineage
 from mergerepl.lineage.value import PUBLICATION
-from mergerepl.rows.fields import INTERPRETED, Fields
+from mergerepl.rows.fields import INTERPRETED, Fields, Struct, Structs
 from mergerepl.rows.images import no_names, same_value
 
 SIDES = "sides"
@@ -39,6 +41,9 @@ NAME = "name"
 PUBLISHER_CHANGED = "publisher_changed"
 SUBSCRIBER_CHANGED = "subscriber_changed"
 DIFFERENT = "different"
+
+_ARRAY_OF = {name: f"{SIDES}_{name}" for name in (PUBLISHER_CHANGED, SUBSCRIBER_CHANGED, DIFFERENT)}
+"""Field of `sides` -> the column that holds its values where fields are written out."""
 
 
 def detect(pairs: DataFrame, fields: Fields = INTERPRETED) -> DataFrame:
@@ -55,6 +60,8 @@ def detect(pairs: DataFrame, fields: Fields = INTERPRETED) -> DataFrame:
     Returns: PAIRS, sides, conflict_columns.
     """
     is_candidate, conflict_columns, verdict = _detection(fields)
+    if fields.is_written_out:
+        pairs = pairs.withColumns(_arrays(fields))
     return (
         pairs.withColumn(SIDES, F.when(is_candidate, _sides(fields)))
         .withColumn(CONFLICT_COLUMNS, conflict_columns)
@@ -71,7 +78,7 @@ def is_conflict() -> Column:
 def _detection(fields: Fields) -> tuple[Column, Column, Column]:
     publisher_deleted, subscriber_deleted = F.col(f"{PUBLISHER}.{DELETED}"), F.col(f"{SUBSCRIBER}.{DELETED}")
     both_live = ~publisher_deleted & ~subscriber_deleted
-    clashing = fields.present(F.col(SIDES), lambda side, _: F.when(_clashes(side), side[NAME]))
+    clashing = fields.present(sides(fields), lambda side: F.when(_clashes(side), side[NAME]))
     is_candidate = F.col(VERDICT) == Verdict.CANDIDATE.value
     has_conflict = (publisher_deleted != subscriber_deleted) | (both_live & (F.size(CONFLICT_COLUMNS) > 0))
     verdict = F.when(
@@ -80,24 +87,51 @@ def _detection(fields: Fields) -> tuple[Column, Column, Column]:
     return is_candidate, F.when(is_candidate & both_live, clashing).otherwise(no_names()), verdict
 
 
-def _clashes(side: Column) -> Column:
+def _clashes(side: Struct) -> Column:
     changed_by_both = side[PUBLISHER_CHANGED] & side[SUBSCRIBER_CHANGED]
     is_asked = F.col(f"{ARTICLE}.{WHOLE_ROWS}") | changed_by_both
     clashes_if_equal = F.array_contains(F.col(f"{ARTICLE}.{CLASHING_COLUMNS}"), side[NAME]) & changed_by_both
     return side[NAME].isNotNull() & ((side[DIFFERENT] & is_asked) | clashes_if_equal)
 
 
+def sides(fields: Fields) -> Structs:
+    """Return `sides`; where fields are written out, as an array for each field of its structs.
+
+    The code that Spark makes for an array of structs is several times as long.
+    """
+    if not fields.is_written_out:
+        return F.col(SIDES)
+    return {NAME: F.col(f"{ARTICLE}.{NAMES}")} | {name: F.col(array) for name, array in _ARRAY_OF.items()}
+
+
 @made_once
 def _sides(fields: Fields) -> Column:
-    def side(name: Column, number: Column | int) -> Column:
-        return F.struct(
-            name.alias(NAME),
-            _changed(PUBLISHER, name).alias(PUBLISHER_CHANGED),
-            _changed(SUBSCRIBER, name).alias(SUBSCRIBER_CHANGED),
-            (~_is_same(number)).alias(DIFFERENT),
+    if fields.is_written_out:
+        return fields.each_struct(
+            sides(fields), lambda side: F.struct(*(side[name].alias(name) for name in (NAME, *_ARRAY_OF)))
         )
+    facts = _facts(fields)
+    return fields.each(
+        F.col(f"{ARTICLE}.{NAMES}"),
+        lambda name, number: F.struct(
+            name.alias(NAME), *(fact(name, number).alias(each) for each, fact in facts.items())
+        ),
+    )
 
-    def _is_same(number: Column | int) -> Column:
+
+@made_once
+def _arrays(fields: Fields) -> dict[str, Column]:
+    names = F.col(f"{ARTICLE}.{NAMES}")
+    arrays = {_ARRAY_OF[each]: fields.each(names, fact) for each, fact in _facts(fields).items()}
+    # What is the same for all rows is a constant to Spark only if it does not depend on the verdict.
+    is_candidate = F.col(VERDICT) == Verdict.CANDIDATE.value
+    return arrays | {_ARRAY_OF[DIFFERENT]: F.when(is_candidate, arrays[_ARRAY_OF[DIFFERENT]])}
+
+
+def _facts(fields: Fields) -> dict[str, Callable[[Column, Column | int], Column]]:
+    """Return what gives the fields of `sides` from the name and the number of a field of the row."""
+
+    def is_same(number: Column | int) -> Column:
         if fields.written is None:
             one, other = (F.get(F.col(f"{each}.{FIELDS}"), number) for each in (PUBLISHER, SUBSCRIBER))
             return one.eqNullSafe(other)
@@ -106,7 +140,11 @@ def _sides(fields: Fields) -> Column:
         one, other = (F.col(f"{each}.{ROW}.{field.name}") for each in (PUBLISHER, SUBSCRIBER))
         return same_value(one, other, field.dataType)
 
-    return fields.each(F.col(f"{ARTICLE}.{NAMES}"), side)
+    return {
+        PUBLISHER_CHANGED: lambda name, _: _changed(PUBLISHER, name),
+        SUBSCRIBER_CHANGED: lambda name, _: _changed(SUBSCRIBER, name),
+        DIFFERENT: lambda _, number: ~is_same(number),
+    }
 
 
 def _changed(side: str, column: Column) -> Column:

@@ -7,7 +7,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
-from conflict.detect import DIFFERENT, NAME, PUBLISHER_CHANGED, SIDES, SUBSCRIBER_CHANGED, is_conflict
+from conflict.detect import DIFFERENT, NAME, PUBLISHER_CHANGED, SUBSCRIBER_CHANGED, is_conflict, sides
 from conflict.resolvers.adapter import IS_MADE, VALUE
 from mergerepl.changes import (
     ARTICLE,
@@ -30,7 +30,7 @@ from mergerepl.changes import (
     made_column,
 )
 from mergerepl.model.article import PublishedArticle
-from mergerepl.rows.fields import Fields
+from mergerepl.rows.fields import Fields, Struct
 from mergerepl.rows.images import image_type
 from mergerepl.rows.sql import free_name
 
@@ -48,17 +48,17 @@ def of_subscriber(takes_columns: Column, takes_made: Column | None, fields: Fiel
     """
     publisher_prevails = F.coalesce(PUBLISHER_WINS, F.lit(True))
 
-    def is_taken(side: Column, _: Column | int) -> Column:
+    def is_taken(side: Struct) -> Column:
         prevails = side[SUBSCRIBER_CHANGED] & ~(side[PUBLISHER_CHANGED] & publisher_prevails)
         is_by_column = (
             takes_columns if takes_made is None else takes_columns | (takes_made & _is_of_maker(side))
         )
         return F.when(is_by_column, side[NAME].isNotNull() & prevails).otherwise(~F.col(PUBLISHER_WINS))
 
-    return fields.each(F.col(SIDES), is_taken)
+    return fields.each_struct(sides(fields), is_taken)
 
 
-def _is_of_maker(side: Column) -> Column:
+def _is_of_maker(side: Struct) -> Column:
     """Return whether a rule makes the value of a column where both sides changed it."""
     return F.coalesce(F.array_contains(F.col(f"{ARTICLE}.{MADE_COLUMNS}"), side[NAME]), F.lit(False))
 
@@ -66,13 +66,13 @@ def _is_of_maker(side: Column) -> Column:
 def is_changed_for(side: str, *, is_any_made: bool, fields: Fields) -> Column:
     """Return whether a decided row differs from a side's row: it gets the other side's value, or a computed one."""
 
-    def differs(sides: Column, is_of_subscriber: Column) -> Column:
-        from_other = (is_of_subscriber if side == PUBLISHER else ~is_of_subscriber) & sides[DIFFERENT]
+    def differs(each: Struct, is_of_subscriber: Column) -> Column:
+        from_other = (is_of_subscriber if side == PUBLISHER else ~is_of_subscriber) & each[DIFFERENT]
         if not is_any_made:
             return from_other
-        return F.coalesce(F.try_element_at(MADE, sides[NAME])[side], from_other)
+        return F.coalesce(F.try_element_at(MADE, each[NAME])[side], from_other)
 
-    return fields.any((SIDES, OF_SUBSCRIBER), differs)
+    return fields.any_struct(sides(fields), F.col(OF_SUBSCRIBER), differs)
 
 
 def merged_colv(stamp: Column, *, is_any_made: bool, fields: Fields) -> Column:
@@ -84,7 +84,7 @@ def merged_colv(stamp: Column, *, is_any_made: bool, fields: Fields) -> Column:
     made with knowledge of it would conflict with a change that never happened.
     """
 
-    def entry(side: Column, _: Column | int) -> Column:
+    def entry(side: Struct) -> Column:
         at_publisher, at_subscriber = (
             F.try_element_at(F.col(f"{each}.{COLV1}"), side[NAME]) for each in (PUBLISHER, SUBSCRIBER)
         )
@@ -109,7 +109,7 @@ def merged_colv(stamp: Column, *, is_any_made: bool, fields: Fields) -> Column:
         has_entry = side[NAME].isNotNull() & last.isNotNull()
         return F.when(has_entry, F.struct(side[NAME].alias("key"), last.alias("value")))
 
-    entries = fields.present(F.col(SIDES), entry)
+    entries = fields.present(sides(fields), entry)
     return F.when(F.col(f"{ARTICLE}.{COLUMN_TRACKING}"), F.map_from_entries(entries))
 
 

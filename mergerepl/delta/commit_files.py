@@ -48,17 +48,19 @@ def feed_of_files(table: TableState, columns: Sequence[str], versions: Mapping[i
     import pyarrow as pa
 
     parts: list[pa.Table] = []
-    stated = 0
+    count = 0
     for version, by_files in versions.items():
         files = list(_files(table.path, version, by_files))
         counts = _readable_rows([file for file, _ in files])
-        stated += sum(count for count, (_, kind) in zip(counts, files, strict=True) if kind is None)
-        _require_few(stated)
+        if len({kind for _, kind in files}) == 1:
+            # Their rows are all changes: none is copied.
+            _require_few(count + sum(counts))
         rows = [(_read(file, table, columns, kind), kind) for file, kind in files]
         found = _without_copied(rows, columns)
+        count += found.num_rows
+        _require_few(count)
         parts.append(found.append_column(COMMIT_VERSION, pa.array([version] * found.num_rows, pa.int64())))
     feed = pa.concat_tables(parts)
-    _require_few(feed.num_rows)
     # Bytes that are no UTF-8 are a text to Spark.
     feed.validate(full=True)
     return as_images(feed, columns)

@@ -13,7 +13,7 @@ from mergerepl.changes import GENERATION, ROWGUID, TABLENICK
 from mergerepl.delta import appended
 from mergerepl.delta.small_tables import typed_rows
 from mergerepl.delta.transactions import Transaction
-from mergerepl.engine.in_memory import collected, in_one_task, is_for_one_task
+from mergerepl.engine.in_memory import collected, frame_of, in_one_task, is_for_one_task
 from mergerepl.engine.passed import passed
 from mergerepl.failpoints import failpoint
 from mergerepl.store.replica import Replica
@@ -84,8 +84,12 @@ def append_events(replica: Replica, events: Sequence[Events], transaction: Trans
 
 
 def _rows(events: Sequence[Events], seq: int) -> "dict[str, DataFrame | pa.Table]":
-    """Return the rows of each mapping table."""
-    frames = [(each, each.rows) for each in events if isinstance(each.rows, DataFrame)]
+    """Return the rows of each mapping table; one publication may have few EVENTS and another one many."""
+    spark = next(each.rows.sparkSession for each in events if isinstance(each.rows, DataFrame))
+    frames = [
+        (each, each.rows if isinstance(each.rows, DataFrame) else frame_of(spark, each.rows))
+        for each in events
+    ]
 
     def rows_of(mappings: Callable[..., DataFrame]) -> DataFrame:
         return appended.union_all(

@@ -5,13 +5,19 @@ thirds of the time of the merge rules over many rows (measured). So where many r
 written out field by field, which Spark compiles. Over few rows, to write and compile it takes longer. (decisions/0024)
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import reduce
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
+
+Structs = Column | Mapping[str, Column]
+"""An array of structs; or an array for each field of theirs, the last of which is NULL where there are none."""
+
+Struct = Column | Mapping[str, Column]
+"""One of them."""
 
 MOST_WRITTEN_OUT = 20
 """With more fields the code takes longer to compile than to interpret 20,000 rows (measured)."""
@@ -40,21 +46,39 @@ class Fields:
         values = (value(F.get(array, F.lit(i)), i) for i in range(len(self.written)))
         return F.when(array.isNotNull(), F.array(*values))
 
-    def any(self, arrays: tuple[str, str], test: Callable[[Column, Column], Column]) -> Column:
-        """Return whether a test holds for the elements of two columns at any one place."""
+    def each_struct(self, structs: Structs, value: Callable[[Struct], Column]) -> Column:
+        """Return the array of what is computed from each struct; NULL if there are none."""
         if self.written is None:
-            zipped = F.arrays_zip(*arrays)
-            return F.exists(zipped, lambda both: test(both[arrays[0]], both[arrays[1]]))
-        found = [test(*(F.get(F.col(name), F.lit(i)) for name in arrays)) for i in range(len(self.written))]
+            assert isinstance(structs, Column)
+            return F.transform(structs, value)
+        values = [value(_struct(structs, i)) for i in range(len(self.written))]
+        last = structs if isinstance(structs, Column) else [*structs.values()][-1]
+        return F.when(last.isNotNull(), F.array(*values))
+
+    def any_struct(
+        self, structs: Structs, beside: Column, test: Callable[[Struct, Column], Column]
+    ) -> Column:
+        """Return whether a test holds for any struct and the element of another array at its place."""
+        if self.written is None:
+            assert isinstance(structs, Column)
+            both = F.arrays_zip(structs.alias("struct"), beside.alias("beside"))
+            return F.exists(both, lambda each: test(each["struct"], each["beside"]))
+        found = [test(_struct(structs, i), F.get(beside, F.lit(i))) for i in range(len(self.written))]
         return reduce(Column.__or__, found)
 
-    def present(self, array: Column, value: Callable[[Column, Column | int], Column]) -> Column:
-        """Return what `each` does, without NULLs. No two values may be equal."""
-        found = self.each(array, value)
+    def present(self, structs: Structs, value: Callable[[Struct], Column]) -> Column:
+        """Return what `each_struct` does, without NULLs. No two values may be equal."""
+        found = self.each_struct(structs, value)
         if self.written is None:
             return F.filter(found, lambda each: each.isNotNull())
         nothing = F.when(F.lit(False), F.get(found, F.lit(0)))
         return F.array_except(found, F.array(nothing))
+
+
+def _struct(structs: Structs, number: int) -> Struct:
+    if isinstance(structs, Column):
+        return F.get(structs, F.lit(number))
+    return {name: F.get(values, F.lit(number)) for name, values in structs.items()}
 
 
 INTERPRETED = Fields()

@@ -249,9 +249,12 @@ def _few_sent(session: PartitionedSession) -> dict[str, _Sent] | None:
         return None
     sides = {name: session.sent[article.nickname] for name, article in session.articles.items()}
     sides = {name: side for name, side in sides.items() if side.sent.generations}
-    for side in sides.values():
-        require_resolver(side.article)
-    sent = {name: (side, _terms(session, side.article)) for name, side in sides.items()}
+    sent = {}
+    for name, side in sides.items():
+        # The publisher's row of the article: the subscriber's may be newer while an `apply` is unfinished.
+        article = session.articles[name]
+        require_resolver(article)
+        sent[name] = replace(side, article=article), _terms(session, article)
     found = few_uploaded(session.spark, session.replica, session.info, sent, session.terms)
     if found is None:
         return None

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 import pytest
 from deltalake import write_deltalake
 
+from mergerepl.delta import commit_files
 from mergerepl.delta.commit_files import CHANGE_TYPE, OnlySparkReadsError, feed_of_files
 from mergerepl.delta.table import open_table
 
@@ -80,3 +81,17 @@ def test_more_changes_than_fit_are_left_to_spark(tmp_path: Path) -> None:
     after = before.set_column(2, "note", pa.array(["new"] * before.num_rows))
     with pytest.raises(OnlySparkReadsError, match="too many rows"):
         rewritten(tmp_path / "t", before, after)
+
+
+def test_appends_of_many_rows_are_left_to_spark_before_they_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = tmp_path / "t"
+    for _ in range(3):
+        write_deltalake(table, rows(6_000), mode="append")
+    read = []
+    real = commit_files._read
+    monkeypatch.setattr(commit_files, "_read", lambda file, *rest: read.append(file) or real(file, *rest))
+    with pytest.raises(OnlySparkReadsError, match="too many rows"):
+        feed_of_files(open_table(table, 2), COLUMNS, {1: True, 2: True})
+    assert len(read) == 1
