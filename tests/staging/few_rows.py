@@ -87,7 +87,7 @@ def bits(rows: DataFrame) -> list[bytes]:
 
 def edit(pair: Pair, number: int) -> None:
     """Change rows at one side, at both alike, at both in other columns, and against each other; delete and insert."""
-    for name in ("by_row", "by_column") if number == 0 else ("by_column",):
+    for name in ("by_row", "by_column"):
         pair.edit(
             f"update hq.{name} set a = 'h', b = -0.0 where id < 12",
             f"update north.{name} set a = 'h' where id < 3",
