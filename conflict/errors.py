@@ -1,6 +1,7 @@
 """Errors of conflict resolution."""
 
 from collections.abc import Iterable
+from pathlib import Path
 
 from mergerepl.errors import ConflictError
 
@@ -27,6 +28,22 @@ class UnknownResolverError(ConflictError):
             f"Known: {', '.join(sorted(known))}. Correct it in the file and run `mergerepl apply`.",
             article=article,
             resolver=resolver,
+        )
+
+
+class UnknownFunctionError(ConflictError):
+    """An article names a function that this agent does not have."""
+
+    def __init__(self, article: str, function: str, *, known: Iterable[str], agent_file: Path) -> None:
+        """Name the article, its function, those there are, and where functions come from."""
+        super().__init__(
+            f"Article '{article}' names the function '{function}', which this agent does not have. It has: "
+            f"{', '.join(sorted(known)) or 'none'} (`mergerepl conflicts resolvers`). Functions come from `resolvers:` of "
+            f"the agent's file '{agent_file}' (MERGEREPL_AGENT_CONFIG names another one), and from the entry points "
+            "`mergerepl.resolvers` of installed packages. Add it there; or correct its name in the publication's file and "
+            "run `mergerepl apply FILE`.",
+            article=article,
+            resolver=function,
         )
 
 

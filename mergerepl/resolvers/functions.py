@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 import yaml
 
-from conflict.errors import ResolverError, UnknownResolverError
+from conflict.errors import ResolverError, UnknownFunctionError
 from mergerepl.errors import ConfigurationError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.resolvers import CUSTOM, FUNCTION, RESOLVERS, resolver_info
@@ -74,12 +74,12 @@ def known_functions() -> dict[str, str]:
 def require_function(article: PublishedArticle) -> None:
     """Check that the agent has the function that an article names, if it names one. It is not loaded.
 
-    Raises: UnknownResolverError naming those there are; ConfigurationError.
+    Raises: UnknownFunctionError naming those there are; ConfigurationError.
     """
     if article.resolver == CUSTOM:
         name = function_name(article)
         if name not in (known := known_functions()):
-            raise UnknownResolverError(article.name, name, known=[*known, *RESOLVERS])
+            raise UnknownFunctionError(article.name, name, known=known, agent_file=agent_file()[0])
 
 
 def function_name(article: PublishedArticle) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from conflict.errors import ResolverError, UnknownResolverError
+from conflict.errors import ResolverError, UnknownFunctionError
 from mergerepl import register_resolver
 from mergerepl.errors import ConfigurationError
 from mergerepl.model.article import PublishedArticle
@@ -52,10 +52,18 @@ def test_a_function_is_found_by_its_name(agent: Path, tmp_path: Path) -> None:
     assert known_functions() == {"stock_rules": "own_rules:stock"}
     require_function(article())
     assert loaded(article(), "stock_rules", [tmp_path / "hq"]).__name__ == "stock"
-    with pytest.raises(
-        UnknownResolverError, match=r"'others', which this agent does not have. Known: .*stock_rules"
-    ):
+
+
+def test_an_unknown_function_is_named_with_those_there_are(agent: Path) -> None:
+    with pytest.raises(UnknownFunctionError, match="'others', which this agent does not have") as refused:
         require_function(article("others"))
+    assert "It has: stock_rules (`mergerepl conflicts resolvers`)" in str(refused.value)
+    assert all(
+        place in str(refused.value) for place in (str(agent), "MERGEREPL_AGENT_CONFIG", "entry points")
+    )
+    agent.write_text("")
+    with pytest.raises(UnknownFunctionError, match="It has: none "):
+        require_function(article())
 
 
 def test_no_function_comes_from_a_replica(agent: Path, tmp_path: Path) -> None:
