@@ -138,6 +138,10 @@ def log_to_stderr(level: str) -> None:
     logging.basicConfig(level=level, format="%(levelname)s %(name)s: %(message)s", handlers=[handler])
     # At DEBUG it logs all that it sends to the JVM, the secret too that lets anybody run code there.
     logging.getLogger("py4j").setLevel(max(logging.INFO, logging.getLogger().level))
+    if not logging.getLogger().isEnabledFor(logging.INFO):
+        # pyspark logs what it raises, too. It makes these loggers with a handler of their own if they are not there.
+        for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+            logging.getLogger(name).disabled = True
 
 
 def _is_no_echo(record: logging.LogRecord) -> bool:

@@ -311,6 +311,22 @@ def test_what_is_sent_to_the_engine_is_never_logged():
 
 
 @pytest.mark.parametrize(("level", "is_shown"), [("WARNING", False), ("INFO", True)])
+@pytest.mark.parametrize("name", ["DataFrameQueryContextLogger", "SQLQueryContextLogger"])
+def test_what_pyspark_raises_is_not_logged_too(name, level, is_shown):
+    """It logs each error of a query as JSON, with a traceback: with --verbose only."""
+    code = "\n".join(
+        (
+            "from mergerepl.cli.main import log_to_stderr",
+            f"log_to_stderr({level!r})",
+            "from pyspark.logger import PySparkLogger",
+            f"PySparkLogger.getLogger({name!r}).exception('no such column', errorClass='X')",
+        )
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert ("no such column" in run.stderr) is is_shown
+
+
+@pytest.mark.parametrize(("level", "is_shown"), [("WARNING", False), ("INFO", True)])
 def test_an_engine_that_ends_is_not_reported_twice(level, is_shown):
     """py4j logs a traceback of what it raises: with --verbose only."""
     run = subprocess.run(
