@@ -248,7 +248,12 @@ class Agent:
         command = self._command_text(row, failure)
         self._log(position.batch + 1, {article_id: (failure,)}, is_skipped=False)
         raise TransactionalError.stopped(
-            failure.number, self.subscriber.root, failure.text, str(Lsn(failure.xact_seqno)), command
+            failure.number,
+            self.distributor.root,
+            self.subscriber.root,
+            failure.text,
+            str(Lsn(failure.xact_seqno)),
+            command,
         )
 
     def _command_text(self, row: ArticleRow, failure: Failure) -> str:

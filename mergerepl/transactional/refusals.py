@@ -7,6 +7,7 @@
 | LogReaderBusyError | 18752: another log reader or command holds the log; run again | 3 |
 """
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -36,12 +37,16 @@ class TransactionalError(MergeReplError):
         self.number = number
 
     @classmethod
-    def stopped(cls, number: int, subscriber: Path, text: str, xact_seqno: str, command: str) -> Self:
+    def stopped(
+        cls, number: int, publisher: Path, subscriber: Path, text: str, xact_seqno: str, command: str
+    ) -> Self:
         """20598, 2627: the agent stopped before a transaction."""
         return cls(
             number,
             f"{text} Transaction {xact_seqno}, command {command}. Subscriber '{subscriber}' has everything before this "
-            f"transaction and nothing of it. Mend the row, or skip it: `--skip-errors {number}`.",
+            f"transaction and nothing of it. Mend the row; or skip the command with `mergerepl transactional distribute "
+            f"{shlex.quote(str(publisher))} --skip-errors {number}`, or always with `skip_errors: [{number}]` of the "
+            "subscription in the file.",
             subscriber=str(subscriber),
             xact_seqno=xact_seqno,
         )

@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from mergerepl.cli.main import main
-from mergerepl.transactional.refusals import TransactionalUsageError, require_streams
+from mergerepl.transactional.refusals import TransactionalError, TransactionalUsageError, require_streams
 
 
 @pytest.mark.parametrize("streams", [0, -1, 65])
@@ -28,3 +28,11 @@ def test_a_command_that_is_not_built(tmp_path: Path, command: str, instead: str)
     assert done.exit_code == 2
     assert f"'{command}' is not built." in done.output
     assert instead in done.output
+
+
+def test_a_stop_names_the_command_that_skips() -> None:
+    said = str(
+        TransactionalError.stopped(20598, Path("/data/hq"), Path("/data/mart"), "No row.", "7", "DELETE")
+    )
+    assert "`mergerepl transactional distribute /data/hq --skip-errors 20598`" in said
+    assert "`skip_errors: [20598]` of the subscription" in said
