@@ -19,7 +19,9 @@ def file_size(text: str) -> int:
     """Return the bytes of a size such as `64MB`."""
     found = _SIZE.fullmatch(text.strip())
     if found is None or int(found[1]) == 0:
-        raise click.BadParameter(f"{text!r} is no size of files: write it as 64MB.")
+        raise click.BadParameter(
+            f"{text!r} is no size of files: give whole MB from 1MB to 999999MB, such as 64MB or 1024MB."
+        )
     return int(found[1]) * _MIB
 
 
@@ -45,11 +47,12 @@ def tune(
     output: Output,
     progress: Progress,
 ) -> None:
-    """Write tables again whose files make few changes dear. No row changes.
+    """Write tables with too large files again, in smaller files. No row changes.
 
-    Large files, and files without bounds of the key, make few changes dear: `doctor` and `status` name such tables. A
-    table is written in one commit without data change, in the order of its key (of its clustering columns, if it has some).
-    FILE stands for its publisher; a subscriber is named by its folder.
+    A changed row is written again with all rows of its file, and a file without bounds of the key is read in each sync.
+    `doctor` and `status` name the tables with such files. A table is written in one commit without data change, in the
+    order of its key (of its clustering columns, if it has some). Many small files are not joined: Delta's OPTIMIZE does
+    that. FILE stands for its publisher; a subscriber is named by its folder.
 
     Example:
       mergerepl tune ./hq orders --file-size 64MB --dry-run
@@ -72,7 +75,8 @@ def tune(
         largest_before, largest_after = sizes
         after = (each.files_after, largest_after) if each.status == "tuned" else (None, None)
         table.add(each.article, each.status, each.files_before, largest_before, *after)
-        lines += [f"{each.article}: {reason}." for reason in each.reasons]
+        if each.status != "tuned":
+            lines += [f"{each.article}: {reason}." for reason in each.reasons]
         if each.status == "unchanged":
             lines.append(f"{each.article}: Delta found nothing to write again.")
         lines += [f"{each.article}: {name} = {value}." for name, value in each.properties.items()]

@@ -23,6 +23,7 @@ WORDS = [
     pytest.param(("sync", "hq", "--interval", "9" * 12 + "h"), ("--interval", "60s, 5m or 1h"), id="17 huge number"),
     pytest.param(("sync", "hq", "--interval", "nan"), ("--interval", "'nan' is no time", "60s"), id="18 no number"),
     pytest.param(("tune", "hq", "--file-size", "64"), ("--file-size", "'64' is no size", "64MB"), id="18 no unit"),
+    pytest.param(("tune", "hq", "--file-size", "1GB"), ("'1GB' is no size", "1MB to 999999MB", "1024MB"), id="18 unit"),
     pytest.param(("tune", "hq", "--file-size", "0MB"), ("--file-size", "'0MB' is no size"), id="16 zero"),
     pytest.param((*ROW, "id=x"), ("'id' of article 'orders'", "'x' is no bigint", "Correct"), id="100 text for a number"),
     pytest.param((*ROW, f"id={2**63}"), ("'id'", f"'{2**63}' is no bigint", "Correct"), id="100 number out of range"),
