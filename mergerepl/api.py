@@ -150,12 +150,18 @@ def sync(
     transactional = [found for item in items if (found := transactional_target(item)) is not None]
     sessions: list[SessionResult] = []
     if transactional:
-        is_plain = not dry_run and direction == "both" and validate is None and engine is None
-        if len(transactional) != len(items) or not is_plain:
+        unfit = {
+            "merge publications": len(transactional) != len(items),
+            "`--direction`": direction != "both",
+            "`--dry-run`": dry_run,
+            "`--validate`": validate is not None,
+            "`--engine`": engine is not None,
+        }
+        if any(unfit.values()):
             raise ConfigurationError(
-                "A transactional publication is synchronized alone, and goes one way: leave out merge publications, "
-                "`direction`, `dry_run`, `validate` and `engine`. `mergerepl transactional browse` shows the commands that "
-                "wait; `mergerepl validate` compares."
+                "A transactional publication is synchronized alone, and goes one way: leave out "
+                f"{', '.join(name for name, is_given in unfit.items() if is_given)}. `mergerepl transactional browse` "
+                "shows the commands that wait; `mergerepl validate` compares."
             )
         for each in transactional:
             sessions += _distributed(*each, subscriber)

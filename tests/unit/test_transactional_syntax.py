@@ -387,9 +387,16 @@ def test_a_command_for_merge_publications_says_so(tmp_path) -> None:
         config.load(tmp_path / "feed.yml")
 
 
-@pytest.mark.parametrize("options", [{"validate": "checksum"}, {"engine": "auto"}, {"dry_run": True}])
-def test_what_a_one_way_session_has_not_is_refused(tmp_path, options: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"validate": "checksum"}, "`--validate`"),
+        ({"engine": "auto"}, "`--engine`"),
+        ({"dry_run": True, "direction": "upload"}, "`--direction`, `--dry-run`"),
+    ],
+)
+def test_what_a_one_way_session_has_not_is_refused(tmp_path, options: dict[str, Any], named: str) -> None:
     (tmp_path / "hq").mkdir()
     (tmp_path / "feed.yml").write_text(FILE)
-    with pytest.raises(ConfigurationError, match="goes one way: leave out"):
+    with pytest.raises(ConfigurationError, match=rf"goes one way: leave out {named}\."):
         api.sync(tmp_path / "feed.yml", **options)
