@@ -476,7 +476,15 @@ def conflict_summary(replica: str | Path, chosen: ConflictFilter | None = None) 
     """
     from mergerepl.conflict_tools import summary
 
-    return summary.conflict_summary(root_of(replica), chosen or ConflictFilter())
+    return summary.conflict_summary(root_of(replica), _chosen(replica, chosen))
+
+
+def _chosen(replica: str | Path, chosen: ConflictFilter | None) -> ConflictFilter:
+    from mergerepl.monitoring.conflicts import require_ids
+
+    chosen = chosen or ConflictFilter()
+    require_ids(root_of(replica), chosen)
+    return chosen
 
 
 def resolve_conflicts(
@@ -489,6 +497,7 @@ def resolve_conflicts(
     force: bool = False,
     dry_run: bool = False,
     message: str = "",
+    progress: Progress | None = None,
 ) -> ResolveResult:
     """Decide conflicts again: what is written is an ordinary change of this replica, which goes everywhere.
 
@@ -501,6 +510,7 @@ def resolve_conflicts(
         force: Write rows, too, that were changed since the conflict.
         dry_run: Say what would be done and change nothing.
         message: Why, for the record.
+        progress: Receives each article.
 
     Raises: ConfigurationError if no conflict is meant, or a column or value cannot be set; ConflictError if there are too
         many, a session is interrupted, or the article is not published any more; LeaseError, StoreError,
@@ -514,7 +524,9 @@ def resolve_conflicts(
     _require_choice("accept", accept or "loser", ("winner", "loser"))
     choice = Choice.EDITED if accept is None else Choice(accept)
     wish = resolve.Wish(choice, dict(values or {}), whole_rows=whole_rows, force=force, message=message)
-    return resolve.resolve_conflicts(engine.session, root_of(replica), chosen, wish, dry_run=dry_run)
+    return resolve.resolve_conflicts(
+        engine.session, root_of(replica), chosen, wish, dry_run=dry_run, progress=progress or NoProgress()
+    )
 
 
 def retry_failed(
@@ -559,7 +571,7 @@ def purge_conflicts(
     from mergerepl.conflict_tools import purge
 
     return purge.purge_conflicts(
-        root_of(replica), chosen or ConflictFilter(), older_than=older_than, dry_run=dry_run
+        root_of(replica), _chosen(replica, chosen), older_than=older_than, dry_run=dry_run
     )
 
 
@@ -573,7 +585,7 @@ def export_conflicts(
     from mergerepl.conflict_tools import export
 
     _require_choice("form", form, ("csv", "json"))
-    return export.export_conflicts(root_of(replica), Path(folder), chosen or ConflictFilter(), form=form)
+    return export.export_conflicts(root_of(replica), Path(folder), _chosen(replica, chosen), form=form)
 
 
 def conflict_report(
@@ -587,7 +599,7 @@ def conflict_report(
     from mergerepl.report.conflict_html import conflict_page
 
     _require_limit(rows)
-    root, chosen = root_of(replica), chosen or ConflictFilter()
+    root, chosen = root_of(replica), _chosen(replica, chosen)
     records = read_conflicts(root, chosen=chosen, limit=rows, with_rows=True)
     page = conflict_page(str(root), records, total=count_conflicts(root, chosen))
     try:

@@ -12,8 +12,16 @@ from typing import Any
 import click
 
 from mergerepl.cli.help import Command
-from mergerepl.cli.options import key_part, publication_option, replica_argument, replica_root, reporting
+from mergerepl.cli.options import (
+    key_part,
+    publication_option,
+    replica_argument,
+    replica_root,
+    reporting,
+    working,
+)
 from mergerepl.model.conflicts import ConflictFilter, ConflictStatus
+from mergerepl.model.progress import Progress
 from mergerepl.model.resolvers import RESOLVERS
 from mergerepl.report.conflict_names import CONFLICT_NAMES, conflict_name
 from mergerepl.report.output import Output
@@ -105,7 +113,7 @@ def choosing(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--force", is_flag=True, help="Write rows that were changed since, too.")
 @click.option("--dry-run", is_flag=True, help="Say what would be done; change nothing.")
 @click.option("--message", metavar="TEXT", default="", help="Why, for the record.")
-@reporting
+@working
 @click.pass_context
 def resolve(
     context: click.Context,
@@ -121,6 +129,7 @@ def resolve(
     dry_run: bool,
     message: str,
     output: Output,
+    progress: Progress,
 ) -> None:
     """Decide conflicts again: an ordinary change of this replica, which the next syncs bring everywhere.
 
@@ -140,17 +149,27 @@ def resolve(
     from mergerepl import api
 
     root = replica_root(replica)
-    result = api.resolve_conflicts(
-        root,
-        chosen,
-        accept="winner" if winner else "loser" if loser else None,
-        values=edits,
-        whole_rows=whole_row,
-        force=force,
-        dry_run=dry_run,
-        message=message,
-    )
+    with progress:
+        result = api.resolve_conflicts(
+            root,
+            chosen,
+            accept="winner" if winner else "loser" if loser else None,
+            values=edits,
+            whole_rows=whole_row,
+            force=force,
+            dry_run=dry_run,
+            message=message,
+            progress=progress,
+        )
     parts: list[Table | str] = []
+    if result.planned:
+        planned = Table(("id", "article", "key", "would be done", "columns"))
+        for write in result.planned:
+            columns = ", ".join(write.columns)
+            planned.add(write.conflict_id, write.article, key_text(write.key), write.action, columns)
+        parts.append(planned)
+        if more := result.written - len(result.planned):
+            parts.append(f"{counted(more, 'more row')} not shown.")
     if result.changed_since:
         table = Table(("id", "article", "key", "changed since"))
         for each in result.changed_since:
@@ -161,11 +180,12 @@ def resolve(
             table,
             "These were left alone: their rows were changed since. Look at them; --force writes over.",
         ]
-    done = f"{counted(result.settled, 'conflict')} settled, {counted(result.written, 'row')} written"
+    settled, written = counted(result.settled, "conflict"), counted(result.written, "row")
     if dry_run:
-        parts.append(f"{done}; nothing was changed (--dry-run).")
+        parts.append(f"{settled} would be settled, {written} written. Nothing was changed (--dry-run).")
     else:
-        parts.append(f"{done}." + (" The next syncs bring them everywhere." if result.written else ""))
+        end = " The next syncs bring them everywhere." if result.written else ""
+        parts.append(f"{settled} settled, {written} written.{end}")
     output.reported(asdict(result), parts)
     if result.changed_since:
         context.exit(1)

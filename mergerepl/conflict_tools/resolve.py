@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import reduce
 from pathlib import Path
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from pyspark.errors import AnalysisException
@@ -29,12 +30,13 @@ from mergerepl.delta.plain_files import write_files
 from mergerepl.delta.transactions import Transaction
 from mergerepl.delta.versions import read_version
 from mergerepl.engine.errors import plain_errors
-from mergerepl.engine.in_memory import Kept
+from mergerepl.engine.in_memory import Kept, frame_of
 from mergerepl.errors import ConfigurationError, ConflictError
 from mergerepl.failpoints import failpoint
 from mergerepl.model.article import PublishedArticle
-from mergerepl.model.conflicts import Choice, ConflictFilter, NotResolved, ResolveResult
-from mergerepl.monitoring.conflicts import conditions_of
+from mergerepl.model.conflicts import Choice, ConflictFilter, NotResolved, PlannedWrite, ResolveResult
+from mergerepl.model.progress import Progress
+from mergerepl.monitoring.conflicts import conditions_of, no_conflict
 from mergerepl.rows.images import (
     all_true,
     differing_columns,
@@ -54,10 +56,14 @@ from mergerepl.systables.conflict_resolutions import ResolutionRow
 from mergerepl.systables.conflicts_info import ConflictRow, ConflictType
 from mergerepl.systables.contents import row_column
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 MOST_AT_ONCE = 100_000
 """Conflicts that one run settles: their ids and keys are in memory."""
 
 _SHOWN_IDS = 5
+_MOST_PLANNED = 100
 _FOLDER = "resolving"
 _LOSER, _HELD, _KNOWN, _NEW, _ACTION = "loser_row", "held_row", "known", "new_row", "action"
 
@@ -74,7 +80,13 @@ class Wish:
 
 
 def resolve_conflicts(
-    spark_of: Callable[[], SparkSession], root: Path, chosen: ConflictFilter, wish: Wish, *, dry_run: bool
+    spark_of: Callable[[], SparkSession],
+    root: Path,
+    chosen: ConflictFilter,
+    wish: Wish,
+    *,
+    dry_run: bool,
+    progress: Progress,
 ) -> ResolveResult:
     """Settle conflicts of one replica. Without rows to write no engine is started.
 
@@ -97,22 +109,31 @@ def resolve_conflicts(
         settled: list[ConflictRow] = []
         changed_since: list[NotResolved] = []
         versions: dict[int, int | None] = {}
+        planned: list[PlannedWrite] = []
         written = 0
         for nickname in dict.fromkeys(row.tablenick for row in rows):
             article = articles[nickname]
             own = [row for row in rows if row.tablenick == nickname]
+            progress.step("resolve", article=article.name, rows=len(own))
             with plain_errors(f"resolving conflicts of article '{article.name}'"):
                 done = _of_article(spark_of(), replica, article, own, wish, resolution, dry_run=dry_run)
             settled += [row for row in own if row.conflict_id in done.settled]
             changed_since += done.changed_since
-            written += done.written
+            planned += done.planned
+            written += len(done.planned)
             versions[nickname] = done.version
             if not dry_run:
                 failpoint("resolve.before_note")
                 settled_here = [row for row in own if row.conflict_id in done.settled]
                 _note(replica, settled_here, resolution, wish, versions)
         return ResolveResult(
-            resolution, wish.choice.value, len(settled), written, tuple(changed_since), dry_run=dry_run
+            resolution,
+            wish.choice.value,
+            len(settled),
+            written,
+            tuple(changed_since),
+            dry_run=dry_run,
+            planned=tuple(planned[:_MOST_PLANNED]) if dry_run else (),
         )
 
 
@@ -128,7 +149,7 @@ def _chosen_rows(replica: Replica, chosen: ConflictFilter) -> list[ConflictRow]:
         )
     if not rows:
         raise ConfigurationError(
-            f"No conflict that is logged at '{replica.root}' is meant. See `mergerepl conflicts list`.",
+            no_conflict(replica.root, chosen),
             replica=str(replica.root),
         )
     if len(rows) > MOST_AT_ONCE:
@@ -189,7 +210,7 @@ def _check_values(
 class _Done:
     settled: Collection[str]
     changed_since: Sequence[NotResolved]
-    written: int
+    planned: Sequence[PlannedWrite]
     version: int | None
 
 
@@ -208,7 +229,7 @@ def _of_article(
     head = head_version(table)
     try:
         decided = kept.keep(_decided(spark, replica, article, rows, wish, head, kept))
-        found = decided.select("conflict_id", "is_unchanged", _ACTION, "differs").collect()
+        found = decided.select("conflict_id", "is_unchanged", _ACTION, "differs", "set_to").collect()
         by_id = {row.conflict_id: row for row in rows}
         left = [each for each in found if not each["is_unchanged"] and not wish.force and each[_ACTION]]
         changed_since = tuple(
@@ -221,9 +242,20 @@ def _of_article(
             for each in left
         )
         settled = set(by_id) - {each.conflict_id for each in changed_since}
-        actions = [each[_ACTION] for each in found if each[_ACTION] and each["conflict_id"] in settled]
-        if dry_run or not actions:
-            return _Done(settled, changed_since, len(actions), None)
+        planned = [
+            PlannedWrite(
+                each["conflict_id"],
+                article.name,
+                dict(by_id[each["conflict_id"]].rowkey),
+                each[_ACTION],
+                tuple(each["set_to"] or ()),
+            )
+            for each in found
+            if each[_ACTION] and each["conflict_id"] in settled
+        ]
+        if dry_run or not planned:
+            return _Done(settled, changed_since, planned, None)
+        actions = [each.action for each in planned]
         folder = replica.folder / _FOLDER / resolution / str(article.nickname)
         try:
             may_write = F.lit(True) if wish.force else F.col("is_unchanged")
@@ -248,7 +280,7 @@ def _of_article(
             )
         finally:
             drop(replica.folder / _FOLDER)
-        return _Done(settled, changed_since, len(actions), commit.version)
+        return _Done(settled, changed_since, planned, commit.version)
     finally:
         kept.release()
 
@@ -270,23 +302,11 @@ def _decided(
     head: int,
     kept: Kept,
 ) -> DataFrame:
-    """Return the decision for each row: conflict_id, rowguid, is_unchanged, differs, action (None: none), new_row."""
-    types = (
-        "conflict_id string, rowguid string, conflict_type int, columns array<string>, session_id string, "
-        f"winning {contents.LINEAGE_TYPE}"
-    )
-    listed = [
-        (
-            row.conflict_id,
-            row.rowguid,
-            row.conflict_type,
-            list(row.columns),
-            row.session_id,
-            dict(row.winning_lineage),
-        )
-        for row in rows
-    ]
-    conflicts = F.broadcast(spark.createDataFrame(listed, types))
+    """Return the decision for each row: conflict_id, rowguid, is_unchanged, differs, set_to, action (None: none), new_row.
+
+    `differs` are the columns that were changed since, `set_to` those that an update writes.
+    """
+    conflicts = F.broadcast(frame_of(spark, _listed(rows)))
     lost = appended.read(spark, replica.folder / article.conflict_table)
     losers = lost.join(conflicts.select("conflict_id"), on="conflict_id", how="left_semi").select(
         "conflict_id", row_image(article.columns).cast(struct_type(article.types)).alias(_LOSER)
@@ -331,8 +351,25 @@ def _decided(
         .withColumn(_ACTION, action)
         .withColumn("is_unchanged", F.coalesce(is_outcome & is_as_recorded, F.lit(False)))
         .withColumn("differs", F.when(is_held, differing_columns(_HELD, f"{_KNOWN}.{ROW}", image, names)))
-        .select("conflict_id", ROWGUID, "is_unchanged", "differs", _ACTION, _NEW)
+        .withColumn("set_to", F.when(is_held & ~is_gone, differing_columns(_HELD, _NEW, image, names)))
+        .select("conflict_id", ROWGUID, "is_unchanged", "differs", "set_to", _ACTION, _NEW)
     )
+
+
+def _listed(rows: Sequence[ConflictRow]) -> "pa.Table":
+    import pyarrow as pa
+
+    columns = {
+        "conflict_id": pa.array([row.conflict_id for row in rows], pa.string()),
+        "rowguid": pa.array([row.rowguid for row in rows], pa.string()),
+        "conflict_type": pa.array([row.conflict_type for row in rows], pa.int32()),
+        "columns": pa.array([list(row.columns) for row in rows], pa.list_(pa.string())),
+        "session_id": pa.array([row.session_id for row in rows], pa.string()),
+        "winning": pa.array(
+            [list(row.winning_lineage.items()) for row in rows], pa.map_(pa.int32(), pa.int64())
+        ),
+    }
+    return pa.table(columns)
 
 
 def _entries(lineage: Column) -> Column:

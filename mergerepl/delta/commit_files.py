@@ -51,7 +51,7 @@ def feed_of_files(table: TableState, columns: Sequence[str], versions: Mapping[i
     count = 0
     for version, by_files in versions.items():
         files = list(_files(table.path, version, by_files))
-        counts = _readable_rows([file for file, _ in files])
+        counts = _readable_rows(table, [file for file, _ in files])
         if len({kind for _, kind in files}) == 1:
             # Their rows are all changes: none is copied.
             _require_few(count + sum(counts))
@@ -152,13 +152,13 @@ def _require_few(rows: int) -> None:
         raise OnlySparkReadsError("too many rows")
 
 
-def _readable_rows(files: Sequence[Path], *, most_bytes: int = MOST_BYTES) -> list[int]:
+def _readable_rows(table: TableState, files: Sequence[Path], *, most_bytes: int = MOST_BYTES) -> list[int]:
     """Return how many rows each file has; raise OnlySparkReadsError if Arrow is not to read one of them."""
     if len(files) > MOST_FILES or sum(file.stat().st_size for file in files) > most_bytes:
         raise OnlySparkReadsError("too many files, or too large ones")
     footers = [read_footer(file) for file in files]
     for footer in footers:
-        if (problem := footer_problem(footer)) is not None:
+        if (problem := footer_problem(footer, table.names)) is not None:
             raise OnlySparkReadsError(problem)
     return [footer.num_rows for footer in footers]
 
@@ -172,8 +172,6 @@ def _read(file: Path, table: TableState, columns: Sequence[str], kind: str | Non
     source = pq.ParquetFile(file)
     names = source.schema_arrow.names
     there = [name for name in columns if name in names]
-    if {name.lower() for name in names} & {name.lower() for name in columns if name not in names}:
-        raise OnlySparkReadsError(f"file '{file}' writes a column's name otherwise")
     found = source.read([*there, *([CHANGE_TYPE] if kind is None else [])])
     kinds = (
         found[CHANGE_TYPE].cast(pa.string())
@@ -231,7 +229,7 @@ def _rows_with(
     if found is None:
         raise OnlySparkReadsError(f"the rows of '{table.path}' are not those of its files")
     files = [table.path / each["path"] for each in found if may_hold(each, bounds)]
-    _readable_rows(files, most_bytes=most_bytes)
+    _readable_rows(table, files, most_bytes=most_bytes)
     stored = table.arrow_schema
     schema = pa.schema([stored.field(name) for name in columns])
     rows = [schema.empty_table()]

@@ -81,7 +81,7 @@ def _footers(source: TableState, target: TableState) -> "dict[Path, FileMetaData
     for footer in footers.values():
         # Bounds of floats that other libraries write leave NaN out, and readers skip such rows.
         is_sparks = str(footer.created_by).startswith(_SPARKS_WRITER)
-        if footer_problem(footer) is not None or (has_floats and not is_sparks):
+        if footer_problem(footer, source.names) is not None or (has_floats and not is_sparks):
             return None
         if not all(_has_no_null(footer, name) for name in required):
             return None

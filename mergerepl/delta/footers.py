@@ -1,6 +1,6 @@
 """What Parquet files say in their footers: rows, bounds of columns, and times that not every library reads alike."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,12 +30,21 @@ def has_int96(footer: "FileMetaData") -> bool:
     return any(column.physical_type == "INT96" for column in columns)
 
 
-def footer_problem(footer: "FileMetaData") -> str | None:
-    """Return why the days and times of a file must not be read as they are, as a clause; None if they may."""
+def footer_problem(footer: "FileMetaData", names: Collection[str]) -> str | None:
+    """Return why only Spark reads a file as it is meant, as a clause; None if others may.
+
+    `names` are those of the table's columns and of the fields inside of them. To Delta a file may spell them in another
+    case; Arrow and delta-rs then take NULL for the column.
+    """
     if has_int96(footer):
         return "timestamps as INT96"
     if set(_REBASED) & set(footer.metadata or {}):
         return "days of another calendar"
+    in_lower_case = {name.lower() for name in names}
+    for number in range(len(footer.schema)):
+        for part in footer.schema.column(number).path.split("."):
+            if part not in names and part.lower() in in_lower_case:
+                return f"a file that writes '{part}' in another case"
     return None
 
 

@@ -171,12 +171,8 @@ def _file_problem(table: TableState, article: PublishedArticle, bounds: KeyBound
     try:
         if len(touched) > MOST_FILES or sum(file.stat().st_size for file in touched) > MOST_BYTES_REWRITTEN:
             return f"more than {MOST_FILES} files or {MOST_BYTES_REWRITTEN >> 20} MiB to rewrite"
-        if not any(
-            leaf_types(field["type"]) & {"date", "timestamp", "timestamp_ntz"} for field in table.fields
-        ):
-            return None
         for file in touched:
-            if (problem := footer_problem(read_footer(file))) is not None:
+            if (problem := footer_problem(read_footer(file), table.names)) is not None:
                 return problem
     except (OSError, ValueError) as error:
         return f"a file cannot be read: {error}"

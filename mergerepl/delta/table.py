@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from mergerepl.delta.log import CHECKPOINT, LOG_FOLDER, Commit, commits, head_version, log_path, read_commit
 from mergerepl.delta.metadata import CHAR_VARCHAR, TableMetadata
-from mergerepl.delta.types import Field, has_not_null_parts, invariants
+from mergerepl.delta.types import Field, has_not_null_parts, invariants, nested_names
 from mergerepl.errors import StoreError
 
 if TYPE_CHECKING:
@@ -83,6 +83,12 @@ class TableState:
         from pyspark.sql.pandas.types import to_arrow_schema
 
         return to_arrow_schema(self.schema, timezone="UTC")
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """The names of the columns and of all fields inside of them."""
+        inside = (name for field in self.fields for name in nested_names(field["type"]))
+        return frozenset([*(field["name"] for field in self.fields), *inside])
 
     def field(self, name: str) -> Field | None:
         """Return the column of this very name, or None."""

@@ -309,6 +309,9 @@ def stop(*, at_exit: bool = False) -> None:
         if _embedded is None:
             return
         (own_jvm, own_session), _embedded = _embedded, None
+        if at_exit:
+            # A thread of pyspark reads from the JVM what tasks in Python count: the JVM's end is no error to be printed.
+            own_session.sparkContext._accumulatorServer.handle_error = _pass_over  # type: ignore[method-assign, assignment]
         if own_jvm.process.poll() is None and not at_exit:
             # An orderly end lets Spark remove its files; if the JVM dies meanwhile, there is nothing left to
             # stop.
@@ -316,6 +319,10 @@ def stop(*, at_exit: bool = False) -> None:
                 own_session.stop()
         _forget_gateway()
         jvm.stop(own_jvm)
+
+
+def _pass_over(*_: object) -> None:
+    """Report no error."""
 
 
 def _forget_parents() -> None:

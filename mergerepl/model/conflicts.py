@@ -54,8 +54,22 @@ class NotResolved:
 
 
 @dataclass(frozen=True)
+class PlannedWrite:
+    """What a dry run of `resolve_conflicts` would write: the action (insert, update, delete), an update's columns."""
+
+    conflict_id: str
+    article: str
+    key: dict[str, str | None]
+    action: str
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class ResolveResult:
-    """What `resolve_conflicts` did: conflicts it settled, rows it wrote, and those it left alone."""
+    """What `resolve_conflicts` did: conflicts it settled, rows it wrote, and those it left alone.
+
+    A dry run counts what it would do, and has the first 100 rows of it in `planned`.
+    """
 
     resolution_id: str
     choice: str
@@ -63,6 +77,7 @@ class ResolveResult:
     written: int
     changed_since: tuple[NotResolved, ...] = ()
     dry_run: bool = False
+    planned: tuple[PlannedWrite, ...] = ()
 
 
 @dataclass(frozen=True)

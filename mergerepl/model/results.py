@@ -376,6 +376,16 @@ class SessionRecord:
 
 
 @dataclass(frozen=True)
+class ConflictResolution:
+    """How `mergerepl conflicts resolve` settled a conflict: `choice` is winner, loser or edited; `message` says why."""
+
+    choice: str
+    by: str | None
+    resolved_at: datetime
+    message: str | None
+
+
+@dataclass(frozen=True)
 class ConflictRecord:
     """One conflict: a row of MSmerge_conflicts_info with its losing row (absent for a losing delete).
 
@@ -383,7 +393,8 @@ class ConflictRecord:
     one that held the winning change; other replicas may have made the changes. `conflict_columns`: columns with
     different values at the two sides and, if tracked by column, changed at both; empty if one side had deleted the
     row. `resolver` decided. It computed the values of `made_columns` in the winning row; `note` is its remark on them.
-    `status`: `open` or `settled`. If the article is no longer published (`is_published`), only the losing row is shown.
+    `status`: `open` or `settled`; `resolution` says how. If the article is no longer published (`is_published`), only the
+    losing row is shown.
     """
 
     conflict_id: str
@@ -405,6 +416,7 @@ class ConflictRecord:
     made_columns: tuple[str, ...] = ()
     note: str | None = None
     status: str = "open"
+    resolution: ConflictResolution | None = None
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from mergerepl.errors import ConfigurationError
 from mergerepl.lineage.value import covers
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.conflicts import ConflictFilter, ConflictStatus
-from mergerepl.model.results import ConflictRecord
+from mergerepl.model.results import ConflictRecord, ConflictResolution
 from mergerepl.monitoring.parties import article_named, publication_name
 from mergerepl.store.replica import Replica
 from mergerepl.systables import conflict_resolutions, conflicts_info, contents
@@ -83,11 +83,47 @@ def read_conflicts(
             replica=str(replica.root),
         )
     records = _with_rows(replica, rows) if with_rows else tuple(_record(replica, row) for row in rows)
-    settled = settled_ids(replica)
+    settled = _resolutions(replica, ids) if ids else {}
     return tuple(
-        replace(each, status=ConflictStatus.SETTLED.value) if each.conflict_id in settled else each
+        replace(each, status=ConflictStatus.SETTLED.value, resolution=settled[each.conflict_id])
+        if each.conflict_id in settled
+        else each
         for each in records
     )
+
+
+def _resolutions(replica: Replica, ids: Sequence[str]) -> dict[str, ConflictResolution]:
+    """Return how conflicts were settled, by id: the last time."""
+    if not replica.control.exists(conflict_resolutions.TABLE):
+        return {}
+    rows = replica.control.rows(
+        conflict_resolutions.TABLE,
+        where=f"{CONFLICT_ID} in ({text_literals(ids)})",
+        order_limit="order by resolved_at",
+    )
+    return {
+        row.conflict_id: ConflictResolution(row.choice, row.by, row.resolved_at, row.message) for row in rows
+    }
+
+
+def no_conflict(root: Path, chosen: ConflictFilter) -> str:
+    """Return what to say where no logged conflict is chosen."""
+    named = ", ".join(f"'{each}'" for each in chosen.ids)
+    what = f"There is no conflict {named}" if named else "No conflict meets these conditions"
+    return (
+        f"{what} at '{root}': see `mergerepl conflicts list {root}`. Conflicts are logged at the publisher, unless "
+        "`conflict_logging` in the file says otherwise."
+    )
+
+
+def require_ids(root: Path, chosen: ConflictFilter) -> None:
+    """Check that each id, or beginning of one, names a logged conflict.
+
+    Raises: ConfigurationError.
+    """
+    for each in chosen.ids:
+        if not count_conflicts(root, replace(chosen, ids=(each,))):
+            raise ConfigurationError(no_conflict(root, replace(chosen, ids=(each,))), replica=str(root))
 
 
 def settled_ids(replica: Replica) -> set[str]:

@@ -108,7 +108,7 @@ def side_by_side(
     """Return two rows column by column; a missing row was a delete. Where none is known to clash, all that differ do."""
     table = Table(("", "column", "losing row", "winning row"), styles=_STYLES)
     for column in [*(winning or {}), *(name for name in losing or {} if name not in (winning or {}))]:
-        differs = _differs((losing, winning), column)
+        differs = losing is not None and winning is not None and _differs((losing, winning), column)
         is_clash = column in clashing if clashing else differs
         mark = MADE if column in made else CLASHES if is_clash else DIFFERS if differs else ""
         table.add(mark, column, _cell(losing, column), _cell(winning, column))

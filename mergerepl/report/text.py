@@ -166,7 +166,7 @@ class TextOutput(Output):
         if not conflicts:
             self._say(_NO_CONFLICTS.format(replica))
             return
-        table = Table(("id", "article", "key", ">type", "meaning", "winner", "time"))
+        table = Table(("id", "article", "key", ">type", "meaning", "winner", "time", "status"))
         for each in conflicts:
             table.add(
                 each.conflict_id,
@@ -176,6 +176,7 @@ class TextOutput(Output):
                 conflict_name(each.conflict_type),
                 short(each.winner),
                 moment_text(each.created),
+                each.status,
             )
         self._table(table)
         newest = f"{typed(replica)} {conflicts[0].conflict_id}"
@@ -195,6 +196,12 @@ class TextOutput(Output):
             self._say(f"  {each.reason_text}")
             if each.resolver is not None:
                 self._say(f"  resolver: {each.resolver}" + (f" ({each.note})" if each.note else ""))
+            if (settled := each.resolution) is not None:
+                what = {"winner": "the outcome stands", "loser": "what lost was written"}.get(
+                    settled.choice, "other values were written"
+                )
+                why = f": {settled.message}" if settled.message else ""
+                self._say(f"  settled: {what}, by {settled.by}, {moment_text(settled.resolved_at)}{why}")
             if stays_at_source(each):
                 refused = each.conflict_type in REFUSED
                 words = ("refused at", "waits at") if refused else ("not taken by", "stays at")

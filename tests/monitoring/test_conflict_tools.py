@@ -131,9 +131,10 @@ def test_conflicts_are_reported_and_decided_again(
     # Decided again: nothing is written of a row that was changed since.
     pair.edit("update hq.orders set name = 'later' where id = 3")
     chosen = [ids["orders", key] for key in (1, 3, 4, 5)] + [ids["items", 1]]
-    assert "4 conflicts settled, 4 rows written; nothing was changed" in run(
-        "resolve", str(hq), *chosen, "--loser", "--dry-run", exit_code=1
-    )
+    planned = run("resolve", str(hq), *chosen, "--loser", "--dry-run", exit_code=1)
+    assert "4 conflicts would be settled, 4 rows written. Nothing was changed (--dry-run)." in planned
+    assert re.search(rf"{ids['orders', 1]} +orders +id=1 +update +n\n", planned)
+    assert re.search(rf"{ids['orders', 5]} +orders +id=5 +delete", planned)
     shown = run("resolve", str(hq), *chosen, "--loser", "--message", "as north says", exit_code=1)
     assert "4 conflicts settled, 4 rows written." in shown
     assert re.search(rf"{ids['orders', 3]} +orders +id=3 +name\n", shown)
@@ -158,6 +159,18 @@ def test_conflicts_are_reported_and_decided_again(
     ]
     assert pair.rows("hq", "items")[0] == (1, "hq", 21), "of a loser by columns the columns in conflict"
     assert {each.status for each in mergerepl.conflict_records(hq)} == {"settled"}
+    assert re.search(
+        "settled: what lost was written, by .+Z: as north says\n",
+        run("show", str(hq), ids["orders", 1]),
+    )
+    for command in (
+        ("purge",),
+        ("export", "--to", "nowhere"),
+        ("report", "--to", "nowhere.html"),
+        ("summary",),
+    ):
+        refused = run(command[0], str(hq), "ffff", *command[1:], exit_code=2)
+        assert f"There is no conflict 'ffff' at '{hq}': see" in refused
     noted = Replica(hq).control.rows(conflict_resolutions.TABLE)
     assert {(row.choice, row.message) for row in noted} == {
         ("loser", "as north says"),

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
+from deltalake.transaction import AddAction
 
 from mergerepl.delta import commit_files
 from mergerepl.delta.commit_files import CHANGE_TYPE, OnlySparkReadsError, feed_of_files
@@ -74,6 +76,25 @@ def test_equal_rows_are_counted_and_compared_by_their_bits(tmp_path: Path) -> No
         (1, (-0.0).hex(), "x", "insert"): 1,
         (1, None, "x", "insert"): 1,
     }
+
+
+@pytest.mark.parametrize(
+    ("name", "values"), [("NOTE", ["x"]), ("note", [{"Text": "x"}])], ids=["column", "field of a struct"]
+)
+def test_files_that_spell_names_in_another_case_are_left_to_spark(
+    tmp_path: Path, name: str, values: list[object]
+) -> None:
+    """To Delta it is the same column; Arrow would take NULL for it."""
+    note = pa.string() if name == "NOTE" else pa.struct({"text": pa.string()})
+    table = pa.table({"id": pa.array([1], pa.int64()), "price": [1.0], "note": pa.array([None], note)})
+    write_deltalake(tmp_path, table)
+    file = tmp_path / "odd.parquet"
+    pq.write_table(pa.table({"id": [2], "price": [2.0], name: values}), file)
+    action = AddAction(file.name, file.stat().st_size, {}, 0, True, '{"numRecords": 1}')
+    log = DeltaTable(tmp_path)
+    log.create_write_transaction([action], mode="append", schema=log.schema())
+    with pytest.raises(OnlySparkReadsError, match="in another case"):
+        feed_of_files(open_table(tmp_path, 1), COLUMNS, {1: True})
 
 
 def test_more_changes_than_fit_are_left_to_spark(tmp_path: Path) -> None:

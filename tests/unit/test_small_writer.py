@@ -191,6 +191,21 @@ def test_partitions_keep_sparks_merge(tmp_path: Path) -> None:
     assert "partitions" in str(reason_for_spark(open_table(tmp_path / "t"), ARTICLE, {"update": 1}, BOUNDS))
 
 
+def test_files_that_spell_a_column_in_another_case_keep_sparks_merge(tmp_path: Path) -> None:
+    """delta-rs would write NULL for it in every row that it copies."""
+    (tmp_path / "t").mkdir()
+    pq.write_table(
+        ROWS.rename_columns([name.upper() for name in ROWS.column_names]), tmp_path / "t" / "odd.parquet"
+    )
+    convert_to_deltalake(str(tmp_path / "t"))
+    state = open_table(tmp_path / "t")
+    fields = [{**field, "name": field["name"].lower()} for field in state.fields]
+    lower = replace(
+        state, metadata=replace(state.metadata, schema_json=json.dumps({"type": "struct", "fields": fields}))
+    )
+    assert "in another case" in str(reason_for_spark(lower, ARTICLE, {"update": 1}, BOUNDS))
+
+
 @pytest.mark.parametrize(
     ("terms", "noted", "word"),
     [
