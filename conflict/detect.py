@@ -129,7 +129,7 @@ def _arrays(fields: Fields) -> dict[str, Column]:
 
 
 def _facts(fields: Fields) -> dict[str, Callable[[Column, Column | int], Column]]:
-    """Return what gives the fields of `sides` from the name and the number of a field of the row."""
+    """Return, for each field of `sides`, the function that computes it from the name and number of a field."""
 
     def is_same(number: Column | int) -> Column:
         if fields.written is None:

@@ -31,12 +31,13 @@ class UnknownResolverError(ConflictError):
         )
 
 
-class UnknownFunctionError(ConflictError):
+class UnknownFunctionError(UnknownResolverError):
     """An article names a function that this agent does not have."""
 
     def __init__(self, article: str, function: str, *, known: Iterable[str], agent_file: Path) -> None:
         """Name the article, its function, those there are, and where functions come from."""
-        super().__init__(
+        ConflictError.__init__(
+            self,
             f"Article '{article}' names the function '{function}', which this agent does not have. It has: "
             f"{', '.join(sorted(known)) or 'none'} (`mergerepl conflicts resolvers`). Functions come from `resolvers:` of "
             f"the agent's file '{agent_file}' (MERGEREPL_AGENT_CONFIG names another one), and from the entry points "

@@ -472,7 +472,7 @@ def conflict_count(replica: str | Path, *, publication: str | None = None, artic
 def conflict_summary(replica: str | Path, chosen: ConflictFilter | None = None) -> tuple[ConflictCount, ...]:
     """Return how many conflicts there are by article, type, resolver and day, the newest day first. Starts no JVM.
 
-    Raises: As `conflict_records`.
+    Raises: As `conflict_records`, and ConfigurationError if an id is unknown.
     """
     from mergerepl.conflict_tools import summary
 
@@ -566,7 +566,7 @@ def purge_conflicts(
 ) -> PurgeResult:
     """Remove conflicts with their losing rows; without `older_than` those that the file does not keep. Starts no JVM.
 
-    Raises: ConfigurationError if the folder is no replica or a name is unknown; LeaseError, StoreError.
+    Raises: ConfigurationError if the folder is no replica, or a name or an id is unknown; LeaseError, StoreError.
     """
     from mergerepl.conflict_tools import purge
 
@@ -580,7 +580,7 @@ def export_conflicts(
 ) -> dict[str, int]:
     """Write conflicts to a file for each article, as `csv` or `json`; return file to number of conflicts. Starts no JVM.
 
-    Raises: As `conflict_records`; ConfigurationError if the folder cannot be written.
+    Raises: As `conflict_records`, and ConfigurationError if an id is unknown or the folder cannot be written.
     """
     from mergerepl.conflict_tools import export
 
@@ -593,7 +593,7 @@ def conflict_report(
 ) -> int:
     """Write the newest conflicts as one page of HTML that needs nothing else; return how many it shows. Starts no JVM.
 
-    Raises: As `conflict_records`; ConfigurationError if the file cannot be written.
+    Raises: As `conflict_records`, and ConfigurationError if an id is unknown or the file cannot be written.
     """
     from mergerepl.monitoring.conflicts import count_conflicts, read_conflicts
     from mergerepl.report.conflict_html import conflict_page

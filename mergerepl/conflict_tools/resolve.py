@@ -149,7 +149,7 @@ def _chosen_rows(replica: Replica, chosen: ConflictFilter) -> list[ConflictRow]:
         )
     if not rows:
         raise ConfigurationError(
-            no_conflict(replica.root, chosen),
+            no_conflict(replica.root),
             replica=str(replica.root),
         )
     if len(rows) > MOST_AT_ONCE:
@@ -346,12 +346,13 @@ def _decided(
         (kind == int(ConflictType.UPDATE_WINS_DELETE)) | is_rejected_delete
     )
     names = list(zip(article.columns, article.fields, strict=True))
+    sent = [(name, field) for name, field in names if field in written]
     return (
         with_new.withColumn("is_deleted", is_delete)
         .withColumn(_ACTION, action)
         .withColumn("is_unchanged", F.coalesce(is_outcome & is_as_recorded, F.lit(False)))
         .withColumn("differs", F.when(is_held, differing_columns(_HELD, f"{_KNOWN}.{ROW}", image, names)))
-        .withColumn("set_to", F.when(is_held & ~is_gone, differing_columns(_HELD, _NEW, image, names)))
+        .withColumn("set_to", F.when(is_held & ~is_gone, differing_columns(_HELD, _NEW, image, sent)))
         .select("conflict_id", ROWGUID, "is_unchanged", "differs", "set_to", _ACTION, _NEW)
     )
 

@@ -41,6 +41,8 @@ def footer_problem(footer: "FileMetaData", names: Collection[str]) -> str | None
     if set(_REBASED) & set(footer.metadata or {}):
         return "days of another calendar"
     in_lower_case = {name.lower() for name in names}
+    if len(in_lower_case) < len(names):
+        return "names that differ only in case"
     for number in range(len(footer.schema)):
         for part in footer.schema.column(number).path.split("."):
             if part not in names and part.lower() in in_lower_case:

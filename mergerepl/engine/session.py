@@ -309,9 +309,9 @@ def stop(*, at_exit: bool = False) -> None:
         if _embedded is None:
             return
         (own_jvm, own_session), _embedded = _embedded, None
-        if at_exit:
-            # A thread of pyspark reads from the JVM what tasks in Python count: the JVM's end is no error to be printed.
-            own_session.sparkContext._accumulatorServer.handle_error = _pass_over  # type: ignore[method-assign, assignment]
+        if at_exit and (server := own_session.sparkContext._accumulatorServer) is not None:
+            # A thread of pyspark reads from the JVM what tasks in Python count. It would print the JVM's end as an error.
+            server.handle_error = _pass_over  # type: ignore[method-assign, assignment]
         if own_jvm.process.poll() is None and not at_exit:
             # An orderly end lets Spark remove its files; if the JVM dies meanwhile, there is nothing left to
             # stop.

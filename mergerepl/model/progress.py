@@ -5,7 +5,7 @@ from typing import Protocol, Self
 
 
 class Progress(Protocol):
-    """Receives each step of an apply, a sync or a capture; used as a context for the time of the work."""
+    """Receives each step of an apply, a sync or another long command; used as a context for the time of the work."""
 
     def step(self, name: str, *, article: str | None = None, rows: int | None = None) -> None:
         """Say that a step begins: its name, such as "capture", the article, and its rows if known."""

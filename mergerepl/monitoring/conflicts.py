@@ -5,6 +5,7 @@ delete has none), the winning one is an image in MSmerge_contents, chosen by its
 """
 
 import re
+import shlex
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 
 _ID = re.compile(r"[0-9a-f]+\Z")
 _SHOWN_IDS = 10
+_MOST_NAMED = 10_000
+"""So many ids are part of a query; of more all rows are read."""
 
 
 def read_conflicts(
@@ -96,23 +99,20 @@ def _resolutions(replica: Replica, ids: Sequence[str]) -> dict[str, ConflictReso
     """Return how conflicts were settled, by id: the last time."""
     if not replica.control.exists(conflict_resolutions.TABLE):
         return {}
-    rows = replica.control.rows(
-        conflict_resolutions.TABLE,
-        where=f"{CONFLICT_ID} in ({text_literals(ids)})",
-        order_limit="order by resolved_at",
-    )
+    where = f"{CONFLICT_ID} in ({text_literals(ids)})" if len(ids) <= _MOST_NAMED else None
+    rows = replica.control.rows(conflict_resolutions.TABLE, where=where, order_limit="order by resolved_at")
     return {
         row.conflict_id: ConflictResolution(row.choice, row.by, row.resolved_at, row.message) for row in rows
     }
 
 
-def no_conflict(root: Path, chosen: ConflictFilter) -> str:
-    """Return what to say where no logged conflict is chosen."""
-    named = ", ".join(f"'{each}'" for each in chosen.ids)
+def no_conflict(root: Path, ids: Sequence[str] = ()) -> str:
+    """Return what to say where no logged conflict has one of these ids, or none is chosen."""
+    named = ", ".join(f"'{each}'" for each in ids)
     what = f"There is no conflict {named}" if named else "No conflict meets these conditions"
     return (
-        f"{what} at '{root}': see `mergerepl conflicts list {root}`. Conflicts are logged at the publisher, unless "
-        "`conflict_logging` in the file says otherwise."
+        f"{what} at '{root}': see `mergerepl conflicts list {shlex.quote(str(root))}`. Conflicts are logged at the "
+        "publisher, unless `conflict_logging` in the file says otherwise."
     )
 
 
@@ -121,9 +121,18 @@ def require_ids(root: Path, chosen: ConflictFilter) -> None:
 
     Raises: ConfigurationError.
     """
-    for each in chosen.ids:
-        if not count_conflicts(root, replace(chosen, ids=(each,))):
-            raise ConfigurationError(no_conflict(root, replace(chosen, ids=(each,))), replica=str(root))
+    if not chosen.ids:
+        return
+    replica = Replica(root).require()
+    conditions = conditions_of(replica, ConflictFilter(ids=chosen.ids))
+    found: list[str] = []
+    if conditions is not None:
+        path = replica.folder / conflicts_info.NAME
+        found = [row[CONFLICT_ID] for row in read_rows(path, (CONFLICT_ID,), where=" and ".join(conditions))]
+    beginnings = {each: each.strip().lower() for each in chosen.ids}
+    missing = [each for each, id_ in beginnings.items() if not any(other.startswith(id_) for other in found)]
+    if missing:
+        raise ConfigurationError(no_conflict(root, missing), replica=str(root))
 
 
 def settled_ids(replica: Replica) -> set[str]:

@@ -183,8 +183,10 @@ def _mark(
         return "made"
     if stays_at_source(each):
         return ""
-    if name in each.conflict_columns or losing is None or winning is None:
+    if name in each.conflict_columns:
         return "conflict"
+    if losing is None or winning is None:
+        return ""
     return "differs" if losing.get(name) != winning.get(name) else ""
 
 

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 Structs = Column | Mapping[str, Column]
-"""An array of structs; or an array for each field of theirs, the last of which is NULL where there are none."""
+"""An array of structs, or one array for each of their fields. If there are no structs, the last of these is NULL."""
 
 Struct = Column | Mapping[str, Column]
 """One of them."""

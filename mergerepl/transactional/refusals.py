@@ -41,12 +41,15 @@ class TransactionalError(MergeReplError):
         cls, number: int, publisher: Path, subscriber: Path, text: str, xact_seqno: str, command: str
     ) -> Self:
         """20598, 2627: the agent stopped before a transaction."""
+        distribute = (
+            f"mergerepl transactional distribute {shlex.quote(str(publisher))} "
+            f"--subscriber {shlex.quote(str(subscriber))} --skip-errors {number}"
+        )
         return cls(
             number,
             f"{text} Transaction {xact_seqno}, command {command}. Subscriber '{subscriber}' has everything before this "
-            f"transaction and nothing of it. Mend the row; or skip the command with `mergerepl transactional distribute "
-            f"{shlex.quote(str(publisher))} --skip-errors {number}`, or always with `skip_errors: [{number}]` of the "
-            "subscription in the file.",
+            f"transaction and nothing of it. Mend the row; or skip commands with this error once, with `{distribute}`; or "
+            f"always, with `skip_errors: [{number}]` of the subscription in the file.",
             subscriber=str(subscriber),
             xact_seqno=xact_seqno,
         )

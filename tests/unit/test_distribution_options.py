@@ -34,5 +34,5 @@ def test_a_stop_names_the_command_that_skips() -> None:
     said = str(
         TransactionalError.stopped(20598, Path("/data/hq"), Path("/data/mart"), "No row.", "7", "DELETE")
     )
-    assert "`mergerepl transactional distribute /data/hq --skip-errors 20598`" in said
+    assert "`mergerepl transactional distribute /data/hq --subscriber /data/mart --skip-errors 20598`" in said
     assert "`skip_errors: [20598]` of the subscription" in said
