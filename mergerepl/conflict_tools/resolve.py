@@ -36,7 +36,7 @@ from mergerepl.failpoints import failpoint
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.conflicts import Choice, ConflictFilter, NotResolved, PlannedWrite, ResolveResult
 from mergerepl.model.progress import Progress
-from mergerepl.monitoring.conflicts import conditions_of, no_conflict
+from mergerepl.monitoring.conflicts import conditions_of, no_conflict, require_ids
 from mergerepl.rows.images import (
     all_true,
     differing_columns,
@@ -120,7 +120,7 @@ def resolve_conflicts(
             settled += [row for row in own if row.conflict_id in done.settled]
             changed_since += done.changed_since
             planned += done.planned
-            written += len(done.planned)
+            written += done.written
             versions[nickname] = done.version
             if not dry_run:
                 failpoint("resolve.before_note")
@@ -133,12 +133,13 @@ def resolve_conflicts(
             written,
             tuple(changed_since),
             dry_run=dry_run,
-            planned=tuple(planned[:_MOST_PLANNED]) if dry_run else (),
+            planned=tuple(planned[:_MOST_PLANNED]),
         )
 
 
 def _chosen_rows(replica: Replica, chosen: ConflictFilter) -> list[ConflictRow]:
     """Return the chosen conflicts: the newest of each row, which has its outcome."""
+    require_ids(replica.root, chosen)
     conditions = conditions_of(replica, chosen)
     rows: list[ConflictRow] = []
     if conditions is not None:
@@ -148,10 +149,7 @@ def _chosen_rows(replica: Replica, chosen: ConflictFilter) -> list[ConflictRow]:
             order_limit=f'order by "MSrepl_create_time" desc, conflict_id limit {MOST_AT_ONCE + 1}',
         )
     if not rows:
-        raise ConfigurationError(
-            no_conflict(replica.root),
-            replica=str(replica.root),
-        )
+        raise ConfigurationError(no_conflict(replica.root), replica=str(replica.root))
     if len(rows) > MOST_AT_ONCE:
         raise ConflictError(
             f"More than {MOST_AT_ONCE:,} conflicts at '{replica.root}' are meant. Choose fewer, by --article, --since or "
@@ -210,8 +208,9 @@ def _check_values(
 class _Done:
     settled: Collection[str]
     changed_since: Sequence[NotResolved]
-    planned: Sequence[PlannedWrite]
+    written: int
     version: int | None
+    planned: Sequence[PlannedWrite] = ()
 
 
 def _of_article(
@@ -242,20 +241,22 @@ def _of_article(
             for each in left
         )
         settled = set(by_id) - {each.conflict_id for each in changed_since}
-        planned = [
-            PlannedWrite(
-                each["conflict_id"],
-                article.name,
-                dict(by_id[each["conflict_id"]].rowkey),
-                each[_ACTION],
-                tuple(each["set_to"] or ()),
-            )
-            for each in found
-            if each[_ACTION] and each["conflict_id"] in settled
-        ]
-        if dry_run or not planned:
-            return _Done(settled, changed_since, planned, None)
-        actions = [each.action for each in planned]
+        written = [each for each in found if each[_ACTION] and each["conflict_id"] in settled]
+        if dry_run:
+            planned = [
+                PlannedWrite(
+                    each["conflict_id"],
+                    article.name,
+                    dict(by_id[each["conflict_id"]].rowkey),
+                    each[_ACTION],
+                    tuple(each["set_to"] or ()),
+                )
+                for each in written[:_MOST_PLANNED]
+            ]
+            return _Done(settled, changed_since, len(written), None, planned)
+        if not written:
+            return _Done(settled, changed_since, 0, None)
+        actions = [each[_ACTION] for each in written]
         folder = replica.folder / _FOLDER / resolution / str(article.nickname)
         try:
             may_write = F.lit(True) if wish.force else F.col("is_unchanged")
@@ -280,7 +281,7 @@ def _of_article(
             )
         finally:
             drop(replica.folder / _FOLDER)
-        return _Done(settled, changed_since, planned, commit.version)
+        return _Done(settled, changed_since, len(written), commit.version)
     finally:
         kept.release()
 

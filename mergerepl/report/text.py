@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mergerepl.errors import MergeReplError
+from mergerepl.model.conflicts import Choice
 from mergerepl.model.results import (
     ApplyResult,
     ArticleValidation,
@@ -30,6 +31,12 @@ from mergerepl.report.words import changes, counted, key_text, moment_text, seco
 
 if TYPE_CHECKING:
     from mergerepl.doctor import Check
+
+_SETTLED = {
+    Choice.WINNER: "the outcome stands",
+    Choice.LOSER: "what lost was written",
+    Choice.EDITED: "other values were written",
+}
 
 _NO_CONFLICTS = (
     "{}: no conflicts to show. They are logged at the publisher, unless `conflict_logging` says otherwise."
@@ -197,9 +204,7 @@ class TextOutput(Output):
             if each.resolver is not None:
                 self._say(f"  resolver: {each.resolver}" + (f" ({each.note})" if each.note else ""))
             if (settled := each.resolution) is not None:
-                what = {"winner": "the outcome stands", "loser": "what lost was written"}.get(
-                    settled.choice, "other values were written"
-                )
+                what = _SETTLED[Choice(settled.choice)]
                 why = f": {settled.message}" if settled.message else ""
                 self._say(f"  settled: {what}, by {settled.by}, {moment_text(settled.resolved_at)}{why}")
             if stays_at_source(each):
