@@ -124,7 +124,8 @@ def _later(one: Column, other: Column) -> Column:
 def resolved_rows(decided: DataFrame, article: PublishedArticle) -> DataFrame:
     """Return RESOLVED of one article: the decision with the values that it chose, generated columns computed from them.
 
-    Reads: DECIDED of the article, with its made column if its resolver makes values; publisher_row, subscriber_row.
+    Reads: DECIDED of the article, with its made column if its resolver makes values; publisher_row, subscriber_row. The
+    loser may have its row already.
     """
     image = image_type(decided, PUBLISHER_ROW)
     is_upload = F.col(VERDICT) == Verdict.UPLOAD.value
@@ -145,14 +146,11 @@ def resolved_rows(decided: DataFrame, article: PublishedArticle) -> DataFrame:
         made = F.col(f"{made_column(article.nickname)}.{field.name}")
         return F.when(made[IS_MADE], made[VALUE]).otherwise(one_of_both).alias(field.name)
 
-    losing = F.when(F.col(PUBLISHER_WINS), F.col(SUBSCRIBER_ROW)).otherwise(F.col(PUBLISHER_ROW))
-    loser = F.struct(*(F.col(f"{LOSER}.{each}") for each in CONTENDER_COLUMNS), losing.alias(ROW))
-    rows = decided.withColumns(
-        {
-            ROW: F.struct(*(value(field) for field in image)),
-            LOSER: F.when(F.col(LOSER).isNotNull(), loser),
-        }
-    )
+    rows = decided.withColumn(ROW, F.struct(*(value(field) for field in image)))
+    if ROW not in image_type(decided, LOSER).names:
+        losing = F.when(F.col(PUBLISHER_WINS), F.col(SUBSCRIBER_ROW)).otherwise(F.col(PUBLISHER_ROW))
+        loser = F.struct(*(F.col(f"{LOSER}.{each}") for each in CONTENDER_COLUMNS), losing.alias(ROW))
+        rows = rows.withColumn(LOSER, F.when(F.col(LOSER).isNotNull(), loser))
     if article.generated:
         rows = _with_generated(rows, article, image)
     return rows.select(*RESOLVED_COLUMNS)

@@ -5,6 +5,8 @@ lineage covers both sides and adds a version of the resolving agent, so that it 
 replica (design section 5).
 """
 
+from collections.abc import Sequence
+
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
@@ -41,6 +43,7 @@ from mergerepl.changes import (
     Verdict,
 )
 from mergerepl.engine.made_once import made_once
+from mergerepl.engine.passed import passed_column
 from mergerepl.engine.where_computed import where_computed
 from mergerepl.lineage import columns as lineage
 from mergerepl.model.session_terms import SessionTerms
@@ -49,7 +52,10 @@ from mergerepl.rows.images import image_type
 from mergerepl.systables.conflicts_info import ConflictType
 from mergerepl.systables.tombstone import TombstoneType
 
-_NICKNAMES = "nicknames_of_both"
+_NICKNAMES = "other_writers"
+_VERSIONS = "versions_of_other_writers"
+_RESOLVERS = "version_of_resolver"
+"""The two lineages joined where fields are written out: the entry of the resolving agent (NULL: none), and all others."""
 _JOINED = "joined_lineage"
 _VERSION = "resolution_version"
 
@@ -67,9 +73,8 @@ def resolve(
     rows = decide(detected)
     made = changes.all_made_columns(rows.columns)
     is_any_made = bool(made)
-    if fields.is_written_out:
-        rows = rows.withColumn(_NICKNAMES, F.when(_is_of_two(), lineage.writers(*_lineages())))
-    rows = rows.withColumn(_JOINED, _joined(fields))
+    for columns in _joined(terms.resolver_nickname, fields):
+        rows = rows.withColumns(columns)
     rows = rows.withColumns(_of_both(fields, is_any_made=is_any_made))
     state = _state(
         terms.resolver_nickname,
@@ -80,23 +85,26 @@ def resolve(
         is_any_answered=custom.ANSWER in rows.columns,
     )
     rows = rows.withColumns(state)
-    outcome = dict(_outcome(terms.upload, terms.download, fields, is_any_made=is_any_made))
+    sends_rows = all(ROW in image_type(rows, side).names for side in (PUBLISHER, SUBSCRIBER))
+    outcome = dict(
+        _outcome(terms.upload, terms.download, fields, is_any_made=is_any_made, sends_rows=sends_rows)
+    )
     if REJECTED in rows.columns:
         outcome |= outcome_of_rejected(outcome, F.col(_JOINED))
     typed = [
         F.col(f"{side}.{ROW}").alias(name)
         for side, name in ((PUBLISHER, PUBLISHER_ROW), (SUBSCRIBER, SUBSCRIBER_ROW))
-        if ROW in image_type(rows, side).names
+        if sends_rows
     ]
     return rows.select(
         *(outcome.get(name, F.col(name)).alias(name) for name in changes.DECIDED_COLUMNS), *made, *typed
     )
 
 
-def acted_on(decided: DataFrame) -> DataFrame:
-    """Return the rows of DECIDED that something is done about."""
+def acted_on(rows: DataFrame) -> DataFrame:
+    """Return the detected rows that something is done about: the others need no decision."""
     is_sent = F.coalesce(changes.PUBLISHER_ACTION, changes.SUBSCRIBER_ACTION).isNotNull()
-    return where_computed(decided, _is_of_two() | is_sent)
+    return where_computed(rows, _is_of_two() | is_sent)
 
 
 def _is_of_two() -> Column:
@@ -116,16 +124,33 @@ def _lineages() -> tuple[Column, Column]:
 
 
 @made_once
-def _joined(fields: Fields) -> Column:
-    nicknames = F.col(_NICKNAMES) if fields.is_written_out else None
-    return F.when(_is_of_two(), lineage.merge(*_lineages(), nicknames=nicknames))
+def _joined(resolver_nickname: int, fields: Fields) -> tuple[dict[str, Column], ...]:
+    """Return the columns of the joined lineage: each mapping reads those before."""
+    if not fields.is_written_out:
+        return ({_JOINED: F.when(_is_of_two(), lineage.merge(*_lineages()))},)
+    # As a map it would be made once more with the entry of the resolution.
+    resolver, one_and_other = F.lit(resolver_nickname), _lineages()
+    of_resolver = F.greatest(*(F.try_element_at(each, resolver) for each in one_and_other))
+    others = F.array_remove(lineage.writers(*one_and_other), resolver)
+    versions = lineage.versions_of(*one_and_other, F.col(_NICKNAMES))
+    return (
+        {_NICKNAMES: F.when(_is_of_two(), others)},
+        {_VERSIONS: F.when(_is_of_two(), versions), _RESOLVERS: F.when(_is_of_two(), of_resolver)},
+        {_JOINED: _lineage_with(resolver, F.col(_RESOLVERS))},
+    )
+
+
+def _lineage_with(resolver: Column, version: Column) -> Column:
+    return lineage.of_entries(F.col(_NICKNAMES), F.col(_VERSIONS), resolver, version)
 
 
 @made_once
 def _of_both(fields: Fields, *, is_any_made: bool) -> dict[str, Column]:
     floor = F.col(f"{ARTICLE}.{FLOOR}")
     return {
-        _VERSION: lineage.next_version(F.col(_JOINED), floor=floor).cast("bigint"),
+        _VERSION: F.greatest(*(lineage.next_version(each, floor=floor) for each in _lineages())).cast(
+            "bigint"
+        ),
         OF_SUBSCRIBER: of_subscriber(_takes_columns(), ~one_deleted() if is_any_made else None, fields),
     }
 
@@ -148,7 +173,10 @@ def _state(
     if is_any_answered:
         deleted = deleted | custom.is_delete()
     nickname = F.lit(resolver_nickname)
-    resolved = lineage.with_version(joined, nickname, version, is_written_out=fields.is_written_out)
+    if fields.is_written_out:
+        both = _lineage_with(nickname, F.when(_is_merge(), F.col(_RESOLVERS)).otherwise(version))
+    else:
+        both = F.when(_is_merge(), joined).otherwise(lineage.with_version(joined, nickname, version))
     # A row that is restored after a delete has the winner's columns: the other side changed none.
     winner_colv = F.when(wins, F.col(f"{PUBLISHER}.{COLV1}")).otherwise(F.col(f"{SUBSCRIBER}.{COLV1}"))
     stamp = F.struct(nickname.alias("nickname"), version.alias("version"))
@@ -158,7 +186,7 @@ def _state(
         TOMBSTONE_TYPE: F.when(deleted, F.lit(int(TombstoneType.USER_DELETE))),
         PARTCHANGEGEN: F.lit(None).cast("bigint"),
         BORN_GENERATION: F.lit(None).cast("bigint"),
-        LINEAGE: F.when(_is_merge(), joined).otherwise(resolved),
+        LINEAGE: both,
         COLV1: F.when(~deleted, F.when(one_deleted(), winner_colv).otherwise(colv)),
         PRIORITY: _priority(upload, unpublished).cast("double"),
     }
@@ -177,9 +205,12 @@ def _priority(upload: bool, unpublished: str | None) -> Column:
 
 
 @made_once
-def _outcome(upload: bool, download: bool, fields: Fields, *, is_any_made: bool) -> dict[str, Column]:
+def _outcome(
+    upload: bool, download: bool, fields: Fields, *, is_any_made: bool, sends_rows: bool
+) -> dict[str, Column]:
     """Return the action and the generation of each side for the final state, and the loser."""
     wins = F.col(PUBLISHER_WINS)
+    of_loser = (*CONTENDER_COLUMNS, ROW) if sends_rows else CONTENDER_COLUMNS
 
     def of_two(name: str, value: Column) -> Column:
         return F.when(_is_of_two(), value).otherwise(F.col(name))
@@ -192,7 +223,7 @@ def _outcome(upload: bool, download: bool, fields: Fields, *, is_any_made: bool)
             for side, runs in ((PUBLISHER, upload), (SUBSCRIBER, download))
         },
         **{
-            name: of_two(name, F.col(f"{ARTICLE}.{resolved_at}"))
+            name: of_two(name, passed_column(f"{ARTICLE}.{resolved_at}"))
             for name, resolved_at in (
                 (changes.PUBLISHER_GENERATION, changes.RESOLVED_AT_PUBLISHER),
                 (changes.SUBSCRIBER_GENERATION, changes.RESOLVED_AT_SUBSCRIBER),
@@ -200,7 +231,9 @@ def _outcome(upload: bool, download: bool, fields: Fields, *, is_any_made: bool)
         },
         changes.CONFLICT_TYPE: _conflict_type(),
         changes.MADE_COLUMNS: F.map_keys(MADE) if is_any_made else F.lit(None).cast("array<string>"),
-        changes.LOSER: F.when(wins, _contender(SUBSCRIBER)).when(~wins, _contender(PUBLISHER)),
+        changes.LOSER: F.when(wins, _contender(SUBSCRIBER, of_loser)).when(
+            ~wins, _contender(PUBLISHER, of_loser)
+        ),
         changes.WINNER: F.when(wins, _contender(PUBLISHER)).when(~wins, _contender(SUBSCRIBER)),
     }
 
@@ -228,5 +261,5 @@ def _conflict_type() -> Column:
     return F.when(is_conflict(), kind)
 
 
-def _contender(side: str) -> Column:
-    return F.struct(*(F.col(f"{side}.{name}").alias(name) for name in CONTENDER_COLUMNS))
+def _contender(side: str, columns: Sequence[str] = CONTENDER_COLUMNS) -> Column:
+    return F.struct(*(F.col(f"{side}.{name}").alias(name) for name in columns))

@@ -219,3 +219,7 @@ RESOLVED_COLUMNS: Final = (
 """Columns of RESOLVED: the final state of the row, what each side does and under which of its generations it
 is recorded, and for a conflict the losing and the winning change as structs (deleted, lineage, priority); the losing
 one with its row."""
+
+CONFLICT_HASH: Final = "conflict_hash"
+"""Column of staged rows besides those of RESOLVED: 64 bits (bigint) that tell the conflicts of one article in a changeset
+apart, of which their ids are made; NULL without a conflict."""

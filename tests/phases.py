@@ -513,8 +513,7 @@ class _Session:
             (article, terms_of(article, whole_rows=setting.whole_rows))
             for article, setting in zip(articles, self.settings, strict=True)
         )
-        # A filter would be put before the decision, with all that is written out once more.
-        return acted_on(keep_in_memory(resolve(self.detected(spark, fields), decide, self.terms, fields)))
+        return keep_in_memory(resolve(acted_on(self.detected(spark, fields)), decide, self.terms, fields))
 
     def resolved(self, spark: SparkSession, fields: Fields) -> DataFrame:
         rows = self.decided(spark, fields)

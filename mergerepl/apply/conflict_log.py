@@ -17,6 +17,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from mergerepl import changes
+from mergerepl.apply import conflict_ids
 from mergerepl.apply.conflicts_by_arrow import Conflicts, holds_rowguid
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.delta import appended
@@ -115,12 +116,11 @@ def _append(
 
 def _conflicts(changeset: Changeset, article: PublishedArticle, works: Works) -> Conflicts:
     manifest = changeset.manifest
-    return Conflicts(changeset, article, works, _identity(manifest, article), _resolved_at_us(manifest))
+    return Conflicts(changeset, article, works, _article_hash(manifest, article), _resolved_at_us(manifest))
 
 
-def _identity(manifest: Manifest, article: PublishedArticle) -> tuple[str, ...]:
-    """Return what a conflict's id is made of besides the row."""
-    return manifest.session, _side_of(manifest), str(manifest.round), str(article.nickname)
+def _article_hash(manifest: Manifest, article: PublishedArticle) -> int:
+    return conflict_ids.article_hash(manifest.session, _side_of(manifest), manifest.round, article.nickname)
 
 
 def _resolved_at_us(manifest: Manifest) -> int:
@@ -137,14 +137,9 @@ def _transaction(changeset: Changeset, what: str) -> Transaction:
 
 def _conflicting(spark: SparkSession, changeset: Changeset, article: PublishedArticle) -> DataFrame:
     staged = read_staged(spark, changeset.rows(article.nickname))
-    identity = F.concat_ws(
-        "|",
-        *map(F.lit, _identity(changeset.manifest, article)),
-        F.col(changes.ROWGUID),
-        # Both tables may refuse the row merged of two changes.
-        F.when(_is_failed_change(), F.col(changes.CONFLICT_TYPE)),
+    conflict_id = conflict_ids.of_hash(
+        F.col(changes.CONFLICT_HASH), passed(_article_hash(changeset.manifest, article), "bigint")
     )
-    conflict_id = F.substring(F.sha2(identity, 256), 1, 16)
     return staged.where(F.col(changes.CONFLICT_TYPE).isNotNull()).withColumn(
         conflicts_info.CONFLICT_ID, conflict_id
     )

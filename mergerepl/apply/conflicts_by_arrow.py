@@ -5,10 +5,10 @@ Conflicts of changes that a table or a rule refuses, and keys of other types tha
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from mergerepl import changes
+from mergerepl.apply import conflict_ids
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.delta.commit_files import OnlySparkReadsError
 from mergerepl.model.article import PublishedArticle
@@ -28,7 +28,13 @@ if TYPE_CHECKING:
 _KEYS = frozenset({"tinyint", "smallint", "int", "bigint", "string", "date"})
 """Types of keys whose texts Arrow and Spark write alike."""
 
-_OF_LOSING = (changes.ROWGUID, changes.CONFLICT_TYPE, changes.PUBLISHER_WINS, changes.LOSER)
+_OF_LOSING = (
+    changes.ROWGUID,
+    changes.CONFLICT_TYPE,
+    changes.CONFLICT_HASH,
+    changes.PUBLISHER_WINS,
+    changes.LOSER,
+)
 _OF_INFO = (
     *_OF_LOSING,
     changes.WINNER,
@@ -46,14 +52,13 @@ _LENGTH_OF_DATE = len("yyyy-mm-dd")
 class Conflicts:
     """The conflicts of one article in a changeset, and who resolved them when.
 
-    `identity` names the article in the session: with the rowguid it makes a conflict's id. `works` are the session's work
-    at both sides.
+    `article_hash` is `conflict_ids.article_hash`. `works` are the session's work at both sides.
     """
 
     changeset: Changeset
     article: PublishedArticle
     works: Mapping[str, SideWork]
-    identity: tuple[str, ...]
+    article_hash: int
     resolved_at_us: int
 
     def are_for_arrow(self) -> bool:
@@ -122,7 +127,11 @@ class Conflicts:
                 ORIGIN_DATASOURCE_ID: self._loser_id(pc.fill_null(rows[changes.PUBLISHER_WINS], False)),
                 CONFLICT_ID: self._ids(rows),
             }
-            yield pa.table(losing).filter(pc.invert(pc.struct_field(loser, changes.DELETED)))
+            is_deleted = pc.struct_field(loser, changes.DELETED)
+            rows_of_losers = pa.table(losing)
+            yield (
+                rows_of_losers.filter(pc.invert(is_deleted)) if pc.any(is_deleted).as_py() else rows_of_losers
+            )
 
     def _in_batches(self, columns: Sequence[str]) -> "Iterator[pa.Table]":
         import pyarrow.compute as pc
@@ -133,11 +142,7 @@ class Conflicts:
             yield rows
 
     def _ids(self, rows: "pa.Table") -> "pa.Array[Any]":
-        import pyarrow as pa
-
-        prefix = "".join(f"{part}|" for part in self.identity)
-        guids = rows[changes.ROWGUID].to_pylist()
-        return pa.array([sha256((prefix + guid).encode()).hexdigest()[:16] for guid in guids], pa.string())
+        return conflict_ids.of_hashes(rows[changes.CONFLICT_HASH], self.article_hash)
 
     def _resolved_at(self, count: int) -> "pa.Array[Any]":
         import pyarrow as pa

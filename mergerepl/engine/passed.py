@@ -14,7 +14,15 @@ def passed(value: int | float, data_type: str) -> Column:
     is handed to the code; and as the index depends on the row, the optimizer cannot see that its element is a
     constant.
     """
+    return _first_of(f"cast({value!r} as {data_type})")
+
+
+def passed_column(name: str) -> Column:
+    """Return a column that may turn out to be a constant of the session, as `passed` does, of rows that have a rowguid."""
+    return _first_of(name)
+
+
+def _first_of(value: str) -> Column:
     # A length has no sign: 0 for every row, which a product with 0 would be to the optimizer too. A row that never
     # had a key has no rowguid. As text, since each function of an expression costs several messages to the JVM.
-    always_first = f"shiftright(coalesce(octet_length({ROWGUID}), 0), 31)"
-    return F.expr(f"get(array(cast({value!r} as {data_type})), {always_first})")
+    return F.expr(f"get(array({value}), shiftright(coalesce(octet_length({ROWGUID}), 0), 31))")

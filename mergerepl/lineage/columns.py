@@ -87,22 +87,33 @@ def writers(one: Column, other: Column) -> Column:
     return F.array_union(F.map_keys(one), F.map_keys(other))
 
 
-def merge(one: Column, other: Column, *, nicknames: Column | None = None) -> Column:
-    """Return the lineage that includes the changes of both.
+def merge(one: Column, other: Column) -> Column:
+    """Return the lineage that includes the changes of both."""
+    return F.map_zip_with(one, other, lambda _, version, of_other: F.greatest(version, of_other))
 
-    Many rows are merged by compiled code, which needs their `writers` as a column: each entry reads them.
+
+def versions_of(one: Column, other: Column, nicknames: Column) -> Column:
+    """Return the later version that two lineages hold for each of some nicknames.
+
+    Compiled code reads the nicknames once for each entry, so they have to be a column.
     """
-    by_entry = F.map_zip_with(one, other, lambda _, version, of_other: F.greatest(version, of_other))
-    if nicknames is None:
-        return by_entry
-    versions = F.array(
-        *(
-            F.greatest(*(F.try_element_at(each, F.get(nicknames, i)) for each in (one, other)))
-            for i in range(_WRITTEN_OUT)
-        )
+
+    def later(nickname: Column) -> Column:
+        return F.greatest(*(F.try_element_at(each, nickname) for each in (one, other)))
+
+    entries = (later(F.get(nicknames, i)) for i in range(_WRITTEN_OUT))
+    written_out = F.slice(F.array(*entries), F.lit(1), F.size(nicknames))
+    is_longer = F.size(nicknames) > _WRITTEN_OUT
+    return F.when(is_longer, F.transform(nicknames, later)).otherwise(written_out)
+
+
+def of_entries(nicknames: Column, versions: Column, nickname: Column, version: Column) -> Column:
+    """Return the lineage of these entries and of one more, if its version is not NULL."""
+    has_more = version.isNotNull()
+    return F.map_from_arrays(
+        F.when(has_more, F.array_append(nicknames, nickname)).otherwise(nicknames),
+        F.when(has_more, F.array_append(versions, version)).otherwise(versions),
     )
-    merged = F.map_from_arrays(nicknames, F.slice(versions, F.lit(1), F.size(nicknames)))
-    return F.when(F.size(nicknames) > _WRITTEN_OUT, by_entry).otherwise(merged)
 
 
 def is_covered(column_version: Column, known: Column, *, floor: int | Column) -> Column:

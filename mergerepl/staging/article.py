@@ -23,6 +23,7 @@ from mergerepl.rows.key_bounds import bound_measures, bounds_found
 from mergerepl.store.changeset import ArticleWork
 from mergerepl.store.replica import Replica
 from mergerepl.store.runs import SEQ, current_rows, read_runs
+from mergerepl.store.staged_rows import with_conflict_hash
 from mergerepl.systables import genhistory
 from mergerepl.tracking.capture import CapturedArticle
 
@@ -118,7 +119,7 @@ def stage_article(
 
     Raises: StoreError if a side is sent generations that it cannot number.
     """
-    found = write_files(rows, folder, _measures(article))
+    found = write_files(with_conflict_hash(rows), folder, _measures(article))
     return staged_article(found, article, from_versions=from_versions)
 
 

@@ -138,9 +138,9 @@ def _decided(
     if asking:
         assert answered is not None
         detected = answered(kept.keep(detected), asking)
-    decision = resolve(detected, decide, terms, fields)
+    decision = resolve(acted_on(detected), decide, terms, fields)
     # Many rows are read once, by their article.
-    return acted_on(decision if with_rows else kept.keep(decision))
+    return decision if with_rows else kept.keep(decision)
 
 
 def rows_of(changed: Iterable[Changed]) -> int | None:

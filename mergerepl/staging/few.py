@@ -31,7 +31,7 @@ from mergerepl.model.session_terms import SessionTerms
 from mergerepl.rows.arrow_values import python_values
 from mergerepl.staging.article import Enumerated, StagedArticle, staged_article
 from mergerepl.staging.decision import Changed, encoded, read_fields, rows_of
-from mergerepl.store.staged_rows import write_few
+from mergerepl.store.staged_rows import with_conflict_hash, write_few
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -55,7 +55,7 @@ def few_sent(changed: Changed, sides: Mapping[str, Enumerated]) -> dict[str, "pa
 
 
 def decided_few(changed: Sequence[Changed], terms: SessionTerms) -> "pa.Table":
-    """Return DECIDED of all these articles, also of rows that one side alone sends."""
+    """Return DECIDED of all these articles, with conflict_hash, also of rows that one side alone sends."""
     rows = rows_of(changed)
     at = {
         side: [
@@ -74,7 +74,7 @@ def decided_few(changed: Sequence[Changed], terms: SessionTerms) -> "pa.Table":
     }
     pairs = get_metadata(together[PUBLISHER], together[SUBSCRIBER], [each.terms for each in changed], terms)
     decide = resolver_of((each.article, each.terms) for each in changed)
-    return _acted_on(collected(resolve(detect(pairs), decide, terms)))
+    return _acted_on(collected(with_conflict_hash(resolve(detect(pairs), decide, terms))))
 
 
 def _acted_on(decided: "pa.Table") -> "pa.Table":
@@ -109,7 +109,9 @@ def stage_few(
 def resolved_few(
     decided: "pa.Table", sent: Mapping[str, "pa.Table | None"], article: PublishedArticle
 ) -> "pa.Table":
-    """Return RESOLVED of one article: the decision with the values that it chose, as `merge_columns.resolved_rows`."""
+    """Return RESOLVED of one article, with conflict_hash: the decision with the values that it chose, as
+    `merge_columns.resolved_rows`.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -146,8 +148,8 @@ def resolved_few(
         ROW: pa.StructArray.from_arrays([value(i) for i, _ in enumerate(names)], names=names),
         changes.LOSER: loser(),
     }
-    columns = {name: made[name] if name in made else decided[name] for name in changes.RESOLVED_COLUMNS}
-    return pa.table(columns)
+    columns = (*changes.RESOLVED_COLUMNS, changes.CONFLICT_HASH)
+    return pa.table({name: made[name] if name in made else decided[name] for name in columns})
 
 
 def _measures(rows: "pa.Table", article: PublishedArticle) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from mergerepl.changes import (
     LINEAGE,
     PRIORITY,
     PUBLISHER,
+    RESOLVED_COLUMNS,
     ROW,
     ROWGUID,
     SUBSCRIBER,
@@ -120,7 +121,7 @@ def _uploaded(
         theirs, mine = both[PUBLISHER], both[SUBSCRIBER]
         assert theirs is not None
         assert mine is not None
-        outcome = resolved_few(decided, both, each.article)
+        outcome = resolved_few(decided, both, each.article).select([*RESOLVED_COLUMNS])
         found[name] = FewUploaded(mine, theirs, outcome, _changed(mine, theirs, outcome), image)
     return found
 

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from conflict.failed_changes import withheld
-from mergerepl.changes import OF_TWO, OTHER_SIDE, PUBLISHER, ROWGUID, SUBSCRIBER, VERDICT
+from mergerepl.changes import OF_TWO, OTHER_SIDE, PUBLISHER, RESOLVED_COLUMNS, ROWGUID, SUBSCRIBER, VERDICT
 from mergerepl.delta.asked_of_rows import asked_of_rows
 from mergerepl.engine.in_memory import Kept
 from mergerepl.model.article import PublishedArticle
@@ -60,7 +60,7 @@ def withhold_refused(
     require_rows(rows_folder)
     if all(takes_any_row(facts, of.at[side]) for side, facts in written.items()):
         return staged
-    rows = read_staged(spark, rows_folder)
+    rows = read_staged(spark, rows_folder).select(*RESOLVED_COLUMNS)
     refused = _kept_if_any(refused_rows(spark, rows, of.at, written), kept)
     if refused is None:
         return staged

@@ -6,18 +6,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from mergerepl.changes import (
     ACTION_OF,
     BORN_GENERATION,
     CHANGE_COLUMNS,
+    CONFLICT_HASH,
     CONFLICT_TYPE,
     DATA_ACTIONS,
     DELETED,
     GENERATION,
     GENERATION_OF,
+    PUBLISHER_WINS,
     ROW,
+    ROWGUID,
     TOMBSTONE_TYPE,
     Action,
 )
@@ -37,6 +41,13 @@ _ROWS_OF_BATCH, _BYTES_OF_BATCH = 1 << 16, 64 << 20
 
 _SPARK_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
 """The key of a Parquet file under which Spark notes the columns that it wrote."""
+
+
+def with_conflict_hash(rows: DataFrame) -> DataFrame:
+    """Return RESOLVED or DECIDED with `conflict_hash`."""
+    # Both tables may refuse the row that was merged of two changes. A test of the type would cost another projection.
+    of_conflict = F.xxhash64(ROWGUID, PUBLISHER_WINS)
+    return rows.withColumn(CONFLICT_HASH, F.when(F.col(PUBLISHER_WINS).isNotNull(), of_conflict))
 
 
 def read_staged(spark: SparkSession, folder: Path) -> DataFrame:

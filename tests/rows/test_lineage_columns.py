@@ -105,8 +105,12 @@ def test_inv_17_one_more_change(
 @FEW_OR_MANY
 def test_inv_17_two_lineages_become_one(frame: DataFrame, cases: list[Case], is_written_out: bool) -> None:
     both = F.col("one"), F.col("other")
-    nicknames = columns.writers(*both) if is_written_out else None
-    merged = columns.merge(*both, nicknames=nicknames)
+    merged = columns.merge(*both)
+    if is_written_out:
+        others = F.array_remove(columns.writers(*both), F.col("nickname"))
+        versions = columns.versions_of(*both, others)
+        last = F.greatest(*(F.try_element_at(each, F.col("nickname")) for each in both))
+        merged = columns.of_entries(others, versions, F.col("nickname"), last)
     found = computed(frame, merged=merged)
     for row, case in zip(found, cases, strict=True):
         assert row["merged"] == value.merge(case["one"], case["other"]), case

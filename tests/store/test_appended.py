@@ -20,7 +20,7 @@ from mergerepl.delta.metadata import STATS_PROPERTY
 from mergerepl.delta.plain_files import plain_files, read_columns
 from mergerepl.delta.table import open_table
 from mergerepl.delta.transactions import Transaction
-from mergerepl.engine.passed import passed
+from mergerepl.engine.passed import passed, passed_column
 from mergerepl.errors import CommitConflictError, StoreError
 
 pytestmark = pytest.mark.spark
@@ -297,10 +297,12 @@ def test_what_is_passed_to_a_query_is_no_part_of_its_code(compiled_spark: SparkS
     counts = []
     for number in (101, 102, 103):
         before = compiled.getCount()
-        rows = frame.select(passed(number, "bigint").alias("n"), ROWGUID).where(
-            passed(number, "bigint") > 100
+        constant = frame.withColumn("terms", F.struct(F.lit(number).cast("bigint").alias("n")))
+        rows = constant.select(
+            passed(number, "bigint").alias("n"), passed_column("terms.n").alias("m"), ROWGUID
         )
-        assert [row["n"] for row in rows.collect()] == [number] * 3
+        rows = rows.where(passed(number, "bigint") > 100)
+        assert [(row["n"], row["m"]) for row in rows.collect()] == [(number, number)] * 3
         counts.append(compiled.getCount() - before)
     assert counts[0] > 0
     assert counts[1:] == [0, 0]
