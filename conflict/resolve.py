@@ -129,10 +129,10 @@ def _joined(resolver_nickname: int, fields: Fields) -> tuple[dict[str, Column], 
     if not fields.is_written_out:
         return ({_JOINED: F.when(_is_of_two(), lineage.merge(*_lineages()))},)
     # As a map it would be made once more with the entry of the resolution.
-    resolver, one_and_other = F.lit(resolver_nickname), _lineages()
-    of_resolver = F.greatest(*(F.try_element_at(each, resolver) for each in one_and_other))
-    others = F.array_remove(lineage.writers(*one_and_other), resolver)
-    versions = lineage.versions_of(*one_and_other, F.col(_NICKNAMES))
+    resolver = F.lit(resolver_nickname)
+    of_resolver = lineage.later_version(*_lineages(), resolver)
+    others = F.array_remove(lineage.writers(*_lineages()), resolver)
+    versions = lineage.versions_of(*_lineages(), F.col(_NICKNAMES))
     return (
         {_NICKNAMES: F.when(_is_of_two(), others)},
         {_VERSIONS: F.when(_is_of_two(), versions), _RESOLVERS: F.when(_is_of_two(), of_resolver)},

@@ -127,11 +127,7 @@ class Conflicts:
                 ORIGIN_DATASOURCE_ID: self._loser_id(pc.fill_null(rows[changes.PUBLISHER_WINS], False)),
                 CONFLICT_ID: self._ids(rows),
             }
-            is_deleted = pc.struct_field(loser, changes.DELETED)
-            rows_of_losers = pa.table(losing)
-            yield (
-                rows_of_losers.filter(pc.invert(is_deleted)) if pc.any(is_deleted).as_py() else rows_of_losers
-            )
+            yield pa.table(losing).filter(pc.invert(pc.struct_field(loser, changes.DELETED)))
 
     def _in_batches(self, columns: Sequence[str]) -> "Iterator[pa.Table]":
         import pyarrow.compute as pc

@@ -1,6 +1,6 @@
 """Lineage and colv1 as Spark column expressions; the rules are those of `value`, tied to it by a property test."""
 
-from functools import reduce
+from functools import partial, reduce
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
@@ -92,15 +92,17 @@ def merge(one: Column, other: Column) -> Column:
     return F.map_zip_with(one, other, lambda _, version, of_other: F.greatest(version, of_other))
 
 
+def later_version(one: Column, other: Column, nickname: Column) -> Column:
+    """Return the later version that two lineages hold for a nickname, NULL if none."""
+    return F.greatest(*(F.try_element_at(each, nickname) for each in (one, other)))
+
+
 def versions_of(one: Column, other: Column, nicknames: Column) -> Column:
-    """Return the later version that two lineages hold for each of some nicknames.
+    """Return `later_version` of each of some nicknames.
 
     Compiled code reads the nicknames once for each entry, so they have to be a column.
     """
-
-    def later(nickname: Column) -> Column:
-        return F.greatest(*(F.try_element_at(each, nickname) for each in (one, other)))
-
+    later = partial(later_version, one, other)
     entries = (later(F.get(nicknames, i)) for i in range(_WRITTEN_OUT))
     written_out = F.slice(F.array(*entries), F.lit(1), F.size(nicknames))
     is_longer = F.size(nicknames) > _WRITTEN_OUT

@@ -109,7 +109,7 @@ def test_inv_17_two_lineages_become_one(frame: DataFrame, cases: list[Case], is_
     if is_written_out:
         others = F.array_remove(columns.writers(*both), F.col("nickname"))
         versions = columns.versions_of(*both, others)
-        last = F.greatest(*(F.try_element_at(each, F.col("nickname")) for each in both))
+        last = columns.later_version(*both, F.col("nickname"))
         merged = columns.of_entries(others, versions, F.col("nickname"), last)
     found = computed(frame, merged=merged)
     for row, case in zip(found, cases, strict=True):
