@@ -1,6 +1,6 @@
-"""Stage an article: what a side sends of it, and its changeset written and counted in one Spark write."""
+"""Stage an article: what a side sends of it, and its changeset, written and counted."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from mergerepl.rows.key_bounds import bound_measures, bounds_found
 from mergerepl.store.changeset import ArticleWork
 from mergerepl.store.replica import Replica
 from mergerepl.store.runs import SEQ, current_rows, read_runs
-from mergerepl.store.staged_rows import with_conflict_hash
+from mergerepl.store.staged_rows import RowKind, staged_kinds, with_conflict_hash
 from mergerepl.systables import genhistory
 from mergerepl.tracking.capture import CapturedArticle
 
@@ -115,36 +115,49 @@ class StagedArticle:
 def stage_article(
     rows: DataFrame, folder: Path, article: PublishedArticle, *, from_versions: Mapping[str, int]
 ) -> StagedArticle:
-    """Write the RESOLVED rows of one article and return their counts, taken while they are written.
+    """Write the RESOLVED rows of one article and return their counts.
+
+    The bounds of their keys are taken while they are written. Spark would take as much time to count the rows as to write a
+    quarter of them; Arrow counts them in what is written.
 
     Raises: StoreError if a side is sent generations that it cannot number.
     """
-    found = write_files(with_conflict_hash(rows), folder, _measures(article))
-    return staged_article(found, article, from_versions=from_versions)
+    bounds = write_files(with_conflict_hash(rows), folder, _key_bounds(article))
+    return staged_article(staged_kinds(folder), bounds, article, from_versions=from_versions)
 
 
 def staged_article(
-    found: Mapping[str, Any], article: PublishedArticle, *, from_versions: Mapping[str, int]
+    kinds: Sequence[RowKind],
+    bounds: Mapping[str, Any],
+    article: PublishedArticle,
+    *,
+    from_versions: Mapping[str, int],
 ) -> StagedArticle:
-    """Return the counts of a staged article from the values of `_measures`.
+    """Return the counts of a staged article, of which `kinds` are all rows, and `bounds` the values of `_key_bounds`.
 
     Raises: StoreError if a side is sent generations that it cannot number.
     """
+    works, waiting, again = {}, {}, {}
     for side, sender in changes.OTHER_SIDE.items():
-        if found[f"{side}_unnumbered"]:
-            raise _unknown_generations(article, sender, int(found[f"{side}_unnumbered"]))
+        acted_on = [kind for kind in kinds if kind.actions[side] is not None]
+        if unnumbered := _rows(kind for kind in acted_on if not kind.has_generation[side]):
+            raise _unknown_generations(article, sender, unnumbered)
+        works[side] = _work(side, acted_on, bounds, article, from_versions[side])
+        waits = [kind for kind in acted_on if kind.verdict == changes.Verdict.REFUSED]
+        waiting[side] = _rows(waits)
+        again[side] = _rows(kind for kind in waits if kind.has_note and not kind.is_conflict)
     return StagedArticle(
-        _work(changes.PUBLISHER, found, article, from_versions[changes.PUBLISHER]),
-        _work(changes.SUBSCRIBER, found, article, from_versions[changes.SUBSCRIBER]),
-        int(found["conflicts"]),
-        int(found["resolved"]),
-        _by_side(found, "waiting"),
-        _by_side(found, "again"),
+        works[changes.PUBLISHER],
+        works[changes.SUBSCRIBER],
+        _rows(kind for kind in kinds if kind.is_conflict),
+        _rows(kind for kind in kinds if kind.verdict in changes.OF_TWO),
+        waiting,
+        again,
     )
 
 
-def _by_side(found: Mapping[str, Any], what: str) -> dict[str, int]:
-    return {side: int(found[f"{side}_{what}"]) for side in changes.OTHER_SIDE}
+def _rows(kinds: Iterable[RowKind]) -> int:
+    return sum(kind.rows for kind in kinds)
 
 
 def _unknown_generations(article: PublishedArticle, sender: str, rows: int) -> StoreError:
@@ -157,47 +170,37 @@ def _unknown_generations(article: PublishedArticle, sender: str, rows: int) -> S
 
 
 @made_once
-def _measures(article: PublishedArticle) -> tuple[Column, ...]:
-    measures = {
-        **_side_measures(changes.PUBLISHER, article),
-        **_side_measures(changes.SUBSCRIBER, article),
-        "conflicts": F.count_if(F.col(changes.CONFLICT_TYPE).isNotNull()),
-        "resolved": F.count_if(F.col(changes.VERDICT).isin(*changes.OF_TWO)),
-    }
+def _key_bounds(article: PublishedArticle) -> tuple[Column, ...]:
+    """Return the bounds of the keys that each side writes, as aggregates (`bound_measures`)."""
+    measures = _bounds_of_side(changes.PUBLISHER, article) | _bounds_of_side(changes.SUBSCRIBER, article)
     return tuple(measure.alias(name) for name, measure in measures.items())
 
 
-def _side_measures(side: str, article: PublishedArticle) -> dict[str, Column]:
-    action = changes.ACTION_OF[side]
-
-    def count(condition: Column) -> Column:
-        return F.count_if(F.coalesce(condition, F.lit(False)))
-
-    acts = F.col(action).isNotNull()
-    is_deleted = F.col(changes.DELETED) | (F.col(action) == changes.Action.LEAVE.value)
-    changes_row = F.coalesce(F.col(action).isin([a.value for a in changes.DATA_ACTIONS]), F.lit(False))
-    measures = {f"{side}_{a.value}": count(F.col(action) == a.value) for a in changes.Action}
-    waits = acts & (F.col(changes.VERDICT) == changes.Verdict.REFUSED.value)
-    measures[f"{side}_waiting"] = count(waits)
-    measures[f"{side}_again"] = count(
-        waits & F.col(changes.CONFLICT_TYPE).isNull() & F.col(changes.NOTE).isNotNull()
-    )
-    measures[f"{side}_unnumbered"] = count(acts & F.col(changes.GENERATION_OF[side]).isNull())
-    measures[f"{side}_live"] = count(acts & ~is_deleted)
-    measures[f"{side}_deleted"] = count(acts & is_deleted)
-    return measures | bound_measures(
+def _bounds_of_side(side: str, article: PublishedArticle) -> dict[str, Column]:
+    action = F.col(changes.ACTION_OF[side])
+    changes_row = F.coalesce(action.isin([a.value for a in changes.DATA_ACTIONS]), F.lit(False))
+    return bound_measures(
         article, lambda field: F.when(changes_row, F.col(f"{changes.ROW}.{field}")), prefix=f"{side}_"
     )
 
 
 def _work(
-    side: str, found: Mapping[str, object], article: PublishedArticle, from_version: int
+    side: str,
+    acted_on: Sequence[RowKind],
+    bounds: Mapping[str, Any],
+    article: PublishedArticle,
+    from_version: int,
 ) -> ArticleWork:
+    deleted = _rows(
+        kind for kind in acted_on if kind.is_deleted or kind.actions[side] == changes.Action.LEAVE
+    )
     return ArticleWork(
         nickname=article.nickname,
         from_version=from_version,
-        actions={a.value: int(str(found[f"{side}_{a.value}"])) for a in changes.Action},
-        live=int(str(found[f"{side}_live"])),
-        deleted=int(str(found[f"{side}_deleted"])),
-        bounds=bounds_found(article, found, prefix=f"{side}_"),
+        actions={
+            a.value: _rows(kind for kind in acted_on if kind.actions[side] == a) for a in changes.Action
+        },
+        live=_rows(acted_on) - deleted,
+        deleted=deleted,
+        bounds=bounds_found(article, bounds, prefix=f"{side}_"),
     )

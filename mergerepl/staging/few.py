@@ -31,7 +31,7 @@ from mergerepl.model.session_terms import SessionTerms
 from mergerepl.rows.arrow_values import python_values
 from mergerepl.staging.article import Enumerated, StagedArticle, staged_article
 from mergerepl.staging.decision import Changed, encoded, read_fields, rows_of
-from mergerepl.store.staged_rows import with_conflict_hash, write_few
+from mergerepl.store.staged_rows import row_kinds, with_conflict_hash, write_few
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -101,9 +101,13 @@ def stage_few(
 
     Raises: as `stage_article`.
     """
+    from pyarrow.dataset import dataset
+
     rows = resolved_few(decided, sent, article)
     write_few(rows, folder)
-    return staged_article(_measures(rows, article), article, from_versions=from_versions)
+    return staged_article(
+        row_kinds(dataset(rows)), _key_bounds(rows, article), article, from_versions=from_versions
+    )
 
 
 def resolved_few(
@@ -152,31 +156,15 @@ def resolved_few(
     return pa.table({name: made[name] if name in made else decided[name] for name in columns})
 
 
-def _measures(rows: "pa.Table", article: PublishedArticle) -> dict[str, Any]:
-    """Return what `article._measures` counts, but for rows that wait: there are none yet."""
+def _key_bounds(rows: "pa.Table", article: PublishedArticle) -> dict[str, Any]:
+    """Return the values of `article._key_bounds`."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    def count(condition: "pa.ChunkedArray[Any]") -> int:
-        return int(pc.sum(pc.cast(condition, pa.int64())).as_py() or 0)
-
-    found: dict[str, Any] = {
-        "conflicts": count(pc.is_valid(rows[changes.CONFLICT_TYPE])),
-        "resolved": count(pc.is_in(rows[VERDICT], pa.array(changes.OF_TWO))),
-    }
+    found: dict[str, Any] = {}
     types = dict(zip(article.fields, article.types, strict=True))
-    for side, action_name in changes.ACTION_OF.items():
-        action, is_deleted = rows[action_name], rows[changes.DELETED]
-        acts = pc.is_valid(action)
-        found |= {f"{side}_{each.value}": count(pc.equal(action, each.value)) for each in changes.Action}
-        found |= {
-            f"{side}_waiting": 0,
-            f"{side}_again": 0,
-            f"{side}_unnumbered": count(pc.and_(acts, pc.is_null(rows[changes.GENERATION_OF[side]]))),
-            f"{side}_live": count(pc.and_(acts, pc.invert(is_deleted))),
-            f"{side}_deleted": count(pc.and_(acts, is_deleted)),
-        }
-        written = rows.filter(pc.is_in(action, pa.array([each.value for each in changes.DATA_ACTIONS])))
+    for side, action in changes.ACTION_OF.items():
+        written = rows.filter(pc.is_in(rows[action], pa.array([each.value for each in changes.DATA_ACTIONS])))
         for field in article.identity_fields:
             if types[field] in BOUNDED_TYPES:
                 ends = pc.min_max(written[ROW].combine_chunks().field(field))

@@ -1,7 +1,9 @@
 """The staged rows of a changeset, read again: for the MERGEs, the runs and the conflict tables."""
 
 import json
-from collections.abc import Collection, Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,10 +21,12 @@ from mergerepl.changes import (
     DELETED,
     GENERATION,
     GENERATION_OF,
+    NOTE,
     PUBLISHER_WINS,
     ROW,
     ROWGUID,
     TOMBSTONE_TYPE,
+    VERDICT,
     Action,
 )
 from mergerepl.delta.commit_files import MOST_ROWS, OnlySparkReadsError
@@ -41,6 +45,19 @@ _ROWS_OF_BATCH, _BYTES_OF_BATCH = 1 << 16, 64 << 20
 
 _SPARK_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
 """The key of a Parquet file under which Spark notes the columns that it wrote."""
+
+
+@dataclass(frozen=True)
+class RowKind:
+    """Rows of RESOLVED that are counted as one kind, and how many these are; `actions` and `has_generation` are by side."""
+
+    verdict: str
+    is_deleted: bool
+    actions: Mapping[str, str | None]
+    has_generation: Mapping[str, bool]
+    is_conflict: bool
+    has_note: bool
+    rows: int
 
 
 def with_conflict_hash(rows: DataFrame) -> DataFrame:
@@ -80,6 +97,53 @@ def write_few(rows: "pa.Table", folder: Path) -> None:
     pq.write_table(
         rows.replace_schema_metadata({_SPARK_SCHEMA: schema.json()}), folder / "part-00000.snappy.parquet"
     )
+
+
+def staged_kinds(folder: Path) -> list[RowKind]:
+    """Return the kinds of the rows that were written to a folder.
+
+    Raises: StoreError if there is no such file, or it is damaged.
+    """
+    import pyarrow as pa
+    import pyarrow.dataset as ds
+
+    require_rows(folder)
+    texts = ds.ParquetFileFormat(dictionary_columns={VERDICT, *ACTION_OF.values()})
+    try:
+        return row_kinds(ds.dataset(folder, format=texts))
+    except (pa.ArrowException, ValueError, OSError) as error:
+        raise _unreadable(folder, reason_of(error)) from error
+
+
+def row_kinds(rows: "Dataset") -> list[RowKind]:
+    """Return the kinds of RESOLVED rows, as many rows in memory at a time as a batch has."""
+    import pyarrow as pa
+    import pyarrow.dataset as ds
+
+    facts = {
+        **{name: ds.field(name) for name in (VERDICT, DELETED, *ACTION_OF.values())},
+        **{name: ds.field(name).is_valid() for name in (CONFLICT_TYPE, NOTE, *GENERATION_OF.values())},
+    }
+    counts: Counter[tuple[Any, ...]] = Counter()
+    for batch in rows.to_batches(
+        columns=facts, batch_size=_ROWS_OF_BATCH, batch_readahead=1, fragment_readahead=1
+    ):
+        groups = pa.Table.from_batches([batch]).group_by([*facts]).aggregate([([], "count_all")])
+        for group in groups.to_pylist():
+            counts[tuple(group[name] for name in facts)] += group["count_all"]
+    found = [(dict(zip(facts, kind, strict=True)), count) for kind, count in counts.items()]
+    return [
+        RowKind(
+            verdict=kind[VERDICT],
+            is_deleted=kind[DELETED],
+            actions={side: kind[action] for side, action in ACTION_OF.items()},
+            has_generation={side: kind[generation] for side, generation in GENERATION_OF.items()},
+            is_conflict=kind[CONFLICT_TYPE],
+            has_note=kind[NOTE],
+            rows=count,
+        )
+        for kind, count in found
+    ]
 
 
 def are_small(folder: Path) -> bool:
