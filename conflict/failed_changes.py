@@ -82,8 +82,8 @@ def withheld(
     born = F.when(is_insert & F.col(BORN_GENERATION).isNotNull(), generation).otherwise(
         F.col(BORN_GENERATION)
     )
-    winner = StructType([rows.schema[name] for name in changes.CONTENDER_COLUMNS])
-    loser = StructType([*winner, rows.schema[ROW]])
+    winner = StructType([rows.schema[name] for name in changes.WINNER_COLUMNS])
+    loser = StructType([rows.schema[name] for name in (*changes.LOSER_COLUMNS, ROW)])
     nothing = F.lit(None)
 
     def if_logged(value: Column) -> Column:

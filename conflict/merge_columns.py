@@ -14,8 +14,8 @@ from mergerepl.changes import (
     BY_COLUMNS,
     COLUMN_TRACKING,
     COLV1,
-    CONTENDER_COLUMNS,
     LOSER,
+    LOSER_COLUMNS,
     MADE,
     MADE_COLUMNS,
     OF_SUBSCRIBER,
@@ -149,7 +149,7 @@ def resolved_rows(decided: DataFrame, article: PublishedArticle) -> DataFrame:
     rows = decided.withColumn(ROW, F.struct(*(value(field) for field in image)))
     if ROW not in image_type(decided, LOSER).names:
         losing = F.when(F.col(PUBLISHER_WINS), F.col(SUBSCRIBER_ROW)).otherwise(F.col(PUBLISHER_ROW))
-        loser = F.struct(*(F.col(f"{LOSER}.{each}") for each in CONTENDER_COLUMNS), losing.alias(ROW))
+        loser = F.struct(*(F.col(f"{LOSER}.{each}") for each in LOSER_COLUMNS), losing.alias(ROW))
         rows = rows.withColumn(LOSER, F.when(F.col(LOSER).isNotNull(), loser))
     if article.generated:
         rows = _with_generated(rows, article, image)

@@ -5,7 +5,7 @@ trigger that could refuse such a row when it is written, so that it is rejected 
 stands, the subscriber gets it back or loses its row, and its version is logged.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,7 +15,6 @@ from pyspark.sql import functions as F
 from mergerepl import changes
 from mergerepl.changes import (
     COLV1,
-    CONTENDER_COLUMNS,
     DELETED,
     LINEAGE,
     PRIORITY,
@@ -86,8 +85,8 @@ def rejected(
         both, F.lit(resolver_nickname), lineage.next_version(both, floor=floor).cast("bigint")
     )
 
-    def version(of: str, *more: str) -> Column:
-        return F.struct(*(F.col(f"{of}.{name}") for name in (*CONTENDER_COLUMNS, *more)))
+    def version(of: str, columns: Sequence[str]) -> Column:
+        return F.struct(*(F.col(f"{of}.{name}") for name in columns))
 
     values = {
         ROWGUID: F.col(ROWGUID),
@@ -102,8 +101,8 @@ def rejected(
         changes.CONFLICT_COLUMNS: no_names(),
         changes.PUBLISHER_WINS: F.lit(True),
         changes.NOTE: F.lit(NOTE.format(options=options)),
-        changes.LOSER: version(_SENT, ROW),
-        changes.WINNER: version(_KNOWN),
+        changes.LOSER: version(_SENT, (*changes.LOSER_COLUMNS, ROW)),
+        changes.WINNER: version(_KNOWN, changes.WINNER_COLUMNS),
     }
     types = uploaded.outcome.schema
     return joined.select(
@@ -115,7 +114,7 @@ def _joined(uploaded: Uploaded) -> DataFrame:
     """Return RESOLVED with the subscriber's version and the publisher's (NULL: none) as structs."""
 
     def side(rows: DataFrame, name: str) -> DataFrame:
-        fields = [field for field in (*CONTENDER_COLUMNS, COLV1, ROW) if field in rows.columns]
+        fields = [field for field in (*changes.LOSER_COLUMNS, COLV1, ROW) if field in rows.columns]
         return rows.select(ROWGUID, F.struct(*fields).alias(name))
 
     joined = uploaded.outcome.join(side(uploaded.sent, _SENT), on=ROWGUID)

@@ -22,7 +22,6 @@ from mergerepl.changes import (
     BORN_GENERATION,
     BY_COLUMNS,
     COLV1,
-    CONTENDER_COLUMNS,
     DELETED,
     FLOOR,
     LINEAGE,
@@ -210,7 +209,7 @@ def _outcome(
 ) -> dict[str, Column]:
     """Return the action and the generation of each side for the final state, and the loser."""
     wins = F.col(PUBLISHER_WINS)
-    of_loser = (*CONTENDER_COLUMNS, ROW) if sends_rows else CONTENDER_COLUMNS
+    of_loser = (*changes.LOSER_COLUMNS, ROW) if sends_rows else changes.LOSER_COLUMNS
 
     def of_two(name: str, value: Column) -> Column:
         return F.when(_is_of_two(), value).otherwise(F.col(name))
@@ -234,7 +233,9 @@ def _outcome(
         changes.LOSER: F.when(wins, _contender(SUBSCRIBER, of_loser)).when(
             ~wins, _contender(PUBLISHER, of_loser)
         ),
-        changes.WINNER: F.when(wins, _contender(PUBLISHER)).when(~wins, _contender(SUBSCRIBER)),
+        changes.WINNER: F.when(wins, _contender(PUBLISHER, changes.WINNER_COLUMNS)).when(
+            ~wins, _contender(SUBSCRIBER, changes.WINNER_COLUMNS)
+        ),
     }
 
 
@@ -261,5 +262,5 @@ def _conflict_type() -> Column:
     return F.when(is_conflict(), kind)
 
 
-def _contender(side: str, columns: Sequence[str] = CONTENDER_COLUMNS) -> Column:
+def _contender(side: str, columns: Sequence[str]) -> Column:
     return F.struct(*(F.col(f"{side}.{name}").alias(name) for name in columns))

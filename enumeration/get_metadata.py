@@ -200,8 +200,8 @@ def one_sided(pairs: DataFrame) -> DataFrame:
 def no_conflict(state: StructType) -> dict[str, Column]:
     """Return RESOLVED's conflict columns for a row without a conflict. `state` has the types of metadata and `row`."""
     nothing = F.lit(None)
-    winner = StructType([state[name] for name in changes.CONTENDER_COLUMNS])
-    loser = StructType([*winner, state[changes.ROW]])
+    winner = StructType([state[name] for name in changes.WINNER_COLUMNS])
+    loser = StructType([state[name] for name in (*changes.LOSER_COLUMNS, changes.ROW)])
     return {
         changes.CONFLICT_TYPE: nothing.cast("int"),
         changes.CONFLICT_COLUMNS: no_names(),

@@ -22,7 +22,6 @@ from pyspark.sql.types import (
 from enumeration.enum_partition_changes import EVENT_GENERATION, HAD, HAS, WHY
 from mergerepl import changes
 from mergerepl.changes import (
-    CONTENDER_COLUMNS,
     DELETED,
     GENERATION,
     PARTCHANGEGEN,
@@ -211,8 +210,8 @@ def _outcome() -> dict[str, Column]:
 def _joined(rows: PartitionRows, image: StructType) -> DataFrame:
     """Return one row for each rowguid in any frame, with a struct of each (NULL: not in it)."""
     version = _struct_type(rows.versions)
-    winner = StructType([version[name] for name in CONTENDER_COLUMNS])
-    loser = StructType([*winner, version[ROW]])
+    winner = StructType([version[name] for name in changes.WINNER_COLUMNS])
+    loser = StructType([version[name] for name in (*changes.LOSER_COLUMNS, ROW)])
     ids = ArrayType(IntegerType())
     membership = (
         StructType().add("was", ids).add("is", ids).add("written", BooleanType()).add("before", image)

@@ -187,8 +187,9 @@ subscriber's. Only where an article's resolver makes values."""
 OF_SUBSCRIBER: Final = "of_subscriber"
 """Column of DECIDED: by field of `fields`, whether its value is the subscriber's. NULL where only one side has the row."""
 
-CONTENDER_COLUMNS: Final = (DELETED, LINEAGE, PRIORITY)
-"""What `loser` and `winner` have; `loser` has its row as well."""
+WINNER_COLUMNS: Final = (LINEAGE, PRIORITY)
+LOSER_COLUMNS: Final = (DELETED, *WINNER_COLUMNS)
+"""What `winner` and `loser` have; `loser` has its row as well. The winner's is that of the final state, or a part of it."""
 
 RULE: Final = "rule"
 KEY: Final = "key"
@@ -217,8 +218,8 @@ RESOLVED_COLUMNS: Final = (
     WINNER,
 )
 """Columns of RESOLVED: the final state of the row, what each side does and under which of its generations it
-is recorded, and for a conflict the losing and the winning change as structs (deleted, lineage, priority); the losing
-one with its row."""
+is recorded, and for a conflict the losing change (deleted, lineage, priority, row) and the winning one (lineage, priority)
+as structs."""
 
 CONFLICT_HASH: Final = "conflict_hash"
 """Column of staged rows besides those of RESOLVED: 64 bits (bigint) that tell the conflicts of one article in a changeset

@@ -142,9 +142,9 @@ def resolved_few(
         stated = decided[changes.LOSER].combine_chunks()
         wins = decided[PUBLISHER_WINS].combine_chunks()
         row = images.take(pc.if_else(wins, place[SUBSCRIBER], place[PUBLISHER]))
-        parts = [stated.field(each) for each in changes.CONTENDER_COLUMNS]
+        parts = [stated.field(each) for each in changes.LOSER_COLUMNS]
         return pa.StructArray.from_arrays(
-            [*parts, row], names=[*changes.CONTENDER_COLUMNS, ROW], mask=pc.is_null(stated)
+            [*parts, row], names=[*changes.LOSER_COLUMNS, ROW], mask=pc.is_null(stated)
         )
 
     names = [field.name for field in images.type]

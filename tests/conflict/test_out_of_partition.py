@@ -9,7 +9,8 @@ from mergerepl.changes import RESOLVED_COLUMNS
 pytestmark = pytest.mark.spark
 
 ROWS = "row struct<c0:string,c1:string,c2:int>"
-CONTENDER = f"struct<deleted:boolean,lineage:map<int,bigint>,priority:double,{ROWS}>"
+LOSER = f"struct<deleted:boolean,lineage:map<int,bigint>,priority:double,{ROWS}>"
+WINNER = "struct<lineage:map<int,bigint>,priority:double>"
 STATE = (
     "deleted boolean, tombstone_type int, partchangegen bigint, born_generation bigint, lineage map<int,bigint>, "
     "colv1 map<string,struct<nickname:int,version:bigint>>, priority double"
@@ -23,7 +24,7 @@ RESOLVED = (
     f"rowguid string, verdict string, {STATE}, {ROWS}, publisher_action string, publisher_generation bigint, "
     "subscriber_action string, subscriber_generation bigint, conflict_type int, conflict_columns array<string>, "
     "publisher_wins boolean, resolver string, made_columns array<string>, note string, "
-    f"loser {CONTENDER}, winner {CONTENDER}"
+    f"loser {LOSER}, winner {WINNER}"
 )
 NORTH, AGENT = 2, -1
 Version = tuple[dict[int, int], tuple[str, int] | None]
