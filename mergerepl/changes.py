@@ -189,7 +189,7 @@ OF_SUBSCRIBER: Final = "of_subscriber"
 
 WINNER_COLUMNS: Final = (LINEAGE, PRIORITY)
 LOSER_COLUMNS: Final = (DELETED, *WINNER_COLUMNS)
-"""What `winner` and `loser` have; `loser` has its row as well. The winner's is that of the final state, or a part of it."""
+"""What `winner` and `loser` have; `loser` has its row as well. The final state has the winner's row, or a part."""
 
 RULE: Final = "rule"
 KEY: Final = "key"

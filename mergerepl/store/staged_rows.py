@@ -1,7 +1,6 @@
 """The staged rows of a changeset, read again: for the MERGEs, the runs and the conflict tables."""
 
 import json
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -116,7 +115,7 @@ def staged_kinds(folder: Path) -> list[RowKind]:
 
 
 def row_kinds(rows: "Dataset") -> list[RowKind]:
-    """Return the kinds of RESOLVED rows, as many rows in memory at a time as a batch has."""
+    """Return the kinds of RESOLVED rows, of one batch in memory after the other: each batch has its own."""
     import pyarrow as pa
     import pyarrow.dataset as ds
 
@@ -124,26 +123,24 @@ def row_kinds(rows: "Dataset") -> list[RowKind]:
         **{name: ds.field(name) for name in (VERDICT, DELETED, *ACTION_OF.values())},
         **{name: ds.field(name).is_valid() for name in (CONFLICT_TYPE, NOTE, *GENERATION_OF.values())},
     }
-    counts: Counter[tuple[Any, ...]] = Counter()
+    kinds: list[RowKind] = []
     for batch in rows.to_batches(
         columns=facts, batch_size=_ROWS_OF_BATCH, batch_readahead=1, fragment_readahead=1
     ):
         groups = pa.Table.from_batches([batch]).group_by([*facts]).aggregate([([], "count_all")])
-        for group in groups.to_pylist():
-            counts[tuple(group[name] for name in facts)] += group["count_all"]
-    found = [(dict(zip(facts, kind, strict=True)), count) for kind, count in counts.items()]
-    return [
-        RowKind(
-            verdict=kind[VERDICT],
-            is_deleted=kind[DELETED],
-            actions={side: kind[action] for side, action in ACTION_OF.items()},
-            has_generation={side: kind[generation] for side, generation in GENERATION_OF.items()},
-            is_conflict=kind[CONFLICT_TYPE],
-            has_note=kind[NOTE],
-            rows=count,
-        )
-        for kind, count in found
-    ]
+        kinds += [
+            RowKind(
+                verdict=group[VERDICT],
+                is_deleted=group[DELETED],
+                actions={side: group[action] for side, action in ACTION_OF.items()},
+                has_generation={side: group[generation] for side, generation in GENERATION_OF.items()},
+                is_conflict=group[CONFLICT_TYPE],
+                has_note=group[NOTE],
+                rows=group["count_all"],
+            )
+            for group in groups.to_pylist()
+        ]
+    return kinds
 
 
 def are_small(folder: Path) -> bool:
