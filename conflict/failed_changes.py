@@ -1,4 +1,4 @@
-"""Changes that a table refuses: they stay at their source, are logged, and are sent again.
+"""Changes that a table refuses: they stay at their source, are logged, and are sent again; or they are undone there.
 
 Merge session step: after resolve, for rows that a rule of their destination's table would not take. Pure.
 """
@@ -28,7 +28,7 @@ from mergerepl.changes import (
     Verdict,
 )
 from mergerepl.rows.images import no_names
-from mergerepl.systables.conflicts_info import ConflictType
+from mergerepl.systables.conflicts_info import COMPENSATION, ConflictType
 
 REFUSED_AT = {PUBLISHER: "refused_at_publisher", SUBSCRIBER: "refused_at_subscriber"}
 """Columns of REFUSED: the rule by which a side's table refuses the row, NULL: it takes it."""
@@ -37,6 +37,7 @@ REFUSED_COLUMNS = (ROWGUID, VERDICT, *ACTION_OF.values(), *REFUSED_AT.values())
 """Columns of REFUSED (agent -> conflict): the intended action of each row that a table refuses, and the reason."""
 
 _LONGEST_REASON = 720
+_PLANNED = "planned_action"
 _SENT_BY = {PUBLISHER: Verdict.DOWNLOAD.value, SUBSCRIBER: Verdict.UPLOAD.value}
 _TYPES = {
     PUBLISHER: (
@@ -74,10 +75,6 @@ def withheld(
     rule, is_insert = F.col(REFUSED_AT[other]), F.col(ACTION_OF[other]) == Action.INSERT.value
     known = F.array(*(F.lit(number) for number in logged)).cast("array<bigint>")
     is_logged = rule.isNotNull() & ~F.array_contains(known, F.col(GENERATION))
-    inserted, deleted, updated = (F.lit(int(each)) for each in _TYPES[other])
-    kind = (
-        F.when(F.col(DELETED), deleted).when(F.coalesce(is_insert, F.lit(False)), inserted).otherwise(updated)
-    )
     # For the side that lacks the row it stays an insert, even when the watermark passes.
     born = F.when(is_insert & F.col(BORN_GENERATION).isNotNull(), generation).otherwise(
         F.col(BORN_GENERATION)
@@ -97,7 +94,7 @@ def withheld(
         GENERATION_OF[side]: F.lit(generation).cast("bigint"),
         ACTION_OF[other]: nothing.cast("string"),
         GENERATION_OF[other]: nothing.cast("bigint"),
-        changes.CONFLICT_TYPE: if_logged(kind).cast("int"),
+        changes.CONFLICT_TYPE: if_logged(_type(other, F.col(DELETED), is_insert)).cast("int"),
         changes.CONFLICT_COLUMNS: no_names(),
         changes.PUBLISHER_WINS: if_logged(F.lit(other == PUBLISHER)),
         changes.RESOLVER: nothing.cast("string"),
@@ -107,3 +104,32 @@ def withheld(
         changes.WINNER: nothing.cast(winner),
     }
     return rows.select(*(values[name].alias(name) for name in changes.RESOLVED_COLUMNS))
+
+
+def undone(outcome: DataFrame, refused: DataFrame) -> DataFrame:
+    """Return RESOLVED of a subscriber's changes that the publisher's table refuses and that are undone at the subscriber.
+
+    The publisher's row has won over them. They are logged with type 5, 7 or 9; the note is the rule.
+
+    Args:
+        outcome: RESOLVED as if the article took no changes of the subscriber. A row that is equal at both sides stays as it
+            is: it is left out.
+        refused: REFUSED.
+    """
+    rule = F.col(REFUSED_AT[PUBLISHER])
+    planned = refused.where(rule.isNotNull()).select(
+        ROWGUID, F.col(ACTION_OF[PUBLISHER]).alias(_PLANNED), rule.alias(changes.RULE)
+    )
+    rows = outcome.where(F.col(VERDICT) == Verdict.CONFLICT.value).join(planned, on=ROWGUID)
+    is_insert = F.col(_PLANNED) == Action.INSERT.value
+    values = {
+        changes.CONFLICT_TYPE: _type(PUBLISHER, F.col(f"{changes.LOSER}.{DELETED}"), is_insert),
+        changes.RESOLVER: F.lit(COMPENSATION),
+        changes.NOTE: F.substring(changes.RULE, 1, _LONGEST_REASON),
+    }
+    return rows.select(*(values.get(name, F.col(name)).alias(name) for name in changes.RESOLVED_COLUMNS))
+
+
+def _type(refused_at: str, is_deleted: Column, is_insert: Column) -> Column:
+    inserted, deleted, updated = (F.lit(int(each)) for each in _TYPES[refused_at])
+    return F.when(is_deleted, deleted).when(F.coalesce(is_insert, F.lit(False)), inserted).otherwise(updated)

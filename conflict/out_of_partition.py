@@ -70,14 +70,14 @@ def bound_to_partition(uploaded: Uploaded, fields: Collection[str]) -> DataFrame
 
 
 def rejected(
-    uploaded: Uploaded, outside: DataFrame, *, options: int, resolver_nickname: int, floor: int
+    uploaded: Uploaded, rows: DataFrame, *, note: str, resolver_nickname: int, floor: int
 ) -> DataFrame:
-    """Return RESOLVED of rows (rowguid) that would lie outside: the publisher's row stands, the subscriber's is logged.
+    """Return RESOLVED of rows (rowguid) that are not taken: the publisher's row stands, the subscriber's is logged.
 
     A row that the publisher does not have becomes a tombstone of type 6, which is never sent. The actions of both sides
     follow from the memberships (`enumeration.partition_actions`).
     """
-    joined = _joined(uploaded).join(outside, on=ROWGUID, how="left_semi")
+    joined = _joined(uploaded).join(rows, on=ROWGUID, how="left_semi")
     mine, theirs = F.col(_SENT), F.col(_KNOWN)
     gone = theirs.isNull() | theirs[DELETED]
     both = F.when(theirs.isNull(), mine[LINEAGE]).otherwise(lineage.merge(mine[LINEAGE], theirs[LINEAGE]))
@@ -100,7 +100,7 @@ def rejected(
         changes.CONFLICT_TYPE: F.lit(int(ConflictType.RESOLUTION)),
         changes.CONFLICT_COLUMNS: no_names(),
         changes.PUBLISHER_WINS: F.lit(True),
-        changes.NOTE: F.lit(NOTE.format(options=options)),
+        changes.NOTE: F.lit(note),
         changes.LOSER: version(_SENT, (*changes.LOSER_COLUMNS, ROW)),
         changes.WINNER: version(_KNOWN, changes.WINNER_COLUMNS),
     }

@@ -211,18 +211,18 @@ def number_generations(
     last_generations: Mapping[str, int],
     *,
     filtered: Collection[int] = (),
-    one_way: Collection[int] = (),
+    resolving_alone: Collection[int] = (),
 ) -> dict[str, Numbers]:
     """Give out the numbers after each side's last generation; an article changed at both sides gets one for resolved rows.
 
-    So does each `filtered` one: an upload to one of them may move rows of all. So does a `one_way` one that is sent
-    anything.
+    So does each `filtered` one: an upload to one of them may move rows of all. So does one that is sent anything and is
+    `resolving_alone`: rows that one side alone changed.
 
     A side that is sent nothing in this session has none of these, but one for what it sends and the other side refuses.
     """
     up, down = plan.up.generations, plan.down.generations
     uploaded, downloaded = ({row.art_nick for row in rows} for rows in (up, down))
-    two_sided = sorted(uploaded & downloaded | set(filtered) | (uploaded | downloaded) & set(one_way))
+    two_sided = sorted(uploaded & downloaded | set(filtered) | (uploaded | downloaded) & set(resolving_alone))
 
     def number(
         side: str, received: Collection[Generation], sent: Collection[Generation], *, is_carried: bool

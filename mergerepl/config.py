@@ -296,6 +296,11 @@ def _article(stated: ArticleKeys, check: _Check, path: strict_yaml.KeyPath, publ
             (*path, "resolver", "resolution"),
             f"is `columns`, and {shown(stated.resolver.name)} takes whole rows of one side: remove it",
         )
+    if stated.compensate_for_errors and RESOLVERS[stated.resolver.name].rejects is not None:
+        raise check.refuse(
+            (*path, "compensate_for_errors"),
+            f"is not for {shown(stated.resolver.name)}, which takes changes of one side only: remove it",
+        )
     try:
         resolver_info = resolver_settings(stated.resolver, stated.tracking)
     except ResolverKeyError as error:
@@ -320,6 +325,7 @@ def _article(stated: ArticleKeys, check: _Check, path: strict_yaml.KeyPath, publ
         resolution=Resolution(stated.resolver.resolution),
         filter=stated.filter,
         partition_options=stated.partition_options,
+        compensates=stated.compensate_for_errors,
     )
 
 

@@ -24,7 +24,7 @@ from mergerepl.agent.session_result import session_result, summed
 from mergerepl.agent.sides import SideState, captured_sides, open_sides, planned, with_windows
 from mergerepl.agent.stage_session import (
     PlannedSession,
-    one_way_articles,
+    resolving_alone,
     stage_articles,
     staged_changeset,
 )
@@ -236,7 +236,7 @@ def preview_session(
             numbers = number_generations(
                 plan,
                 {n: side.info.last_generation for n, side in sides.items()},
-                one_way=one_way_articles(sides[PUBLISHER]),
+                resolving_alone=resolving_alone(sides[PUBLISHER]),
             )
             staging = PlannedSession(spark, sides, plan, numbers, folder, progress)
             staged, not_staged = stage_articles(staging)

@@ -28,6 +28,7 @@ from mergerepl.failpoints import failpoint
 from mergerepl.lineage.value import agent_nickname
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.progress import Progress
+from mergerepl.model.resolvers import DOWNLOAD_ONLY
 from mergerepl.model.session_terms import ArticleTerms, SessionTerms, terms_of
 from mergerepl.resolvers.answers import answers_of_functions
 from mergerepl.resolvers.functions import require_function
@@ -67,9 +68,9 @@ def enumerated(side: SideState, nickname: int, sent: Enumeration) -> Enumerated:
     )
 
 
-def one_way_articles(side: SideState) -> list[int]:
-    """Return the tablenicks of the articles that take changes of one side only."""
-    return [n for n, article in side.articles.items() if article.rejects is not None]
+def resolving_alone(side: SideState) -> list[int]:
+    """Return the tablenicks of the articles in which a row that one side alone changed may be resolved."""
+    return [n for n, article in side.articles.items() if article.may_resolve_alone]
 
 
 @dataclass(frozen=True)
@@ -216,13 +217,28 @@ def _withholding(session: PlannedSession, changed: Changed, kept: Kept) -> Withh
     sides, plan, numbers, terms = session.sides, session.plan, session.numbers, session.terms
     nickname = changed.article.nickname
 
-    def as_wholes(guids: DataFrame) -> DataFrame:
-        sent = (changed.at_publisher, changed.at_subscriber)
+    def sent_of(guids: DataFrame) -> tuple[DataFrame | None, DataFrame | None]:
         at_publisher, at_subscriber = (
-            rows.join(guids, on=ROWGUID, how="left_semi") if rows is not None else None for rows in sent
+            rows.join(guids, on=ROWGUID, how="left_semi") if rows is not None else None
+            for rows in (changed.at_publisher, changed.at_subscriber)
         )
+        return at_publisher, at_subscriber
+
+    def as_wholes(guids: DataFrame) -> DataFrame:
         of_wholes = session.article_terms(changed.article, whole_rows=True)
-        again = Changed(changed.article, of_wholes, at_publisher, at_subscriber, rows=None)
+        again = Changed(changed.article, of_wholes, *sent_of(guids), rows=None)
+        return resolved(again, decided([again], terms, kept), terms)
+
+    def as_published(guids: DataFrame) -> DataFrame:
+        # As if the article took no changes of the subscriber.
+        article = replace(changed.article, resolver=DOWNLOAD_ONLY, resolver_info=None)
+        sent = sent_of(guids)
+        again = Changed(article, session.article_terms(article), *sent, rows=None)
+        both = {
+            PUBLISHER: enumerated(sides[PUBLISHER], nickname, plan.down),
+            SUBSCRIBER: enumerated(sides[SUBSCRIBER], nickname, plan.up),
+        }
+        again = with_held(session.spark, again, both, session.captured(nickname), kept)
         return resolved(again, decided([again], terms, kept), terms)
 
     return Withholding(
@@ -237,6 +253,7 @@ def _withholding(session: PlannedSession, changed: Changed, kept: Kept) -> Withh
             SUBSCRIBER: plan.up.of_articles([nickname]).generations,
         },
         as_wholes=as_wholes if changed.is_contested and changed.article.column_tracking else None,
+        as_published=as_published if changed.article.compensates else None,
         versions=session.captured(nickname),
     )
 
@@ -308,7 +325,7 @@ def staged_changeset(
     tablenicks = filtered.tablenicks if filtered is not None else frozenset()
     moving = tablenicks if any(row.art_nick in tablenicks for row in plan.up.generations) else ()
     numbers = number_generations(
-        plan, last_generations, filtered=moving, one_way=one_way_articles(will_be[PUBLISHER])
+        plan, last_generations, filtered=moving, resolving_alone=resolving_alone(will_be[PUBLISHER])
     )
     session = str(uuid4())
     folder = new_folder(sides[PUBLISHER].replica.staging / session)

@@ -197,8 +197,10 @@ def _info_rows(
         F.col(changes.CONFLICT_TYPE),
     )
     is_rejected = F.col(changes.CONFLICT_TYPE) == int(ConflictType.RESOLUTION)
+    is_undone = F.col(changes.RESOLVER) == conflicts_info.COMPENSATION
+    undone = F.when(is_undone, ". It was undone where it was made.").otherwise("")
     reason = (
-        F.when(_is_failed_change(), F.concat(reason, F.lit(" "), F.col(changes.NOTE)))
+        F.when(_is_failed_change(), F.concat(reason, F.lit(" "), F.col(changes.NOTE), undone))
         .when(is_rejected, F.coalesce(changes.NOTE, reason))
         .otherwise(reason)
     )

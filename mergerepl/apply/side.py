@@ -166,9 +166,10 @@ def recorded_rows(
     """Return the CHANGES rows one side records of one article: final states under its own generation numbers."""
     staged = read_staged(spark, changeset.rows(work.nickname)).where(F.col(side.action).isin(list(actions)))
     generation = F.col(side.generation)
-    # If the row was here before, replicas that get it next may have it too: for them it is no insert.
+    # If the row was here before, replicas that get it next may have it too: for them it is no insert. A waiting one is.
     is_insert = F.col(side.action) == changes.Action.INSERT.value
-    born = F.when(is_insert & F.col(changes.BORN_GENERATION).isNotNull(), generation)
+    waits = F.col(changes.VERDICT) == changes.Verdict.REFUSED.value
+    born = F.when((is_insert | waits) & F.col(changes.BORN_GENERATION).isNotNull(), generation)
     columns = {
         changes.GENERATION: generation.alias(changes.GENERATION),
         changes.BORN_GENERATION: born.alias(changes.BORN_GENERATION),

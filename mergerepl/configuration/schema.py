@@ -110,13 +110,17 @@ def _resolver(name: str) -> str:
     return chosen
 
 
-def _compensate(stated: bool) -> bool:
-    if stated:
+def _compensate(stated: bool | str) -> bool:
+    """Return whether what the publisher's table refuses is undone at the subscriber."""
+    if stated is True or stated == "both":
         raise ValueError(
-            "is true, which this version does not support: nothing is undone. A change that a table refuses waits where it "
-            "was made, until the row or the rule changes; leave the key out"
+            f"is {shown(stated)}, which this version does not support: what a subscriber's table refuses is not undone at "
+            "the publisher, where other subscribers may have it already. With `upload` a change that the publisher's "
+            "table refuses is undone at its subscriber; with false it waits there"
         )
-    return stated
+    if stated is False or stated == "upload":
+        return stated == "upload"
+    raise ValueError(f"is {shown(stated)}, and it must be false or `upload`")
 
 
 Name = Annotated[str, AfterValidator(_name)]
@@ -157,7 +161,7 @@ class ArticleKeys(Keys):
     resolver: ResolverKeys = ResolverKeys()
     filter: str | None = Field(default=None, min_length=1)
     partition_options: Literal[0, 1, 2, 3] = 0
-    compensate_for_errors: Annotated[bool, AfterValidator(_compensate)] = False
+    compensate_for_errors: Annotated[bool, BeforeValidator(_compensate)] = False
 
 
 class JoinKeys(Keys):

@@ -172,7 +172,7 @@ def _chosen_rows(replica: Replica, chosen: ConflictFilter) -> list[ConflictRow]:
 
 
 def _refuse_failed_changes(replica: Replica, rows: Sequence[ConflictRow]) -> None:
-    failed = next((row for row in rows if ConflictType(row.conflict_type).is_failed_change), None)
+    failed = next((row for row in rows if row.is_undecided), None)
     if failed is not None:
         raise ConflictError(
             f"Conflict {failed.conflict_id} is a change that a table refuses ({failed.reason_text}): it was not decided, "

@@ -15,7 +15,8 @@ class PublishedArticle:
     `columns` are the published columns in stored order: column i is field `c<i>` of a row image, so that any
     column name may be published. `identity` are the columns (among them) that identify a row, `generated` those that
     Delta computes, each with its expression. `resolver_info` is what is stated for the resolver, as it is stored.
-    `partition_options` from 1 on: a subscriber may not write rows outside of its partition.
+    `partition_options` from 1 on: a subscriber may not write rows outside of its partition. `compensates`: a subscriber's
+    change that the publisher's table refuses is undone at that subscriber.
     """
 
     publication: str
@@ -37,6 +38,7 @@ class PublishedArticle:
     generated: tuple[tuple[str, str], ...] = ()
     resolver_info: str | None = None
     partition_options: int = 0
+    compensates: bool = False
 
     @property
     def identity_fields(self) -> tuple[str, ...]:
@@ -83,6 +85,11 @@ class PublishedArticle:
         """Return the side (`publisher`, `subscriber`) whose changes its resolver never takes, None if there is none."""
         resolver = RESOLVERS.get(self.resolver)
         return resolver.rejects if resolver is not None else None
+
+    @property
+    def may_resolve_alone(self) -> bool:
+        """Return whether a row that one side alone changed may be resolved: then a session numbers such rows of its own."""
+        return self.compensates or self.rejects is not None
 
     @property
     def triggers(self) -> tuple[str, str, str]:

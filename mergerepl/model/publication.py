@@ -65,6 +65,7 @@ class Article:
     """A published table. `key` are the identifying columns; `rowguid` names an existing GUID column instead.
 
     `filter` is a clause on its rows (docs/filters.md); a row is published if it is true or if a join brings the row in.
+    `compensates`: a subscriber's change that the publisher's table refuses is undone at that subscriber.
     """
 
     name: str
@@ -78,6 +79,7 @@ class Article:
     resolution: Resolution = Resolution.ROW
     filter: str | None = None
     partition_options: int = 0
+    compensates: bool = False
 
     @property
     def identity(self) -> tuple[str, ...]:

@@ -67,6 +67,7 @@ PRIORITY: Final = "priority"
 """The default: the higher priority wins."""
 
 CUSTOM: Final = "custom"
+DOWNLOAD_ONLY: Final = "download_only"
 """A function of the agent's own decides."""
 
 _ORIGINAL: Final = "Microsoft SQL Server {} Conflict Resolver"
@@ -96,7 +97,7 @@ RESOLVERS: Final = {
         Resolver("publisher_wins", decides_deletes=True),
         Resolver("upload_only", _ORIGINAL.format("Upload Only"), decides_deletes=True, rejects="publisher"),
         Resolver(
-            "download_only", _ORIGINAL.format("Download Only"), decides_deletes=True, rejects="subscriber"
+            DOWNLOAD_ONLY, _ORIGINAL.format("Download Only"), decides_deletes=True, rejects="subscriber"
         ),
         Resolver("most_changes_win", by_row=False),
         Resolver(

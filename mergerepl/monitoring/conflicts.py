@@ -279,7 +279,7 @@ def _winning_row(
     records nothing at the replica that won: there the winner's own version is the oldest one.
     """
     kind = ConflictType(row.conflict_type)
-    if kind.is_failed_change or (kind is ConflictType.RESOLUTION and article.rejects == PUBLISHER):
+    if row.is_undecided or (kind is ConflictType.RESOLUTION and article.rejects == PUBLISHER):
         # A change that was not taken lost to the row that is in the table, in any later version.
         return None
     versions = [each for each in versions if covers(each["lineage"], row.winning_lineage)]

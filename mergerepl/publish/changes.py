@@ -154,7 +154,7 @@ def publication_steps(work: Work, replicas: Sequence[ReplicaState]) -> list[Step
 def article_steps(
     articles: Sequence[tuple[Article, ArticleRow]], replicas: Sequence[ReplicaState]
 ) -> list[Step]:
-    """Return a step for each article whose resolver or resolution changed."""
+    """Return a step for each article of which the file changed a setting, such as the resolver."""
     steps = []
     for article, known in articles:
         artid = known.artid

@@ -127,7 +127,6 @@ def article_row(
         processing_order=0,
         upload_options=0,
         delete_tracking=1,
-        compensate_for_errors=0,
         source_table=os.path.normpath(article.table),
         column_tracking=int(article.tracking.value == "column"),
         key_columns=tuple(article.identity),
@@ -147,6 +146,7 @@ def article_settings(article: Article) -> Columns:
         "resolver_info": article.resolver_info.stored,
         "resolution": article.resolution.value,
         "partition_options": article.partition_options,
+        "compensate_for_errors": int(article.compensates),
     }
 
 

@@ -19,14 +19,14 @@ CONFLICT_NAMES = {
 
 REJECTED = 11
 REFUSED = range(5, 11)
-"""The types of changes that a table refuses: no other row has won over them."""
+"""The types of changes that a table refuses: no other row has won over them, unless a rule decided (`resolver`)."""
 
 
 def stays_at_source(conflict: ConflictRecord | ConflictPreview) -> bool:
     """Return whether the logged row stands where it was written, and no other has won over it there."""
-    return conflict.conflict_type in REFUSED or (
-        conflict.conflict_type == REJECTED and conflict.resolver == "upload_only"
-    )
+    if conflict.conflict_type in REFUSED:
+        return conflict.resolver is None
+    return conflict.conflict_type == REJECTED and conflict.resolver == "upload_only"
 
 
 def conflict_name(conflict_type: int) -> str:

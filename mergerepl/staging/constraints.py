@@ -177,10 +177,13 @@ def refuse_at_side(
     broken = broken_rules(rows, facts, article, held=partial(read_version, spark, facts.path, facts.version))
     examples = broken.limit(3).collect() if broken is not None else []
     if examples:
+        undo = ""
+        if action == changes.PUBLISHER_ACTION:
+            undo = " Or have them undone at the subscriber: state `compensate_for_errors: upload` for the article."
         raise ApplyError(
             f"Article '{article.name}': changed rows break the {examples[0][changes.RULE]} of '{table}': "
             f"{', '.join(row[changes.KEY] for row in examples)}. Nothing of this article was applied. Correct these rows "
-            "where they were changed, or lift that rule there, then run again.",
+            f"where they were changed, or lift that rule there, then run again.{undo}",
             article=article.name,
             table=str(table),
         )

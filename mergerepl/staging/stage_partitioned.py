@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from conflict.out_of_partition import Uploaded, bound_to_partition, rejected
+from conflict.failed_changes import undone
+from conflict.out_of_partition import NOTE, Uploaded, bound_to_partition, rejected
 from conflict.resolvers.registry import require_resolver
 from enumeration.enum_partition_changes import enum_partition_changes
 from enumeration.partition_actions import (
@@ -38,6 +39,7 @@ from mergerepl.changes import (
     Verdict,
 )
 from mergerepl.delta.plain_files import write_files
+from mergerepl.delta.table import open_table
 from mergerepl.engine.in_memory import (
     Kept,
     broadcast_if_few,
@@ -58,6 +60,7 @@ from mergerepl.partitions.runs import collected_events, read_mappings
 from mergerepl.partitions.touched import with_metadata
 from mergerepl.partitions.versions import versions_of
 from mergerepl.staging.article import Enumerated, StagedArticle, side_changes
+from mergerepl.staging.constraints import refused_rows
 from mergerepl.staging.decision import Changed, decided, resolved
 from mergerepl.staging.few_partitioned import FewUploaded, few_uploaded, few_windows
 from mergerepl.store.changeset import events_folder
@@ -161,9 +164,9 @@ def stage_partitioned(session: PartitionedSession) -> dict[int, StagedArticle]:
     Raises: ApplyError, StoreError if anything of it cannot be applied: rows of other articles may follow it.
     """
     try:
-        sent = _sent(session)
+        sent = {name: _without_refused(session, name, each) for name, each in _sent(session).items()}
         memberships, counts, outside = _memberships(session, sent)
-        sent |= {name: _without(session, name, sent[name], rows) for name, rows in outside.items()}
+        sent |= {name: _without_outside(session, name, sent[name], rows) for name, rows in outside.items()}
         windows = _windows(session)
         few_events = _few_events(session, memberships, sent, counts)
         found = {}
@@ -271,16 +274,36 @@ def _few_sent(session: PartitionedSession) -> dict[str, _Sent] | None:
     }
 
 
-def _without(session: PartitionedSession, name: str, sent: _Sent, outside: DataFrame) -> _Sent:
+def _without_refused(session: PartitionedSession, name: str, sent: _Sent) -> _Sent:
+    """Return what the subscriber sends of an article, in which the rows that the publisher's table refuses are undone.
+
+    If the article does not compensate for them, they stay, and the article is refused once it is staged.
+    """
+    article = session.articles[name]
+    if not article.compensates:
+        return sent
+    tables = {PUBLISHER: open_table(session.replica.table(article))}
+    refused = refused_rows(session.spark, sent.outcome, {PUBLISHER: article}, tables)
+    if refused is None or not (refused := session.kept.keep(refused)).count():
+        return sent
+    rows = undone(_rejected(session, sent, refused.select(ROWGUID), note=""), refused)
+    # What this process holds of them is not what comes of them any more.
+    return replace(_with_rejected(session, sent, rows), few=None)
+
+
+def _without_outside(session: PartitionedSession, name: str, sent: _Sent, outside: DataFrame) -> _Sent:
     """Return what the subscriber sends of an article, in which the rows outside of its partition are rejected."""
-    rows = rejected(
-        sent,
-        outside,
-        options=session.articles[name].partition_options,
-        resolver_nickname=session.terms.resolver_nickname,
-        floor=sent.terms.floor,
-    )
-    others = sent.outcome.join(outside, on=ROWGUID, how="left_anti")
+    note = NOTE.format(options=session.articles[name].partition_options)
+    return _with_rejected(session, sent, _rejected(session, sent, outside, note=note))
+
+
+def _rejected(session: PartitionedSession, sent: _Sent, rows: DataFrame, *, note: str) -> DataFrame:
+    nickname = session.terms.resolver_nickname
+    return rejected(sent, rows, note=note, resolver_nickname=nickname, floor=sent.terms.floor)
+
+
+def _with_rejected(session: PartitionedSession, sent: _Sent, rows: DataFrame) -> _Sent:
+    others = sent.outcome.join(rows.select(ROWGUID), on=ROWGUID, how="left_anti")
     return replace(sent, outcome=session.kept.keep(others.unionByName(rows)))
 
 

@@ -1,4 +1,4 @@
-"""Withhold what a table refuses of a staged article: the rest goes on, and these rows wait at their source."""
+"""Withhold what a table refuses of a staged article: the rest goes on; these rows wait at their source, or are undone."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
@@ -8,9 +8,10 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from conflict.failed_changes import withheld
+from conflict.failed_changes import REFUSED_AT, undone, withheld
 from mergerepl.changes import OF_TWO, OTHER_SIDE, PUBLISHER, RESOLVED_COLUMNS, ROWGUID, SUBSCRIBER, VERDICT
 from mergerepl.delta.asked_of_rows import asked_of_rows
+from mergerepl.delta.table import TableState
 from mergerepl.engine.in_memory import Kept
 from mergerepl.model.article import PublishedArticle
 from mergerepl.staging.article import StagedArticle, stage_article
@@ -33,6 +34,8 @@ class Withholding:
         numbers: The generation in which what a side sends waits; none for a side that sends nothing.
         sent: The generations that a side sends.
         as_wholes: Decides rows (rowguid) again as whole rows; None if the result is the same.
+        as_published: Decides rows (rowguid) again as the publisher has them, which undoes the subscriber's changes; None if
+            what the publisher's table refuses waits.
         versions: The captured versions of the tables.
     """
 
@@ -42,6 +45,7 @@ class Withholding:
     numbers: Mapping[str, int]
     sent: Mapping[str, Collection[Generation]]
     as_wholes: Callable[[DataFrame], DataFrame] | None
+    as_published: Callable[[DataFrame], DataFrame] | None
     versions: Mapping[str, int]
 
 
@@ -73,6 +77,10 @@ def withhold_refused(
         broken = kept.keep(broken)
         parts.append(wholes.join(broken, on=ROWGUID, how="left_anti"))
         refused = refused.where(~is_of_two).unionByName(broken)
+    if of.as_published is not None:
+        put_back = kept.keep(_put_back(spark, refused, of, of.as_published, tables[SUBSCRIBER]))
+        parts.append(put_back)
+        refused = refused.join(put_back.select(ROWGUID), on=ROWGUID, how="left_anti")
     asked = {side: asked_of_rows(facts, of.at[side].columns) for side, facts in tables.items()}
     for side, sent in ((PUBLISHER, of.changed.at_publisher), (SUBSCRIBER, of.changed.at_subscriber)):
         if sent is not None and side in of.numbers:
@@ -82,7 +90,23 @@ def withhold_refused(
     outcome = reduce(DataFrame.unionByName, parts)
     found = stage_article(outcome, rest, of.at[PUBLISHER], from_versions=of.versions)
     replace_rows(rows_folder, rest)
+    if found.subscriber.touches_rows and SUBSCRIBER not in written:
+        require_takers(spark, rows_folder, found, of.at, of.replicas)
     return replace(found, refused_by=asked)
+
+
+def _put_back(
+    spark: SparkSession,
+    refused: DataFrame,
+    of: Withholding,
+    as_published: Callable[[DataFrame], DataFrame],
+    at_subscriber: TableState,
+) -> DataFrame:
+    """Return RESOLVED of the refused uploads that the subscriber's table lets go back to what the publisher has."""
+    uploads = refused.where(F.col(REFUSED_AT[PUBLISHER]).isNotNull()).select(ROWGUID)
+    rows = undone(as_published(uploads), refused)
+    broken = refused_rows(spark, rows, of.at, {SUBSCRIBER: at_subscriber})
+    return rows if broken is None else rows.join(broken, on=ROWGUID, how="left_anti")
 
 
 def _kept_if_any(refused: DataFrame | None, kept: Kept) -> DataFrame | None:

@@ -27,6 +27,7 @@ from mergerepl.changes import (
     TOMBSTONE_TYPE,
     VERDICT,
     Action,
+    Verdict,
 )
 from mergerepl.delta.commit_files import MOST_ROWS, OnlySparkReadsError
 from mergerepl.delta.footers import read_footer
@@ -191,9 +192,11 @@ def recorded_in_batches(
 
     action, generation = ACTION_OF[side], GENERATION_OF[side]
     kept = [name for name in CHANGE_COLUMNS if name != GENERATION]
-    for rows in _in_batches(folder, [*kept, action, generation], having=action):
+    for rows in _in_batches(folder, [*kept, action, generation, VERDICT], having=action):
         # As `apply.side.recorded_rows`: a row that was here before is no insert to those who get it next.
-        is_born = pc.and_(pc.equal(rows[action], Action.INSERT.value), pc.is_valid(rows[BORN_GENERATION]))
+        waits = pc.equal(rows[VERDICT], Verdict.REFUSED.value)
+        is_insert = pc.or_(pc.equal(rows[action], Action.INSERT.value), waits)
+        is_born = pc.and_(is_insert, pc.is_valid(rows[BORN_GENERATION]))
         born = pc.if_else(is_born, rows[generation], pa.scalar(None, pa.int64()))
         place = rows.schema.get_field_index(BORN_GENERATION)
         recorded = rows.set_column(place, BORN_GENERATION, born).append_column(GENERATION, rows[generation])

@@ -179,6 +179,7 @@ class ArticleRow:
             generated=tuple(sorted(self.generated_columns.items())),
             resolver_info=self.resolver_info,
             partition_options=self.partition_options,
+            compensates=bool(self.compensate_for_errors),
         )
 
 
@@ -206,7 +207,7 @@ ARTICLES: Final = TypedTable(
         processing_order | int | 0 unordered
         upload_options | int | 0 all, 1 and 2 restricted
         delete_tracking | int | 1: deletes travel
-        compensate_for_errors | int | 1: an inapplicable change is undone at its source
+        compensate_for_errors | int | 1: a subscriber's change that the publisher's table refuses is undone there
         source_table | string not null | table, relative to the replica root
         key_columns | array<string> not null | identifying columns
         key_types | array<string> | their types

@@ -29,15 +29,15 @@ class ConflictType(IntEnum):
     UPDATE_WINS_DELETE = 4
     """A row updated at one side was deleted at the other; the update won, the delete is logged without a row."""
     UPLOAD_INSERT_FAILED = 5
-    """The publisher's table refuses an inserted row, which waits at the subscriber."""
+    """The publisher's table refuses an inserted row, which waits at the subscriber or is undone there."""
     DOWNLOAD_INSERT_FAILED = 6
     """The subscriber's table refuses an inserted row, which waits at the publisher."""
     UPLOAD_DELETE_FAILED = 7
-    """The publisher's table refuses a delete, which waits at the subscriber."""
+    """The publisher's table refuses a delete, which waits at the subscriber or is undone there."""
     DOWNLOAD_DELETE_FAILED = 8
     """The subscriber's table refuses a delete, which waits at the publisher."""
     UPLOAD_UPDATE_FAILED = 9
-    """The publisher's table refuses an updated row, which waits at the subscriber."""
+    """The publisher's table refuses an updated row, which waits at the subscriber or is undone there."""
     DOWNLOAD_UPDATE_FAILED = 10
     """The subscriber's table refuses an updated row, which waits at the publisher."""
     RESOLUTION = 11
@@ -46,9 +46,12 @@ class ConflictType(IntEnum):
 
     @property
     def is_failed_change(self) -> bool:
-        """Whether a table refused the change, which waits at its source."""
+        """Whether a table refused the change, which waits at its source or was undone there."""
         return ConflictType.UPLOAD_INSERT_FAILED <= self <= ConflictType.DOWNLOAD_UPDATE_FAILED
 
+
+COMPENSATION: Final = "compensate_for_errors"
+"""MSmerge_conflicts_info.resolver of a change that the publisher's table refused and that was undone at its subscriber."""
 
 REASONS: Final = {
     ConflictType.UPDATE: "The same row was changed at both sides.",
@@ -92,6 +95,11 @@ class ConflictRow:
     made_columns: tuple[str, ...] = ()
     note: str | None = None
 
+    @property
+    def is_undecided(self) -> bool:
+        """Whether a table refused the change, and it stayed at its source: no other row won over it."""
+        return ConflictType(self.conflict_type).is_failed_change and self.resolver is None
+
 
 TABLE: Final = TypedTable(
     NAME,
@@ -121,7 +129,8 @@ TABLE: Final = TypedTable(
           changed; none if one side had deleted the row
         session_id | string | merge session that resolved it
         rowkey | map<string,string> | key columns as text, for people
-        resolver | string | name of the rule that decided
+        resolver | string | name of the rule that decided; NULL: a refused change that waits; compensate_for_errors: one
+          that was undone
         made_columns | array<string> | columns whose values the resolver computed from both sides; NULL: none
         note | string | the resolver's remark on its decision, such as that a sum was out of range
         """

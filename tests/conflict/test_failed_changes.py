@@ -1,9 +1,11 @@
 """What becomes of changes that a table refuses."""
 
+from typing import Any
+
 import pytest
 from pyspark.sql import Row, SparkSession
 
-from conflict.failed_changes import withheld
+from conflict.failed_changes import undone, withheld
 from mergerepl.changes import PUBLISHER, RESOLVED_COLUMNS, SUBSCRIBER
 
 pytestmark = pytest.mark.spark
@@ -131,3 +133,46 @@ def test_what_becomes_of_it(found: dict[str, Row], rule: str) -> None:
         assert row["note"] == next(rule for rule in actions[2:] if rule)
         assert row["publisher_wins"] == (side == SUBSCRIBER)
     assert row["winner"] is None
+
+
+UNDONE: dict[str, tuple[str, bool, str | None, str | None, int | None]] = {
+    # Verdict, whether the subscriber deleted the row, the publisher's planned action, and its rule -> conflict_type.
+    "an insert": ("conflict", False, "insert", "CHECK x", 5),
+    "a delete": ("conflict", True, "delete", "append-only", 7),
+    "a delete that the publisher has too": ("conflict", True, None, "append-only", 7),
+    "an update": ("conflict", False, "update", "NOT NULL", 9),
+    "equal at both sides, though the table would refuse to write it": (
+        "upload",
+        False,
+        "update",
+        "append-only",
+        None,
+    ),
+    "refused at the subscriber alone": ("conflict", False, "metadata", None, None),
+}
+
+
+def test_what_is_undone(spark: SparkSession) -> None:
+    outcome, refused = [], []
+    nothing: dict[str, Any] = dict.fromkeys(RESOLVED_COLUMNS)
+    for name, (verdict, deleted, action, rule, _) in UNDONE.items():
+        loser = Row(deleted=deleted, lineage={1: 2}, priority=7.0, row=Row(c0=name))
+        of_two = {"verdict": verdict, "conflict_type": 11, "resolver": "download_only", "loser": loser}
+        outcome.append(Row(**{**nothing, "rowguid": name, "subscriber_action": "update", **of_two}))
+        refused.append((name, "upload", action, None, rule, None if rule else "CHECK y"))
+    types = {
+        "rowguid": "string",
+        "verdict": "string",
+        "conflict_type": "int",
+        "loser": "struct<deleted:boolean,lineage:map<int,bigint>,priority:double,row:struct<c0:string>>",
+    }
+    schema = ", ".join(f"{name} {types.get(name, 'string')}" for name in RESOLVED_COLUMNS)
+    rows = undone(spark.createDataFrame(outcome, schema), spark.createDataFrame(refused, REFUSED))
+    assert rows.columns == list(RESOLVED_COLUMNS)
+    found = {row["rowguid"]: row for row in rows.collect()}
+    assert {name: row["conflict_type"] for name, row in found.items()} == {
+        name: kind for name, (*_, kind) in UNDONE.items() if kind is not None
+    }
+    for name, row in found.items():
+        assert (row["resolver"], row["note"]) == ("compensate_for_errors", UNDONE[name][3])
+        assert (row["subscriber_action"], row["loser"]["row"]) == ("update", Row(c0=name))

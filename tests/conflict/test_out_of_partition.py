@@ -109,7 +109,7 @@ def test_inserts_and_moves_are_bound(uploaded: Uploaded) -> None:
 
 def test_the_publishers_row_stands_and_the_subscribers_is_logged(uploaded: Uploaded) -> None:
     bound = bound_to_partition(uploaded, ["c1"])
-    outcome = rejected(uploaded, bound, options=1, resolver_nickname=AGENT, floor=0)
+    outcome = rejected(uploaded, bound, note="A rule.", resolver_nickname=AGENT, floor=0)
     assert outcome.columns == list(RESOLVED_COLUMNS)
     found = {each.rowguid: each for each in outcome.collect()}
     assert set(found) == {name for name, case in CASES.items() if case[-1]}
@@ -124,4 +124,4 @@ def test_the_publishers_row_stands_and_the_subscribers_is_logged(uploaded: Uploa
         assert each.row == (row(name, sent) if known is None else row(name, there))
         assert each.priority == (50.0 if known is None else 100.0)
         assert each.loser == Row(deleted=False, lineage=mine, priority=50.0, row=row(name, sent))
-        assert each.note == "The row is outside of the subscriber's partition (partition_options 1)."
+        assert each.note == "A rule."

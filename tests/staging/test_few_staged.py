@@ -46,7 +46,7 @@ def staged(
     sides = {name: planned(side) for name, side in sides.items()}
     plan = session_plan(sides, upload=True, download=True)
     numbers = number_generations(
-        plan, {n: side.info.last_generation for n, side in sides.items()}, one_way=[]
+        plan, {n: side.info.last_generation for n, side in sides.items()}, resolving_alone=[]
     )
     with tempfile.TemporaryDirectory() as name:
         session = PlannedSession(spark, sides, plan, numbers, Path(name), NoProgress())
