@@ -442,12 +442,15 @@ def conflict_records(
         with_rows: Also `losing_row` and `winning_row`: column to value, None for a delete.
         chosen: Instead of publication, article and id: which conflicts, by all that a `ConflictFilter` has.
 
-    Raises: As `status`; ConfigurationError if a name is unknown, several ids begin so, or the limit is out of range.
+    Raises: As `status`; ConfigurationError if a name or a chosen id is unknown, several ids begin so, or the limit is out
+        of range.
     """
-    from mergerepl.monitoring.conflicts import read_conflicts
+    from mergerepl.monitoring.conflicts import read_conflicts, require_ids
 
     if limit is not None:
         _require_limit(limit)
+    if chosen is not None:
+        require_ids(root_of(replica), chosen)
     return read_conflicts(
         root_of(replica),
         publication=publication,
@@ -459,14 +462,22 @@ def conflict_records(
     )
 
 
-def conflict_count(replica: str | Path, *, publication: str | None = None, article: str | None = None) -> int:
+def conflict_count(
+    replica: str | Path,
+    *,
+    publication: str | None = None,
+    article: str | None = None,
+    chosen: ConflictFilter | None = None,
+) -> int:
     """Return how many conflicts are logged. Starts no JVM.
+
+    `chosen` stands in the place of publication and article: which conflicts, by all that a `ConflictFilter` has.
 
     Raises: As `conflict_records`.
     """
     from mergerepl.monitoring.conflicts import count_conflicts
 
-    return count_conflicts(root_of(replica), ConflictFilter(publication, article))
+    return count_conflicts(root_of(replica), chosen or ConflictFilter(publication, article))
 
 
 def conflict_summary(replica: str | Path, chosen: ConflictFilter | None = None) -> tuple[ConflictCount, ...]:

@@ -67,8 +67,10 @@ PRIORITY: Final = "priority"
 """The default: the higher priority wins."""
 
 CUSTOM: Final = "custom"
-DOWNLOAD_ONLY: Final = "download_only"
 """A function of the agent's own decides."""
+
+DOWNLOAD_ONLY: Final = "download_only"
+"""The publisher's row stands, also where the subscriber alone changed it."""
 
 _ORIGINAL: Final = "Microsoft SQL Server {} Conflict Resolver"
 _EARLIER: Final = "Microsoft SQL Server DATETIME (Earlier Wins) Conflict Resolver"

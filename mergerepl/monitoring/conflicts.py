@@ -108,7 +108,7 @@ def _resolutions(replica: Replica, ids: Sequence[str]) -> dict[str, ConflictReso
 
 def no_conflict(root: Path, ids: Sequence[str] = ()) -> str:
     """Return what to say where no logged conflict has one of these ids, or none is chosen."""
-    named = ", ".join(f"'{each}'" for each in ids)
+    named = ", ".join(map(repr, ids))
     what = f"There is no conflict {named}" if named else "No conflict meets these conditions"
     return (
         f"{what} at '{root}': see `mergerepl conflicts list {shlex.quote(str(root))}`. Conflicts are logged at the "

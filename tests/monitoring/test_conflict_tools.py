@@ -163,7 +163,18 @@ def test_conflicts_are_reported_and_decided_again(
         "settled: what lost was written, by .+Z: as north says\n",
         run("show", str(hq), ids["orders", 1]),
     )
+    for options, count in (
+        (("--type", "1"), 3),
+        (("--column", "n", "--article", "items"), 1),
+        (("--status", "settled", "--limit", "2"), 6),
+    ):
+        assert f"\n{count} conflict" in run("list", str(hq), *options)
+    assert run("list", str(hq), "--status", "open").startswith(f"{hq}: no conflicts")
+    both = run("show", str(hq), ids["orders", 1], ids["items", 1])
+    assert both.count("\nConflict ") + both.startswith("Conflict ") == 2
     for command in (
+        ("list",),
+        ("show",),
         ("purge",),
         ("export", "--to", "nowhere"),
         ("report", "--to", "nowhere.html"),

@@ -456,11 +456,8 @@ def test_conflicts_show_marks_the_differing_columns(api, hq):
     assert api.calls[0][2]["conflict_id"] == "c1"
 
 
-def test_conflicts_show_of_an_unknown_id_is_exit_2(api, hq):
+def test_conflicts_show_of_an_article_without_one_is_an_answer(api, hq):
     api.answers["conflict_records"] = ()
-    shown = run("conflicts", "show", "hq", "c9")
-    assert shown.exit_code == 2
-    assert "mergerepl conflicts list" in shown.stderr
     assert run("conflicts", "show", "hq", "--article", "orders").exit_code == 0
 
 
@@ -470,7 +467,7 @@ def test_conflicts_show_says_where_an_id_belongs_that_the_options_leave_out(api,
     assert shown.exit_code == 2
     assert "'c1' at hq is of article 'orders' of publication 'sales'" in shown.stderr
     assert "leave them out" in shown.stderr
-    assert [call[2].get("article") for call in api.calls] == ["lines", None]
+    assert [call[2]["chosen"].article for call in api.calls] == ["lines", None]
 
 
 def test_conflicts_show_asks_once_for_the_rows_of_all(api, hq):
