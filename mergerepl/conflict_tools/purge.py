@@ -107,12 +107,13 @@ def _older(pubid: str, before: datetime) -> str:
 
 
 def _waits_no_more(sources: Iterable[Replica]) -> str:
-    """Return the condition of a conflict that is no refused change, or one that waits at none of these replicas any more.
+    """Return the condition of a conflict that is no refused change, one that was undone, or one that waits at none of these
+    replicas any more.
 
     Of a replica that is not among them nobody knows.
     """
     refused = ", ".join(str(int(each)) for each in ConflictType if each.is_failed_change)
-    may_go = [f"conflict_type not in ({refused})"]
+    may_go = [f"conflict_type not in ({refused}) or resolver is not null"]
     for source in sources:
         waiting = sorted({row.art_nick for row in source.waiting_generations()})
         gone = f"origin_datasource_id = {text_literal(source.info().replid)}"

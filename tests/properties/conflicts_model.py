@@ -175,6 +175,7 @@ class Network:
         kinds=("server", "client"),
         refuses=None,
         keeps_retry=True,
+        compensates=False,
         without=None,
     ):
         start = Version(row, {}, {}, 100.0)
@@ -186,6 +187,7 @@ class Network:
         self.refuses = refuses or {}
         self.without = without  # the rule that a mutant lacks
         self.keeps_retry = keeps_retry
+        self.compensates = compensates  # what the publisher refuses is undone at the subscriber
         self.log, self.moves, self.different_bases, self.silent = [], 0, 0, 0
         self.edits = itertools.count()
         self.logged = set()  # edits that lost and are in a conflict table
@@ -290,7 +292,8 @@ class Network:
             self.log.append(("rejected", HUB, version.row))
             self._put(dest, kept, knowing=(HUB,))
             return None
-        if self.resolver == "download_only" and dest.name == HUB:
+        is_undone = self.compensates and not self._takes(dest, version.row)
+        if (self.resolver == "download_only" or is_undone) and dest.name == HUB:
             old = self.ancestor(dest, source)  # the publisher's row: it has not changed since
             nick = -NICK[HUB]
             lineage = bumped(merged(version.lineage, dest.now.lineage), nick)
@@ -298,7 +301,10 @@ class Network:
             undone = [c for c in COLUMNS if old.row[c] != version.row[c]] if is_live else ()
             stamps = dict.fromkeys(undone, (nick, lineage[nick]))
             colv = {} if old.row is None or self.tracking == "row" else {**dest.now.colv, **stamps}
-            back = Version(old.row, lineage, colv, 100.0, version.seen | dest.now.seen, dest.now.of)
+            # Of a row that it never had, the publisher records the priority of the change.
+            was_there = old.row is not None or dest.now.lineage
+            priority = dest.now.priority if was_there else source.now.priority
+            back = Version(old.row, lineage, colv, priority, version.seen | dest.now.seen, dest.now.of)
             for c in COLUMNS:
                 self.logged |= version.edits_of(c) - dest.now.edits_of(c)
             self.log.append(("rejected", source.name, version.row))
@@ -319,11 +325,13 @@ class Network:
 
     def _concurrent(self, hub, sub, mine, theirs, up, down):
         uploaded = self._uploaded(sub, mine, up)
-        final, conflict = self._resolved(hub, sub, uploaded, theirs, up)
+        # What a client has not uploaded yet counts as 0, also while it is uploaded.
+        default = theirs.priority >= mine.priority
+        final, conflict = self._resolved(hub, sub, uploaded, theirs, up, default)
         for replica, runs in ((hub, up), (sub, down)):
             if runs and not self._takes(replica, final.row):
                 # Whole rows; a winner that a side refuses loses; if both are refused, nothing is done.
-                options = [theirs, uploaded] if theirs.priority >= uploaded.priority else [uploaded, theirs]
+                options = [theirs, uploaded] if default else [uploaded, theirs]
                 fits = [v for v in options if self._takes(hub, v.row) and self._takes(sub, v.row)]
                 if not fits:
                     for source, dest, version in ((sub, hub, mine), (hub, sub, theirs)):
@@ -353,7 +361,7 @@ class Network:
             self._put(sub, final, knowing=(HUB,) if up else ())
         return None
 
-    def _resolved(self, hub, sub, mine, theirs, up):
+    def _resolved(self, hub, sub, mine, theirs, up, default):
         p, s = theirs.row, mine.row
         columns = COLUMNS
         of = tuple((c, theirs.edits_of(c) | mine.edits_of(c)) for c in columns)
@@ -377,7 +385,6 @@ class Network:
         is_counted = self.resolver in CLASHES_IF_EQUAL and self.without != "equal changes clash"
         if live and is_counted and self.tracking == "column":
             clashing |= {"v"} & by_p & by_s
-        default = theirs.priority >= mine.priority
         base = self.ancestor(hub, sub).row if live else None
         pick = (
             {c: (s if c in by_s and not (c in by_p and default) else p)[c] for c in columns} if live else None

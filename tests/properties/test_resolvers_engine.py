@@ -21,6 +21,8 @@ from tests.properties import conflicts_model as model
 pytestmark = pytest.mark.spark
 
 STRIDE = 7
+LARGE = 15
+"""The publisher's table takes smaller values of `v`."""
 SCHEMA = pa.schema([pa.field(name, pa.int32()) for name in ("id", "a", "v")])
 ARTICLES = {
     f"{name}_{tracking}": (name, tracking)
@@ -41,7 +43,9 @@ def chosen(schedule: int) -> dict[int, tuple[Any, ...]]:
 
 
 class Tables:
-    def __init__(self, folder: Path, articles: list[str], histories: Mapping[int, tuple[Any, ...]]) -> None:
+    def __init__(
+        self, folder: Path, articles: list[str], histories: Mapping[int, tuple[Any, ...]], **settings: Any
+    ) -> None:
         self.folder, self.articles = folder, articles
         starts = [{"id": key, **start} for key, (start, *_) in histories.items() if start is not None]
         stated = []
@@ -49,7 +53,8 @@ class Tables:
             write_deltalake(str(folder / model.HUB / article), pa.Table.from_pylist(starts, schema=SCHEMA))
             name, tracking = ARTICLES[article]
             resolver = {"name": name} | ({"column": "v"} if RESOLVERS[name].reads else {})
-            stated.append({"name": article, "key": ["id"], "tracking": tracking, "resolver": resolver})
+            of_article = {"name": article, "key": ["id"], "tracking": tracking, "resolver": resolver}
+            stated.append(of_article | settings)
         subscriptions = [
             {"subscriber": f"./{model.A}", "priority": 75.0},
             {"subscriber": f"./{model.B}", "type": "client"},
@@ -111,13 +116,15 @@ def later(histories: Mapping[int, tuple[Any, ...]]) -> dict[str, dict[int, Row |
     return found
 
 
-def differing(tables: Tables, histories: Mapping[int, tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+def differing(
+    tables: Tables, histories: Mapping[int, tuple[Any, ...]], **options: Any
+) -> Iterator[tuple[Any, ...]]:
     """Yield what the engine came to otherwise than the reference: article, history, the rows of each."""
     for article in tables.articles:
         name, tracking = ARTICLES[article]
         found = {replica: tables.rows(replica, article) for replica in (model.HUB, model.A, model.B)}
         for key, history in histories.items():
-            network = model.play(*history, resolver=name, tracking=tracking)
+            network = model.play(*history, resolver=name, tracking=tracking, **options)
             model.quiesce(network)
             wanted = {replica: each.now.row for replica, each in network.replicas.items()}
             got = {replica: rows.get(key) for replica, rows in found.items()}
@@ -144,3 +151,38 @@ def test_resolvers_come_to_what_the_reference_says(
     wrong = list(differing(tables, histories))
     assert not wrong, (Counter(article for article, *_ in wrong), wrong[:3])
     assert [tables.session(name) for name in (model.A, model.B)] == ["nothing_to_do"] * 2
+
+
+def is_refused(row: Row) -> bool:
+    return row["v"] is not None and row["v"] >= LARGE
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("schedule", [0, 1])
+def test_what_the_publisher_refuses_is_undone_as_the_reference_says(
+    spark: SparkSession, replica_dir: Path, schedule: int
+) -> None:
+    histories = chosen(schedule)
+    articles = ["priority_row", "priority_column"]
+    tables = Tables(replica_dir, articles, histories, compensate_for_errors="upload")
+    for article in articles:
+        DeltaTable(str(replica_dir / model.HUB / article)).alter.add_constraint(
+            {"small": f"v is null or v < {LARGE}"}
+        )
+    for edits in (of_replicas(histories), later(histories)):
+        # What the publisher's own table refuses, nobody writes there.
+        at_hub = edits[model.HUB].items()
+        kept = {key: row for key, row in at_hub if row is None or not is_refused({"v": None, **row})}
+        tables.edit({**edits, model.HUB: kept})
+        for name, direction in model.SCHEDULES[schedule]:
+            tables.session(name, direction)
+    for _ in range(2):
+        for name in (model.A, model.B):
+            tables.session(name)
+    options = {"refuses": {model.HUB: is_refused}, "compensates": True}
+    wrong = list(differing(tables, histories, **options))
+    assert not wrong, (Counter(article for article, *_ in wrong), wrong[:3])
+    assert [tables.session(name) for name in (model.A, model.B)] == ["nothing_to_do"] * 2
+    undone = {each.conflict_type for each in mergerepl.conflict_records(replica_dir / model.HUB, limit=1000)}
+    assert {5, 9} <= undone
