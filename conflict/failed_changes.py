@@ -27,7 +27,7 @@ from mergerepl.changes import (
     Action,
     Verdict,
 )
-from mergerepl.rows.images import no_names
+from mergerepl.rows.images import image_type, no_names, same_image
 from mergerepl.systables.conflicts_info import COMPENSATION, ConflictType
 
 REFUSED_AT = {PUBLISHER: "refused_at_publisher", SUBSCRIBER: "refused_at_subscriber"}
@@ -106,28 +106,49 @@ def withheld(
     return rows.select(*(values[name].alias(name) for name in changes.RESOLVED_COLUMNS))
 
 
-def undone(outcome: DataFrame, refused: DataFrame) -> DataFrame:
+def undone(rejected: DataFrame, refused: DataFrame) -> DataFrame:
     """Return RESOLVED of a subscriber's changes that the publisher's table refuses and that are undone at the subscriber.
 
-    The publisher's row has won over them. They are logged with type 5, 7 or 9; the note is the rule.
+    They are logged with type 5, 7 or 9; the note is the rule. The publisher records nothing: its row is as it was.
 
     Args:
-        outcome: RESOLVED as if the article took no changes of the subscriber. A row that is equal at both sides stays as it
-            is: it is left out.
-        refused: REFUSED.
+        rejected: RESOLVED of rejected rows (`out_of_partition.rejected`).
+        refused: REFUSED; rows of it that are not rejected, and the other way round, are left out.
     """
     rule = F.col(REFUSED_AT[PUBLISHER])
     planned = refused.where(rule.isNotNull()).select(
         ROWGUID, F.col(ACTION_OF[PUBLISHER]).alias(_PLANNED), rule.alias(changes.RULE)
     )
-    rows = outcome.where(F.col(VERDICT) == Verdict.CONFLICT.value).join(planned, on=ROWGUID)
     is_insert = F.col(_PLANNED) == Action.INSERT.value
     values = {
+        VERDICT: F.lit(Verdict.UNDONE.value),
         changes.CONFLICT_TYPE: _type(PUBLISHER, F.col(f"{changes.LOSER}.{DELETED}"), is_insert),
         changes.RESOLVER: F.lit(COMPENSATION),
         changes.NOTE: F.substring(changes.RULE, 1, _LONGEST_REASON),
     }
-    return rows.select(*(values.get(name, F.col(name)).alias(name) for name in changes.RESOLVED_COLUMNS))
+    return rejected.join(planned, on=ROWGUID).select(
+        *(values.get(name, F.col(name)).alias(name) for name in changes.RESOLVED_COLUMNS)
+    )
+
+
+def put_back(rows: DataFrame, *, generation: int) -> DataFrame:
+    """Return rows that are undone with what the subscriber does, in a generation of its own.
+
+    Rows that are at the subscriber as they are at the publisher are left out: nothing is to be undone.
+    """
+    gone, was_deleted = F.col(DELETED), F.col(f"{changes.LOSER}.{DELETED}")
+    is_same = same_image(f"{changes.LOSER}.{ROW}", ROW, image_type(rows, ROW))
+    action = (
+        F.when(gone & ~was_deleted, Action.DELETE.value)
+        .when(~gone & was_deleted, Action.INSERT.value)
+        .when(~gone & ~is_same, Action.UPDATE.value)
+    )
+    values = {
+        ACTION_OF[SUBSCRIBER]: action,
+        GENERATION_OF[SUBSCRIBER]: F.lit(generation).cast("bigint"),
+    }
+    acted = rows.select(*(values.get(name, F.col(name)).alias(name) for name in changes.RESOLVED_COLUMNS))
+    return acted.where(F.col(ACTION_OF[SUBSCRIBER]).isNotNull())
 
 
 def _type(refused_at: str, is_deleted: Column, is_insert: Column) -> Column:

@@ -123,6 +123,8 @@ class Verdict(StrEnum):
     """A conflict: one side won, the other is logged."""
     REFUSED = "refused"
     """A table would not take the row: it waits at its source (`conflict.failed_changes`)."""
+    UNDONE = "undone"
+    """The publisher's table would not take the subscriber's change: the subscriber gets the publisher's row back."""
 
 
 OF_TWO: Final = (Verdict.MERGE.value, Verdict.CONFLICT.value)

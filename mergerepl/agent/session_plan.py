@@ -61,7 +61,7 @@ def session_manifest(
     """Return the plan of the session: everything that carrying it out needs, now or after a crash."""
     publisher, subscriber = sides[PUBLISHER], sides[SUBSCRIBER]
     now = datetime.now(UTC)
-    resolved = [nickname for nickname, article in staged.items() if article.resolved]
+    resolved = [nickname for nickname, article in staged.items() if article.resolved or article.undone]
     both = plan.upload and plan.download
     guids = {nickname: new_guid() for nickname in resolved}
 
@@ -73,7 +73,7 @@ def session_manifest(
                 new_generation(
                     side.articles[n], number=numbers_[n], nicknames=holders, status=status, guid=guids[n]
                 ),
-                changecount=staged[n].resolved,
+                changecount=staged[n].resolved + (staged[n].undone if side is subscriber else 0),
             )
             for n in resolved
             if n in numbers_

@@ -12,6 +12,7 @@ from uuid import uuid4
 
 from pyspark.sql import DataFrame, SparkSession
 
+from conflict.out_of_partition import Uploaded, rejected
 from conflict.resolvers.registry import require_resolver
 from enumeration.plan import Enumeration, Numbers, SessionPlan, number_generations
 from mergerepl.agent.refused import ARTICLE_ERRORS, Refused, refuse
@@ -28,7 +29,6 @@ from mergerepl.failpoints import failpoint
 from mergerepl.lineage.value import agent_nickname
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.progress import Progress
-from mergerepl.model.resolvers import DOWNLOAD_ONLY
 from mergerepl.model.session_terms import ArticleTerms, SessionTerms, terms_of
 from mergerepl.resolvers.answers import answers_of_functions
 from mergerepl.resolvers.functions import require_function
@@ -217,9 +217,9 @@ def _withholding(session: PlannedSession, changed: Changed, kept: Kept) -> Withh
     sides, plan, numbers, terms = session.sides, session.plan, session.numbers, session.terms
     nickname = changed.article.nickname
 
-    def sent_of(guids: DataFrame) -> tuple[DataFrame | None, DataFrame | None]:
+    def sent_of(chosen: DataFrame) -> tuple[DataFrame | None, DataFrame | None]:
         at_publisher, at_subscriber = (
-            rows.join(guids, on=ROWGUID, how="left_semi") if rows is not None else None
+            rows.join(chosen.select(ROWGUID), on=ROWGUID, how="left_semi") if rows is not None else None
             for rows in (changed.at_publisher, changed.at_subscriber)
         )
         return at_publisher, at_subscriber
@@ -229,18 +229,30 @@ def _withholding(session: PlannedSession, changed: Changed, kept: Kept) -> Withh
         again = Changed(changed.article, of_wholes, *sent_of(guids), rows=None)
         return resolved(again, decided([again], terms, kept), terms)
 
-    def as_published(guids: DataFrame) -> DataFrame:
-        # As if the article took no changes of the subscriber.
-        article = replace(changed.article, resolver=DOWNLOAD_ONLY, resolver_info=None)
-        sent = sent_of(guids)
-        again = Changed(article, session.article_terms(article), *sent, rows=None)
+    def as_published(outcome: DataFrame) -> DataFrame:
+        of_article = session.article_terms(changed.article)
         both = {
             PUBLISHER: enumerated(sides[PUBLISHER], nickname, plan.down),
             SUBSCRIBER: enumerated(sides[SUBSCRIBER], nickname, plan.up),
         }
-        again = with_held(session.spark, again, both, session.captured(nickname), kept)
-        return resolved(again, decided([again], terms, kept), terms)
+        sent = Changed(
+            changed.article, replace(of_article, rejects=SUBSCRIBER), *sent_of(outcome), changed.rows
+        )
+        held = with_held(session.spark, sent, both, session.captured(nickname), kept)
+        assert held.at_publisher is not None
+        assert held.at_subscriber is not None
+        return rejected(
+            Uploaded(held.at_subscriber, held.at_publisher, outcome),
+            outcome.select(ROWGUID),
+            note="",
+            # Resolved at the subscriber, where alone it is recorded.
+            resolver_nickname=agent_nickname(sides[SUBSCRIBER].info.nickname),
+            floor=of_article.floor,
+        )
 
+    # In a session of one direction a row that is refused waits: its source is written by the other one.
+    compensates = changed.article.compensates and plan.upload and plan.download
+    compensates = compensates and changed.at_subscriber is not None
     return Withholding(
         at={name: side.articles[nickname] for name, side in sides.items()},
         replicas={name: side.replica for name, side in sides.items()},
@@ -253,7 +265,8 @@ def _withholding(session: PlannedSession, changed: Changed, kept: Kept) -> Withh
             SUBSCRIBER: plan.up.of_articles([nickname]).generations,
         },
         as_wholes=as_wholes if changed.is_contested and changed.article.column_tracking else None,
-        as_published=as_published if changed.article.compensates else None,
+        as_published=as_published if compensates else None,
+        own_at_subscriber=numbers[SUBSCRIBER].resolved.get(nickname, 0),
         versions=session.captured(nickname),
     )
 

@@ -198,7 +198,7 @@ def _info_rows(
     )
     is_rejected = F.col(changes.CONFLICT_TYPE) == int(ConflictType.RESOLUTION)
     is_undone = F.col(changes.RESOLVER) == conflicts_info.COMPENSATION
-    undone = F.when(is_undone, ". It was undone where it was made.").otherwise("")
+    undone = F.when(is_undone, ". The row goes back to what the publisher has.").otherwise("")
     reason = (
         F.when(_is_failed_change(), F.concat(reason, F.lit(" "), F.col(changes.NOTE), undone))
         .when(is_rejected, F.coalesce(changes.NOTE, reason))

@@ -33,6 +33,7 @@ from mergerepl.engine.errors import plain_errors
 from mergerepl.engine.in_memory import Kept, frame_of
 from mergerepl.errors import ConfigurationError, ConflictError
 from mergerepl.failpoints import failpoint
+from mergerepl.feed.window import feed_window
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.conflicts import Choice, ConflictFilter, NotResolved, PlannedWrite, ResolveResult
 from mergerepl.model.progress import Progress
@@ -49,6 +50,7 @@ from mergerepl.rows.key_bounds import bound_measures, bounds_found, within_bound
 from mergerepl.rows.sql import struct_type
 from mergerepl.store.changeset import drop
 from mergerepl.store.lease import lease
+from mergerepl.store.positions import position_of
 from mergerepl.store.replica import Replica
 from mergerepl.store.staged_rows import read_staged
 from mergerepl.systables import conflict_resolutions, conflicts_info, contents, tombstone
@@ -66,6 +68,15 @@ _SHOWN_IDS = 5
 _MOST_PLANNED = 100
 _FOLDER = "resolving"
 _LOSER, _HELD, _KNOWN, _NEW, _ACTION = "loser_row", "held_row", "known", "new_row", "action"
+
+_UNDONE = tuple(
+    int(each)
+    for each in (
+        ConflictType.UPLOAD_INSERT_FAILED,
+        ConflictType.UPLOAD_DELETE_FAILED,
+        ConflictType.UPLOAD_UPDATE_FAILED,
+    )
+)
 
 
 @dataclass(frozen=True)
@@ -312,7 +323,10 @@ def _decided(
     losers = lost.join(conflicts.select("conflict_id"), on="conflict_id", how="left_semi").select(
         "conflict_id", row_image(article.columns).cast(struct_type(article.types)).alias(_LOSER)
     )
-    known = kept.keep(_latest(spark, replica, article, conflicts))
+    known = _latest(spark, replica, article, conflicts)
+    if any(row.conflict_type in _UNDONE for row in rows):
+        known = _with_unrecorded(known, conflicts, losers)
+    known = kept.keep(known)
     held = _held(spark, replica, article, known, head)
     joined = (
         conflicts.join(losers, on="conflict_id", how="left")
@@ -342,20 +356,43 @@ def _decided(
         .when(~same(_HELD, _NEW), Action.UPDATE.value)
     )
     kind = F.col("conflict_type")
-    is_rejected_delete = (kind == int(ConflictType.RESOLUTION)) & F.col(_LOSER).isNull()
+    rejected = (int(ConflictType.RESOLUTION), int(ConflictType.UPLOAD_DELETE_FAILED))
+    is_rejected_delete = kind.isin(*rejected) & F.col(_LOSER).isNull()
     is_delete = F.lit(wish.choice is Choice.LOSER) & (
         (kind == int(ConflictType.UPDATE_WINS_DELETE)) | is_rejected_delete
     )
+    is_unrecorded = F.col(_KNOWN).isNotNull() & F.col(f"{_KNOWN}.{LINEAGE}").isNull()
+    is_untouched = is_unrecorded & F.lit(_is_captured(replica, article))
     names = list(zip(article.columns, article.fields, strict=True))
     sent = [(name, field) for name, field in names if field in written]
     return (
         with_new.withColumn("is_deleted", is_delete)
         .withColumn(_ACTION, action)
-        .withColumn("is_unchanged", F.coalesce(is_outcome & is_as_recorded, F.lit(False)))
+        .withColumn("is_unchanged", is_untouched | F.coalesce(is_outcome & is_as_recorded, F.lit(False)))
         .withColumn("differs", F.when(is_held, differing_columns(_HELD, f"{_KNOWN}.{ROW}", image, names)))
         .withColumn("set_to", F.when(is_held & ~is_gone, differing_columns(_HELD, _NEW, image, sent)))
         .select("conflict_id", ROWGUID, "is_unchanged", "differs", "set_to", _ACTION, _NEW)
     )
+
+
+def _with_unrecorded(known: DataFrame, conflicts: DataFrame, losers: DataFrame) -> DataFrame:
+    """Return what is known of rows, with undone ones of which nothing is recorded here: the losing row has their key.
+
+    The publisher records nothing of what it undoes, and may have recorded nothing of that row before.
+    """
+    lost = conflicts.where(F.col("conflict_type").isin(*_UNDONE)).join(losers, on="conflict_id")
+    fields = image_type(known, _KNOWN)
+    version = F.struct(
+        *((F.col(_LOSER) if f.name == ROW else F.lit(None)).cast(f.dataType).alias(f.name) for f in fields)
+    )
+    others = lost.join(known, on=ROWGUID, how="left_anti").dropDuplicates([ROWGUID])
+    return known.unionByName(others.select(ROWGUID, version.alias(_KNOWN)))
+
+
+def _is_captured(replica: Replica, article: PublishedArticle) -> bool:
+    """Return whether all changes of the table are recorded."""
+    position = position_of(article, replica.info())
+    return position is not None and feed_window(replica.table(article), position).is_at_position
 
 
 def _listed(rows: Sequence[ConflictRow]) -> "pa.Table":

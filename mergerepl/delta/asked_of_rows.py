@@ -2,20 +2,21 @@
 
 import hashlib
 import json
-from collections.abc import Collection
 
 from mergerepl.delta.table import TableState
+from mergerepl.model.article import PublishedArticle
 
 _CHECK = "delta.constraints."
 
 
-def asked_of_rows(table: TableState, published: Collection[str]) -> str:
-    """Return a hash of a table's columns and properties.
+def asked_of_rows(table: TableState, article: PublishedArticle) -> str:
+    """Return a hash of a table's columns and properties, and of whether its article compensates for what it refuses.
 
-    With CHECK constraints on columns that may not be `published`, every commit may change the result.
+    With CHECK constraints on columns that are not published, every commit may change the result.
     """
     has_checks = any(key.startswith(_CHECK) for key in table.properties)
-    has_others = any(field["name"] not in published for field in table.fields)
+    has_others = any(field["name"] not in article.columns for field in table.fields)
     version = table.version if has_checks and has_others else None
     asked = [table.fields, table.properties, list(table.metadata.partition_columns), version]
+    asked += [article.compensates]
     return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:16]

@@ -69,9 +69,6 @@ PRIORITY: Final = "priority"
 CUSTOM: Final = "custom"
 """A function of the agent's own decides."""
 
-DOWNLOAD_ONLY: Final = "download_only"
-"""The publisher's row stands, also where the subscriber alone changed it."""
-
 _ORIGINAL: Final = "Microsoft SQL Server {} Conflict Resolver"
 _EARLIER: Final = "Microsoft SQL Server DATETIME (Earlier Wins) Conflict Resolver"
 _LATER: Final = "Microsoft SQL Server DATETIME (Later Wins) Conflict Resolver"
@@ -99,7 +96,7 @@ RESOLVERS: Final = {
         Resolver("publisher_wins", decides_deletes=True),
         Resolver("upload_only", _ORIGINAL.format("Upload Only"), decides_deletes=True, rejects="publisher"),
         Resolver(
-            DOWNLOAD_ONLY, _ORIGINAL.format("Download Only"), decides_deletes=True, rejects="subscriber"
+            "download_only", _ORIGINAL.format("Download Only"), decides_deletes=True, rejects="subscriber"
         ),
         Resolver("most_changes_win", by_row=False),
         Resolver(

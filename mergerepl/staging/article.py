@@ -97,7 +97,7 @@ def side_versions(spark: SparkSession, side: Enumerated) -> DataFrame:
 
 @dataclass(frozen=True)
 class StagedArticle:
-    """Counts of one staged article: the work of each side, conflicts, and merged or resolved rows.
+    """Counts of one staged article: the work of each side, conflicts, merged or resolved rows, and rows that are undone.
 
     By side: `waiting` are its own changes that the other side's table refuses, `refused_again` those among them that
     waited before, and `refused_by` the conditions of its table.
@@ -110,6 +110,7 @@ class StagedArticle:
     waiting: Mapping[str, int] = field(default_factory=dict)
     refused_again: Mapping[str, int] = field(default_factory=dict)
     refused_by: Mapping[str, str] = field(default_factory=dict)
+    undone: int = 0
 
 
 def stage_article(
@@ -153,6 +154,7 @@ def staged_article(
         _rows(kind for kind in kinds if kind.verdict in changes.OF_TWO),
         waiting,
         again,
+        undone=_rows(kind for kind in kinds if kind.verdict == changes.Verdict.UNDONE),
     )
 
 

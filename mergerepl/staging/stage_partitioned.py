@@ -49,6 +49,7 @@ from mergerepl.engine.in_memory import (
     is_for_one_task,
 )
 from mergerepl.engine.session import writes_small
+from mergerepl.lineage.value import agent_nickname
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.progress import Progress
 from mergerepl.model.session_terms import ArticleTerms, SessionTerms, terms_of
@@ -286,7 +287,10 @@ def _without_refused(session: PartitionedSession, name: str, sent: _Sent) -> _Se
     refused = refused_rows(session.spark, sent.outcome, {PUBLISHER: article}, tables)
     if refused is None or not (refused := session.kept.keep(refused)).count():
         return sent
-    rows = undone(_rejected(session, sent, refused.select(ROWGUID), note=""), refused)
+    # Resolved at the subscriber, where alone it is recorded.
+    resolver = agent_nickname(session.subscription.replnickname)
+    chosen, floor = refused.select(ROWGUID), sent.terms.floor
+    rows = undone(rejected(sent, chosen, note="", resolver_nickname=resolver, floor=floor), refused)
     # What this process holds of them is not what comes of them any more.
     return replace(_with_rejected(session, sent, rows), few=None)
 
@@ -294,12 +298,9 @@ def _without_refused(session: PartitionedSession, name: str, sent: _Sent) -> _Se
 def _without_outside(session: PartitionedSession, name: str, sent: _Sent, outside: DataFrame) -> _Sent:
     """Return what the subscriber sends of an article, in which the rows outside of its partition are rejected."""
     note = NOTE.format(options=session.articles[name].partition_options)
-    return _with_rejected(session, sent, _rejected(session, sent, outside, note=note))
-
-
-def _rejected(session: PartitionedSession, sent: _Sent, rows: DataFrame, *, note: str) -> DataFrame:
-    nickname = session.terms.resolver_nickname
-    return rejected(sent, rows, note=note, resolver_nickname=nickname, floor=sent.terms.floor)
+    resolver = session.terms.resolver_nickname
+    rows = rejected(sent, outside, note=note, resolver_nickname=resolver, floor=sent.terms.floor)
+    return _with_rejected(session, sent, rows)
 
 
 def _with_rejected(session: PartitionedSession, sent: _Sent, rows: DataFrame) -> _Sent:

@@ -8,7 +8,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from conflict.failed_changes import REFUSED_AT, undone, withheld
+from conflict.failed_changes import REFUSED_AT, put_back, undone, withheld
 from mergerepl.changes import OF_TWO, OTHER_SIDE, PUBLISHER, RESOLVED_COLUMNS, ROWGUID, SUBSCRIBER, VERDICT
 from mergerepl.delta.asked_of_rows import asked_of_rows
 from mergerepl.delta.table import TableState
@@ -34,8 +34,9 @@ class Withholding:
         numbers: The generation in which what a side sends waits; none for a side that sends nothing.
         sent: The generations that a side sends.
         as_wholes: Decides rows (rowguid) again as whole rows; None if the result is the same.
-        as_published: Decides rows (rowguid) again as the publisher has them, which undoes the subscriber's changes; None if
-            what the publisher's table refuses waits.
+        as_published: Rejects what the subscriber changed in rows of RESOLVED: the publisher's row stands; None if what the
+            publisher's table refuses waits.
+        own_at_subscriber: The generation of the subscriber's own in which rows are put back.
         versions: The captured versions of the tables.
     """
 
@@ -46,6 +47,7 @@ class Withholding:
     sent: Mapping[str, Collection[Generation]]
     as_wholes: Callable[[DataFrame], DataFrame] | None
     as_published: Callable[[DataFrame], DataFrame] | None
+    own_at_subscriber: int
     versions: Mapping[str, int]
 
 
@@ -78,10 +80,10 @@ def withhold_refused(
         parts.append(wholes.join(broken, on=ROWGUID, how="left_anti"))
         refused = refused.where(~is_of_two).unionByName(broken)
     if of.as_published is not None:
-        put_back = kept.keep(_put_back(spark, refused, of, of.as_published, tables[SUBSCRIBER]))
-        parts.append(put_back)
-        refused = refused.join(put_back.select(ROWGUID), on=ROWGUID, how="left_anti")
-    asked = {side: asked_of_rows(facts, of.at[side].columns) for side, facts in tables.items()}
+        back = kept.keep(_put_back(spark, rows, refused, of, tables[SUBSCRIBER]))
+        parts.append(back)
+        refused = refused.join(back.select(ROWGUID), on=ROWGUID, how="left_anti")
+    asked = {side: asked_of_rows(facts, of.at[side]) for side, facts in tables.items()}
     for side, sent in ((PUBLISHER, of.changed.at_publisher), (SUBSCRIBER, of.changed.at_subscriber)):
         if sent is not None and side in of.numbers:
             again = [g.generation for g in of.sent[side] if _is_refused_again(g, asked[OTHER_SIDE[side]])]
@@ -96,17 +98,15 @@ def withhold_refused(
 
 
 def _put_back(
-    spark: SparkSession,
-    refused: DataFrame,
-    of: Withholding,
-    as_published: Callable[[DataFrame], DataFrame],
-    at_subscriber: TableState,
+    spark: SparkSession, rows: DataFrame, refused: DataFrame, of: Withholding, at_subscriber: TableState
 ) -> DataFrame:
     """Return RESOLVED of the refused uploads that the subscriber's table lets go back to what the publisher has."""
-    uploads = refused.where(F.col(REFUSED_AT[PUBLISHER]).isNotNull()).select(ROWGUID)
-    rows = undone(as_published(uploads), refused)
-    broken = refused_rows(spark, rows, of.at, {SUBSCRIBER: at_subscriber})
-    return rows if broken is None else rows.join(broken, on=ROWGUID, how="left_anti")
+    assert of.as_published is not None
+    is_upload = F.col(REFUSED_AT[PUBLISHER]).isNotNull()
+    uploads = rows.join(refused.where(is_upload).select(ROWGUID), on=ROWGUID, how="left_semi")
+    back = put_back(undone(of.as_published(uploads), refused), generation=of.own_at_subscriber)
+    broken = refused_rows(spark, back, of.at, {SUBSCRIBER: at_subscriber})
+    return back if broken is None else back.join(broken, on=ROWGUID, how="left_anti")
 
 
 def _kept_if_any(refused: DataFrame | None, kept: Kept) -> DataFrame | None:

@@ -354,7 +354,7 @@ class Replica:
         """Return the conditions of an article's table for its rows, to compare; '' if they cannot be read."""
         article = next(each for each in self.articles if each.nickname == tablenick)
         try:
-            return asked_of_rows(open_table(self.table(article)), article.columns)
+            return asked_of_rows(open_table(self.table(article)), article)
         except StoreError:
             # A session that reads the table again reports why.
             return ""

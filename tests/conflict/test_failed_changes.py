@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pyspark.sql import Row, SparkSession
 
-from conflict.failed_changes import undone, withheld
+from conflict.failed_changes import put_back, undone, withheld
 from mergerepl.changes import PUBLISHER, RESOLVED_COLUMNS, SUBSCRIBER
 
 pytestmark = pytest.mark.spark
@@ -135,44 +135,60 @@ def test_what_becomes_of_it(found: dict[str, Row], rule: str) -> None:
     assert row["winner"] is None
 
 
-UNDONE: dict[str, tuple[str, bool, str | None, str | None, int | None]] = {
-    # Verdict, whether the subscriber deleted the row, the publisher's planned action, and its rule -> conflict_type.
-    "an insert": ("conflict", False, "insert", "CHECK x", 5),
-    "a delete": ("conflict", True, "delete", "append-only", 7),
-    "a delete that the publisher has too": ("conflict", True, None, "append-only", 7),
-    "an update": ("conflict", False, "update", "NOT NULL", 9),
+UNDONE: dict[
+    str, tuple[str | None, str | None, tuple[bool, int], tuple[bool, int], tuple[int, str] | None]
+] = {
+    # The publisher's planned action and rule; (deleted, value) at the subscriber and at the publisher
+    # -> conflict_type and the subscriber's action; None: nothing is undone.
+    "an insert": ("insert", "CHECK x", (False, 1), (True, 1), (5, "delete")),
+    "a delete": ("delete", "append-only", (True, 1), (False, 1), (7, "insert")),
+    "an update": ("update", "NOT NULL", (False, 1), (False, 2), (9, "update")),
+    "an insert where the publisher has another row": (
+        "insert",
+        "CHECK x",
+        (False, 1),
+        (False, 2),
+        (5, "update"),
+    ),
     "equal at both sides, though the table would refuse to write it": (
-        "upload",
-        False,
         "update",
         "append-only",
+        (False, 1),
+        (False, 1),
         None,
     ),
-    "refused at the subscriber alone": ("conflict", False, "metadata", None, None),
+    "deleted at both sides": (None, "append-only", (True, 1), (True, 2), None),
+    "refused at the subscriber alone": ("metadata", None, (False, 1), (False, 2), None),
 }
+IMAGE = "struct<c0:int>"
 
 
 def test_what_is_undone(spark: SparkSession) -> None:
-    outcome, refused = [], []
+    rejected, refused = [], []
     nothing: dict[str, Any] = dict.fromkeys(RESOLVED_COLUMNS)
-    for name, (verdict, deleted, action, rule, _) in UNDONE.items():
-        loser = Row(deleted=deleted, lineage={1: 2}, priority=7.0, row=Row(c0=name))
-        of_two = {"verdict": verdict, "conflict_type": 11, "resolver": "download_only", "loser": loser}
-        outcome.append(Row(**{**nothing, "rowguid": name, "subscriber_action": "update", **of_two}))
+    for name, (action, rule, (deleted, value), (gone, held), _) in UNDONE.items():
+        loser = Row(deleted=deleted, lineage={1: 2}, priority=7.0, row=Row(c0=value))
+        of_both = {"verdict": "conflict", "conflict_type": 11, "note": "", "loser": loser}
+        rejected.append(Row(**{**nothing, "rowguid": name, "deleted": gone, "row": Row(c0=held), **of_both}))
         refused.append((name, "upload", action, None, rule, None if rule else "CHECK y"))
     types = {
-        "rowguid": "string",
-        "verdict": "string",
+        "deleted": "boolean",
+        "row": IMAGE,
         "conflict_type": "int",
-        "loser": "struct<deleted:boolean,lineage:map<int,bigint>,priority:double,row:struct<c0:string>>",
+        "loser": f"struct<deleted:boolean,lineage:map<int,bigint>,priority:double,row:{IMAGE}>",
     }
     schema = ", ".join(f"{name} {types.get(name, 'string')}" for name in RESOLVED_COLUMNS)
-    rows = undone(spark.createDataFrame(outcome, schema), spark.createDataFrame(refused, REFUSED))
+    rows = undone(spark.createDataFrame(rejected, schema), spark.createDataFrame(refused, REFUSED))
+    rows = put_back(rows, generation=WAITING)
     assert rows.columns == list(RESOLVED_COLUMNS)
     found = {row["rowguid"]: row for row in rows.collect()}
-    assert {name: row["conflict_type"] for name, row in found.items()} == {
-        name: kind for name, (*_, kind) in UNDONE.items() if kind is not None
+    assert {name: (row["conflict_type"], row["subscriber_action"]) for name, row in found.items()} == {
+        name: expected for name, (*_, expected) in UNDONE.items() if expected is not None
     }
     for name, row in found.items():
-        assert (row["resolver"], row["note"]) == ("compensate_for_errors", UNDONE[name][3])
-        assert (row["subscriber_action"], row["loser"]["row"]) == ("update", Row(c0=name))
+        assert (row["verdict"], row["resolver"], row["note"]) == (
+            "undone",
+            "compensate_for_errors",
+            UNDONE[name][1],
+        )
+        assert (row["publisher_action"], row["subscriber_generation"]) == (None, WAITING)

@@ -292,8 +292,7 @@ class Network:
             self.log.append(("rejected", HUB, version.row))
             self._put(dest, kept, knowing=(HUB,))
             return None
-        is_undone = self.compensates and not self._takes(dest, version.row)
-        if (self.resolver == "download_only" or is_undone) and dest.name == HUB:
+        if self.resolver == "download_only" and dest.name == HUB:
             old = self.ancestor(dest, source)  # the publisher's row: it has not changed since
             nick = -NICK[HUB]
             lineage = bumped(merged(version.lineage, dest.now.lineage), nick)
@@ -301,10 +300,7 @@ class Network:
             undone = [c for c in COLUMNS if old.row[c] != version.row[c]] if is_live else ()
             stamps = dict.fromkeys(undone, (nick, lineage[nick]))
             colv = {} if old.row is None or self.tracking == "row" else {**dest.now.colv, **stamps}
-            # Of a row that it never had, the publisher records the priority of the change.
-            was_there = old.row is not None or dest.now.lineage
-            priority = dest.now.priority if was_there else source.now.priority
-            back = Version(old.row, lineage, colv, priority, version.seen | dest.now.seen, dest.now.of)
+            back = Version(old.row, lineage, colv, 100.0, version.seen | dest.now.seen, dest.now.of)
             for c in COLUMNS:
                 self.logged |= version.edits_of(c) - dest.now.edits_of(c)
             self.log.append(("rejected", source.name, version.row))
@@ -313,6 +309,8 @@ class Network:
             self._put(dest, back, knowing=(source.name,))
             return None
         if not self._takes(dest, version.row):
+            if self.compensates and dest.name == HUB:
+                return self._undone(dest, source)
             if dest.name not in source.waiting:  # logged once for this version and this destination
                 self.log.append(("failed", source.name, version.row))
                 source.waiting.add(dest.name)
@@ -322,6 +320,17 @@ class Network:
         self._put(dest, version, knowing=(source.name,))
         source.unsent[dest.name] = False
         return None
+
+    def _undone(self, hub, sub):
+        """Give the subscriber the publisher's row back. To others nothing has happened."""
+        mine, theirs = sub.now, hub.now
+        lineage = bumped(merged(mine.lineage, theirs.lineage), -NICK[sub.name])
+        for c in COLUMNS:
+            self.logged |= mine.edits_of(c) - theirs.edits_of(c)
+        self.log.append(("undone", sub.name, mine.row))
+        self.moves += 1
+        self._put(sub, replace(theirs, lineage=lineage, seen=mine.seen | theirs.seen), knowing=(HUB,))
+        hub.unsent[sub.name] = False
 
     def _concurrent(self, hub, sub, mine, theirs, up, down):
         uploaded = self._uploaded(sub, mine, up)
@@ -339,6 +348,8 @@ class Network:
                             self.log.append(("failed", source.name, version.row))
                             source.waiting.add(dest.name)
                     return "later"
+                if self.compensates and fits[0] is theirs and not default:
+                    return self._undone(hub, sub)
                 loser = theirs if fits[0] is uploaded else uploaded
                 nick = -NICK[HUB] if up else -NICK[sub.name]
                 lineage = bumped(merged(mine.lineage, theirs.lineage), nick)
