@@ -75,7 +75,7 @@ def rejected(
     """Return RESOLVED of rows (rowguid) that are not taken: the publisher's row stands, the subscriber's is logged.
 
     A row that the publisher does not have becomes a tombstone of type 6, which is never sent. The actions of both sides
-    follow from the memberships (`enumeration.partition_actions`).
+    follow from the memberships (`enumeration.partition_actions`), or from `failed_changes.put_back`.
     """
     joined = _joined(uploaded).join(rows, on=ROWGUID, how="left_semi")
     mine, theirs = F.col(_SENT), F.col(_KNOWN)

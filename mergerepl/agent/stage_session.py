@@ -12,6 +12,7 @@ from uuid import uuid4
 
 from pyspark.sql import DataFrame, SparkSession
 
+from conflict.failed_changes import put_back, undone
 from conflict.out_of_partition import Uploaded, rejected
 from conflict.resolvers.registry import require_resolver
 from enumeration.plan import Enumeration, Numbers, SessionPlan, number_generations
@@ -163,7 +164,9 @@ def stage_articles(session: PlannedSession) -> tuple[dict[int, StagedArticle], R
                 sent = with_ancestors(spark, sent, (publisher, subscriber))
                 if writes_small(spark) and (in_memory := few_sent(sent, both)) is not None:
                     few[nickname] = in_memory
-                changed[nickname] = with_held(spark, sent, both, session.captured(nickname), kept)
+                changed[nickname] = with_held(
+                    spark, sent, both, session.captured(nickname), kept, rejects=of_article.rejects
+                )
         roots = sides[PUBLISHER].replica.root, sides[SUBSCRIBER].replica.root
         answered = partial(answers_of_functions, roots=roots, kept=kept)
         by_spark = [each for nickname, each in changed.items() if nickname not in few]
@@ -229,30 +232,28 @@ def _withholding(session: PlannedSession, changed: Changed, kept: Kept) -> Withh
         again = Changed(changed.article, of_wholes, *sent_of(guids), rows=None)
         return resolved(again, decided([again], terms, kept), terms)
 
-    def as_published(outcome: DataFrame) -> DataFrame:
-        of_article = session.article_terms(changed.article)
+    def undo(outcome: DataFrame, refused: DataFrame) -> DataFrame:
         both = {
             PUBLISHER: enumerated(sides[PUBLISHER], nickname, plan.down),
             SUBSCRIBER: enumerated(sides[SUBSCRIBER], nickname, plan.up),
         }
-        sent = Changed(
-            changed.article, replace(of_article, rejects=SUBSCRIBER), *sent_of(outcome), changed.rows
-        )
-        held = with_held(session.spark, sent, both, session.captured(nickname), kept)
+        at_publisher, at_subscriber = sent_of(outcome)
+        sent = replace(changed, at_publisher=at_publisher, at_subscriber=at_subscriber)
+        held = with_held(session.spark, sent, both, session.captured(nickname), kept, rejects=SUBSCRIBER)
         assert held.at_publisher is not None
         assert held.at_subscriber is not None
-        return rejected(
+        rows = rejected(
             Uploaded(held.at_subscriber, held.at_publisher, outcome),
             outcome.select(ROWGUID),
             note="",
             # Resolved at the subscriber, where alone it is recorded.
             resolver_nickname=agent_nickname(sides[SUBSCRIBER].info.nickname),
-            floor=of_article.floor,
+            floor=changed.terms.floor,
         )
+        return put_back(undone(rows, refused), generation=changed.terms.resolved_at_subscriber)
 
-    # In a session of one direction a row that is refused waits: its source is written by the other one.
-    compensates = changed.article.compensates and plan.upload and plan.download
-    compensates = compensates and changed.at_subscriber is not None
+    # In a session of one direction a refused row waits: the other direction writes its source.
+    can_undo = plan.upload and plan.download and changed.at_subscriber is not None
     return Withholding(
         at={name: side.articles[nickname] for name, side in sides.items()},
         replicas={name: side.replica for name, side in sides.items()},
@@ -265,8 +266,7 @@ def _withholding(session: PlannedSession, changed: Changed, kept: Kept) -> Withh
             SUBSCRIBER: plan.up.of_articles([nickname]).generations,
         },
         as_wholes=as_wholes if changed.is_contested and changed.article.column_tracking else None,
-        as_published=as_published if compensates else None,
-        own_at_subscriber=numbers[SUBSCRIBER].resolved.get(nickname, 0),
+        undo=undo if changed.article.compensates and can_undo else None,
         versions=session.captured(nickname),
     )
 

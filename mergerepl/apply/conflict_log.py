@@ -146,7 +146,7 @@ def _conflicting(spark: SparkSession, changeset: Changeset, article: PublishedAr
 
 
 def _is_failed_change() -> Column:
-    return F.col(changes.CONFLICT_TYPE).isin([int(each) for each in ConflictType if each.is_failed_change])
+    return F.col(changes.CONFLICT_TYPE).isin(*conflicts_info.FAILED_CHANGES)
 
 
 def _refused_by() -> Column:

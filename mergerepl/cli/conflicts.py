@@ -82,12 +82,7 @@ def _require_found(
 
     Raises: ConfigurationError.
     """
-    beginnings = {each: each.strip().lower() for each in chosen.ids}
-    missing = [
-        each
-        for each, beginning in beginnings.items()
-        if not any(record.conflict_id.startswith(beginning) for record in found)
-    ]
+    missing = chosen.ids_without([record.conflict_id for record in found])
     if not missing or len(found) >= limit:
         return
     from mergerepl import api

@@ -18,7 +18,7 @@ from mergerepl.store.lease import lease
 from mergerepl.store.notes import read_note, write_note
 from mergerepl.store.replica import Replica
 from mergerepl.systables import conflict_resolutions, conflicts_info
-from mergerepl.systables.conflicts_info import CONFLICT_ID, MODIFIED_DATE, ConflictType
+from mergerepl.systables.conflicts_info import CONFLICT_ID, MODIFIED_DATE
 from mergerepl.systables.table import Plane, SystemTable
 
 log = logging.getLogger(__name__)
@@ -112,7 +112,7 @@ def _waits_no_more(sources: Iterable[Replica]) -> str:
 
     Of a replica that is not among them nobody knows.
     """
-    refused = ", ".join(str(int(each)) for each in ConflictType if each.is_failed_change)
+    refused = ", ".join(map(str, conflicts_info.FAILED_CHANGES))
     may_go = [f"conflict_type not in ({refused}) or resolver is not null"]
     for source in sources:
         waiting = sorted({row.art_nick for row in source.waiting_generations()})

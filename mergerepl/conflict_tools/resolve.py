@@ -33,11 +33,11 @@ from mergerepl.engine.errors import plain_errors
 from mergerepl.engine.in_memory import Kept, frame_of
 from mergerepl.errors import ConfigurationError, ConflictError
 from mergerepl.failpoints import failpoint
-from mergerepl.feed.window import feed_window
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.conflicts import Choice, ConflictFilter, NotResolved, PlannedWrite, ResolveResult
 from mergerepl.model.progress import Progress
 from mergerepl.monitoring.conflicts import conditions_of, no_conflict, require_ids
+from mergerepl.monitoring.waiting import is_all_captured
 from mergerepl.rows.images import (
     all_true,
     differing_columns,
@@ -50,7 +50,6 @@ from mergerepl.rows.key_bounds import bound_measures, bounds_found, within_bound
 from mergerepl.rows.sql import struct_type
 from mergerepl.store.changeset import drop
 from mergerepl.store.lease import lease
-from mergerepl.store.positions import position_of
 from mergerepl.store.replica import Replica
 from mergerepl.store.staged_rows import read_staged
 from mergerepl.systables import conflict_resolutions, conflicts_info, contents, tombstone
@@ -68,15 +67,6 @@ _SHOWN_IDS = 5
 _MOST_PLANNED = 100
 _FOLDER = "resolving"
 _LOSER, _HELD, _KNOWN, _NEW, _ACTION = "loser_row", "held_row", "known", "new_row", "action"
-
-_UNDONE = tuple(
-    int(each)
-    for each in (
-        ConflictType.UPLOAD_INSERT_FAILED,
-        ConflictType.UPLOAD_DELETE_FAILED,
-        ConflictType.UPLOAD_UPDATE_FAILED,
-    )
-)
 
 
 @dataclass(frozen=True)
@@ -324,8 +314,11 @@ def _decided(
         "conflict_id", row_image(article.columns).cast(struct_type(article.types)).alias(_LOSER)
     )
     known = _latest(spark, replica, article, conflicts)
-    if any(row.conflict_type in _UNDONE for row in rows):
+    is_captured = False
+    # A refused change that was not undone is none to be decided again.
+    if any(row.conflict_type in conflicts_info.FAILED_CHANGES for row in rows):
         known = _with_unrecorded(known, conflicts, losers)
+        is_captured = is_all_captured(replica, article, replica.info())
     known = kept.keep(known)
     held = _held(spark, replica, article, known, head)
     joined = (
@@ -362,7 +355,7 @@ def _decided(
         (kind == int(ConflictType.UPDATE_WINS_DELETE)) | is_rejected_delete
     )
     is_unrecorded = F.col(_KNOWN).isNotNull() & F.col(f"{_KNOWN}.{LINEAGE}").isNull()
-    is_untouched = is_unrecorded & F.lit(_is_captured(replica, article))
+    is_untouched = is_unrecorded & F.lit(is_captured)
     names = list(zip(article.columns, article.fields, strict=True))
     sent = [(name, field) for name, field in names if field in written]
     return (
@@ -380,19 +373,14 @@ def _with_unrecorded(known: DataFrame, conflicts: DataFrame, losers: DataFrame) 
 
     The publisher records nothing of what it undoes, and may have recorded nothing of that row before.
     """
-    lost = conflicts.where(F.col("conflict_type").isin(*_UNDONE)).join(losers, on="conflict_id")
+    is_undone = F.col("conflict_type").isin(*conflicts_info.FAILED_CHANGES)
+    lost = conflicts.where(is_undone).join(losers, on="conflict_id")
     fields = image_type(known, _KNOWN)
     version = F.struct(
         *((F.col(_LOSER) if f.name == ROW else F.lit(None)).cast(f.dataType).alias(f.name) for f in fields)
     )
     others = lost.join(known, on=ROWGUID, how="left_anti").dropDuplicates([ROWGUID])
     return known.unionByName(others.select(ROWGUID, version.alias(_KNOWN)))
-
-
-def _is_captured(replica: Replica, article: PublishedArticle) -> bool:
-    """Return whether all changes of the table are recorded."""
-    position = position_of(article, replica.info())
-    return position is not None and feed_window(replica.table(article), position).is_at_position
 
 
 def _listed(rows: Sequence[ConflictRow]) -> "pa.Table":

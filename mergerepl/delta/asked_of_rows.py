@@ -17,6 +17,6 @@ def asked_of_rows(table: TableState, article: PublishedArticle) -> str:
     has_checks = any(key.startswith(_CHECK) for key in table.properties)
     has_others = any(field["name"] not in article.columns for field in table.fields)
     version = table.version if has_checks and has_others else None
-    asked = [table.fields, table.properties, list(table.metadata.partition_columns), version]
-    asked += [article.compensates]
+    partitions = list(table.metadata.partition_columns)
+    asked = [table.fields, table.properties, partitions, version, article.compensates]
     return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:16]

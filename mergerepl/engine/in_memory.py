@@ -103,6 +103,13 @@ class Kept:
         self.frames.append(keep_in_memory(frame))
         return self.frames[-1]
 
+    def keep_if_any(self, frame: DataFrame | None) -> DataFrame | None:
+        """Return the frame, computed now and held in memory; None if it has no row, or there is none."""
+        if frame is None:
+            return None
+        frame = self.keep(frame)
+        return frame if frame.count() else None
+
     def keep_for_joins(self, frame: DataFrame) -> DataFrame:
         """Return the frame, computed now and held in memory (`keep_for_joins`)."""
         self.frames.append(keep_for_joins(frame))

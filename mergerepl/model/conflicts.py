@@ -1,5 +1,6 @@
 """Which conflicts are meant, and what was done about them. Values only, no storage, no Spark."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -41,6 +42,15 @@ class ConflictFilter:
     column: str | None = None
     resolver: str | None = None
     status: ConflictStatus | None = None
+
+    def ids_without(self, conflict_ids: Collection[str]) -> list[str]:
+        """Return those of `ids` with which none of these conflicts' ids begins."""
+        beginnings = {each: each.strip().lower() for each in self.ids}
+        return [
+            each
+            for each, beginning in beginnings.items()
+            if not any(conflict_id.startswith(beginning) for conflict_id in conflict_ids)
+        ]
 
 
 @dataclass(frozen=True)

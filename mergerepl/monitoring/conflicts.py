@@ -129,9 +129,7 @@ def require_ids(root: Path, chosen: ConflictFilter) -> None:
     if conditions is not None:
         path = replica.folder / conflicts_info.NAME
         found = [row[CONFLICT_ID] for row in read_rows(path, (CONFLICT_ID,), where=" and ".join(conditions))]
-    beginnings = {each: each.strip().lower() for each in chosen.ids}
-    missing = [each for each, id_ in beginnings.items() if not any(other.startswith(id_) for other in found)]
-    if missing:
+    if missing := chosen.ids_without(found):
         raise ConfigurationError(no_conflict(root, missing), replica=str(root))
 
 

@@ -156,19 +156,12 @@ def _has_nothing(publisher: Replica, subscriber: Replica, pubid: str, direction:
     """Return whether every table is captured up to its head and no generation waits to travel."""
     from enumeration.plan import Destination, enumeration
     from mergerepl.errors import EnumerationError
-    from mergerepl.feed.window import feed_window
-    from mergerepl.monitoring.waiting import source_of
-    from mergerepl.store.positions import position_of
+    from mergerepl.monitoring.waiting import is_all_captured, source_of
 
     infos = {replica.root: replica.info() for replica in (publisher, subscriber)}
     for replica in (publisher, subscriber):
-        positions = {
-            article: position_of(article, infos[replica.root]) for article in replica.articles_of(pubid)
-        }
-        if not all(
-            position is not None and feed_window(replica.table(article), position).is_at_position
-            for article, position in positions.items()
-        ):
+        articles = replica.articles_of(pubid)
+        if not all(is_all_captured(replica, article, infos[replica.root]) for article in articles):
             return False
     rows = {}
     for one, other in ((publisher, subscriber), (subscriber, publisher)):

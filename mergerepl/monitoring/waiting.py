@@ -36,6 +36,12 @@ class Uncaptured:
     window: FeedWindow | None = None
 
 
+def is_all_captured(replica: Replica, article: PublishedArticle, info: ReplicaInfo) -> bool:
+    """Return whether a table is captured up to its head."""
+    position = position_of(article, info)
+    return position is not None and feed_window(replica.table(article), position).is_at_position
+
+
 def uncaptured(replica: Replica, article: PublishedArticle, info: ReplicaInfo) -> Uncaptured:
     """Return what the log says of a table since its last capture; a damaged log is a problem, not an error."""
     table = replica.table(article)

@@ -32,6 +32,8 @@ def with_held(
     sides: Mapping[str, Enumerated],
     versions: Mapping[str, int],
     kept: Kept,
+    *,
+    rejects: str | None,
 ) -> Changed:
     """Return what both sides send, with the deciding side's version of each row that the other one sends.
 
@@ -41,8 +43,8 @@ def with_held(
         sides: Both sides of it.
         versions: The captured versions of both sides' tables.
         kept: Holds what is read.
+        rejects: The side whose changes are not taken; None: there is none.
     """
-    rejects = changed.terms.rejects
     at = {PUBLISHER: changed.at_publisher, SUBSCRIBER: changed.at_subscriber}
     sent = at.get(rejects) if rejects is not None else None
     if rejects is None or sent is None:

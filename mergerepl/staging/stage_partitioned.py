@@ -284,8 +284,9 @@ def _without_refused(session: PartitionedSession, name: str, sent: _Sent) -> _Se
     if not article.compensates:
         return sent
     tables = {PUBLISHER: open_table(session.replica.table(article))}
-    refused = refused_rows(session.spark, sent.outcome, {PUBLISHER: article}, tables)
-    if refused is None or not (refused := session.kept.keep(refused)).count():
+    found = refused_rows(session.spark, sent.outcome, {PUBLISHER: article}, tables)
+    refused = session.kept.keep_if_any(found)
+    if refused is None:
         return sent
     # Resolved at the subscriber, where alone it is recorded.
     resolver = agent_nickname(session.subscription.replnickname)

@@ -8,10 +8,9 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from conflict.failed_changes import REFUSED_AT, put_back, undone, withheld
+from conflict.failed_changes import REFUSED_AT, withheld
 from mergerepl.changes import OF_TWO, OTHER_SIDE, PUBLISHER, RESOLVED_COLUMNS, ROWGUID, SUBSCRIBER, VERDICT
 from mergerepl.delta.asked_of_rows import asked_of_rows
-from mergerepl.delta.table import TableState
 from mergerepl.engine.in_memory import Kept
 from mergerepl.model.article import PublishedArticle
 from mergerepl.staging.article import StagedArticle, stage_article
@@ -34,9 +33,8 @@ class Withholding:
         numbers: The generation in which what a side sends waits; none for a side that sends nothing.
         sent: The generations that a side sends.
         as_wholes: Decides rows (rowguid) again as whole rows; None if the result is the same.
-        as_published: Rejects what the subscriber changed in rows of RESOLVED: the publisher's row stands; None if what the
-            publisher's table refuses waits.
-        own_at_subscriber: The generation of the subscriber's own in which rows are put back.
+        undo: Undoes what the subscriber changed in rows of RESOLVED that the publisher's table refuses (REFUSED); None if
+            these wait.
         versions: The captured versions of the tables.
     """
 
@@ -46,8 +44,7 @@ class Withholding:
     numbers: Mapping[str, int]
     sent: Mapping[str, Collection[Generation]]
     as_wholes: Callable[[DataFrame], DataFrame] | None
-    as_published: Callable[[DataFrame], DataFrame] | None
-    own_at_subscriber: int
+    undo: Callable[[DataFrame, DataFrame], DataFrame] | None
     versions: Mapping[str, int]
 
 
@@ -67,7 +64,7 @@ def withhold_refused(
     if all(takes_any_row(facts, of.at[side]) for side, facts in written.items()):
         return staged
     rows = read_staged(spark, rows_folder).select(*RESOLVED_COLUMNS)
-    refused = _kept_if_any(refused_rows(spark, rows, of.at, written), kept)
+    refused = kept.keep_if_any(refused_rows(spark, rows, of.at, written))
     if refused is None:
         return staged
     parts = [rows.join(refused, on=ROWGUID, how="left_anti")]
@@ -79,8 +76,13 @@ def withhold_refused(
         broken = kept.keep(broken)
         parts.append(wholes.join(broken, on=ROWGUID, how="left_anti"))
         refused = refused.where(~is_of_two).unionByName(broken)
-    if of.as_published is not None:
-        back = kept.keep(_put_back(spark, rows, refused, of, tables[SUBSCRIBER]))
+    if of.undo is not None:
+        is_upload = F.col(REFUSED_AT[PUBLISHER]).isNotNull()
+        uploads = rows.join(refused.where(is_upload).select(ROWGUID), on=ROWGUID, how="left_semi")
+        back = of.undo(uploads, refused)
+        broken = refused_rows(spark, back, of.at, {SUBSCRIBER: tables[SUBSCRIBER]})
+        # What the subscriber's own table does not take back waits.
+        back = kept.keep(back if broken is None else back.join(broken, on=ROWGUID, how="left_anti"))
         parts.append(back)
         refused = refused.join(back.select(ROWGUID), on=ROWGUID, how="left_anti")
     asked = {side: asked_of_rows(facts, of.at[side]) for side, facts in tables.items()}
@@ -95,25 +97,6 @@ def withhold_refused(
     if found.subscriber.touches_rows and SUBSCRIBER not in written:
         require_takers(spark, rows_folder, found, of.at, of.replicas)
     return replace(found, refused_by=asked)
-
-
-def _put_back(
-    spark: SparkSession, rows: DataFrame, refused: DataFrame, of: Withholding, at_subscriber: TableState
-) -> DataFrame:
-    """Return RESOLVED of the refused uploads that the subscriber's table lets go back to what the publisher has."""
-    assert of.as_published is not None
-    is_upload = F.col(REFUSED_AT[PUBLISHER]).isNotNull()
-    uploads = rows.join(refused.where(is_upload).select(ROWGUID), on=ROWGUID, how="left_semi")
-    back = put_back(undone(of.as_published(uploads), refused), generation=of.own_at_subscriber)
-    broken = refused_rows(spark, back, of.at, {SUBSCRIBER: at_subscriber})
-    return back if broken is None else back.join(broken, on=ROWGUID, how="left_anti")
-
-
-def _kept_if_any(refused: DataFrame | None, kept: Kept) -> DataFrame | None:
-    if refused is None:
-        return None
-    refused = kept.keep(refused)
-    return refused if refused.count() else None
 
 
 def _is_refused_again(generation: Generation, asked: str) -> bool:

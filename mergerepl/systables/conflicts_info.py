@@ -50,6 +50,9 @@ class ConflictType(IntEnum):
         return ConflictType.UPLOAD_INSERT_FAILED <= self <= ConflictType.DOWNLOAD_UPDATE_FAILED
 
 
+FAILED_CHANGES: Final = tuple(int(each) for each in ConflictType if each.is_failed_change)
+"""The types of changes that a table refused."""
+
 COMPENSATION: Final = "compensate_for_errors"
 """MSmerge_conflicts_info.resolver of a change that the publisher's table refused and that was undone at its subscriber."""
 
