@@ -166,10 +166,12 @@ def recorded_rows(
     """Return the CHANGES rows one side records of one article: final states under its own generation numbers."""
     staged = read_staged(spark, changeset.rows(work.nickname)).where(F.col(side.action).isin(list(actions)))
     generation = F.col(side.generation)
-    # If the row was here before, replicas that get it next may have it too: for them it is no insert. A waiting one is.
+    # If the row was here before, replicas that get it next may have it too: for them it is no insert. Of a row that waits
+    # `conflict.failed_changes` has decided it.
     is_insert = F.col(side.action) == changes.Action.INSERT.value
     waits = F.col(changes.VERDICT) == changes.Verdict.REFUSED.value
-    born = F.when((is_insert | waits) & F.col(changes.BORN_GENERATION).isNotNull(), generation)
+    staged_born = F.col(changes.BORN_GENERATION)
+    born = F.when(waits, staged_born).when(is_insert & staged_born.isNotNull(), generation)
     columns = {
         changes.GENERATION: generation.alias(changes.GENERATION),
         changes.BORN_GENERATION: born.alias(changes.BORN_GENERATION),

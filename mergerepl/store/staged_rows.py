@@ -195,9 +195,9 @@ def recorded_in_batches(
     for rows in _in_batches(folder, [*kept, action, generation, VERDICT], having=action):
         # As `apply.side.recorded_rows`: a row that was here before is no insert to those who get it next.
         waits = pc.equal(rows[VERDICT], Verdict.REFUSED.value)
-        is_insert = pc.or_(pc.equal(rows[action], Action.INSERT.value), waits)
-        is_born = pc.and_(is_insert, pc.is_valid(rows[BORN_GENERATION]))
+        is_born = pc.and_(pc.equal(rows[action], Action.INSERT.value), pc.is_valid(rows[BORN_GENERATION]))
         born = pc.if_else(is_born, rows[generation], pa.scalar(None, pa.int64()))
+        born = pc.if_else(waits, rows[BORN_GENERATION], born)
         place = rows.schema.get_field_index(BORN_GENERATION)
         recorded = rows.set_column(place, BORN_GENERATION, born).append_column(GENERATION, rows[generation])
         if keys_of_gone is not None:

@@ -234,6 +234,9 @@ def test_what_the_publisher_refuses_is_undone_at_its_subscriber_if_the_article_c
         "update north.orders set qty = -5 where id = 1",
     )
     assert stock.sync()[0] == ("succeeded", 2, 2)
+    # The publisher has this row by now: what waits of it is an update.
+    stock.sql("update north.orders set qty = -7 where id = 11")
+    assert stock.sync()[0] == ("succeeded", 1, 3)
     stock.apply(compensate_for_errors="upload", resolver={"name": "subscriber_wins"})
     stock.sql(
         "update north.orders set qty = -5 where id in (0, 2)",
@@ -264,6 +267,8 @@ def test_what_the_publisher_refuses_is_undone_at_its_subscriber_if_the_article_c
         (9, "1", 1),
         (9, "1", 1),
         (9, "1", 1),
+        (9, "11", 1),
+        (9, "11", 1),
         (9, "2", 1),
         (9, "4", 6),
         (9, "5", 1),
