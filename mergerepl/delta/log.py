@@ -76,6 +76,8 @@ class Commit:
     """Its in-commit timestamp in milliseconds since 1970: the time that Delta shows where the table has such times."""
     file_bytes: int = 0
     """The size of the data files that it added and removed, as far as it states it."""
+    replaces_rows: bool = False
+    """It is an overwrite, of all rows or of some partitions, or replaced the table."""
 
     @property
     def removes_by_own_names(self) -> bool:
@@ -388,6 +390,17 @@ def _commit_of(table: Path, version: int, actions: list[dict[str, Any]]) -> Comm
         int(info.get("timestamp") or 0),
         None if info.get("inCommitTimestamp") is None else int(info["inCommitTimestamp"]),
         file_bytes,
+        _replaces_rows(info),
+    )
+
+
+def _replaces_rows(info: Mapping[str, Any]) -> bool:
+    operation, parameters = str(info.get("operation", "")), info.get("operationParameters") or {}
+    modes = (str(parameters.get(name, "")).lower() for name in ("mode", "outputMode"))
+    return (
+        "REPLACE TABLE" in operation
+        or operation == "CLONE"
+        or any(m in ("overwrite", "complete") for m in modes)
     )
 
 
