@@ -152,33 +152,35 @@ def resolved_rows(decided: DataFrame, article: PublishedArticle) -> DataFrame:
         loser = F.struct(*(F.col(f"{LOSER}.{each}") for each in LOSER_COLUMNS), losing.alias(ROW))
         rows = rows.withColumn(LOSER, F.when(F.col(LOSER).isNotNull(), loser))
     if article.generated:
-        rows = _with_generated(rows, article, image)
+        rows = with_generated(rows, article, image, F.col(VERDICT).isin(*OF_TWO))
     return rows.select(*RESOLVED_COLUMNS)
 
 
-def _with_generated(rows: DataFrame, article: PublishedArticle, image: StructType) -> DataFrame:
-    """Return the rows with generated columns as Delta will compute them: a row of two halves has values that neither
-    side sent.
+def with_generated(
+    rows: DataFrame, article: PublishedArticle, image: StructType, is_composed: Column
+) -> DataFrame:
+    """Return the rows with generated columns as Delta will compute them: a row that is composed of parts has values that
+    nobody sent.
     """
-    state = free_name("state", article.columns)
+    state, composed = free_name("state", article.columns), free_name("is_composed", rows.columns)
     by_name = (
         F.col(f"{ROW}.{field}").alias(name)
         for name, field in zip(article.columns, article.fields, strict=True)
     )
-    named = rows.select(F.struct("*").alias(state), *by_name)
+    named = rows.withColumn(composed, is_composed).select(F.struct("*").alias(state), *by_name)
     # A key stays as it is: it is the row's identity, and the same in both halves.
     text_of = {
         article.fields[article.columns.index(name)]: text
         for name, text in article.generated
         if name not in article.identity
     }
-    is_of_two = F.col(f"{state}.{VERDICT}").isin(*OF_TWO)
 
     def value(field: StructField) -> Column:
         sent = F.col(f"{state}.{ROW}.{field.name}")
         if field.name not in text_of:
             return sent
-        return F.when(is_of_two, F.expr(text_of[field.name]).cast(field.dataType)).otherwise(sent)
+        computed = F.expr(text_of[field.name]).cast(field.dataType)
+        return F.when(F.col(f"{state}.{composed}"), computed).otherwise(sent)
 
     row = F.struct(*(value(field).alias(field.name) for field in image))
     values = {name: F.col(f"{state}.{name}") for name in rows.columns} | {ROW: row}

@@ -20,6 +20,7 @@ from mergerepl.model.conflicts import (
     PurgeResult,
     ResolveResult,
     RetryResult,
+    Wish,
 )
 from mergerepl.model.progress import NoProgress, Progress
 from mergerepl.targets import Project as Project
@@ -534,7 +535,7 @@ def resolve_conflicts(
         raise ConfigurationError("Say either what to accept (winner, loser) or which values to set.")
     _require_choice("accept", accept or "loser", ("winner", "loser"))
     choice = Choice.EDITED if accept is None else Choice(accept)
-    wish = resolve.Wish(choice, dict(values or {}), whole_rows=whole_rows, force=force, message=message)
+    wish = Wish(choice, dict(values or {}), whole_rows=whole_rows, force=force, message=message)
     return resolve.resolve_conflicts(
         engine.session, root_of(replica), chosen, wish, dry_run=dry_run, progress=progress or NoProgress()
     )

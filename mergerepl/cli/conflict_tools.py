@@ -133,7 +133,8 @@ def resolve(
 ) -> None:
     """Decide conflicts again: an ordinary change of this replica, which the next syncs bring everywhere.
 
-    A row that was changed since its conflict is left alone, and named; the exit code is 1 then.
+    A row that was changed since its conflict is left alone, and named; the exit code is 1 then. If a table would refuse one
+    of the rows, none is written.
 
     Example:
       mergerepl conflicts resolve ./hq 3f2a --loser

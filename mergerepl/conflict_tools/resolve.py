@@ -8,57 +8,48 @@ as settled.
 
 import getpass
 import socket
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import reduce
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from pyspark.errors import AnalysisException
-from pyspark.sql import Column, DataFrame, SparkSession
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from mergerepl.changes import DELETED, LINEAGE, ROW, ROWGUID, Action
+from conflict.merge_columns import with_generated
+from mergerepl.changes import ROW, ROWGUID, Action
+from mergerepl.conflict_tools.decide_again import ACTION, NEW, decide_again
 from mergerepl.conflict_tools.interrupted import refuse_interrupted
-from mergerepl.delta import appended
 from mergerepl.delta.log import head_version
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.merge import merge_rows
 from mergerepl.delta.plain_files import write_files
+from mergerepl.delta.table import TableState, open_table
 from mergerepl.delta.transactions import Transaction
 from mergerepl.delta.versions import read_version
-from mergerepl.engine.errors import plain_errors
-from mergerepl.engine.in_memory import Kept, frame_of
-from mergerepl.errors import ConfigurationError, ConflictError
+from mergerepl.engine.errors import cause_of, engine_answers, plain_errors
+from mergerepl.engine.in_memory import Kept
+from mergerepl.errors import ApplyError, ConfigurationError, ConflictError, MergeReplError
 from mergerepl.failpoints import failpoint
 from mergerepl.model.article import PublishedArticle
-from mergerepl.model.conflicts import Choice, ConflictFilter, NotResolved, PlannedWrite, ResolveResult
+from mergerepl.model.conflicts import Choice, ConflictFilter, NotResolved, PlannedWrite, ResolveResult, Wish
 from mergerepl.model.progress import Progress
 from mergerepl.monitoring.conflicts import conditions_of, no_conflict, require_ids
-from mergerepl.monitoring.waiting import is_all_captured
-from mergerepl.rows.images import (
-    all_true,
-    differing_columns,
-    image_type,
-    row_image,
-    rowguid_of_image,
-    same_value,
-)
-from mergerepl.rows.key_bounds import bound_measures, bounds_found, within_bounds
-from mergerepl.rows.sql import struct_type
-from mergerepl.store.changeset import drop
+from mergerepl.rows.images import image_type
+from mergerepl.rows.key_bounds import bound_measures, bounds_found
+from mergerepl.staging.constraints import broken_rules, refuse_table
+from mergerepl.store.changeset import ArticleWork, drop
 from mergerepl.store.lease import lease
 from mergerepl.store.replica import Replica
 from mergerepl.store.staged_rows import read_staged
-from mergerepl.systables import conflict_resolutions, conflicts_info, contents, tombstone
+from mergerepl.systables import conflict_resolutions, conflicts_info
 from mergerepl.systables.conflict_resolutions import ResolutionRow
-from mergerepl.systables.conflicts_info import ConflictRow, ConflictType
-from mergerepl.systables.contents import row_column
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from mergerepl.systables.conflicts_info import ConflictRow
 
 MOST_AT_ONCE = 100_000
 """Conflicts that one run settles: their ids and keys are in memory."""
@@ -66,18 +57,7 @@ MOST_AT_ONCE = 100_000
 _SHOWN_IDS = 5
 _MOST_PLANNED = 100
 _FOLDER = "resolving"
-_LOSER, _HELD, _KNOWN, _NEW, _ACTION = "loser_row", "held_row", "known", "new_row", "action"
-
-
-@dataclass(frozen=True)
-class Wish:
-    """The decision for the chosen conflicts: `values` are texts by column (None: NULL), for Choice.EDITED."""
-
-    choice: Choice
-    values: Mapping[str, str | None]
-    whole_rows: bool = False
-    force: bool = False
-    message: str = ""
+_AGAIN = "Correct the cause, then run the command again."
 
 
 def resolve_conflicts(
@@ -91,9 +71,11 @@ def resolve_conflicts(
 ) -> ResolveResult:
     """Settle conflicts of one replica. Without rows to write no engine is started.
 
+    The rows of all articles are decided and checked against their tables before the first one is written.
+
     Raises: ConfigurationError if the folder is no replica, no conflict is meant, or a column or value cannot be;
-        ConflictError if there are too many, a session is interrupted, an article is not published any more, or one is a
-        change that a table refuses; LeaseError; StoreError, CommitConflictError.
+        ConflictError if there are too many, a session is interrupted, an article is not published any more, one is a
+        change that a table refuses, or a table would refuse a row; LeaseError; StoreError, CommitConflictError.
     """
     with lease(root, purpose="mergerepl conflicts resolve"):
         replica = Replica(root).require()
@@ -102,40 +84,49 @@ def resolve_conflicts(
         resolution = str(uuid4())
         if wish.choice is Choice.WINNER:
             if not dry_run:
-                _note(replica, rows, resolution, wish, {})
+                _note(replica, rows, resolution, wish, None)
             return ResolveResult(resolution, wish.choice.value, len(rows), 0, dry_run=dry_run)
         _refuse_failed_changes(replica, rows)
         articles = {article.nickname: article for article in replica.articles}
         _check_values(replica, rows, articles, wish)
-        settled: list[ConflictRow] = []
-        changed_since: list[NotResolved] = []
-        versions: dict[int, int | None] = {}
-        planned: list[PlannedWrite] = []
-        written = 0
-        for nickname in dict.fromkeys(row.tablenick for row in rows):
-            article = articles[nickname]
-            own = [row for row in rows if row.tablenick == nickname]
-            progress.step("resolve", article=article.name, rows=len(own))
-            with plain_errors(f"resolving conflicts of article '{article.name}'"):
-                done = _of_article(spark_of(), replica, article, own, wish, resolution, dry_run=dry_run)
-            settled += [row for row in own if row.conflict_id in done.settled]
-            changed_since += done.changed_since
-            planned += done.planned
-            written += done.written
-            versions[nickname] = done.version
-            if not dry_run:
-                failpoint("resolve.before_note")
-                settled_here = [row for row in own if row.conflict_id in done.settled]
-                _note(replica, settled_here, resolution, wish, versions)
+        try:
+            plans = []
+            for nickname in dict.fromkeys(row.tablenick for row in rows):
+                own = [row for row in rows if row.tablenick == nickname]
+                progress.step("resolve", article=articles[nickname].name, rows=len(own))
+                with _ending("Nothing was changed.", articles[nickname]):
+                    plans.append(_plan(spark_of(), replica, articles[nickname], own, wish, resolution))
+            done: list[_Plan] = []
+            for plan in plans:
+                if not dry_run:
+                    names = ", ".join(f"'{each.article.name}'" for each in done)
+                    so_far = f"The conflicts of {names} are settled. " if done else ""
+                    with _ending(f"{so_far}Run again: no row is written twice.", plan.article):
+                        plan = _carry_out(spark_of(), replica, plan, wish, resolution)
+                done.append(plan)
+        finally:
+            drop(replica.folder / _FOLDER)
         return ResolveResult(
             resolution,
             wish.choice.value,
-            len(settled),
-            written,
-            tuple(changed_since),
+            sum(len(plan.settled) for plan in done),
+            sum(plan.written for plan in done),
+            tuple(each for plan in done for each in plan.changed_since),
             dry_run=dry_run,
-            planned=tuple(planned[:_MOST_PLANNED]),
+            planned=tuple([each for plan in done for each in plan.planned][:_MOST_PLANNED])
+            if dry_run
+            else (),
         )
+
+
+@contextmanager
+def _ending(end: str, article: PublishedArticle) -> Iterator[None]:
+    """Let an error about an article's conflicts end with what is done already."""
+    try:
+        with plain_errors(f"resolving conflicts of article '{article.name}'", again=_AGAIN):
+            yield
+    except MergeReplError as error:
+        raise type(error)(f"{error.message} {end}", **error.facts) from error
 
 
 def _chosen_rows(replica: Replica, chosen: ConflictFilter) -> list[ConflictRow]:
@@ -206,291 +197,180 @@ def _check_values(
 
 
 @dataclass(frozen=True)
-class _Done:
-    settled: Collection[str]
+class _Plan:
+    """What becomes of an article's conflicts, whose rows are staged: `actions` are the numbers of rows by action."""
+
+    article: PublishedArticle
+    rows: Sequence[ConflictRow]
+    head: int
+    settled: Sequence[ConflictRow]
     changed_since: Sequence[NotResolved]
-    written: int
-    version: int | None
     planned: Sequence[PlannedWrite] = ()
+    work: ArticleWork | None = None
+
+    @property
+    def written(self) -> int:
+        return sum(self.work.actions.values()) if self.work is not None else 0
 
 
-def _of_article(
+def _plan(
     spark: SparkSession,
     replica: Replica,
     article: PublishedArticle,
     rows: Sequence[ConflictRow],
     wish: Wish,
     resolution: str,
-    *,
-    dry_run: bool,
-) -> _Done:
+) -> _Plan:
+    """Decide an article's conflicts, stage the rows to write, and check that the table takes them.
+
+    Raises: ConflictError naming the conflict, its row and the rule.
+    """
     kept = Kept()
     table = replica.table(article)
     head = head_version(table)
+    by_id = {row.conflict_id: row for row in rows}
     try:
-        decided = kept.keep(_decided(spark, replica, article, rows, wish, head, kept))
-        found = decided.select("conflict_id", "is_unchanged", _ACTION, "differs", "set_to").collect()
-        by_id = {row.conflict_id: row for row in rows}
-        left = [each for each in found if not each["is_unchanged"] and not wish.force and each[_ACTION]]
-        changed_since = tuple(
-            NotResolved(
-                each["conflict_id"],
-                article.name,
-                dict(by_id[each["conflict_id"]].rowkey),
-                tuple(each["differs"] or ()),
-            )
+        decided = kept.keep(decide_again(spark, replica, article, rows, wish, head, kept))
+        found = decided.select("conflict_id", "is_unchanged", ACTION, "differs", "set_to").collect()
+        left = [each for each in found if not each["is_unchanged"] and not wish.force and each[ACTION]]
+        changed_since = [
+            NotResolved(id_, article.name, dict(by_id[id_].rowkey), tuple(each["differs"] or ()))
             for each in left
-        )
-        settled = set(by_id) - {each.conflict_id for each in changed_since}
-        written = [each for each in found if each[_ACTION] and each["conflict_id"] in settled]
-        if dry_run:
-            planned = [
-                PlannedWrite(
-                    each["conflict_id"],
-                    article.name,
-                    dict(by_id[each["conflict_id"]].rowkey),
-                    each[_ACTION],
-                    tuple(each["set_to"] or ()),
-                )
-                for each in written[:_MOST_PLANNED]
-            ]
-            return _Done(settled, changed_since, len(written), None, planned)
+            if (id_ := each["conflict_id"])
+        ]
+        left_ids = {each.conflict_id for each in changed_since}
+        settled = [row for row in rows if row.conflict_id not in left_ids]
+        written = [each for each in found if each[ACTION] and each["conflict_id"] not in left_ids]
         if not written:
-            return _Done(settled, changed_since, 0, None)
-        actions = [each[_ACTION] for each in written]
-        folder = replica.folder / _FOLDER / resolution / str(article.nickname)
-        try:
-            may_write = F.lit(True) if wish.force else F.col("is_unchanged")
-            wanted = decided.where(F.col(_ACTION).isNotNull() & may_write)
-            write_files(wanted.select(ROWGUID, _ACTION, F.col(_NEW).alias(ROW)), folder)
-            failpoint("resolve.before_merge")
-            commit = merge_rows(
-                spark,
-                lambda session: read_staged(session, folder),
-                table,
-                article,
-                action=_ACTION,
-                actions={each: actions.count(each) for each in set(actions)},
-                bounds=_bounds(wanted, article),
-                transaction=Transaction(
-                    f"mergerepl-resolve-{resolution}",
-                    1,
-                    CommitMark(resolution, f"resolve:{resolution}", replica.info().replid),
-                ),
-                from_version_exclusive=head,
-                generated_columns=dict(article.generated),
+            return _Plan(article, rows, head, settled, changed_since)
+        may_write = F.lit(True) if wish.force else F.col("is_unchanged")
+        wanted = decided.where(F.col(ACTION).isNotNull() & may_write)
+        actions = [each[ACTION] for each in written]
+        work = ArticleWork(
+            nickname=article.nickname,
+            from_version=head,
+            actions={each: actions.count(each) for each in set(actions)},
+            bounds=_bounds(wanted, article),
+        )
+        _stage_checked(
+            spark,
+            _staged_at(replica, resolution, article),
+            wanted,
+            work,
+            article,
+            open_table(table),
+            {each["conflict_id"]: by_id[each["conflict_id"]] for each in written},
+        )
+        planned = [
+            PlannedWrite(
+                id_, article.name, dict(by_id[id_].rowkey), each[ACTION], tuple(each["set_to"] or ())
             )
-        finally:
-            drop(replica.folder / _FOLDER)
-        return _Done(settled, changed_since, len(written), commit.version)
+            for each in written[:_MOST_PLANNED]
+            if (id_ := each["conflict_id"])
+        ]
+        return _Plan(article, rows, head, settled, changed_since, planned, work)
     finally:
         kept.release()
 
 
+def _staged_at(replica: Replica, resolution: str, article: PublishedArticle) -> Path:
+    return replica.folder / _FOLDER / resolution / str(article.nickname)
+
+
+def _stage_checked(
+    spark: SparkSession,
+    folder: Path,
+    wanted: DataFrame,
+    work: ArticleWork,
+    article: PublishedArticle,
+    facts: TableState,
+    conflicts: Mapping[str, ConflictRow],
+) -> None:
+    """Write the rows of one article to a folder, generated columns computed, and check that its table takes them.
+
+    Raises: ConflictError naming the conflict, its row and the rule, or why the table takes no rows.
+    """
+    drop(folder)
+    rows = wanted.select("conflict_id", ROWGUID, ACTION, F.col(NEW).alias(ROW))
+    if article.generated:
+        rows = with_generated(rows, article, image_type(rows, ROW), F.lit(True))
+    takes_away = any(work.actions.get(each) for each in (Action.UPDATE, Action.DELETE))
+    try:
+        write_files(rows, folder)
+        refuse_table(spark, folder, work, article, facts, action=ACTION, takes_away=takes_away)
+        staged = read_staged(spark, folder)
+        held = partial(read_version, spark, facts.path, facts.version)
+        broken = broken_rules(staged.where(F.col(ACTION) != Action.DELETE.value), facts, article, held=held)
+        first = (
+            None if broken is None else broken.join(staged.select(ROWGUID, "conflict_id"), on=ROWGUID).first()
+        )
+    except ApplyError as error:
+        raise ConflictError(f"{_named(conflicts, article)} cannot be decided so. {error.message}") from error
+    except (PySparkException, Py4JJavaError) as error:
+        if not engine_answers():
+            raise
+        raise ConflictError(
+            f"{_named(conflicts, article)} cannot be decided so: generated columns or rules of '{facts.path}' cannot be "
+            f"computed for the rows: {cause_of(error)}. Write other values with --set, or settle them with --winner."
+        ) from error
+    if first is not None:
+        raise ConflictError(
+            f"Conflict {first['conflict_id']} of article '{article.name}' cannot be decided so: its row "
+            f"{first['key']} would break the {first['rule']} of '{facts.path}'. Write other values with --set, settle it "
+            "with --winner, or lift that rule.",
+            conflict_id=first["conflict_id"],
+            article=article.name,
+        )
+
+
+def _named(conflicts: Mapping[str, ConflictRow], article: PublishedArticle) -> str:
+    """Return the first conflicts with their keys, to begin a sentence."""
+    shown = [
+        f"{id_} ({', '.join(f'{name}={value}' for name, value in row.rowkey.items())})"
+        for id_, row in [*conflicts.items()][:_SHOWN_IDS]
+    ]
+    more = f" and {len(conflicts) - len(shown)} more" if len(conflicts) > len(shown) else ""
+    return f"Of article '{article.name}' conflict {', '.join(shown)}{more}"
+
+
+def _carry_out(spark: SparkSession, replica: Replica, plan: _Plan, wish: Wish, resolution: str) -> _Plan:
+    """Write the staged rows of one article and note its conflicts as settled; return the plan that was carried out."""
+    article, table = plan.article, replica.table(plan.article)
+    if head_version(table) != plan.head:
+        # Users may have written these rows since.
+        plan = _plan(spark, replica, article, plan.rows, wish, resolution)
+    version = None
+    if plan.work is not None:
+        failpoint("resolve.before_merge")
+        folder = _staged_at(replica, resolution, article)
+        commit = merge_rows(
+            spark,
+            lambda session: read_staged(session, folder),
+            table,
+            article,
+            action=ACTION,
+            actions=plan.work.actions,
+            bounds=plan.work.bounds,
+            transaction=Transaction(
+                f"mergerepl-resolve-{resolution}",
+                1,
+                CommitMark(resolution, f"resolve:{resolution}", replica.info().replid),
+            ),
+            from_version_exclusive=plan.head,
+            generated_columns=open_table(table).generated_columns,
+        )
+        version = commit.version
+    failpoint("resolve.before_note")
+    _note(replica, plan.settled, resolution, wish, version)
+    return plan
+
+
 def _bounds(rows: DataFrame, article: PublishedArticle) -> dict[str, tuple[str, str]]:
-    measures = bound_measures(article, lambda field: F.col(f"{_NEW}.{field}"))
+    measures = bound_measures(article, lambda field: F.col(f"{NEW}.{field}"))
     if not measures:
         return {}
     found = rows.agg(*(measure.alias(name) for name, measure in measures.items())).collect()[0].asDict()
     return bounds_found(article, found)
-
-
-def _decided(
-    spark: SparkSession,
-    replica: Replica,
-    article: PublishedArticle,
-    rows: Sequence[ConflictRow],
-    wish: Wish,
-    head: int,
-    kept: Kept,
-) -> DataFrame:
-    """Return the decision for each row: conflict_id, rowguid, is_unchanged, differs, set_to, action (None: none), new_row.
-
-    `differs` are the columns that were changed since, `set_to` those that an update writes.
-    """
-    conflicts = F.broadcast(frame_of(spark, _listed(rows)))
-    lost = appended.read(spark, replica.folder / article.conflict_table)
-    losers = lost.join(conflicts.select("conflict_id"), on="conflict_id", how="left_semi").select(
-        "conflict_id", row_image(article.columns).cast(struct_type(article.types)).alias(_LOSER)
-    )
-    known = _latest(spark, replica, article, conflicts)
-    is_captured = False
-    # A refused change that was not undone is none to be decided again.
-    if any(row.conflict_type in conflicts_info.FAILED_CHANGES for row in rows):
-        known = _with_unrecorded(known, conflicts, losers)
-        is_captured = is_all_captured(replica, article, replica.info())
-    known = kept.keep(known)
-    held = _held(spark, replica, article, known, head)
-    joined = (
-        conflicts.join(losers, on="conflict_id", how="left")
-        .join(known, on=ROWGUID, how="left")
-        .join(held, on=ROWGUID, how="left")
-    )
-    image = image_type(joined, _HELD)
-    known_row, is_held = F.col(f"{_KNOWN}.{ROW}"), F.col(_HELD).isNotNull()
-    written = article.written_fields
-    is_outcome = (F.col(f"{_KNOWN}.marker") == F.col("session_id")) | (
-        _entries(F.col(f"{_KNOWN}.{LINEAGE}")) == _entries(F.col("winning"))
-    )
-
-    def same(one: str, other: str) -> Column:
-        terms = (same_value(F.col(f"{one}.{f}"), F.col(f"{other}.{f}"), image[f].dataType) for f in written)
-        return all_true(list(terms))
-
-    is_as_recorded = F.when(F.col(f"{_KNOWN}.{DELETED}"), ~is_held).otherwise(
-        is_held & same(_HELD, f"{_KNOWN}.{ROW}")
-    )
-    with_new = joined.withColumn(_NEW, _new_row(spark, article, wish, known_row))
-    is_gone = F.col("is_deleted")
-    action = (
-        F.when(is_gone & is_held, Action.DELETE.value)
-        .when(is_gone, F.lit(None))
-        .when(~is_held, Action.INSERT.value)
-        .when(~same(_HELD, _NEW), Action.UPDATE.value)
-    )
-    kind = F.col("conflict_type")
-    rejected = (int(ConflictType.RESOLUTION), int(ConflictType.UPLOAD_DELETE_FAILED))
-    is_rejected_delete = kind.isin(*rejected) & F.col(_LOSER).isNull()
-    is_delete = F.lit(wish.choice is Choice.LOSER) & (
-        (kind == int(ConflictType.UPDATE_WINS_DELETE)) | is_rejected_delete
-    )
-    is_unrecorded = F.col(_KNOWN).isNotNull() & F.col(f"{_KNOWN}.{LINEAGE}").isNull()
-    is_untouched = is_unrecorded & F.lit(is_captured)
-    names = list(zip(article.columns, article.fields, strict=True))
-    sent = [(name, field) for name, field in names if field in written]
-    return (
-        with_new.withColumn("is_deleted", is_delete)
-        .withColumn(_ACTION, action)
-        .withColumn("is_unchanged", is_untouched | F.coalesce(is_outcome & is_as_recorded, F.lit(False)))
-        .withColumn("differs", F.when(is_held, differing_columns(_HELD, f"{_KNOWN}.{ROW}", image, names)))
-        .withColumn("set_to", F.when(is_held & ~is_gone, differing_columns(_HELD, _NEW, image, sent)))
-        .select("conflict_id", ROWGUID, "is_unchanged", "differs", "set_to", _ACTION, _NEW)
-    )
-
-
-def _with_unrecorded(known: DataFrame, conflicts: DataFrame, losers: DataFrame) -> DataFrame:
-    """Return what is known of rows, with undone ones of which nothing is recorded here: the losing row has their key.
-
-    The publisher records nothing of what it undoes, and may have recorded nothing of that row before.
-    """
-    is_undone = F.col("conflict_type").isin(*conflicts_info.FAILED_CHANGES)
-    lost = conflicts.where(is_undone).join(losers, on="conflict_id")
-    fields = image_type(known, _KNOWN)
-    version = F.struct(
-        *((F.col(_LOSER) if f.name == ROW else F.lit(None)).cast(f.dataType).alias(f.name) for f in fields)
-    )
-    others = lost.join(known, on=ROWGUID, how="left_anti").dropDuplicates([ROWGUID])
-    return known.unionByName(others.select(ROWGUID, version.alias(_KNOWN)))
-
-
-def _listed(rows: Sequence[ConflictRow]) -> "pa.Table":
-    import pyarrow as pa
-
-    columns = {
-        "conflict_id": pa.array([row.conflict_id for row in rows], pa.string()),
-        "rowguid": pa.array([row.rowguid for row in rows], pa.string()),
-        "conflict_type": pa.array([row.conflict_type for row in rows], pa.int32()),
-        "columns": pa.array([list(row.columns) for row in rows], pa.list_(pa.string())),
-        "session_id": pa.array([row.session_id for row in rows], pa.string()),
-        "winning": pa.array(
-            [list(row.winning_lineage.items()) for row in rows], pa.map_(pa.int32(), pa.int64())
-        ),
-    }
-    return pa.table(columns)
-
-
-def _entries(lineage: Column) -> Column:
-    """Return a lineage as something that Spark compares."""
-    return F.array_sort(F.map_entries(lineage))
-
-
-def _new_row(spark: SparkSession, article: PublishedArticle, wish: Wish, known_row: Column) -> Column:
-    """Return the row to write: the losing one, of a conflict by columns the outcome with the losing columns; or edited."""
-    field_of = dict(zip(article.columns, article.fields, strict=True))
-    now = F.coalesce(F.col(_HELD), F.col(_LOSER), known_row)
-    if wish.choice is Choice.EDITED:
-        types = dict(zip(article.columns, article.types, strict=True))
-        edited = {
-            field_of[name]: _value(spark, article, name, text, types[name])
-            for name, text in wish.values.items()
-        }
-        return F.struct(*(edited.get(f, now[f]).alias(f) for f in article.fields))
-    loser = F.coalesce(F.col(_LOSER), known_row)
-    if wish.whole_rows:
-        return loser
-    by_column = (F.col("conflict_type") == int(ConflictType.COLUMN_UPDATE)) & F.col(_HELD).isNotNull()
-    parts = (
-        F.when(by_column & ~F.array_contains("columns", name), now[field])
-        .otherwise(loser[field])
-        .alias(field)
-        for name, field in field_of.items()
-    )
-    return F.struct(*parts)
-
-
-def _value(spark: SparkSession, article: PublishedArticle, name: str, text: str | None, type_: str) -> Column:
-    """Return a value as the column's type.
-
-    Raises: ConfigurationError if the text is none of that type.
-    """
-    value = F.lit(text).try_cast(type_)
-    try:
-        is_value = text is None or spark.range(1).select(value.isNotNull().alias("is_value")).collect()[0][0]
-    except AnalysisException:
-        is_value = False
-    if not is_value:
-        raise ConfigurationError(
-            f"Article '{article.name}': column '{name}' is {type_}, and {text!r} is no such value. Nothing was changed.",
-            article=article.name,
-        )
-    return value
-
-
-def _latest(
-    spark: SparkSession, replica: Replica, article: PublishedArticle, conflicts: DataFrame
-) -> DataFrame:
-    """Return the newest version that is recorded here of each row: rowguid, known (marker, deleted, lineage, row)."""
-    image = row_column(article.nickname)
-    through = replica.info().last_seq
-    frames = []
-    for table in (contents.NAME, tombstone.NAME):
-        rows = appended.read(spark, replica.folder / table).where(
-            (F.col(contents.TABLENICK) == article.nickname) & (F.col(contents.SEQ) <= through)
-        )
-        frames.append(
-            rows.join(conflicts.select(ROWGUID).distinct(), on=ROWGUID, how="left_semi").select(
-                ROWGUID,
-                contents.SEQ,
-                F.struct(
-                    contents.MARKER,
-                    F.lit(table == tombstone.NAME).alias(DELETED),
-                    LINEAGE,
-                    F.col(image).alias(ROW),
-                ).alias(_KNOWN),
-            )
-        )
-    runs = reduce(DataFrame.unionByName, frames)
-    return runs.groupBy(ROWGUID).agg(F.max_by(_KNOWN, contents.SEQ).alias(_KNOWN))
-
-
-def _held(
-    spark: SparkSession, replica: Replica, article: PublishedArticle, known: DataFrame, head: int
-) -> DataFrame:
-    """Return the rows as the table has them: rowguid, held_row. Files whose keys lie outside are not read."""
-    measures = bound_measures(article, lambda field: F.col(f"{_KNOWN}.{ROW}.{field}"))
-    bounds = {}
-    if measures:
-        found = known.agg(*(measure.alias(name) for name, measure in measures.items())).collect()[0].asDict()
-        bounds = bounds_found(article, found)
-    rows = read_version(spark, replica.table(article), head).where(within_bounds(article, bounds))
-    images = rows.select(row_image(article.columns).cast(struct_type(article.types)).alias(_HELD))
-    rowguid = rowguid_of_image(
-        _HELD,
-        image_type(images, _HELD),
-        article.identity_fields,
-        existing=article.rowguid_column is not None,
-    )
-    return images.select(rowguid.alias(ROWGUID), _HELD).join(F.broadcast(known.select(ROWGUID)), on=ROWGUID)
 
 
 def _note(
@@ -498,7 +378,7 @@ def _note(
     rows: Sequence[ConflictRow],
     resolution: str,
     wish: Wish,
-    versions: Mapping[int, int | None],
+    version: int | None,
 ) -> None:
     by, now = f"{getpass.getuser()}@{socket.gethostname()}", datetime.now(UTC)
     replica.control.append(
@@ -511,7 +391,7 @@ def _note(
                 root=str(replica.root),
                 by=by,
                 message=wish.message or None,
-                table_version=versions.get(row.tablenick),
+                table_version=version,
                 resolved_at=now,
             )
             for row in rows

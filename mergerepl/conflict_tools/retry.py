@@ -20,7 +20,10 @@ def retry_failed(root: Path, *, publication: str | None = None, article: str | N
     pubid = None if publication is None else replica.publication(publication).pubid
     artid = None if article is None else article_named(replica, article, publication).artid
     marked: dict[str, int] = {}
-    for source in in_reach(replica):
+    sources = [*in_reach(replica)]
+    for source in sources:
+        refuse_interrupted(source)
+    for source in sources:
         with lease(source.root, purpose="mergerepl conflicts retry"):
             refuse_interrupted(source)
             named = {each.nickname for each in source.articles if artid in (None, each.artid)}

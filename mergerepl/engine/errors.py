@@ -37,8 +37,8 @@ _NOT_OPENED = re.compile(
 
 
 @contextmanager
-def plain_errors(doing: str) -> Iterator[None]:
-    """Turn engine failures into one message that says what was being done.
+def plain_errors(doing: str, *, again: str = AGAIN) -> Iterator[None]:
+    """Turn engine failures into one message that says what was being done; `again` says what to do next.
 
     Raises: EngineLostError, CommitConflictError (run again); StoreError for anything that could not be done.
     """
@@ -47,23 +47,23 @@ def plain_errors(doing: str) -> Iterator[None]:
     except (PySparkException, Py4JError, ConnectionError) as error:
         # What pyspark and py4j raise once the JVM is gone has many types and texts, by the call it met.
         if not engine_answers():
-            raise EngineLostError(f"The Spark engine ended while {doing}. {AGAIN}") from error
+            raise EngineLostError(f"The Spark engine ended while {doing}. {again}") from error
         if isinstance(error, COMMIT_CONFLICTS):
             raise CommitConflictError(
-                f"Another writer won a commit while {doing}: {cause_of(error)}. {AGAIN}"
+                f"Another writer won a commit while {doing}: {cause_of(error)}. {again}"
             ) from error
         if "StackOverflowError" in str(_java_cause(error)):
-            raise StoreError(f"Spark failed while {doing}: {_DEEP} {AGAIN}") from error
+            raise StoreError(f"Spark failed while {doing}: {_DEEP} {again}") from error
         if (found := unopened_file(error)) is not None:
             path, why = found
             raise StoreError(
                 f"'{path}' could not be opened while {doing}: {why}. Check its permissions, the disk and the limit of open "
                 "files, then run again: a session that was staged is finished first; else nothing was changed."
             ) from error
-        raise StoreError(f"Spark failed while {doing}: {cause_of(error)}. {AGAIN}") from error
+        raise StoreError(f"Spark failed while {doing}: {cause_of(error)}. {again}") from error
     except (DeltaError, OSError) as error:
         raise StoreError(
-            f"A file could not be read or written while {doing}: {cause_of(error)}. {AGAIN}"
+            f"A file could not be read or written while {doing}: {cause_of(error)}. {again}"
         ) from error
 
 

@@ -1,6 +1,6 @@
 """Which conflicts are meant, and what was done about them. Values only, no storage, no Spark."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -51,6 +51,17 @@ class ConflictFilter:
             for each, beginning in beginnings.items()
             if not any(conflict_id.startswith(beginning) for conflict_id in conflict_ids)
         ]
+
+
+@dataclass(frozen=True)
+class Wish:
+    """The decision for the chosen conflicts: `values` are texts by column (None: NULL), for Choice.EDITED."""
+
+    choice: Choice
+    values: Mapping[str, str | None]
+    whole_rows: bool = False
+    force: bool = False
+    message: str = ""
 
 
 @dataclass(frozen=True)

@@ -147,7 +147,7 @@ def require_takers(
 
     def check(side: str) -> None:
         action, facts = changes.ACTION_OF[side], tables[side]
-        _refuse_table(spark, staged_rows, works[side], at[side], facts, action=action, takes_away=False)
+        refuse_table(spark, staged_rows, works[side], at[side], facts, action=action, takes_away=False)
 
     # Spark analyses a MERGE on one core.
     with ThreadPoolExecutor(len(tables)) as pool:
@@ -170,7 +170,7 @@ def refuse_at_side(
     """
     table = facts.path
     takes_away = any(work.actions.get(each) for each in (changes.Action.UPDATE, changes.Action.DELETE))
-    _refuse_table(spark, staged_rows, work, article, facts, action=action, takes_away=takes_away)
+    refuse_table(spark, staged_rows, work, article, facts, action=action, takes_away=takes_away)
     rows = read_staged(spark, staged_rows).where(
         F.col(action).isin(changes.Action.INSERT.value, changes.Action.UPDATE.value)
     )
@@ -189,7 +189,7 @@ def refuse_at_side(
         )
 
 
-def _refuse_table(
+def refuse_table(
     spark: SparkSession,
     staged_rows: Path,
     work: ArticleWork,

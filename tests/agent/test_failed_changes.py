@@ -294,7 +294,7 @@ def test_what_the_publisher_refuses_is_undone_at_its_subscriber_if_the_article_c
         if each.resolver == "compensate_for_errors" and each.key["id"] == "10"
     )
     chosen = mergerepl.ConflictFilter(ids=(undone,))
-    with pytest.raises(mergerepl.MergeReplError, match="CHECK constraint positive"):
+    with pytest.raises(mergerepl.MergeReplError, match="CHECK constraint 'positive'"):
         mergerepl.resolve_conflicts(stock.folder / "hq", chosen, accept="loser")
     mergerepl.resolve_conflicts(stock.folder / "hq", chosen, values={"qty": "7"})
     assert stock.sync() == [("succeeded", 0, 3), ("succeeded", 0, 0)]

@@ -20,7 +20,7 @@ from mergerepl.failpoints import FailpointError
 from mergerepl.model.results import ConflictRecord
 from mergerepl.store.replica import Replica
 from mergerepl.systables import conflict_resolutions
-from tests.networks import Pair
+from tests.networks import Pair, versions
 
 pytestmark = pytest.mark.spark
 
@@ -128,6 +128,17 @@ def test_conflicts_are_reported_and_decided_again(
     marks = {column["name"]: column["mark"] for column in shown[ids["items", 1]]["columns"]}
     assert marks == {"id": "", "name": "differs", "n": "conflict"}
 
+    # Nothing is written at all if one table would refuse a row of it.
+    pair.sql("alter table hq.items add constraint few check (n < 20)")
+    heads = versions(hq)
+    for way in ((), ("--dry-run",)):
+        refused = " ".join(run("resolve", str(hq), "--all", "--loser", *way, exit_code=1).split())
+        assert f"Conflict {ids['items', 1]} of article 'items' cannot be decided so" in refused
+        assert """row {"id":1} would break the CHECK constraint 'few' (n < 20)""" in refused
+        assert refused.count("Nothing was changed.") == 1
+        assert versions(hq) == heads
+    pair.sql("alter table hq.items drop constraint few")
+
     # Decided again: nothing is written of a row that was changed since.
     pair.edit("update hq.orders set name = 'later' where id = 3")
     chosen = [ids["orders", key] for key in (1, 3, 4, 5)] + [ids["items", 1]]
@@ -211,3 +222,49 @@ def test_conflicts_are_reported_and_decided_again(
     assert (
         spark.read.format("delta").load(str(hq / "_mergerepl" / "MSmerge_conflict_pair_orders")).count() == 0
     )
+
+
+@pytest.mark.slow
+def test_nothing_is_decided_again_if_one_table_would_refuse_a_row_by_any_rule(
+    spark: SparkSession, replica_dir: Path
+) -> None:
+    tables = {
+        "orders": "id int, name string, n int",
+        "items": "id int, name varchar(3) not null, n int, twice int generated always as (n * 2)",
+    }
+    for name, columns in tables.items():
+        folder = replica_dir / "hq" / name
+        spark.sql(f"create table delta.`{folder}` ({columns}) using delta")
+        spark.sql(f"insert into delta.`{folder}` (id, name, n) values (1, 'a', 1), (2, 'b', 2)")
+    pair = Pair(spark, replica_dir, {name: (None, {"key": ["id"]}) for name in tables})
+    for name in tables:
+        pair.sql(f"update hq.{name} set n = 10")
+        pair.sql(f"update north.{name} set n = 20")
+    pair.sync()
+    hq = str(pair.folder / "hq")
+    items = [each.conflict_id for each in mergerepl.conflict_records(hq, article="items")]
+    pair.sql("alter table hq.items add constraint few check (twice < 40)")
+    pair.sql("alter table hq.items set tblproperties ('delta.appendOnly' = 'true')")
+    heads = versions(pair.folder / "hq")
+    rules = (
+        ("append-only", ("--loser",)),
+        ("CHECK constraint 'few' (twice < 40)", ("--loser",)),
+        ("CHECK constraint 'few' (twice < 40)", ("--loser", "--dry-run")),
+        ("type varchar(3) of column 'name'", ("--set", "name=long")),
+        ("NOT NULL of column 'name'", ("--set-null", "name")),
+        ("cannot be computed for the rows: [ARITHMETIC_OVERFLOW]", ("--set", "n=1073741824")),
+        ("is int, and 'x' is no such value", ("--set", "n=x")),
+    )
+    for rule, wish in rules:
+        code = 2 if "such" in rule else 1
+        refused = " ".join(run("resolve", hq, "--all", *wish, exit_code=code).split())
+        assert rule in refused
+        assert refused.count("Nothing was changed.") == 1, refused
+        assert code == 2 or any(id_ in refused for id_ in items), refused
+        assert versions(pair.folder / "hq") == heads, "the other article has not been written"
+        if rule == "append-only":
+            pair.sql("alter table hq.items set tblproperties ('delta.appendOnly' = 'false')")
+            heads = versions(pair.folder / "hq")
+    assert "4 conflicts settled, 4 rows written." in run("resolve", hq, "--all", "--set", "n=7")
+    assert pair.rows("hq", "items") == [(1, "a", 7, 14), (2, "b", 7, 14)]
+    assert pair.rows("hq", "orders") == [(1, "a", 7), (2, "b", 7)]

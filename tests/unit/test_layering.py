@@ -116,7 +116,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     # Which rows belong to whom: the tables of partitions and what computes them.
     "mergerepl.partitions": BASE | PHASES,
     "mergerepl.apply": BASE | PHASES | {"mergerepl.partitions"},
-    "mergerepl.conflict_tools": BASE | PHASES | {"mergerepl.monitoring"},
+    # A row that is decided again is checked by the rules of its table, as a staged one.
+    "mergerepl.conflict_tools": BASE | PHASES | {"mergerepl.monitoring", "mergerepl.staging.constraints"},
     "mergerepl.monitoring": BASE | PHASES | {"mergerepl.partitions"},
     "mergerepl.validation": BASE | PHASES | {"mergerepl.partitions"},
     # Publishing initialises new subscribers, rows and metadata, and reports what a leaving one never sent; a

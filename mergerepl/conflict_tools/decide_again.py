@@ -1,0 +1,236 @@
+"""The new rows of conflicts that are decided again, beside the conflicts' outcomes and the rows as the table has them."""
+
+from collections.abc import Sequence
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from mergerepl.changes import DELETED, LINEAGE, ROW, ROWGUID, Action
+from mergerepl.delta import appended
+from mergerepl.delta.versions import read_version
+from mergerepl.engine.in_memory import Kept, frame_of
+from mergerepl.errors import ConfigurationError
+from mergerepl.model.article import PublishedArticle
+from mergerepl.model.conflicts import Choice, Wish
+from mergerepl.monitoring.waiting import is_all_captured
+from mergerepl.rows.images import (
+    all_true,
+    differing_columns,
+    image_type,
+    row_image,
+    rowguid_of_image,
+    same_value,
+)
+from mergerepl.rows.key_bounds import bound_measures, bounds_found, within_bounds
+from mergerepl.rows.sql import struct_type
+from mergerepl.store.replica import Replica
+from mergerepl.systables import conflicts_info, contents, tombstone
+from mergerepl.systables.conflicts_info import ConflictRow, ConflictType
+from mergerepl.systables.contents import row_column
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_LOSER, _HELD, _KNOWN = "loser_row", "held_row", "known"
+NEW, ACTION = "new_row", "action"
+
+
+def decide_again(
+    spark: SparkSession,
+    replica: Replica,
+    article: PublishedArticle,
+    rows: Sequence[ConflictRow],
+    wish: Wish,
+    head: int,
+    kept: Kept,
+) -> DataFrame:
+    """Return the decision for each row: conflict_id, rowguid, is_unchanged, differs, set_to, action (None: none), new_row.
+
+    `differs` are the columns that were changed since, `set_to` those that an update writes.
+    """
+    conflicts = F.broadcast(frame_of(spark, _listed(rows)))
+    lost = appended.read(spark, replica.folder / article.conflict_table)
+    losers = lost.join(conflicts.select("conflict_id"), on="conflict_id", how="left_semi").select(
+        "conflict_id", row_image(article.columns).cast(struct_type(article.types)).alias(_LOSER)
+    )
+    known = _latest(spark, replica, article, conflicts)
+    is_captured = False
+    # A refused change that was not undone is none to be decided again.
+    if any(row.conflict_type in conflicts_info.FAILED_CHANGES for row in rows):
+        known = _with_unrecorded(known, conflicts, losers)
+        is_captured = is_all_captured(replica, article, replica.info())
+    known = kept.keep(known)
+    held = _held(spark, replica, article, known, head)
+    joined = (
+        conflicts.join(losers, on="conflict_id", how="left")
+        .join(known, on=ROWGUID, how="left")
+        .join(held, on=ROWGUID, how="left")
+    )
+    image = image_type(joined, _HELD)
+    known_row, is_held = F.col(f"{_KNOWN}.{ROW}"), F.col(_HELD).isNotNull()
+    written = article.written_fields
+    is_outcome = (F.col(f"{_KNOWN}.marker") == F.col("session_id")) | (
+        _entries(F.col(f"{_KNOWN}.{LINEAGE}")) == _entries(F.col("winning"))
+    )
+
+    def same(one: str, other: str) -> Column:
+        terms = (same_value(F.col(f"{one}.{f}"), F.col(f"{other}.{f}"), image[f].dataType) for f in written)
+        return all_true(list(terms))
+
+    is_as_recorded = F.when(F.col(f"{_KNOWN}.{DELETED}"), ~is_held).otherwise(
+        is_held & same(_HELD, f"{_KNOWN}.{ROW}")
+    )
+    with_new = joined.withColumn(NEW, _new_row(spark, article, wish, known_row))
+    is_gone = F.col("is_deleted")
+    action = (
+        F.when(is_gone & is_held, Action.DELETE.value)
+        .when(is_gone, F.lit(None))
+        .when(~is_held, Action.INSERT.value)
+        .when(~same(_HELD, NEW), Action.UPDATE.value)
+    )
+    kind = F.col("conflict_type")
+    rejected = (int(ConflictType.RESOLUTION), int(ConflictType.UPLOAD_DELETE_FAILED))
+    is_rejected_delete = kind.isin(*rejected) & F.col(_LOSER).isNull()
+    is_delete = F.lit(wish.choice is Choice.LOSER) & (
+        (kind == int(ConflictType.UPDATE_WINS_DELETE)) | is_rejected_delete
+    )
+    is_unrecorded = F.col(_KNOWN).isNotNull() & F.col(f"{_KNOWN}.{LINEAGE}").isNull()
+    is_untouched = is_unrecorded & F.lit(is_captured)
+    names = list(zip(article.columns, article.fields, strict=True))
+    sent = [(name, field) for name, field in names if field in written]
+    return (
+        with_new.withColumn("is_deleted", is_delete)
+        .withColumn(ACTION, action)
+        .withColumn("is_unchanged", is_untouched | F.coalesce(is_outcome & is_as_recorded, F.lit(False)))
+        .withColumn("differs", F.when(is_held, differing_columns(_HELD, f"{_KNOWN}.{ROW}", image, names)))
+        .withColumn("set_to", F.when(is_held & ~is_gone, differing_columns(_HELD, NEW, image, sent)))
+        .select("conflict_id", ROWGUID, "is_unchanged", "differs", "set_to", ACTION, NEW)
+    )
+
+
+def _with_unrecorded(known: DataFrame, conflicts: DataFrame, losers: DataFrame) -> DataFrame:
+    """Return what is known of rows, with undone ones of which nothing is recorded here: the losing row has their key.
+
+    The publisher records nothing of what it undoes, and may have recorded nothing of that row before.
+    """
+    is_undone = F.col("conflict_type").isin(*conflicts_info.FAILED_CHANGES)
+    lost = conflicts.where(is_undone).join(losers, on="conflict_id")
+    fields = image_type(known, _KNOWN)
+    version = F.struct(
+        *((F.col(_LOSER) if f.name == ROW else F.lit(None)).cast(f.dataType).alias(f.name) for f in fields)
+    )
+    others = lost.join(known, on=ROWGUID, how="left_anti").dropDuplicates([ROWGUID])
+    return known.unionByName(others.select(ROWGUID, version.alias(_KNOWN)))
+
+
+def _listed(rows: Sequence[ConflictRow]) -> "pa.Table":
+    import pyarrow as pa
+
+    columns = {
+        "conflict_id": pa.array([row.conflict_id for row in rows], pa.string()),
+        "rowguid": pa.array([row.rowguid for row in rows], pa.string()),
+        "conflict_type": pa.array([row.conflict_type for row in rows], pa.int32()),
+        "columns": pa.array([list(row.columns) for row in rows], pa.list_(pa.string())),
+        "session_id": pa.array([row.session_id for row in rows], pa.string()),
+        "winning": pa.array(
+            [list(row.winning_lineage.items()) for row in rows], pa.map_(pa.int32(), pa.int64())
+        ),
+    }
+    return pa.table(columns)
+
+
+def _entries(lineage: Column) -> Column:
+    """Return a lineage as something that Spark compares."""
+    return F.array_sort(F.map_entries(lineage))
+
+
+def _new_row(spark: SparkSession, article: PublishedArticle, wish: Wish, known_row: Column) -> Column:
+    """Return the row to write: the losing one, of a conflict by columns the outcome with the losing columns; or edited."""
+    field_of = dict(zip(article.columns, article.fields, strict=True))
+    now = F.coalesce(F.col(_HELD), F.col(_LOSER), known_row)
+    if wish.choice is Choice.EDITED:
+        types = dict(zip(article.columns, article.types, strict=True))
+        edited = {
+            field_of[name]: _value(spark, article, name, text, types[name])
+            for name, text in wish.values.items()
+        }
+        return F.struct(*(edited.get(f, now[f]).alias(f) for f in article.fields))
+    loser = F.coalesce(F.col(_LOSER), known_row)
+    if wish.whole_rows:
+        return loser
+    by_column = (F.col("conflict_type") == int(ConflictType.COLUMN_UPDATE)) & F.col(_HELD).isNotNull()
+    parts = (
+        F.when(by_column & ~F.array_contains("columns", name), now[field])
+        .otherwise(loser[field])
+        .alias(field)
+        for name, field in field_of.items()
+    )
+    return F.struct(*parts)
+
+
+def _value(spark: SparkSession, article: PublishedArticle, name: str, text: str | None, type_: str) -> Column:
+    """Return a value as the column's type.
+
+    Raises: ConfigurationError if the text is none of that type.
+    """
+    value = F.lit(text).try_cast(type_)
+    try:
+        is_value = text is None or spark.range(1).select(value.isNotNull().alias("is_value")).collect()[0][0]
+    except AnalysisException:
+        is_value = False
+    if not is_value:
+        raise ConfigurationError(
+            f"Article '{article.name}': column '{name}' is {type_}, and {text!r} is no such value.",
+            article=article.name,
+        )
+    return value
+
+
+def _latest(
+    spark: SparkSession, replica: Replica, article: PublishedArticle, conflicts: DataFrame
+) -> DataFrame:
+    """Return the newest version that is recorded here of each row: rowguid, known (marker, deleted, lineage, row)."""
+    image = row_column(article.nickname)
+    through = replica.info().last_seq
+    frames = []
+    for table in (contents.NAME, tombstone.NAME):
+        rows = appended.read(spark, replica.folder / table).where(
+            (F.col(contents.TABLENICK) == article.nickname) & (F.col(contents.SEQ) <= through)
+        )
+        frames.append(
+            rows.join(conflicts.select(ROWGUID).distinct(), on=ROWGUID, how="left_semi").select(
+                ROWGUID,
+                contents.SEQ,
+                F.struct(
+                    contents.MARKER,
+                    F.lit(table == tombstone.NAME).alias(DELETED),
+                    LINEAGE,
+                    F.col(image).alias(ROW),
+                ).alias(_KNOWN),
+            )
+        )
+    runs = reduce(DataFrame.unionByName, frames)
+    return runs.groupBy(ROWGUID).agg(F.max_by(_KNOWN, contents.SEQ).alias(_KNOWN))
+
+
+def _held(
+    spark: SparkSession, replica: Replica, article: PublishedArticle, known: DataFrame, head: int
+) -> DataFrame:
+    """Return the rows as the table has them: rowguid, held_row. Files whose keys lie outside are not read."""
+    measures = bound_measures(article, lambda field: F.col(f"{_KNOWN}.{ROW}.{field}"))
+    bounds = {}
+    if measures:
+        found = known.agg(*(measure.alias(name) for name, measure in measures.items())).collect()[0].asDict()
+        bounds = bounds_found(article, found)
+    rows = read_version(spark, replica.table(article), head).where(within_bounds(article, bounds))
+    images = rows.select(row_image(article.columns).cast(struct_type(article.types)).alias(_HELD))
+    rowguid = rowguid_of_image(
+        _HELD,
+        image_type(images, _HELD),
+        article.identity_fields,
+        existing=article.rowguid_column is not None,
+    )
+    return images.select(rowguid.alias(ROWGUID), _HELD).join(F.broadcast(known.select(ROWGUID)), on=ROWGUID)
