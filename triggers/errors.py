@@ -140,6 +140,37 @@ def columns_changed(article: str, root: Path, problem: str, where: str) -> Schem
     )
 
 
+def column_replaced(
+    article: str, table: Path, root: Path, column: str, *, version: int, operation: str, is_publisher: bool
+) -> SchemaMismatchError:
+    """Return the error about a published column that was dropped, and whose name another column has now."""
+    again = (
+        "publish the table again as it is: take all subscriptions and then the article out of the file, running `mergerepl "
+        "apply` after each, and put them in again"
+        if is_publisher
+        else "initialise this replica again"
+    )
+    return SchemaMismatchError(
+        f"Article '{article}' at '{root}': {another_column(column, version, operation)} Schema changes do not travel in "
+        "this version: its values would replace the published ones at every replica. Nothing was changed. Go back with "
+        f"RESTORE TABLE delta.{quote(str(table))} TO VERSION AS OF {version - 1} (it takes back all later changes of the "
+        f"table, too); or {again}.",
+        replica=str(root),
+        article=article,
+        table=str(table),
+        column=column,
+        version=version,
+    )
+
+
+def another_column(column: str, version: int, operation: str) -> str:
+    """Return the sentence that a column only has the name of a published one."""
+    return (
+        f"published column '{column}' is not the column any more that it was before version {version} ({operation}): it "
+        "was dropped and added again, or another column has its name now."
+    )
+
+
 def column_lost(article: str, table: Path, column: str) -> SchemaMismatchError:
     """Return the error about a table that lacks a published column, for commands that would read it."""
     return SchemaMismatchError(

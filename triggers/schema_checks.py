@@ -13,6 +13,7 @@ from mergerepl.model.article import PublishedArticle
 from mergerepl.systables.compact import SYSTEM_PREFIX
 from triggers.errors import (
     column_lost,
+    column_replaced,
     columns_changed,
     foreign_files,
     older_copy,
@@ -22,6 +23,7 @@ from triggers.errors import (
 )
 
 if TYPE_CHECKING:
+    from mergerepl.delta.log import Commit
     from mergerepl.delta.metadata import TableMetadata
     from mergerepl.feed.window import FeedWindow
 
@@ -64,7 +66,7 @@ def check_captured_table(at: ArticleTable, window: "FeedWindow", *, is_late: boo
 
 
 def check_columns(at: ArticleTable, window: "FeedWindow") -> None:
-    """Check that the table's columns are the published ones at its head.
+    """Check that the table's columns are the published ones at its head, and none has only the name of one.
 
     Raises: SchemaMismatchError.
     """
@@ -73,6 +75,21 @@ def check_columns(at: ArticleTable, window: "FeedWindow") -> None:
     if problem is not None:
         where = f"version {stated[-1].version}, {stated[-1].operation}" if stated else "an earlier version"
         raise columns_changed(at.article.name, at.root, problem, where)
+    replaced = replaced_column(at.article, window)
+    if replaced is not None:
+        name, commit = replaced
+        raise column_replaced(
+            *(at.article.name, at.path, at.root, name),
+            version=commit.version,
+            operation=commit.operation,
+            is_publisher=at.is_publisher,
+        )
+
+
+def replaced_column(article: PublishedArticle, window: "FeedWindow") -> "tuple[str, Commit] | None":
+    """Return a published column that has only the name of the captured one, and the commit that took that one away."""
+    found = window.replaced_columns.items()
+    return next((each for each in found if each[0].partition(".")[0] in article.columns), None)
 
 
 def columns_gap(article: PublishedArticle, window: "FeedWindow", changes: Collection[int]) -> str | None:

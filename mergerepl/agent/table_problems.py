@@ -4,7 +4,8 @@ from mergerepl.errors import StoreError
 from mergerepl.feed.window import FeedWindow
 from mergerepl.model.article import PublishedArticle
 from mergerepl.publish.check_article import write_problem
-from triggers.schema_checks import schema_problem
+from triggers.errors import another_column
+from triggers.schema_checks import replaced_column, schema_problem
 
 
 def table_problems(article: PublishedArticle, window: FeedWindow) -> list[str]:
@@ -21,6 +22,12 @@ def table_problems(article: PublishedArticle, window: FeedWindow) -> list[str]:
         found.append(
             f"Article '{article.name}': {problem} in '{table.path}'. Schema changes do not travel in this version; "
             "until it is undone, no session captures this table."
+        )
+    replaced = None if problem is not None else replaced_column(article, window)
+    if replaced is not None:
+        what = another_column(replaced[0], replaced[1].version, replaced[1].operation)
+        found.append(
+            f"Article '{article.name}': {what} Until table '{table.path}' is restored, no session captures it."
         )
     if not table.metadata.change_data_feed:
         found.append(

@@ -22,10 +22,9 @@ from mergerepl.delta.metadata import TableMetadata
 from mergerepl.delta.table import TableState, open_table
 from mergerepl.delta.types import ddl_of
 from mergerepl.errors import StoreError
+from mergerepl.feed.column_identity import PHYSICAL_NAME, replaced_columns, retyped_column
 from mergerepl.feed.position import FeedPosition
 from mergerepl.feed.removals import UnmatchedRemovals, unmatched_removals
-
-_PHYSICAL_NAME = "delta.columnMapping.physicalName"
 
 IsOwn = Callable[[CommitMark | None], bool]
 """Whether a reader wrote the commit with this mark itself, so that it is no change to it."""
@@ -111,6 +110,15 @@ class FeedWindow:
         """The commits that state the table's metadata."""
         return [commit for commit in self.commits if commit.metadata is not None]
 
+    @cached_property
+    def replaced_columns(self) -> dict[str, Commit]:
+        """The columns that are others than those of the same names at the position, with the commits that took these away.
+
+        Nothing is known where the metadata at the position is not.
+        """
+        stated = self.metadata_commits
+        return replaced_columns(self.before, stated) if stated and self.before is not None else {}
+
     def changes(self, is_own: IsOwn) -> list[Commit]:
         """Return the commits that changed rows, without a reader's own."""
         return [commit for commit in self.commits if commit.data_change and not is_own(commit.mark)]
@@ -137,6 +145,7 @@ class FeedWindow:
         wanted = {commit.version for commit in changes}
         switched_off = has_vectors = False
         dropped: int | None = None
+        known = self.before if self.metadata_commits else None
         for commit in self.commits:
             if dropped is not None and commit.version in wanted:
                 # Delta reads the feed under the protocol of its last commit, and gives every row of a file as deleted, or
@@ -146,6 +155,10 @@ class FeedWindow:
             if has_vectors and commit.drops_vectors:
                 dropped = commit.version
             if commit.metadata is not None:
+                retyped = retyped_column(known, commit.metadata) if known is not None else None
+                if retyped is not None and commit.version in wanted:
+                    return f"version {commit.version} changed the type of column '{retyped}' together with its rows"
+                known = commit.metadata
                 switched_off = not commit.metadata.change_data_feed
             if switched_off and commit.version in wanted:
                 return f"Change Data Feed was off at version {commit.version}"
@@ -194,7 +207,7 @@ class FeedWindow:
 def _shape(metadata: TableMetadata) -> tuple[object, ...]:
     """Return the metadata that must be equal within one frame of the feed."""
     columns = (
-        (each["name"], ddl_of(each["type"]), each["metadata"].get(_PHYSICAL_NAME)) for each in metadata.fields
+        (each["name"], ddl_of(each["type"]), each["metadata"].get(PHYSICAL_NAME)) for each in metadata.fields
     )
     return (metadata.partition_columns, *columns)
 

@@ -65,7 +65,7 @@ def test_a_subscribers_own_table_that_is_not_like_the_publishers(
     refused("apply", FILE, code=1, says=("'orders'", "/west/orders'", *says))
 
 
-def mapped(change: Callable[[Schema], None]) -> Callable[[Path], None]:
+def mapped(*changes: Callable[[Schema], None]) -> Callable[[Path], None]:
     """Return what changes columns as ALTER TABLE does with column mapping: files keep the physical names."""
 
     def alter(table: Path) -> None:
@@ -78,12 +78,41 @@ def mapped(change: Callable[[Schema], None]) -> Callable[[Path], None]:
             field["metadata"] = names
         body["configuration"] |= {"delta.columnMapping.mode": "name", "delta.columnMapping.maxColumnId": "3"}
         protocol = {"protocol": {"minReaderVersion": 2, "minWriterVersion": 5}}
-        for step in (lambda _: None, change):
+        for step in (lambda _: None, *changes):
             step(schema)
             body["schemaString"] = json.dumps(schema)
             commit(table, {"commitInfo": {"operation": "ALTER TABLE"}}, protocol, action)
 
     return alter
+
+
+def add_amount(schema: Schema) -> None:
+    metadata = {"delta.columnMapping.id": 4, "delta.columnMapping.physicalName": "col-4"}
+    schema["fields"].append(column("amount", "double", **metadata))
+
+
+def exchange_names(schema: Schema) -> None:
+    """Leave two columns of one type as three renames leave them."""
+    _, region, amount = schema["fields"]
+    region["name"], amount["name"] = amount["name"], region["name"]
+    region["type"], amount["type"] = amount["type"], region["type"]
+
+
+def overwritten_without(table: Path) -> None:
+    """Replace the rows without a column, then add the column."""
+    action = next(
+        json.loads(line)
+        for line in (table / "_delta_log" / f"{0:020d}.json").read_text().splitlines()
+        if "metaData" in line
+    )
+    whole = action["metaData"]["schemaString"]
+    schema = json.loads(whole)
+    drop(schema)
+    action["metaData"]["schemaString"] = json.dumps(schema)
+    gone = {"remove": {"path": "gone.parquet", "dataChange": True}}
+    commit(table, {"commitInfo": {"operation": "WRITE"}}, action, gone)
+    action["metaData"]["schemaString"] = whole
+    commit(table, {"commitInfo": {"operation": "ADD COLUMNS"}}, action)
 
 
 CHANGES: list[Any] = [
@@ -110,6 +139,34 @@ def test_a_column_that_changed_at_the_publisher_or_at_both_sides(
     network.write_file("more.yml", subscriptions=[*network.stated["subscriptions"], {"subscriber": "./west"}])
     refused("apply", "more.yml", code=1, says=("'orders'", says))
     assert says in run("status", "hq").stdout
+
+
+@pytest.mark.parametrize(
+    ("change", "column", "version"),
+    [
+        pytest.param(mapped(drop, add_amount), "amount", 2, id="dropped and added again"),
+        pytest.param(overwritten_without, "amount", 1, id="overwritten without it, then added"),
+        pytest.param(mapped(exchange_names), "region", 2, id="names exchanged"),
+    ],
+)
+def test_a_column_that_only_has_the_name_of_a_published_one(
+    network: Network, refused: Refused, change: Callable[[Path], None], column: str, version: int
+) -> None:
+    """Its values would replace the published ones at every replica, and no row says so."""
+    says = f"published column '{column}' is not the column any more that it was before version {version} "
+    change(network.root("hq") / "orders")
+    goes_back = (
+        "Schema changes do not travel",
+        f"TO VERSION AS OF {version - 1} ",
+        "publish the table again",
+    )
+    for words in (("capture", "hq"), SYNC):
+        refused(*words, code=1, says=("/hq", says, *goes_back))
+    network.write_file("more.yml", subscriptions=[*network.stated["subscriptions"], {"subscriber": "./west"}])
+    refused("apply", "more.yml", code=1, says=("'orders'", says))
+    assert says in run("status", "hq").stdout
+    change(network.root("north") / "orders")
+    refused("capture", "north", code=1, says=("/north", says, "initialise this replica again"))
 
 
 @pytest.mark.parametrize("words", BOTH)
