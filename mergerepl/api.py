@@ -234,11 +234,17 @@ def _session(
     waiting = None if dry_run else waiting_if_quiet(*place)
     if waiting is not None:
         return nothing_to_do(item.subscriber, item.publication, waiting)
+    from mergerepl.agent.failed_session import record_unreached
     from mergerepl.agent.merge_session import merge_session, preview_session
     from mergerepl.store.subscription import find_subscription
 
-    publisher, subscriber, row = find_subscription(item.publisher, item.subscriber, item.publication)
     name = item.publication
+    try:
+        publisher, subscriber, row = find_subscription(item.publisher, item.subscriber, name)
+    except MergeReplError as error:
+        if not dry_run:
+            record_unreached(item.publisher, item.subscriber, name, error)
+        raise
 
     def spark_of() -> SparkSession:
         from mergerepl.engine import session as engine

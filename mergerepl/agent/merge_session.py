@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 
 from enumeration.plan import SessionPlan, number_generations
 from mergerepl.agent.carry_out import Outcome, carry_out
+from mergerepl.agent.failed_session import record_failure, record_success
 from mergerepl.agent.recovery import named, recover, refuse_interrupted
 from mergerepl.agent.refused import Refused, refusal
 from mergerepl.agent.session_plan import has_few_changes, has_work, session_plan
@@ -34,7 +35,7 @@ from mergerepl.compact.sweep import sweep_root
 from mergerepl.conflict_tools.purge import purge_when_due
 from mergerepl.engine import session as engine
 from mergerepl.engine.errors import plain_errors
-from mergerepl.errors import PublicationError
+from mergerepl.errors import MergeReplError, PublicationError
 from mergerepl.model.progress import Progress
 from mergerepl.model.results import ArticleCounts, PhaseCounts, SessionResult, SessionStatus
 from mergerepl.partitions.scratch import with_scratch_outside
@@ -71,70 +72,107 @@ def merge_session(
     UnfinishedSessionError (the changeset is staged; the next run goes on); CaptureError, SchemaMismatchError, ApplyError,
     ConflictError, StoreError, RefusedArticlesError if no article can go on (nothing was applied).
     """
-    started = time.monotonic()
     start_time = datetime.now(UTC)
     doing = f"synchronizing '{publisher.root}' with '{subscriber.root}'"
     # Errors are translated inside of the leases too: leases end differently after an interrupt than after our errors.
-    with plain_errors(doing), _leases(publisher, subscriber, lease_wait_s), plain_errors(doing):
-        for replica in (publisher, subscriber):
-            sweep_root(replica.root)
+    with plain_errors(doing), _leases(publisher, subscriber, lease_wait_s):
         # What was read before the leases may have changed while they were waited for.
-        publisher, subscriber = publisher.reread(), subscriber.reread()
-        _refuse(publisher, subscriber)
-        spark_of = with_scratch_outside(spark_of, publisher, subscription.pubid, subscriber.root)
-        progress.step("recover")
-        recovered = recover(publisher, subscriber, spark_of)
-        sides = open_sides(publisher, subscriber, subscription)
-        _refuse_one_way(sides, publication, upload=upload, download=download)
-        names = {nickname: article.name for nickname, article in sides[PUBLISHER].articles.items()}
-
-        progress.step("capture")
-        sides, refused = with_windows(sides)
-        status: SessionStatus = "succeeded" if recovered else "nothing_to_do"
-        plan = session_plan(sides, upload=upload, download=download)
-        nothing = SessionResult(
-            publication, str(subscriber.root), status, recovered=recovered, waiting=plan.waiting_changes
-        )
-        if not has_work(sides, plan):
-            for side in sides.values():
-                move_versions(side.replica, side.info, side.windows)
-            return _timed(_with_refused(nothing, refused, names), started)
-        spark = _spark_for(sides, plan, spark_of)
-        for replica in (publisher, subscriber):
-            record_jvm(replica.root, engine.jvm_pid())
-        sides, not_captured = captured_sides(spark, sides)
+        ends = publisher, subscriber = publisher.reread(), subscriber.reread()
+        about = subscription.subid, publication, subscriber.root
         try:
-            changeset, not_staged = staged_changeset(
-                spark, sides, publication, upload=upload, download=download, progress=progress
-            )
-        finally:
-            for side in sides.values():
-                for item in side.captured:
-                    item.release()
-        refused |= not_captured | not_staged
-        if changeset is None:
-            return _timed(_with_refused(nothing, refused, names), started)
-        progress.step(
-            "apply",
-            rows=changeset.manifest.counts(PUBLISHER).total + changeset.manifest.counts(SUBSCRIBER).total,
-        )
-        results: list[SessionResult] = []
+            with plain_errors(doing):
+                result, is_in_history = _held_session(
+                    publisher,
+                    subscriber,
+                    subscription,
+                    publication,
+                    start_time,
+                    spark_of=spark_of,
+                    upload=upload,
+                    download=download,
+                    progress=progress,
+                )
+        except MergeReplError as error:
+            record_failure(ends, *about, error.message, start_time)
+            raise
+        if result.error is not None:
+            record_failure(ends, *about, result.reason, start_time, is_in_history=is_in_history)
+        elif result.status == "nothing_to_do":
+            record_success(ends, subscription.subid)
+        return result
 
-        def record(outcome: Outcome) -> None:
-            duration_s = time.monotonic() - started
-            result = session_result(publication, subscriber, outcome, duration_s, recovered)
-            waiting = sum(row.changecount for row in changeset.manifest.waiting_generations)
-            results.append(_with_refused(replace(result, waiting=waiting), refused, names))
-            session_history.record(publisher, subscriber, changeset.manifest, results[0], start_time)
 
-        with named(changeset, publisher):
-            carry_out(spark, changeset, {PUBLISHER: publisher, SUBSCRIBER: subscriber}, record=record)
-        previous = sides[PUBLISHER].other.session_number
-        compact_when_due(
-            spark, (publisher, subscriber), number=changeset.manifest.number, previous_number=previous
+def _held_session(
+    publisher: Replica,
+    subscriber: Replica,
+    subscription: SubscriptionRow,
+    publication: str,
+    start_time: datetime,
+    *,
+    spark_of: SparkSource,
+    upload: bool,
+    download: bool,
+    progress: Progress,
+) -> tuple[SessionResult, bool]:
+    """Run one session of two replicas that are held; return what it did, and whether it is in their history."""
+    started = time.monotonic()
+    for replica in (publisher, subscriber):
+        sweep_root(replica.root)
+    _refuse(publisher, subscriber)
+    spark_of = with_scratch_outside(spark_of, publisher, subscription.pubid, subscriber.root)
+    progress.step("recover")
+    recovered = recover(publisher, subscriber, spark_of)
+    sides = open_sides(publisher, subscriber, subscription)
+    _refuse_one_way(sides, publication, upload=upload, download=download)
+    names = {nickname: article.name for nickname, article in sides[PUBLISHER].articles.items()}
+
+    progress.step("capture")
+    sides, refused = with_windows(sides)
+    status: SessionStatus = "succeeded" if recovered else "nothing_to_do"
+    plan = session_plan(sides, upload=upload, download=download)
+    nothing = SessionResult(
+        publication, str(subscriber.root), status, recovered=recovered, waiting=plan.waiting_changes
+    )
+    if not has_work(sides, plan):
+        for side in sides.values():
+            move_versions(side.replica, side.info, side.windows)
+        return _timed(_with_refused(nothing, refused, names), started), False
+    spark = _spark_for(sides, plan, spark_of)
+    for replica in (publisher, subscriber):
+        record_jvm(replica.root, engine.jvm_pid())
+    sides, not_captured = captured_sides(spark, sides)
+    try:
+        changeset, not_staged = staged_changeset(
+            spark, sides, publication, upload=upload, download=download, progress=progress
         )
-        purge_when_due((publisher, subscriber))
-        return results[0]
+    finally:
+        for side in sides.values():
+            for item in side.captured:
+                item.release()
+    refused |= not_captured | not_staged
+    if changeset is None:
+        return _timed(_with_refused(nothing, refused, names), started), False
+    progress.step(
+        "apply",
+        rows=changeset.manifest.counts(PUBLISHER).total + changeset.manifest.counts(SUBSCRIBER).total,
+    )
+    results: list[SessionResult] = []
+
+    def record(outcome: Outcome) -> None:
+        duration_s = time.monotonic() - started
+        result = session_result(publication, subscriber, outcome, duration_s, recovered)
+        waiting = sum(row.changecount for row in changeset.manifest.waiting_generations)
+        results.append(_with_refused(replace(result, waiting=waiting), refused, names))
+        session_history.record(publisher, subscriber, changeset.manifest, results[0], start_time)
+
+    with named(changeset, publisher):
+        carry_out(spark, changeset, {PUBLISHER: publisher, SUBSCRIBER: subscriber}, record=record)
+    previous = sides[PUBLISHER].other.session_number
+    compact_when_due(
+        spark, (publisher, subscriber), number=changeset.manifest.number, previous_number=previous
+    )
+    purge_when_due((publisher, subscriber))
+    return results[0], True
 
 
 def _spark_for(sides: dict[str, SideState], plan: SessionPlan, spark_of: SparkSource) -> SparkSession:

@@ -1,6 +1,7 @@
 """Record a session in MSmerge_sessions, MSmerge_articlehistory and MSmerge_history, at both replicas."""
 
 from datetime import UTC, datetime, timedelta
+from uuid import uuid4
 
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.failpoints import failpoint
@@ -32,6 +33,32 @@ def record(
         replica.control.append(sessions.HISTORY, [comment])
 
 
+def is_there(replica: Replica) -> bool:
+    """Whether a replica has the tables of its history."""
+    return all(replica.control.exists(table) for table in (sessions.SESSIONS, sessions.HISTORY))
+
+
+def record_failure(
+    replica: Replica, subid: str, publication: str, subscriber: str, reason: str, start_time: datetime
+) -> None:
+    """Append the rows of a session that failed before anything was staged, or that could not be carried out to its end."""
+    session, end_time = str(uuid4()), max(datetime.now(UTC), start_time)
+    row = SessionRow(
+        session_id=session,
+        agent_id=subid,
+        publication=publication,
+        subscriber=subscriber,
+        start_time=start_time,
+        end_time=end_time,
+        duration=(end_time - start_time) / timedelta(seconds=1),
+        percent_complete=0.0,
+        runstatus=RunStatus.FAIL,
+    )
+    comment = HistoryRow(session_id=session, agent_id=subid, comments=reason, timestamp=end_time)
+    replica.control.append(sessions.SESSIONS, [row])
+    replica.control.append(sessions.HISTORY, [comment])
+
+
 def summary(result: SessionResult) -> str:
     """Return a session in one line."""
 
@@ -47,7 +74,7 @@ def summary(result: SessionResult) -> str:
     if result.late_changes:
         parts.append(f"{result.late_changes} changes captured late")
     if result.refused:
-        parts.append(f"left out: {', '.join(result.refused)}")
+        parts.append(f"left out: {', '.join(result.refused)} ({' '.join(result.reason.split())})")
     if result.recovered:
         parts.append("rolled forward")
     return "; ".join(parts)
@@ -79,7 +106,7 @@ def _session_row(
         download_deletes=down.deletes,
         download_conflicts=down.conflicts,
         download_conflicts_resolved=down.conflicts,
-        runstatus=RunStatus.SUCCEED,
+        runstatus=RunStatus.FAIL if result.refused else RunStatus.SUCCEED,
         late_changes=result.late_changes,
     )
 

@@ -24,7 +24,8 @@ from mergerepl.report.output import Output
 def history(replica: str, subscriber: str | None, limit: int, output: Output) -> None:
     """List past merge sessions, newest first.
 
-    A sync that failed or had nothing to do is not listed.
+    A sync that had nothing to do is not listed. Of one that failed, or left articles out, the message says why. A failure
+    that repeats is listed once.
 
     Example:
       mergerepl history ./hq --limit 5

@@ -57,6 +57,10 @@ def replica_status(
             unsent = 0
             problems.append(error.message)
         subscriptions.append(_subscription(replica, info, row, unsent))
+        if row.last_sync_status == SyncStatus.FAILED:
+            problems.append(
+                f"The last session of '{subscriptions[-1].subscriber}' failed: {row.last_sync_summary}"
+            )
     conflicts, problem = _conflicts(replica)
     return ReplicaStatus(
         str(replica.root),

@@ -46,7 +46,10 @@ def subscriptions(status: ReplicaStatus) -> Table:
             each.status,
             each.unsent_generations,
             moment_text(each.last_sync_date) or "never",
-            each.last_sync_summary or each.last_sync_status,
+            # Why it failed is among the problems.
+            each.last_sync_status
+            if each.last_sync_status == "failed"
+            else each.last_sync_summary or each.last_sync_status,
         )
     return table
 

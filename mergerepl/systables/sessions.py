@@ -137,7 +137,7 @@ HISTORY: Final = TypedTable(
         session_id | string | session
         agent_id | string | identity of the subscription
         comments | string | what happened, one line
-        error_id | string | reserved: a session that fails leaves no row
+        error_id | string | reserved
         timestamp | timestamp | when
         """
     ),

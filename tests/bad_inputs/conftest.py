@@ -6,6 +6,7 @@ import re
 import shutil
 import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,13 @@ from click.testing import CliRunner, Result
 
 from mergerepl.cli.main import main
 from mergerepl.engine import session as engine
+from mergerepl.errors import MergeReplError
 from mergerepl.report.table import printable
 from mergerepl.store import lease
+from mergerepl.store.replica import Replica
+from mergerepl.systables import catalog, sessions
+from mergerepl.systables.catalog import SubscriptionRow
+from mergerepl.systables.table import FOLDER
 from tests.networks import Network
 
 Refused = Callable[..., str]
@@ -37,10 +43,14 @@ def run(*arguments: object) -> Result:
 def state_of(folder: Path) -> dict[str, object]:
     """Return every path below a folder with what is there.
 
-    A file is known by its inode, size and time: what is written in its place, even the same again, is a change.
+    A file is known by its inode, size and time: what is written in its place, even the same again, is a change. That a
+    session failed is recorded in history and in how the last session ended: these are left out.
     """
     found: dict[str, object] = {}
     for parent, folders, files in os.walk(folder):
+        if Path(parent).name == FOLDER:
+            folders[:] = [name for name in folders if name not in _OF_FAILED_SESSIONS]
+            found[os.path.join(parent, catalog.SUBSCRIPTIONS.name)] = _subscriptions(Path(parent).parent)
         for name in folders:
             path = os.path.join(parent, name)
             found[path] = os.readlink(path) if os.path.islink(path) else "folder"
@@ -49,6 +59,18 @@ def state_of(folder: Path) -> dict[str, object]:
             # The text of a lock says who held it last; what counts is that nobody does.
             found[path] = lease.holder(Path(parent)) if name == lease.LOCK_FILE else _file(path)
     return found
+
+
+_OF_FAILED_SESSIONS = {sessions.SESSIONS.name, sessions.HISTORY.name, catalog.SUBSCRIPTIONS.name}
+
+
+def _subscriptions(root: Path) -> list[SubscriptionRow] | None:
+    """Return the subscriptions of a replica without how their last sessions ended; None if they cannot be read."""
+    ended = {"last_sync_date": None, "last_sync_status": 0, "last_sync_summary": ""}
+    try:
+        return [replace(row, **ended) for row in Replica(root).control.rows(catalog.SUBSCRIPTIONS)]
+    except MergeReplError:
+        return None
 
 
 def _file(path: str) -> tuple[object, ...]:

@@ -175,6 +175,20 @@ def test_columns_may_have_the_names_that_are_used_inside(spark: SparkSession, re
     left_out = pair.sync()
     assert (left_out.refused, left_out.is_failed) == (("odd",), True)
     assert "count=1, key=1" in left_out.reason
+    # An article that was left out is a session that failed, with and without work of the others.
+    pair.sql("delete from hq.nested where id = 0")
+    assert (pair.sync().download.deletes, len(pair.same_rows("nested"))) == (1, 5)
+    for root in (replica_dir / "hq", replica_dir / "north"):
+        others_went_on, alone, first = mergerepl.history(root)
+        assert [each.runstatus for each in (others_went_on, alone, first)] == [
+            "failed",
+            "failed",
+            "succeeded",
+        ]
+        assert alone.messages == (left_out.reason,)
+        assert others_went_on.messages[0].endswith(f"left out: odd ({left_out.reason})")
+        (found,) = mergerepl.status(root).subscriptions
+        assert (found.last_sync_status, found.last_sync_summary) == ("failed", left_out.reason)
 
 
 @pytest.mark.slow
