@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 from mergerepl import roots
 from mergerepl.errors import ConfigurationError, EngineError, MergeReplError
@@ -47,26 +48,42 @@ if TYPE_CHECKING:
 Direction = Literal["both", "upload", "download"]
 Level = Literal["rowcount", "checksum"]
 Engine = Literal["spark", "auto"]
+T = TypeVar("T")
+
+SILENT_WAIT_S, LOCK_WAIT_S = 2.0, 60.0
+"""Seconds that a transactional `sync` waits for another one: before it says so, and after that."""
 
 LONGEST_LIST = 10**9
 """The highest `limit`. The query engine takes 64 bits, and `None` is all there are."""
 
 
+def _saying_who_works(work: Callable[[float], T], progress: Progress) -> T:
+    """Return the result of some work that waits for a lock, by default for a minute. After two seconds, name the holder."""
+    from mergerepl.errors import LeaseError
+
+    try:
+        return work(SILENT_WAIT_S)
+    except LeaseError as error:
+        progress.step(f"wait for a minute: {error.message}")
+        return work(LOCK_WAIT_S)
+
+
 def _distributed(
-    root: Path, publication: str | None, subscriber: str | Path | None
+    root: Path, publication: str | None, subscriber: str | Path | None, progress: Progress
 ) -> Iterator[SessionResult]:
     """Read the log of a publisher, then run its distribution agents; each is reported as a session that downloads."""
     from mergerepl.model.results import PhaseCounts, SessionResult
     from mergerepl.transactional import agents, log_reader
     from mergerepl.transactional.catalog import distributor_at, subscriptions_of
 
-    log_reader.logreader(root, lock_wait_s=60.0)
+    _saying_who_works(lambda wait_s: log_reader.logreader(root, lock_wait_s=wait_s), progress)
     distributor = distributor_at(root)
     found = subscriptions_of(distributor, subscriber=subscriber, publication=publication)
     for name, row in found:
         started = time.monotonic()
         try:
-            done = agents.run_agent(distributor, name, row, log_reader.spark_of(None))
+            agent = partial(agents.run_agent, distributor, name, row, log_reader.spark_of(None))
+            done = _saying_who_works(lambda wait_s, run=agent: run(lock_wait_s=wait_s), progress)  # type: ignore[misc]
         except MergeReplError as error:
             if len(found) == 1:
                 raise
@@ -165,7 +182,7 @@ def sync(
                 "shows the commands that wait; `mergerepl validate` compares."
             )
         for each in transactional:
-            sessions += _distributed(*each, subscriber)
+            sessions += _distributed(*each, subscriber, progress or NoProgress())
         if not sessions:
             raise ConfigurationError(
                 "There is no subscription. Add `subscriptions:` to the file and run `mergerepl apply FILE`."

@@ -92,8 +92,9 @@ TRANSACTIONAL = {
     transactional.SUBSCRIPTIONS.name: "The subscriptions.",
     transactional.TRANSACTIONS.name: "The transactions: the gate. An agent may apply the transactions in it.",
     transactional.COMMANDS.name: "The commands of an article in one shape.",
-    transactional.HISTORY.name: "The batches that were applied, and those that stopped.",
-    transactional.ERRORS.name: "The commands that could not be applied.",
+    transactional.HISTORY.name: "The batches that were applied, and why agents stopped.",
+    transactional.ERRORS.name: "Why agents stopped, and what was skipped.",
+    transactional.STOPS.name: "The agents that stopped and have not worked since.",
     transactional.POSITIONS.name: "At the subscriber: how far it is.",
 }
 

@@ -1,6 +1,7 @@
 """Change Data Capture as a consumer of the log reader: change tables, `ddl_history`, and the gate `lsn_time_mapping`."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, replace
 from datetime import datetime
 from functools import reduce
@@ -81,6 +82,10 @@ class Capture:
         self.database = database
 
     # -- what is wanted ------------------------------------------------------------------------------------------------
+
+    def at_work(self) -> AbstractContextManager[None]:
+        """Record nothing: `cdc status` looks at the log itself."""
+        return nullcontext()
 
     def served(self, state: LogState) -> None:
         """Choose the job that reads the log: the log reader's if a publication reads it, too, else the capture job."""

@@ -137,7 +137,14 @@ def start_job(
 
     Raises: CdcUsageError if there is no such job; ScanInProgressError (22903).
     """
-    return _with(database, job_type, lambda job: replace(job, requested=STARTED), lock_wait_s)
+    return _with(
+        database,
+        job_type,
+        lambda job: (
+            job if job.requested == STARTED else replace(job, requested=STARTED, starts=job.starts + 1)
+        ),
+        lock_wait_s,
+    )
 
 
 def stop_job(
@@ -145,6 +152,7 @@ def stop_job(
     job_type: str = CAPTURE,
     *,
     hold: str | None = None,
+    of_start: int | None = None,
     lock_wait_s: float = WAIT_S,
 ) -> Job:
     """Ask for a job to stop. A cycle that runs is finished before this returns; nothing is lost.
@@ -153,6 +161,7 @@ def stop_job(
         database: The folder.
         job_type: As of `add_job`.
         hold: Not supported yet.
+        of_start: Stop only this start of the job (its `starts`): a later one goes on.
         lock_wait_s: Seconds to wait for a cycle that runs.
 
     Raises: CdcUsageError if there is no such job; ScanInProgressError (22903).
@@ -161,7 +170,12 @@ def stop_job(
         raise CdcUsageError.later(
             "stop_job(hold=)", "See `mergerepl cdc status` for how long VACUUM keeps what is not read."
         )
-    return _with(database, job_type, lambda job: replace(job, requested=STOPPED), lock_wait_s)
+    return _with(
+        database,
+        job_type,
+        lambda job: job if of_start not in (None, job.starts) else replace(job, requested=STOPPED),
+        lock_wait_s,
+    )
 
 
 def _not_here(root: Path, job_type: str) -> CdcError:

@@ -35,7 +35,6 @@ def _target(text: str) -> tuple[Path, str | None]:
 
 
 _LATER = {
-    "skip": "To go on after a command that cannot be applied, use `distribute --skip-errors`.",
     "tracer": "The latency of each batch is in `history`.",
 }
 
@@ -98,8 +97,8 @@ def distribute(
 ) -> None:
     """Apply the commands that the distributor has at the subscribers.
 
-    A command that cannot be applied stops its agent before the transaction: exit code 1. --skip-errors goes on; each
-    command that is skipped is recorded (`errors`).
+    A command that cannot be applied stops its agent before the transaction: exit code 1. --skip-errors goes on, `skip`
+    leaves out one transaction; what is skipped is recorded (`errors`).
 
     Example:
       mergerepl transactional distribute ./hq --subscriber ./north
@@ -239,7 +238,7 @@ def history_of(root: str, limit: int, output: Output) -> None:
 @limit_option("At most so many batches.")
 @reporting
 def history(root: str, limit: int, output: Output) -> None:
-    """List the batches of the distribution agents, newest first.
+    """List the batches of the distribution agents and why agents stopped, newest first.
 
     Example:
       mergerepl transactional history ./hq
@@ -252,7 +251,7 @@ def history(root: str, limit: int, output: Output) -> None:
 @limit_option("At most so many commands.")
 @reporting
 def errors(root: str, limit: int, output: Output) -> None:
-    """List commands that could not be applied, newest first.
+    """List why agents stopped, and the commands that were skipped, newest first.
 
     Example:
       mergerepl transactional errors ./hq
@@ -262,6 +261,34 @@ def errors(root: str, limit: int, output: Output) -> None:
 
     rows = agents.errors(_target(root)[0], limit=limit)
     output.reported(rows, [listed(rows) if rows else "No errors."])
+
+
+@transactional.command()
+@root_argument
+@click.argument("xact", metavar="XACT")
+@subscriber_option
+@click.option("--dry-run", is_flag=True, help="Only say what would be left out.")
+@reporting
+def skip(root: str, xact: str, subscriber: str | None, dry_run: bool, output: Output) -> None:
+    """Leave out the next transaction of one subscription, such as the one at which its agent stopped.
+
+    XACT is its number (0x…), as the message of the stop and `errors` name it. It is recorded in `errors` and `history`, and
+    the subscriber is not known to be equal from then on. --subscriber says where, if there are several.
+
+    Example:
+      mergerepl transactional skip ./hq 0x00000000690b1c2a0001 --subscriber ./north
+    """
+    from mergerepl import transactional as agents
+
+    publisher, publication = _target(root)
+    done = agents.skip(
+        publisher, xact, subscriber=subscriber_root(subscriber), publication=publication, dry_run=dry_run
+    )
+    counted = ", ".join(f"{name} {n:,}" for name, n in done.commands.items())
+    was = "was skipped before; nothing was changed"
+    if done.is_done or (dry_run and done.commands):
+        was = f"{'is' if done.is_done else 'would be'} skipped (commands: {counted})"
+    output.reported(asdict(done), [f"{done.subscriber}: transaction {done.xact_seqno} {was}."])
 
 
 @transactional.command()

@@ -12,9 +12,16 @@ from mergerepl.engine.session import with_write_confs
 
 
 def overwrite(
-    rows: DataFrame, table: Path, transaction: Transaction, *, partition_columns: Sequence[str]
+    rows: DataFrame,
+    table: Path,
+    transaction: Transaction,
+    *,
+    partition_columns: Sequence[str],
+    keeps_columns: bool = False,
 ) -> None:
     """Make `rows` the content of a table, once. Its columns and partitions become those of the rows where they are others.
+
+    `keeps_columns`: a table that can take the rows keeps its other columns and its partitions.
 
     Raises: CommitConflictError if the commit is not in the log afterwards (another process overwrote it).
     """
@@ -24,6 +31,10 @@ def overwrite(
     present = {each["name"]: ddl_of(each["type"]) for each in state.fields}
     wanted = {each.name: ddl_of(each.jsonValue()["type"]) for each in rows.schema}
     writer = with_write_confs(rows).write.format("delta").mode("overwrite")
-    if present != wanted or list(state.metadata.partition_columns) != list(partition_columns):
+    is_taken = (
+        keeps_columns and wanted.items() <= present.items() and wanted.keys() <= {*state.written_columns}
+    )
+    is_same = present == wanted and list(state.metadata.partition_columns) == list(partition_columns)
+    if not is_taken and not is_same:
         writer = writer.option("overwriteSchema", "true").partitionBy(*partition_columns)
     write_once(writer, table, transaction, head=state.version)

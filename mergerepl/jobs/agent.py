@@ -101,7 +101,7 @@ class DatabaseJobs:
         )
         if not job.continuous:
             # As in the original, it has come to its end: it runs again when it is started again.
-            stop_job(self.database.root, job.job_type, lock_wait_s=_LOCK_WAIT_S)
+            stop_job(self.database.root, job.job_type, of_start=job.starts, lock_wait_s=_LOCK_WAIT_S)
         paused = "".join(f" Paused: {why}" for why in done.paused.values())
         if not done.transactions and not done.paused:
             return ""

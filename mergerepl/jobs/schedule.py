@@ -22,9 +22,11 @@ class CaptureState:
         """Take note of what is asked of the job. Other parameters wait until it is stopped and started."""
         if job is None or job.requested != "started":
             return CaptureState()
-        if self.running is None or self.running.job_id != job.job_id:
+        if self.running is None:
             return CaptureState(job, now_s)
-        return self
+        # The agent looks twice a second. A job that was stopped and started between two looks is another start.
+        is_same = (self.running.job_id, self.running.starts) == (job.job_id, job.starts)
+        return self if is_same else CaptureState(job, now_s)
 
     def is_due(self, now_s: float) -> bool:
         """Return whether it is to run now."""

@@ -30,6 +30,7 @@ A source is begun by `logreader.scan.begin`: a cycle of its own gives the begin 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -88,6 +89,9 @@ class Consumer(Protocol):
     """A consumer of the log reader."""
 
     name: str
+
+    def at_work(self) -> AbstractContextManager[None]:
+        """Wrap a scan cycle: what ends it early goes through here, and may be recorded."""
 
     def served(self, state: LogState) -> None:
         """Note the consumers of each source. Called under the lock, at every scan and when they have changed."""

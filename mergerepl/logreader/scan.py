@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -96,6 +97,13 @@ def scan(reader: LogReader, *, maxtrans: int = 1000) -> CycleResult:
 
     Raises: LogReaderError; what Spark raises if a source cannot be read for another reason than that its changes are gone.
     """
+    with ExitStack() as stack:
+        for each in reader.consumers:
+            stack.enter_context(each.at_work())
+        return _cycle(reader, maxtrans)
+
+
+def _cycle(reader: LogReader, maxtrans: int) -> CycleResult:
     began = datetime.now(UTC)
     state = checked_state(reader)
     wanted = wanted_of(state, reader.consumers, {each.name: each.wanted() for each in reader.consumers})

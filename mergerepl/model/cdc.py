@@ -205,6 +205,7 @@ class Job:
     requested: str = "started"
     schedule: str | None = None
     last_run: datetime | None = None
+    starts: int = 0
 
 
 @dataclass(frozen=True)

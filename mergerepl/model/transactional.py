@@ -61,6 +61,20 @@ class LogReaderResult:
 
 
 @dataclass(frozen=True)
+class SkippedTransaction:
+    """A transaction that was left out at one subscription. `commands`: article to number of commands.
+
+    `is_done` is false for a dry run, and where the transaction had been skipped before.
+    """
+
+    publication: str
+    subscriber: str
+    xact_seqno: str
+    commands: Mapping[str, int] = field(default_factory=dict)
+    is_done: bool = True
+
+
+@dataclass(frozen=True)
 class DistributionResult:
     """What the distribution agent did for one subscription. `latency_s`: from the last commit to its arrival."""
 

@@ -18,11 +18,11 @@ from mergerepl.engine.session import require_utc
 from mergerepl.errors import PublicationError
 from mergerepl.model.publication import Article, Tracking
 from mergerepl.publish.check_article import published_fields
-from mergerepl.publish.declared_rules import declared_rules
-from mergerepl.publish.partition_texts import text_rules
-from mergerepl.publish.text_lengths import length_rules
+from mergerepl.rows.declared_rules import declared_rules
 from mergerepl.rows.images import differs_from_expression, with_readable
+from mergerepl.rows.partition_texts import text_rules
 from mergerepl.rows.sql import quote
+from mergerepl.rows.text_lengths import length_rules
 from mergerepl.snapshot.replica_table import is_computable
 
 MOST_NAMED = 5

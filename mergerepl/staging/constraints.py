@@ -27,11 +27,9 @@ from mergerepl.engine.session import require_utc, writes_small
 from mergerepl.errors import ApplyError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.publish.check_article import write_problem
-from mergerepl.publish.declared_rules import declared_rules
-from mergerepl.publish.partition_texts import text_rules
-from mergerepl.publish.text_lengths import length_rules
 from mergerepl.rows.images import identity_value
 from mergerepl.rows.sql import free_name, quote
+from mergerepl.rows.table_rules import table_rules
 from mergerepl.staging.article import StagedArticle
 from mergerepl.staging.merge_analysis import refuse_unmergeable
 from mergerepl.store.changeset import ArticleWork
@@ -40,28 +38,10 @@ from mergerepl.store.staged_rows import read_staged
 
 log = logging.getLogger(__name__)
 
-_CHECK = "delta.constraints."
-
-
-def rules_of(facts: TableState, article: PublishedArticle) -> dict[str, Column]:
-    """Return name -> condition: the rules of a table for its rows beyond their types, on columns by their own names."""
-    rules = {
-        # Delta takes a row only if the condition is true. In SQL NULL passes, here it breaks the rule.
-        f"CHECK constraint '{key.removeprefix(_CHECK)}' ({text})": F.coalesce(F.expr(text), F.lit(False))
-        for key, text in facts.properties.items()
-        if key.startswith(_CHECK)
-    }
-    for name in article.columns:
-        field = facts.field(name)
-        if field is not None and not field["nullable"]:
-            rules[f"NOT NULL of column '{name}'"] = F.col(quote(name)).isNotNull()
-    rules |= declared_rules(facts, article.columns)
-    return rules | length_rules(facts, article.columns) | text_rules(facts, article.columns)
-
 
 def takes_any_row(facts: TableState, article: PublishedArticle) -> bool:
     """Return whether a table takes all rows that have its types, and lets all go."""
-    return not facts.is_append_only and not rules_of(facts, article)
+    return not facts.is_append_only and not table_rules(facts, article.columns)
 
 
 def refuse_violations(
@@ -249,7 +229,7 @@ def broken_rules(
 
     `held` reads the table, for a CHECK about columns that are not published.
     """
-    rules = rules_of(facts, article)
+    rules = table_rules(facts, article.columns)
     if not rules:
         return None
     # A CHECK may name a column that is not published: it must not find a column of ours instead.

@@ -217,6 +217,7 @@ CDC_JOBS: Final = TypedTable(
         requested | string | started or stopped
         schedule | string | cleanup: time of day
         last_run | timestamp | cleanup: when it ran last
+        starts | bigint not null | number of times that it was started: a new start takes changed parameters
         """
     ),
     Job,

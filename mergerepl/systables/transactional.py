@@ -14,10 +14,13 @@ FOLDER: Final = "_transactional"
 APP_ID: Final = "mergerepl-distribution"
 """The Delta transaction application of commands and of the gate; versions are scan cycles."""
 
+PAUSES_APP_ID: Final = "mergerepl-paused"
+"""The Delta transaction application of notes on paused sources; versions are scan cycles."""
+
 CONSUMER: Final = "transactional"
 """The name under which the log reader serves publications."""
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 
 ACTIVE, SUBSCRIBED, INACTIVE = 2, 1, 0
 """Values of `MSsubscriptions.status`."""
@@ -211,14 +214,14 @@ class ErrorRow:
     """A row of `MSrepl_errors`."""
 
     time: datetime
-    error_code: int
+    error_code: int | None = None
     error_text: str
-    xact_seqno: bytes
-    command_id: int
+    xact_seqno: bytes | None = None
+    command_id: int | None = None
     subscription_guid: str
-    article_id: int
-    is_skipped: bool
-    batch: int
+    article_id: int | None = None
+    is_skipped: bool = False
+    batch: int | None = None
 
 
 ERRORS: Final = TypedTable(
@@ -227,17 +230,51 @@ ERRORS: Final = TypedTable(
     columns(
         """
         time | timestamp not null | when the agent met it
-        error_code | int not null | 20598, 2627
-        error_text | string | which row, by its key
-        xact_seqno | binary not null | its transaction
-        command_id | bigint not null | its command
-        subscription_guid | string not null | the subscription
-        article_id | int not null | the article
+        error_code | int | number in the original, such as 20598; NULL where the original has none
+        error_text | string | the message; of a command that was skipped: which row, by its key
+        xact_seqno | binary | the transaction; NULL if the agent did not stop at one
+        command_id | bigint | the command; NULL if the agent did not stop at one
+        subscription_guid | string not null | the subscription; empty for the log reader
+        article_id | int | the article; NULL if it is not one article's
         is_skipped | boolean not null | whether the agent went on
-        batch | bigint not null | number of the batch
+        batch | bigint | number of the batch that skipped it
         """
     ),
     ErrorRow,
+)
+
+
+LOG_READER_AGENT: Final = 0
+"""The `agent_id` of the log reader. Those of distribution agents begin with 1."""
+
+SUCCEEDED, FAILED = 2, 6
+"""Values of `MSdistribution_history.runstatus`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StopRow:
+    """A row of `MSstopped_agents`."""
+
+    agent_id: int
+    time: datetime
+    error_code: int | None = None
+    error_text: str
+    is_transient: bool = False
+
+
+STOPS: Final = TypedTable(
+    "MSstopped_agents",
+    Plane.CONTROL,
+    columns(
+        """
+        agent_id | int not null | number of the distribution agent; 0 for the log reader
+        time | timestamp not null | when it stopped first
+        error_code | int | number in the original, such as 20598; NULL where the original has none
+        error_text | string not null | why
+        is_transient | boolean not null | whether the next run may well work without a change
+        """
+    ),
+    StopRow,
 )
 
 
@@ -247,11 +284,11 @@ class HistoryRow:
 
     agent_id: int
     time: datetime
-    runstatus: int = 2
+    runstatus: int = SUCCEEDED
     comments: str = ""
     xact_seqno: bytes
-    delivered_transactions: int
-    delivered_commands: int
+    delivered_transactions: int = 0
+    delivered_commands: int = 0
     delivery_latency: int = 0
     inserts: int = 0
     updates: int = 0
@@ -265,9 +302,9 @@ HISTORY: Final = TypedTable(
     Plane.HISTORY,
     columns(
         """
-        agent_id | int not null | number of the distribution agent
-        time | timestamp not null | when the batch was applied
-        runstatus | int | 2 succeeded, 6 stopped at a command
+        agent_id | int not null | number of the distribution agent; 0 for the log reader
+        time | timestamp not null | when the batch was applied, or the agent stopped
+        runstatus | int | 2 succeeded, 6 stopped
         comments | string | what happened
         xact_seqno | binary not null | last transaction of the batch
         delivered_transactions | int not null | transactions of the batch
@@ -340,6 +377,7 @@ AT_DISTRIBUTOR: Final[tuple[TypedTable[Any], ...]] = (
     TRANSACTIONS,
     ERRORS,
     HISTORY,
+    STOPS,
     PUBLICATIONS,
 )
 """In the order in which they are made: the last one says that there is a distributor."""

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from mergerepl.model.transactional import (
         DistributionResult,
         LogReaderResult,
+        SkippedTransaction,
         TransactionalArticle,
         TransactionalPublication,
         TransactionalSubscription,
@@ -27,11 +28,13 @@ if TYPE_CHECKING:
         TransactionalError,
         TransactionalUsageError,
     )
+    from mergerepl.transactional.skipping import skip
     from mergerepl.transactional.validation import validate
 
 _MODEL = (
     "DistributionResult",
     "LogReaderResult",
+    "SkippedTransaction",
     "TransactionalArticle",
     "TransactionalPublication",
     "TransactionalSubscription",
@@ -43,6 +46,7 @@ __all__ = [
     "DistributionResult",
     "LogReaderBusyError",
     "LogReaderResult",
+    "SkippedTransaction",
     "TransactionalArticle",
     "TransactionalError",
     "TransactionalPublication",
@@ -63,6 +67,7 @@ __all__ = [
     "resume",
     "script",
     "shown",
+    "skip",
     "status",
     "validate",
     "warnings_of",
@@ -75,6 +80,7 @@ _HOMES = {
     "cleanup": "mergerepl.transactional.cleaning",
     "warnings_of": "mergerepl.transactional.checks",
     "distribute": "mergerepl.transactional.agents",
+    "skip": "mergerepl.transactional.skipping",
     **dict.fromkeys(("errors", "history", "pending", "status"), "mergerepl.transactional.monitoring"),
     "validate": "mergerepl.transactional.validation",
     **dict.fromkeys(("Call", "net", "procedure"), "mergerepl.transactional.procedures"),

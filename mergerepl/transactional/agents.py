@@ -17,6 +17,7 @@ from mergerepl.transactional.catalog import Distributor, Root, required, subscri
 from mergerepl.transactional.log_reader import spark_of
 from mergerepl.transactional.position import position_of, waiting_after
 from mergerepl.transactional.refusals import require_streams, skipped_numbers
+from mergerepl.transactional.stops import stops_recorded
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -77,13 +78,13 @@ def run_agent(
     spark: Callable[[], SparkSession],
     **options: Any,
 ) -> DistributionResult:
-    """Run one distribution agent."""
-    if not is_folder(Path(row.subscriber)):
-        raise OutOfReachError(
-            f"Subscriber '{row.subscriber}' of '{publication}' is not there: is it mounted? Run again when it is.",
-            subscriber=row.subscriber,
-        )
-    with plain_errors("commands were distributed"):
+    """Run one distribution agent. Why it stopped is recorded."""
+    with stops_recorded(distributor, row), plain_errors("commands were distributed"):
+        if not is_folder(Path(row.subscriber)):
+            raise OutOfReachError(
+                f"Subscriber '{row.subscriber}' of '{publication}' is not there: is it mounted? Run again when it is.",
+                subscriber=row.subscriber,
+            )
         return _distribute_one(distributor, row, publication, spark, **options)
 
 

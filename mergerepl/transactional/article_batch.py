@@ -3,6 +3,7 @@
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
@@ -12,6 +13,7 @@ from mergerepl.delta import appended
 from mergerepl.delta.log import head_version
 from mergerepl.delta.marks import CommitMark, CommitUnit
 from mergerepl.delta.plain_files import read_columns
+from mergerepl.delta.table import open_table
 from mergerepl.delta.transactions import Transaction, marked_session, read_back, transaction_version
 from mergerepl.engine.errors import COMMIT_CONFLICTS
 from mergerepl.engine.in_memory import Kept
@@ -25,7 +27,8 @@ from mergerepl.transactional.catalog import Distributor, Subscriber, shape_of
 from mergerepl.transactional.collected_writes import Write
 from mergerepl.transactional.judge import Effect, Failure, judge
 from mergerepl.transactional.procedures import Procedure, called, session_of_procedures
-from mergerepl.transactional.refusals import TransactionalError
+from mergerepl.transactional.refusals import RULES_BROKEN, TransactionalError
+from mergerepl.transactional.row_rules import row_rules
 from mergerepl.transactional.scripts import batch_text
 
 DISTRIBUTE = "distribute"
@@ -106,6 +109,7 @@ class Batch:
     def _require_all(self, row: ArticleRow, count: int, found: int) -> None:
         if found != count:
             raise TransactionalError.expired(
+                self.distributor.root,
                 self.subscriber.root,
                 f"{count} commands of article '{row.article}' are wanted and {found} are there",
             )
@@ -119,14 +123,19 @@ class Batch:
         commands = self._commands(row, spark)
         if sent.judged is not None:
             commands = commands.where(F.col("operation").isin([each.value for each in sent.judged]))
-        table = self.table(row)
+        table, shape = self.table(row), shape_of(row)
+        rules = row_rules(open_table(table, version), shape)
+        columns = list(dict.fromkeys([*row.key_columns, *(rules.held if rules else ())]))
         effect = judge(
             spark,
             commands,
-            shape_of(row),
-            lambda bounds: read_columns(spark, table, version, row.key_columns, bounds=bounds),
+            shape,
+            lambda bounds: read_columns(spark, table, version, columns, bounds=bounds),
             self.kept,
-            table=str(table),
+            on_duplicates=partial(
+                TransactionalError.duplicate_rows, self.distributor.root, self.subscriber.root, str(table)
+            ),
+            rules=rules,
             expected=sent.commands,
             is_one_transaction=sum(row.article_id in each.commands for each in self.transactions) == 1,
         )
@@ -164,6 +173,11 @@ class Batch:
             if (head := head_version(table)) != judged_at:
                 # Another writer changed the table since it was judged.
                 effect, judged_at = self.judge(row, sent, head), head
+                for failure in effect.failures:
+                    if failure.number in RULES_BROKEN:
+                        raise TransactionalError.refused_rows(
+                            failure.number, self.distributor.root, self.subscriber.root, failure.text
+                        )
             try:
                 self._merge(row, table, effect, transaction)
                 break

@@ -1,9 +1,12 @@
 """The plan of a distribution batch: which transactions it has, durably at the subscriber before anything is applied."""
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from mergerepl.delta.log import is_delta_table
+from mergerepl.delta.transactions import transaction_version
 from mergerepl.store.subscriber_files import read_batch, remove_batch
 from mergerepl.systables.transactional import ArticleRow, PositionRow, TransactionRow
 from mergerepl.transactional.catalog import Subscriber
@@ -41,13 +44,19 @@ class BatchPlan:
         )
 
 
-def unfinished_plan(subscriber: Subscriber, position: PositionRow) -> BatchPlan | None:
-    """Return the batch that a run which died had decided; a plan that is done, or of another position, is removed."""
+def unfinished_plan(
+    subscriber: Subscriber, position: PositionRow, tables: Iterable[Path], app: str
+) -> BatchPlan | None:
+    """Return the batch that a run which died had begun to apply to the articles' tables, under a transaction application.
+
+    A plan that is done, of another position, or of which no table has anything is removed: it is decided again.
+    """
     text = read_batch(subscriber.root, position.subscription_guid)
     if text is None:
         return None
     plan = BatchPlan.of_json(text)
-    if plan.number == position.batch + 1 and plan.from_seqno == position.transaction_timestamp:
+    is_next = plan.number == position.batch + 1 and plan.from_seqno == position.transaction_timestamp
+    if is_next and any(is_delta_table(t) and transaction_version(t, app) >= plan.number for t in tables):
         return plan
     remove_batch(subscriber.root, position.subscription_guid)
     return None

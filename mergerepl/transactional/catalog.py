@@ -267,4 +267,5 @@ def shape_of(row: ArticleRow, destination: str | None = None) -> Shape:
         row.upd_cmd,
         row.del_cmd,
         row.singleton_key_updates,
+        row.text_columns,
     )

@@ -7,14 +7,21 @@ from pathlib import Path
 from mergerepl.delta.log import head_version, is_delta_table, written_ns
 from mergerepl.errors import StoreError
 from mergerepl.logreader.cut import moment_of_ns
-from mergerepl.logreader.lsn import Lsn
 from mergerepl.logreader.positions import read_state
 from mergerepl.model.cdc import CRITICAL, WARNING, StatusWarning
 from mergerepl.store.folders import is_folder
 from mergerepl.systables.logreader import LogReaderRow
-from mergerepl.systables.transactional import ERRORS, INACTIVE, SUBSCRIBED, SubscriptionRow
+from mergerepl.systables.transactional import (
+    INACTIVE,
+    LOG_READER_AGENT,
+    STOPS,
+    SUBSCRIBED,
+    StopRow,
+    SubscriptionRow,
+)
 from mergerepl.transactional.catalog import Distributor, Root, required
 from mergerepl.transactional.monitoring import position_of
+from mergerepl.transactional.refusals import to_run
 
 LATENCY = timedelta(seconds=30)
 """Commits that are not read, and commands that are not applied, may be this old without a warning."""
@@ -27,12 +34,14 @@ def warnings_of(root: Root, now: datetime) -> list[StatusWarning]:
     """Return the problems of the published tables and of the subscribers. Starts no JVM.
 
     A warning: what waits for longer than 30 seconds, or for four fifths of the longest retention; a subscriber that is not
-    there, not initialised, or not known to be equal. Critical: a paused table, an agent that stopped at a command, a
-    subscriber that is inactive or whose commands are above the longest retention.
+    there, not initialised, or not known to be equal; an agent that stopped and may work when it runs again. Critical: a
+    paused table, an agent that stopped for another reason, a subscriber that is inactive or whose commands are above the
+    longest retention.
 
     Raises: TransactionalUsageError if nothing is published there.
     """
     distributor = required(root)
+    stops = {row.agent_id: row for row in distributor.control.rows(STOPS)}
     published = {row.source_object_id for row in distributor.articles()}
     found = [
         StatusWarning(row.source_path, level, text)
@@ -40,11 +49,18 @@ def warnings_of(root: Root, now: datetime) -> list[StatusWarning]:
         if number in published
         for level, text in _of_source(distributor.root / row.source_path, row, now)
     ]
+    if (stop := stops.get(LOG_READER_AGENT)) is not None:
+        found.append(StatusWarning(str(distributor.root), *_of_stop("Its log reader", stop)))
     return found + [
         StatusWarning(row.subscriber, level, text)
         for row in distributor.subscriptions()
-        for level, text in _of_subscription(distributor, row, now)
+        for level, text in _of_subscription(distributor, row, stops.get(row.agent_id), now)
     ]
+
+
+def _of_stop(who: str, stop: StopRow) -> tuple[str, str]:
+    level = WARNING if stop.is_transient else CRITICAL
+    return level, f"{who} stopped on {stop.time:%Y-%m-%d %H:%M}Z: {stop.error_text}"
 
 
 def _of_source(table: Path, row: LogReaderRow, now: datetime) -> Iterator[tuple[str, str]]:
@@ -65,20 +81,19 @@ def _of_source(table: Path, row: LogReaderRow, now: datetime) -> Iterator[tuple[
 
 
 def _of_subscription(
-    distributor: Distributor, row: SubscriptionRow, now: datetime
+    distributor: Distributor, row: SubscriptionRow, stop: StopRow | None, now: datetime
 ) -> Iterator[tuple[str, str]]:
+    reinit = to_run("reinit", distributor.root, "--subscriber", row.subscriber)
     if row.status == INACTIVE:
-        yield (
-            CRITICAL,
-            "It is inactive: commands that it lacks were removed. Run `mergerepl transactional reinit`.",
-        )
+        yield CRITICAL, f"It is inactive: commands that it lacks were removed. Run {reinit}."
         return
-    if not is_folder(Path(row.subscriber)):
+    is_there = is_folder(Path(row.subscriber))
+    if not is_there:
         yield WARNING, "It is not there: is it mounted?"
     if row.status == SUBSCRIBED:
         yield (
             WARNING,
-            "Its snapshot is not done. Run `mergerepl apply FILE` or `mergerepl transactional reinit`.",
+            f"Its snapshot is not done. Run {reinit if row.snapshot_seqno else '`mergerepl apply FILE`'}.",
         )
         return
     position = position_of(row)
@@ -93,12 +108,8 @@ def _of_subscription(
             yield CRITICAL if age > retention else WARNING, expires
         elif age > LATENCY:
             yield WARNING, f"{text} Run the distribution agent."
-    stops = distributor.control.rows(
-        ERRORS,
-        where=f"subscription_guid = '{row.subscription_guid}' and not is_skipped",
-        order_limit="order by time desc limit 1",
-    )
-    if stops and stops[0].xact_seqno > position:
-        yield CRITICAL, f"Its agent stopped at transaction {Lsn(stops[0].xact_seqno)}: {stops[0].error_text}"
+    if stop is not None and is_there:
+        yield _of_stop("Its agent", stop)
     if not row.is_equal:
-        yield WARNING, "It is not known to be equal: commands were skipped. Run `mergerepl validate`."
+        validate = to_run("validate", distributor.root, "--subscriber", row.subscriber)
+        yield WARNING, f"It is not known to be equal: commands were skipped. Run {validate}."

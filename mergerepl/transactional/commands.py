@@ -73,7 +73,7 @@ def commands_of(
     key = F.coalesce("old", "new")
     digest = key_hash([(key.getField(f"c{k}"), types[k - 1]) for k in places])
     changes = changes.select("*", operation.alias("operation"), digest.alias("digest"))
-    return _filled(changes, shape, same, article.text_columns).select(
+    return _filled(changes, shape, same).select(
         "xact_seqno",
         _command_id().alias("command_id"),
         F.lit(article.article_id).alias("article_id"),
@@ -137,13 +137,17 @@ def _command_id() -> Column:
     return phase.cast("bigint") * (1 << PHASE_BITS) + hashed
 
 
-def _filled(changes: DataFrame, shape: Shape, same: list[Column], text_columns: tuple[str, ...]) -> DataFrame:
+def _filled(changes: DataFrame, shape: Shape, same: list[Column]) -> DataFrame:
     """Return commands with only the values that their methods send; commands that are not sent are left out."""
     commands = {each: shape.command(each) for each in Operation}
     sent = [each.value for each, command in commands.items() if command.method is not Method.NONE]
 
     def of(flag: str) -> Column:
-        wanted = [each.value for each, command in commands.items() if getattr(command, flag)]
+        wanted = [
+            each.value
+            for each, command in commands.items()
+            if getattr(command, flag) or (flag == "passes_bitmap" and shape.has_kept_bitmap(each))
+        ]
         return F.col("operation").isin(wanted) if wanted else F.lit(False)
 
     count = len(shape.columns)
@@ -163,9 +167,9 @@ def _filled(changes: DataFrame, shape: Shape, same: list[Column], text_columns: 
     )
     old = F.struct(
         *(
-            (F.when(F.lit(False), F.col(f"old.c{k}")) if name in text_columns else F.col(f"old.c{k}")).alias(
-                f"c{k}"
-            )
+            (
+                F.when(F.lit(False), F.col(f"old.c{k}")) if name in shape.text_columns else F.col(f"old.c{k}")
+            ).alias(f"c{k}")
             for k, name in enumerate(shape.columns, 1)
         )
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from functools import reduce
@@ -17,6 +18,7 @@ from mergerepl.delta.properties import KEPT_A_DAY
 from mergerepl.delta.small_tables import counts_by
 from mergerepl.delta.transactions import Transaction, transaction_version
 from mergerepl.delta.types import field, json_of
+from mergerepl.engine.plain import plain_errors
 from mergerepl.failpoints import failpoint
 from mergerepl.filters.clause import columns_of
 from mergerepl.filters.parse import parse_stored
@@ -29,8 +31,15 @@ from mergerepl.store.folders import remove_table
 from mergerepl.systables.transactional import (
     APP_ID,
     ARTICLES,
+    ERRORS,
+    FAILED,
+    HISTORY,
+    LOG_READER_AGENT,
+    PAUSES_APP_ID,
     TRANSACTIONS,
     ArticleRow,
+    ErrorRow,
+    HistoryRow,
     TransactionRow,
 )
 from mergerepl.systables.transactional import (
@@ -57,6 +66,14 @@ class Commands:
     def __init__(self, distributor: Distributor) -> None:
         """Write the commands of a distributor."""
         self.distributor = distributor
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Record why a cycle failed for the log reader agent."""
+        from mergerepl.transactional.stops import stops_recorded
+
+        with stops_recorded(self.distributor), plain_errors("the log was read"):
+            yield
 
     def served(self, state: LogState) -> None:
         """Do nothing: publications do not depend on other consumers."""
@@ -111,7 +128,8 @@ class Commands:
                         SCHEMA_CHANGED,
                         f"Column '{change.column}' of '{source.path}' is part of the key or the filter of article "
                         f"'{article.article}' and was dropped or renamed. Its log is not read on; other tables go on. "
-                        "Take the article out of the file, run `mergerepl apply FILE`, then publish it again.",
+                        "Take the article and the subscriptions out of the file and run `mergerepl apply FILE`; put them "
+                        "back with another key or filter and apply again.",
                     )
 
     def _of_source(self, object_id: int) -> list[ArticleRow]:
@@ -218,6 +236,7 @@ class Commands:
         if not self.distributor.shapes():
             # The last publication has gone.
             return
+        self._note_paused(plan)
         counts = self._counts(plan)
         shapes: dict[bytes, list[ArticleRow]] = {}
         for row in self.distributor.shapes():
@@ -237,6 +256,34 @@ class Commands:
         failpoint("transactional.before_gate")
         with self.distributor.writing():
             self.distributor.control.append(TRANSACTIONS, rows, once=(APP_ID, plan.scan_cycle))
+
+    def _note_paused(self, plan: Plan) -> None:
+        """Record the articles whose log is no longer read: `status` shows them as long as they are paused."""
+        now = datetime.now(UTC)
+        errors = [
+            ErrorRow(
+                time=now,
+                error_code=each.number,
+                error_text=each.reason,
+                subscription_guid="",
+                article_id=article.article_id,
+            )
+            for each in plan.paused
+            for article in self._of_source(each.object_id)
+        ]
+        runs = [
+            HistoryRow(
+                agent_id=LOG_READER_AGENT,
+                time=now,
+                runstatus=FAILED,
+                comments=each.error_text,
+                xact_seqno=bytes(plan.last_lsn or bytes(10)),
+            )
+            for each in errors
+        ]
+        with self.distributor.writing():
+            self.distributor.control.append(ERRORS, errors, once=(PAUSES_APP_ID, plan.scan_cycle))
+            self.distributor.control.append(HISTORY, runs, once=(PAUSES_APP_ID, plan.scan_cycle))
 
     def _counts(self, plan: Plan) -> dict[bytes, dict[int, int]]:
         """Return how many commands each transaction has of each article, by the tables themselves."""

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -52,11 +53,10 @@ from mergerepl.transactional.collected_writes import carry_out, prepared
 from mergerepl.transactional.judge import LOGGED, Effect, Failure
 from mergerepl.transactional.position import position_of, waiting_after
 from mergerepl.transactional.procedures import custom_operations, procedures_of
-from mergerepl.transactional.refusals import TransactionalError
+from mergerepl.transactional.refusals import StoppedAt, TransactionalError
 from mergerepl.transactional.schema import add_columns
 from mergerepl.transactional.stages import stage_end
 
-SUCCEEDED, FAILED = 2, 6
 T = TypeVar("T")
 
 
@@ -92,7 +92,8 @@ class Agent:
         Raises: TransactionalError where it must stop; what lies before is applied then.
         """
         position = position_of(self.distributor, self.subscription)
-        plan = unfinished_plan(self.subscriber, position)
+        tables = map(self._table, self._articles())
+        plan = unfinished_plan(self.subscriber, position, tables, app_id(self.guid))
         while True:
             rows = waiting_after(self.distributor, self.subscription, position)
             chosen = (
@@ -205,6 +206,8 @@ class Agent:
             done = transaction_version(table, app_id(self.guid))
             if done > position.batch:
                 raise TransactionalError.restored(
+                    self.distributor.root,
+                    self.subscriber.root,
                     self.subscriber.root,
                     f"its position says batch {position.batch}, and '{table}' has batch {done}",
                 )
@@ -246,7 +249,6 @@ class Agent:
         )
         row = next(each for each in self._articles() if each.article_id == article_id)
         command = self._command_text(row, failure)
-        self._log(position.batch + 1, {article_id: (failure,)}, is_skipped=False)
         raise TransactionalError.stopped(
             failure.number,
             self.distributor.root,
@@ -254,6 +256,7 @@ class Agent:
             failure.text,
             str(Lsn(failure.xact_seqno)),
             command,
+            StoppedAt(failure.xact_seqno, failure.command_id, article_id),
         )
 
     def _command_text(self, row: ArticleRow, failure: Failure) -> str:
@@ -279,9 +282,7 @@ class Agent:
         failures = {each: effect.failures for each, effect in judged.items()}
         skipped = sum(effect.failed for effect in judged.values())
         found_late = {each: tuple(found) for each, found in late.items() if found}
-        self._log(
-            number, {each: (*failures[each], *found_late.get(each, ())) for each in failures}, is_skipped=True
-        )
+        self._log(number, {each: (*failures[each], *found_late.get(each, ())) for each in failures})
         failpoint("distribute.before_position")
         now = datetime.now(UTC)
         versions = {row.article: head_version(self._table(row)) for row in self._articles()}
@@ -335,10 +336,13 @@ class Agent:
         )
         if found_late:
             found = next(iter(found_late.values()))
-            raise TransactionalError.foreign_commit(self.subscriber.root, found[0].text)
+            raise TransactionalError.foreign_commit(
+                self.distributor.root, self.subscriber.root, found[0].text
+            )
         return position
 
-    def _log(self, number: int, failures: Mapping[int, Sequence[Failure]], *, is_skipped: bool) -> None:
+    def _log(self, number: int, failures: Mapping[int, Sequence[Failure]]) -> None:
+        """Record what a batch skips, once also over a crash."""
         now = datetime.now(UTC)
         rows = [
             ErrorRow(
@@ -349,16 +353,14 @@ class Agent:
                 command_id=failure.command_id,
                 subscription_guid=self.guid,
                 article_id=article_id,
-                is_skipped=is_skipped,
+                is_skipped=True,
                 batch=number,
             )
             for article_id, found in failures.items()
             for failure in found[:LOGGED]
         ]
-        # A stop is met by every run; what a batch skips is recorded once, also over a crash.
-        once = (app_id(self.guid), number) if is_skipped else None
         with self.distributor.writing():
-            self.distributor.control.append(ERRORS, rows, once=once)
+            self.distributor.control.append(ERRORS, rows, once=(app_id(self.guid), number))
 
     def _follow_columns(self, seqno: bytes, shapes: Mapping[int, ArticleRow]) -> None:
         """Bring changed columns of the articles to the subscriber's tables.
@@ -368,9 +370,11 @@ class Agent:
         for row in shapes.values():
             if row.first_seqno != seqno or row.schema_version == 1:
                 continue
+            refusal = partial(
+                TransactionalError.columns_changed, self.distributor.root, self.subscriber.root, row.article
+            )
             if not row.is_additive:
-                raise TransactionalError.columns_changed(
-                    self.subscriber.root, row.article, str(row.schema_text)
-                )
-            add_columns(self.spark, self._table(row), row, CommitMark(self.guid, f"{DISTRIBUTE}:columns"))
+                raise refusal(str(row.schema_text))
+            mark = CommitMark(self.guid, f"{DISTRIBUTE}:columns")
+            add_columns(self.spark, self._table(row), row, mark, refusal)
             failpoint("distribute.after_columns")

@@ -4,7 +4,7 @@ Step by step: look-up of the keys in the subscriber's table, a window over each 
 change, the failing commands, one row of effect for each row of the table.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -21,7 +21,8 @@ from mergerepl.rows.key_bounds import FIRST_BOUNDED_DAY
 from mergerepl.rows.sql import literal, quote
 from mergerepl.transactional.bitmask import bit_text
 from mergerepl.transactional.call_syntax import Method, Operation
-from mergerepl.transactional.refusals import DUPLICATE, NOT_FOUND, TransactionalError
+from mergerepl.transactional.refusals import DUPLICATE, NOT_FOUND, RULES_BROKEN, TransactionalError
+from mergerepl.transactional.row_rules import HELD, RULE, SHOWN, RowRules, broken_text, with_broken_rules
 from mergerepl.transactional.scripts import Shape, error_text
 from mergerepl.transactional.threads import Step, walk_moves
 
@@ -72,14 +73,16 @@ def judge(
     table_keys: Callable[[Bounds], DataFrame],
     kept: Kept,
     *,
-    table: str,
+    on_duplicates: Callable[[int], TransactionalError],
+    rules: RowRules | None = None,
     expected: int | None = None,
     is_one_transaction: bool = False,
 ) -> Effect:
     """Return the effect of one article's commands on the subscriber's table.
 
-    Reads: commands (MSrepl_commands), `expected` of them if that is known; `table_keys` gives the key columns of the table,
-    at least of rows within bounds. In one transaction each key has one command.
+    Reads: commands (MSrepl_commands), `expected` of them if that is known; `table_keys` gives the key columns of the table
+    and those that `rules` hold, at least of rows within bounds; `on_duplicates` makes the error. In one transaction each
+    key has one command.
 
     Raises: TransactionalError if the table has two rows of one key that a command names.
     """
@@ -100,25 +103,33 @@ def judge(
     bounds = bounds_text(shape, measured)
     has_moves = bool(measured["moves"])
     is_once = is_one_transaction and not has_moves
-    there = _there(named, shape, table_keys, measured, bounds, kept, table, is_once=is_once)
+    held = rules.held if rules else ()
+    there = _there(
+        named, shape, table_keys, measured, bounds, kept, on_duplicates, held=held, is_once=is_once
+    )
     judged = _judged(named, broadcast_if_few(there, measured["commands"]), is_once=is_once)
     if has_moves:
         judged = _with_moves(spark, judged, there, kept)
     else:
         judged = judged.withColumns({"row_key": F.col("kh"), "born": F.lit(None).cast("binary")})
+    if rules:
+        if has_moves and held:
+            of_row = there.select(F.col("kh").alias("row_key"), HELD)
+            judged = judged.drop(HELD).join(of_row, on="row_key", how="left")
+        judged = with_broken_rules(judged, rules, shape, _sets, is_once=is_once)
     judged = judged.withColumn("is_failing", _is_failing(shape))
     rows = kept.keep(_effects(judged, shape, is_once=is_once))
     found = rows.groupBy("operation").agg(F.count(F.lit(1)).alias("rows"), F.sum("failed").alias("failed"))
     by_operation = {row["operation"]: row for row in found.collect()}
     if is_once and sum(row["rows"] for row in by_operation.values()) > measured["commands"]:
         twice = there.groupBy("kh").count().where(F.col("count") > 1).count()
-        raise TransactionalError.duplicate_rows(table, twice)
+        raise on_duplicates(twice)
     failed = sum(row["failed"] for row in by_operation.values())
     counts = {name: row["rows"] for name, row in by_operation.items() if name is not None}
     return Effect(
         broadcast_if_small(rows).where(F.col("operation").isNotNull()).drop("failed"),
         counts,
-        _failures(judged, shape) if failed else (),
+        _failures(judged, shape, str(rules.table.path) if rules else "") if failed else (),
         failed,
         measured["commands"],
         bounds,
@@ -136,7 +147,11 @@ def _named(commands: DataFrame, shape: Shape) -> DataFrame:
         for i, k in enumerate(places, 1)
     ]
     with_keys = commands.select(
-        *("xact_seqno", "command_id", "hashkey", "operation", "key_change", "new", "bitmap"),
+        *("xact_seqno", "command_id", "hashkey", "operation", "key_change", "new"),
+        # XCALL sets all columns: a bitmask that is kept for procedures does not count.
+        (F.lit(None).cast("binary") if shape.has_kept_bitmap(Operation.UPDATE) else F.col("bitmap")).alias(
+            "bitmap"
+        ),
         F.concat("xact_seqno", F.unhex(F.lpad(F.hex("command_id"), 16, "0"))).alias("ord"),
         *(each.alias(f"k{i}") for i, each in enumerate(key, 1)),
     )
@@ -194,11 +209,12 @@ def _there(
     measured: Mapping[str, Any],
     bounds: str,
     kept: Kept,
-    table: str,
+    on_duplicates: Callable[[int], TransactionalError],
     *,
+    held: Sequence[str],
     is_once: bool,
 ) -> DataFrame:
-    """Return the hashes of those keys of the batch that the table has (`kh`), each once.
+    """Return the hashes of those keys of the batch that the table has (`kh`), each once, and values of columns (`held`).
 
     Where a key has one command, the table's rows are not counted by key: two rows of it make two effects.
 
@@ -216,16 +232,19 @@ def _there(
     rows = table_keys(_file_bounds(shape, measured)).alias("t")
     if bounds:
         rows = rows.where(F.expr(bounds.removesuffix(" AND ")))
-    rows = rows.select(*(F.col(f"t.{quote(column)}").alias(f"t{i}") for i, column in enumerate(shape.key, 1)))
+    values = [F.struct(*(F.col(f"t.{quote(column)}") for column in held)).alias(HELD)] if held else []
+    keys_there = (F.col(f"t.{quote(column)}").alias(f"t{i}") for i, column in enumerate(shape.key, 1))
+    rows = rows.select(*keys_there, *values)
     on = reduce(Column.__and__, (F.col(f"t{i}") == F.col(f"k{i}") for i in range(1, len(names) + 1)))
     found = rows.join(broadcast_if_few(keys, measured["commands"]), on=on, how="inner")
     if is_once:
-        return found.select("kh", F.lit(True).alias("in_table"))
-    counted = kept.keep(found.groupBy("kh").agg(F.count(F.lit(1)).alias("rows")))
+        return found.select("kh", F.lit(True).alias("in_table"), *([HELD] if held else []))
+    first = [F.first(HELD).alias(HELD)] if held else []
+    counted = kept.keep(found.groupBy("kh").agg(F.count(F.lit(1)).alias("rows"), *first))
     twice = counted.agg(F.count_if(F.col("rows") > 1).alias("twice")).collect()[0]["twice"]
     if twice:
-        raise TransactionalError.duplicate_rows(table, twice)
-    return counted.select("kh", F.lit(True).alias("in_table"))
+        raise on_duplicates(twice)
+    return counted.select("kh", F.lit(True).alias("in_table"), *([HELD] if held else []))
 
 
 def _judged(named: DataFrame, there: DataFrame, *, is_once: bool) -> DataFrame:
@@ -326,22 +345,33 @@ def _is_failing(shape: Shape) -> Column:
     return F.col("number").isNotNull() & ~((F.col("number") == NOT_FOUND) & F.col("operation").isin(silent))
 
 
-def _failures(judged: DataFrame, shape: Shape) -> tuple[Failure, ...]:
+def _failures(judged: DataFrame, shape: Shape, table: str) -> tuple[Failure, ...]:
     """Return the first LOGGED failing commands."""
     failing = judged.where("is_failing")
     names = [f"k{i}" for i in range(1, len(shape.key) + 1)]
     shown = failing.select(
         *("number", "xact_seqno", "command_id", "operation", "ord"),
+        *((RULE, SHOWN) if RULE in judged.columns else ()),
         *(readable(F.col(name), judged.schema[name].dataType).alias(name) for name in names),
     )
     found = shown.orderBy("ord").limit(LOGGED).collect()
     titles = {_INSERT: "INSERT", _UPDATE: "UPDATE", _DELETE: "DELETE"}
     failures = []
     for row in found:
-        said = error_text(shape.article, row["number"], titles[row["operation"]])
+        title = titles[row["operation"]]
+        if row["number"] in RULES_BROKEN:
+            said = broken_text(shape, table, row["number"], title, row[RULE], row[SHOWN])
+        else:
+            said = error_text(shape.article, row["number"], title)
         key = ", ".join(f"{column} = {row[name]}" for column, name in zip(shape.key, names, strict=True))
         failures.append(Failure(row["number"], bytes(row["xact_seqno"]), row["command_id"], f"{said}{key}."))
     return tuple(failures)
+
+
+def _sets(k: int) -> Column:
+    """Return whether a command sets a column, by its number."""
+    is_set = F.col("bitmap").isNull() | F.expr(bit_text("bitmap", k))
+    return (F.col("operation") == _INSERT) | ((F.col("operation") == _UPDATE) & is_set)
 
 
 def _effects(judged: DataFrame, shape: Shape, *, is_once: bool) -> DataFrame:
@@ -350,13 +380,6 @@ def _effects(judged: DataFrame, shape: Shape, *, is_once: bool) -> DataFrame:
     keys = [f"k{i}" for i in range(1, len(shape.key) + 1)]
     new = judged.schema["new"].dataType
     assert isinstance(new, StructType)
-    is_update = F.col("operation") == _UPDATE
-
-    def sets(k: int) -> Column:
-        return (F.col("operation") == _INSERT) | (
-            is_update & (F.col("bitmap").isNull() | F.expr(bit_text("bitmap", k)))
-        )
-
     is_applied = F.col("number").isNull()
     flagged = judged.select(
         *("row_key", "born", "is_there", "operation", "is_failing"),
@@ -364,7 +387,7 @@ def _effects(judged: DataFrame, shape: Shape, *, is_once: bool) -> DataFrame:
         F.when(is_applied, F.col("ord")).alias("ord"),
         *keys,
         *(F.col(f"new.c{k}").alias(f"c{k}") for k in range(1, count + 1)),
-        *((is_applied & sets(k)).alias(f"set{k}") for k in range(1, count + 1)),
+        *((is_applied & _sets(k)).alias(f"set{k}") for k in range(1, count + 1)),
     )
     born_or_gone = F.when(F.col("operation") != _UPDATE, F.col("operation"))
     if is_once:

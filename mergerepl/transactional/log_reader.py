@@ -107,7 +107,7 @@ def resume(root: Root, article: str, *, spark: SparkSession | None = None, lock_
         began_ns = file_system_now_ns(reader.root)
         look = look_at(reader.root, active, began_ns=began_ns, most=1, on_gap=COMPARE)
         if look.paused is not None:
-            raise TransactionalError.paused(article, look.paused.reason)
+            raise TransactionalError.paused(reader.root, article, look.paused.reason, is_captured=False)
         save_state(reader.control, state.with_source(active))
     return True
 
@@ -123,4 +123,7 @@ def require_read(distributor: Distributor, publication: str | None = None) -> No
             for article in distributor.articles(row.publication_id):
                 source = sources.get(article.source_object_id)
                 if source is not None and source.status != "active":
-                    raise TransactionalError.paused(article.article, str(source.reason))
+                    is_captured = set(source.consumers) != {CONSUMER}
+                    raise TransactionalError.paused(
+                        distributor.root, article.article, str(source.reason), is_captured=is_captured
+                    )

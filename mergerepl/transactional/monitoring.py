@@ -12,11 +12,16 @@ from mergerepl.store.folders import is_folder
 from mergerepl.systables.transactional import (
     ACTIVE,
     ERRORS,
+    FAILED,
     HISTORY,
     INACTIVE,
+    LOG_READER_AGENT,
     SubscriptionRow,
 )
 from mergerepl.transactional.catalog import Distributor, Root, Subscriber, required, subscriptions_of
+
+LOG_READER = "log reader"
+"""The log reader among the subscribers, as lists name it."""
 
 
 @dataclass(frozen=True)
@@ -80,21 +85,25 @@ def position_of(row: SubscriptionRow) -> bytes:
 
 def _rate(distributor: Distributor, row: SubscriptionRow) -> float | None:
     rows = distributor.control.rows(
-        HISTORY, where=f"agent_id = {row.agent_id}", order_limit="order by time desc limit 10"
+        HISTORY,
+        where=f"agent_id = {row.agent_id} and duration > 0",
+        order_limit="order by time desc limit 10",
     )
     seconds = sum(each.duration for each in rows)
     return sum(each.delivered_commands for each in rows) / seconds if seconds else None
 
 
 def history(root: Root, *, limit: int = 20) -> list[Mapping[str, Any]]:
-    """Return the last batches of all distribution agents, newest first. Starts no JVM."""
+    """Return the last batches of all distribution agents and why agents stopped, newest first. Starts no JVM."""
     distributor = required(root)
     agents = {row.agent_id: row.subscriber for row in distributor.subscriptions()}
+    agents[LOG_READER_AGENT] = LOG_READER
     rows = distributor.control.rows(HISTORY, order_limit=f"order by time desc limit {int(limit)}")
     return [
         {
             "subscriber": agents.get(row.agent_id, f"agent {row.agent_id}"),
             "time": row.time,
+            "status": "failed" if row.runstatus == FAILED else "succeeded",
             "transactions": row.delivered_transactions,
             "commands": row.delivered_commands,
             "inserts": row.inserts,
@@ -104,15 +113,17 @@ def history(root: Root, *, limit: int = 20) -> list[Mapping[str, Any]]:
             "seconds": row.duration,
             "latency_ms": row.delivery_latency,
             "xact_seqno": str(Lsn(row.xact_seqno)),
+            "comments": row.comments,
         }
         for row in rows
     ]
 
 
 def errors(root: Root, *, limit: int = 20) -> list[Mapping[str, Any]]:
-    """Return the last commands that could not be applied, newest first. Starts no JVM."""
+    """Return why agents stopped, and the commands that were skipped, newest first. Starts no JVM."""
     distributor = required(root)
     agents = {row.subscription_guid: row.subscriber for row in distributor.subscriptions()}
+    agents[""] = LOG_READER
     rows = distributor.control.rows(
         ERRORS, order_limit=f"order by time desc, xact_seqno desc limit {int(limit)}"
     )
@@ -121,7 +132,7 @@ def errors(root: Root, *, limit: int = 20) -> list[Mapping[str, Any]]:
             "time": row.time,
             "number": row.error_code,
             "text": row.error_text,
-            "xact_seqno": str(Lsn(row.xact_seqno)),
+            "xact_seqno": None if row.xact_seqno is None else str(Lsn(row.xact_seqno)),
             "command_id": row.command_id,
             "subscriber": agents.get(row.subscription_guid, row.subscription_guid),
             "skipped": row.is_skipped,

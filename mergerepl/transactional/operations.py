@@ -113,7 +113,7 @@ def reinit(
     done = []
     for name, row in subscriptions_of(distributor, subscriber=subscriber, publication=publication):
         with plain_errors("a subscription was reinitialized"), lease(Path(row.subscriber), purpose="reinit"):
-            initialise(distributor, reader, row, name)
+            initialise(distributor, reader, row, name, replaces=True)
         done.append(row.subscriber)
     return tuple(done)
 

@@ -24,11 +24,15 @@ def position_of(distributor: Distributor, subscription: SubscriptionRow) -> Posi
     root = subscriber.root
     position = subscriber.position(subscription.subscription_guid)
     if position is None or subscription.status == SUBSCRIBED:
-        raise TransactionalError.expired(root, "its snapshot is not done")
+        raise TransactionalError.expired(distributor.root, root, "its snapshot is not done")
     if subscription.status == INACTIVE:
-        raise TransactionalError.expired(root, "it is inactive, since commands that it lacks were removed")
+        raise TransactionalError.expired(
+            distributor.root, root, "it is inactive, since commands that it lacks were removed"
+        )
     if Lsn(position.transaction_timestamp).scan_cycle > distributor.gate_cycle:
         raise TransactionalError.restored(
+            distributor.root,
+            root,
             distributor.root,
             f"its last scan cycle is {distributor.gate_cycle}, and subscriber '{root}' has transaction "
             f"{Lsn(position.transaction_timestamp)}",
@@ -36,10 +40,11 @@ def position_of(distributor: Distributor, subscription: SubscriptionRow) -> Posi
     articles = {row.article: row for row in distributor.articles(subscription.publication_id)}
     for name, version in position.table_versions.items():
         table = subscriber.table(subscription, articles[name]) if name in articles else None
-        if table is not None and (not is_delta_table(table) or head_version(table) < version):
-            raise TransactionalError.restored(
-                table, f"it had version {version} after the last batch and is older"
-            )
+        if table is None or (is_delta_table(table) and head_version(table) >= version):
+            continue
+        now = "is older" if is_delta_table(table) else "is no Delta table now"
+        what = f"it had version {version} after the last batch and {now}"
+        raise TransactionalError.restored(distributor.root, root, table, what)
     return position
 
 
@@ -55,6 +60,7 @@ def waiting_after(
     publication = distributor.publication_of(subscription.publication_id)
     if publication.removed_through > position.transaction_timestamp:
         raise TransactionalError.expired(
+            distributor.root,
             Path(subscription.subscriber),
             f"it has everything through {Lsn(position.transaction_timestamp)}, and commands through "
             f"{Lsn(publication.removed_through)} were removed",

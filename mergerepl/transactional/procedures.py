@@ -134,8 +134,8 @@ class Call:
     """What a procedure is called with. What it writes is carried out after all procedures of the batch have returned.
 
     `commands`: xact_seqno (binary), command_id (bigint), commit_time (timestamp) and the parameters of the call syntax:
-    old_c1…, c1…, pkc1…, bitmap. There may be several updates of one row; `net` leaves one. `table` is the article's table
-    at the subscriber, `spark` a session of this batch's own.
+    old_c1…, c1…, pkc1…, bitmap (with XCALL only where the article has `text_columns`). There may be several updates of one
+    row; `net` leaves one. `table` is the article's table at the subscriber, `spark` a session of this batch's own.
     """
 
     article: str
@@ -202,7 +202,7 @@ class Call:
         """
         k = self.shape.columns.index(column) + 1 if isinstance(column, str) else column
         command = self.shape.command(self.does)
-        if command.passes_bitmap:
+        if "bitmap" in self.commands.columns:
             return F.expr(bit_text("bitmap", k))
         if command.passes_old and command.passes_new:
             return ~same_value(F.col(f"old_c{k}"), F.col(f"c{k}"), self.commands.schema[f"c{k}"].dataType)
@@ -221,10 +221,10 @@ def net(call: Call) -> DataFrame:
     else:
         key = {f"k{k}": F.col(f"old_c{k}" if command.passes_old else f"c{k}") for k in places}
     order = F.struct("xact_seqno", "command_id")
-    has_mask = command.passes_bitmap
+    has_mask = "bitmap" in call.commands.columns
 
     def last(k: int) -> Column:
-        at = F.when(F.expr(bit_text("bitmap", k)), order) if has_mask else order
+        at = F.when(F.expr(bit_text("bitmap", k)), order) if command.passes_bitmap else order
         return F.max_by(f"c{k}", at).alias(f"c{k}")
 
     found = call.commands.groupBy(*(each.alias(name) for name, each in key.items())).agg(
@@ -300,11 +300,14 @@ def called(
 
 
 def _parameters(shape: Shape, command: CommandType) -> list[Column]:
+    names = command.parameters(len(shape.columns), len(shape.key))
+    if shape.has_kept_bitmap(command.operation):
+        names.append("bitmap")
     return [
         F.col("bitmap")
         if name == "bitmap"
         else F.col(f"{_side(name)}.{name.removeprefix('old_')}").alias(name)
-        for name in command.parameters(len(shape.columns), len(shape.key))
+        for name in names
     ]
 
 

@@ -4,7 +4,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -12,13 +12,14 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from mergerepl.delta.log import head_version
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.metadata import CDF_PROPERTY
 from mergerepl.delta.properties import retention_properties, set_properties
 from mergerepl.delta.table import open_table
 from mergerepl.engine.errors import plain_errors
 from mergerepl.failpoints import failpoint
-from mergerepl.logreader.guard import refuse_other_key
+from mergerepl.logreader.guard import refuse_copy, refuse_other_key
 from mergerepl.logreader.log_reader import LogReader, make_log_reader
 from mergerepl.logreader.positions import has_log_reader, read_state
 from mergerepl.logreader.scan import Begin, begin, leave
@@ -48,7 +49,7 @@ from mergerepl.transactional.catalog import Distributor, Subscriber
 from mergerepl.transactional.consumer import as_stated
 from mergerepl.transactional.log_reader import held, log_reader
 from mergerepl.transactional.refusals import TransactionalUsageError, skipped_numbers
-from mergerepl.transactional.snapshot import initialise
+from mergerepl.transactional.snapshot import check_equal, initialise
 from mergerepl.transactional.stated_articles import (
     Wanted,
     changed_key,
@@ -56,18 +57,20 @@ from mergerepl.transactional.stated_articles import (
     check_key,
     checked_article,
 )
+from mergerepl.transactional.stops import forget_stop
 
 FILES_KEPT = timedelta(days=7)
 
 
 @dataclass(frozen=True)
 class Step:
-    """A step of `apply`: its line in the plan, and its function."""
+    """A step of `apply`: its line in the plan, its function, and what that checks of the rows before any step runs."""
 
     action: str
     object: str
     detail: str
     run: Callable[[], Any]
+    check: Callable[[], Any] | None = None
 
     @property
     def plan(self) -> PlanStep:
@@ -96,6 +99,10 @@ def apply_transactional(
         if not dry_run:
             stack.enter_context(lease(root, purpose="apply"))
         steps = work.steps()
+        for step in steps:
+            if step.check is not None:
+                shown.step(f"check {step.object}")
+                step.check()
         if not dry_run:
             for step in steps:
                 shown.step(f"{step.action} {step.object}")
@@ -112,9 +119,11 @@ class Publishing:
     publication: TransactionalPublication
     distributor: Distributor
     reader: LogReader
+    equal: dict[str, dict[str, tuple[int, int]]] = field(default_factory=dict)
+    """Subscriber and article to the versions of source and table whose rows were compared."""
 
     def steps(self) -> list[Step]:
-        """Return the steps, after all checks that need no rows."""
+        """Return the steps, after all checks that need no rows. Each step has the others."""
         known = self.distributor.publication(self.publication.name)
         rows = self.distributor.articles(known.publication_id) if known else []
         subscribed = self.distributor.subscriptions(known.publication_id) if known else []
@@ -136,7 +145,7 @@ class Publishing:
         for each in self.publication.subscriptions:
             at = staying.get(each.subscriber)
             skipped_numbers(each.skip_errors)
-            if at is not None and dict(at.destination) != dict(each.destination):
+            if at is not None and at.status != SUBSCRIBED and dict(at.destination) != dict(each.destination):
                 raise TransactionalUsageError.later(
                     f"Another `destination` of subscriber '{each.subscriber}'",
                     "Take the subscription out of the file and apply; put it back and apply.",
@@ -144,10 +153,17 @@ class Publishing:
             if at is None or at.status == SUBSCRIBED:
                 check_destinations(each, at, wanted)
                 what = "initialise" if each.sync_type == "automatic" else "subscribe"
-                steps.append(Step(what, each.subscriber, each.sync_type, partial(self._subscribe, each)))
-            elif _options(each) != (at.skip_errors, at.subscription_streams):
+                check = (
+                    partial(self._check_rows, each, wanted)
+                    if each.sync_type == "none" and each.verify
+                    else None
+                )
+                steps.append(
+                    Step(what, each.subscriber, each.sync_type, partial(self._subscribe, each), check)
+                )
+            elif changed := [name for name, value in _options(each).items() if getattr(at, name) != value]:
                 change = partial(self._change, each, at)
-                steps.append(Step("change", each.subscriber, "skip_errors, subscription_streams", change))
+                steps.append(Step("change", each.subscriber, ", ".join(changed), change))
         return steps
 
     def _article_steps(
@@ -179,16 +195,34 @@ class Publishing:
             shown = "; ".join(
                 f"{e.stated.name}: {e.stated.ins_cmd}, {e.stated.upd_cmd}, {e.stated.del_cmd}" for e in new
             )
-            steps.append(Step("publish", self.publication.name, shown, partial(self._publish, new)))
+            check = partial(self._check_keys, new)
+            steps.append(Step("publish", self.publication.name, shown, partial(self._publish, new), check))
         return steps
+
+    def _check_keys(self, new: Sequence[Wanted]) -> None:
+        if has_log_reader(self.reader.control):
+            state = read_state(self.reader.control)
+            refuse_copy(self.reader.root, state)
+            for each in new:
+                refuse_other_key(state, self.reader.consumers, each.stated.table, each.stated.key)
+        for each in new:
+            check_key(self.reader.spark(), each)
+
+    def _check_rows(self, stated: TransactionalSubscription, wanted: Sequence[Wanted]) -> None:
+        compared = self.equal.setdefault(stated.subscriber, {})
+        for each in wanted:
+            article = each.row(0, 0, 0, bytes(10))
+            table = Path(stated.subscriber) / stated.destination.get(
+                article.article, article.destination_object
+            )
+            versions = head_version(each.state.path), head_version(table)
+            check_equal(self.reader.spark(), each.state.path, versions[0], table, versions[1], article)
+            compared[article.article] = versions
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 
     def _publish(self, new: Sequence[Wanted]) -> None:
         """Let the articles begin: a cycle of its own gives each source an LSN; MSpublications is written last."""
-        spark = self.reader.spark()
-        for each in new:
-            check_key(spark, each)
         with held(self.reader, "apply"):
             make_log_reader(self.reader, FILES_KEPT)
             state = read_state(self.reader.control)
@@ -262,16 +296,15 @@ class Publishing:
         if is_folder(Path(row.subscriber)):
             with lease(Path(row.subscriber), purpose="apply"):
                 Subscriber(Path(row.subscriber)).remove(row.subscription_guid)
+        # Its number may be given to another agent.
+        forget_stop(self.distributor, row)
         with self.distributor.writing():
             rows = self.distributor.subscriptions()
             left = [each for each in rows if each.subscription_guid != row.subscription_guid]
             self.distributor.control.replace(SUBSCRIPTIONS, left)
 
     def _change(self, stated: TransactionalSubscription, row: SubscriptionRow) -> None:
-        skip, streams = _options(stated)
-        self.distributor.change_subscription(
-            row.subscription_guid, skip_errors=skip, subscription_streams=streams
-        )
+        self.distributor.change_subscription(row.subscription_guid, **_options(stated))
 
     def _subscribe(self, stated: TransactionalSubscription) -> None:
         known = self.distributor.publication(self.publication.name)
@@ -285,27 +318,40 @@ class Publishing:
             ),
             None,
         )
-        skip, streams = _options(stated)
+        # A subscription that has not begun, since its snapshot failed, takes what the file says now.
+        options = {**_options(stated), "destination": dict(stated.destination)}
         if row is None:
             row = SubscriptionRow(
                 publication_id=known.publication_id,
                 agent_id=max((each.agent_id for each in rows), default=0) + 1,
                 subscriber=stated.subscriber,
-                sync_type=SYNC_AUTOMATIC if stated.sync_type == "automatic" else SYNC_NONE,
-                skip_errors=skip,
-                subscription_streams=streams,
-                destination=dict(stated.destination),
                 subscription_guid=str(uuid.uuid4()),
+                **options,
             )
             self.distributor.add_subscription(row)
+        else:
+            self.distributor.change_subscription(row.subscription_guid, **options)
+            row = replace(row, **options)
         failpoint("transactional.after_subscription")
         make_folder(Path(stated.subscriber))
         with lease(Path(stated.subscriber), purpose="apply"):
-            initialise(self.distributor, self.reader, row, self.publication.name, verify=stated.verify)
+            initialise(
+                self.distributor,
+                self.reader,
+                row,
+                self.publication.name,
+                verify=stated.verify,
+                equal=self.equal.get(stated.subscriber, {}),
+            )
 
 
-def _options(stated: TransactionalSubscription) -> tuple[tuple[str, ...], int]:
-    return tuple(map(str, stated.skip_errors)), stated.subscription_streams
+def _options(stated: TransactionalSubscription) -> dict[str, Any]:
+    """Return the columns of `MSsubscriptions` that may change at any time. A new `sync_type` is for the next snapshot."""
+    return {
+        "skip_errors": tuple(map(str, stated.skip_errors)),
+        "subscription_streams": stated.subscription_streams,
+        "sync_type": SYNC_AUTOMATIC if stated.sync_type == "automatic" else SYNC_NONE,
+    }
 
 
 def _begin(path: str) -> Begin:

@@ -9,6 +9,7 @@
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,6 +22,12 @@ EXPIRED = 21074
 NO_KEY = 14088
 BUSY = 18752
 SCHEMA_CHANGED = 21076
+CHECK_BROKEN = 547
+NOT_NULL_BROKEN = 515
+TOO_LONG = 2628
+
+RULES_BROKEN = (CHECK_BROKEN, NOT_NULL_BROKEN, TOO_LONG)
+"""The numbers of commands whose row the subscriber's table refuses."""
 
 SKIPPABLE = (NOT_FOUND, DUPLICATE, 2601)
 """The numbers that `skip_errors` takes. 2601 is a unique index in the original; here it means the same as 2627."""
@@ -28,30 +35,69 @@ SKIPPABLE = (NOT_FOUND, DUPLICATE, 2601)
 _NOTHING = "Nothing was changed."
 
 
-class TransactionalError(MergeReplError):
-    """A command cannot be applied, or a table cannot be published. `number` is the error's number in the original."""
+def to_run(*words: object) -> str:
+    """Return a command of `mergerepl transactional` as a message names it: to be pasted."""
+    return f"`{shlex.join(['mergerepl', 'transactional', *map(str, words)])}`"
 
-    def __init__(self, number: int, message: str, **facts: Any) -> None:
+
+@dataclass(frozen=True)
+class StoppedAt:
+    """The command at which an agent stopped."""
+
+    xact_seqno: bytes
+    command_id: int
+    article_id: int
+
+
+class TransactionalError(MergeReplError):
+    """A command cannot be applied, or a table cannot be published. `number` is the error's number in the original.
+
+    `command` is the command at which an agent stopped, if it was one.
+    """
+
+    def __init__(self, number: int, message: str, *, command: StoppedAt | None = None, **facts: Any) -> None:
         """Keep the number among the facts, too."""
         super().__init__(message, number=number, **facts)
         self.number = number
+        self.command = command
 
     @classmethod
     def stopped(
-        cls, number: int, publisher: Path, subscriber: Path, text: str, xact_seqno: str, command: str
+        cls,
+        number: int,
+        publisher: Path,
+        subscriber: Path,
+        text: str,
+        xact_seqno: str,
+        command: str,
+        at: StoppedAt | None = None,
     ) -> Self:
-        """20598, 2627: the agent stopped before a transaction."""
-        distribute = (
-            f"mergerepl transactional distribute {shlex.quote(str(publisher))} "
-            f"--subscriber {shlex.quote(str(subscriber))} --skip-errors {number}"
-        )
+        """The agent stopped before a transaction: a row is missing (20598) or there (2627), or breaks a rule."""
+        skip = to_run("skip", publisher, xact_seqno, "--subscriber", subscriber)
+        remedy = f"Correct the row there, or lift the rule; or leave out this transaction, with {skip}."
+        if number in SKIPPABLE:
+            once = to_run("distribute", publisher, "--subscriber", subscriber, "--skip-errors", number)
+            remedy = (
+                f"Correct the row; or leave out this transaction, with {skip}; or skip commands with this error once, with "
+                f"{once}; or always, with `skip_errors: [{number}]` of the subscription in the file."
+            )
         return cls(
             number,
             f"{text} Transaction {xact_seqno}, command {command}. Subscriber '{subscriber}' has everything before this "
-            f"transaction and nothing of it. Mend the row; or skip commands with this error once, with `{distribute}`; or "
-            f"always, with `skip_errors: [{number}]` of the subscription in the file.",
+            f"transaction and nothing of it. {remedy}",
+            command=at,
             subscriber=str(subscriber),
             xact_seqno=xact_seqno,
+        )
+
+    @classmethod
+    def refused_rows(cls, number: int, publisher: Path, subscriber: Path, text: str) -> Self:
+        """A batch that was begun meets a rule that came to the subscriber's table afterwards."""
+        return cls(
+            number,
+            f"{text} The rule is newer than the batch, which is finished as it was decided, since other tables may have "
+            f"it. Lift the rule and run again, or begin again: {to_run('reinit', publisher, '--subscriber', subscriber)}.",
+            subscriber=str(subscriber),
         )
 
     @classmethod
@@ -72,23 +118,23 @@ class TransactionalError(MergeReplError):
         )
 
     @classmethod
-    def expired(cls, subscriber: Path, why: str) -> Self:
+    def expired(cls, publisher: Path, subscriber: Path, why: str) -> Self:
         """21074: the subscription is inactive, or the commands it needs are gone."""
         return cls(
             EXPIRED,
             f"The subscription of '{subscriber}' cannot go on: {why}. Nothing was applied. Begin again from a snapshot: "
-            f"`mergerepl transactional reinit PUBLISHER --subscriber {subscriber}`.",
+            f"{to_run('reinit', publisher, '--subscriber', subscriber)}.",
             subscriber=str(subscriber),
         )
 
     @classmethod
-    def columns_changed(cls, subscriber: Path, article: str, what: str) -> Self:
+    def columns_changed(cls, publisher: Path, subscriber: Path, article: str, what: str) -> Self:
         """21076: the columns of an article changed in a way that the subscriber's table cannot follow."""
         return cls(
             SCHEMA_CHANGED,
             f"Article '{article}' at '{subscriber}': the publisher's columns changed ({what}), and only added columns are "
             "carried over. Everything before that change is applied. Begin again with the new columns: "
-            f"`mergerepl transactional reinit PUBLISHER --subscriber {subscriber}`.",
+            f"{to_run('reinit', publisher, '--subscriber', subscriber)}.",
             subscriber=str(subscriber),
             article=article,
         )
@@ -107,42 +153,47 @@ class TransactionalError(MergeReplError):
         )
 
     @classmethod
-    def duplicate_rows(cls, table: str, keys: int) -> Self:
+    def duplicate_rows(cls, publisher: Path, subscriber: Path, table: str, keys: int) -> Self:
         """2627: the subscriber's table has several rows of one key, so that a command would mean all of them."""
         return cls(
             DUPLICATE,
             f"Table '{table}' at the subscriber has {keys} keys of this batch more than once: somebody else wrote to it. "
-            "Nothing was applied. Remove the rows that are too many, or begin again with `mergerepl transactional reinit`.",
+            "Nothing was applied. Remove the rows that are too many, or begin again: "
+            f"{to_run('reinit', publisher, '--subscriber', subscriber)}.",
             table=table,
         )
 
     @classmethod
-    def foreign_commit(cls, subscriber: Path, text: str) -> Self:
+    def foreign_commit(cls, publisher: Path, subscriber: Path, text: str) -> Self:
         """20598: somebody wrote to the subscriber's table while the batch was applied."""
         return cls(
             NOT_FOUND,
             f"{text} Somebody else wrote to the tables of '{subscriber}' while a batch was applied. The batch is finished, "
-            "and it is not known whether the tables are equal: run `mergerepl transactional validate`.",
+            "and it is not known whether the tables are equal: "
+            f"{to_run('validate', publisher, '--subscriber', subscriber)}.",
             subscriber=str(subscriber),
         )
 
     @classmethod
-    def paused(cls, article: str, reason: str) -> Self:
+    def paused(cls, publisher: Path, article: str, reason: str, *, is_captured: bool) -> Self:
         """21076: the log of an article's table cannot be read."""
+        resume = to_run("resume", publisher, article)
+        if is_captured:
+            resume = f"`mergerepl cdc resume {shlex.quote(str(publisher))} INSTANCE`, since the table is captured, too"
         return cls(
             SCHEMA_CHANGED,
             f"The log of article '{article}' is not read: {reason} Everything read before it was distributed; so are other "
-            f"articles. When that is mended: `mergerepl transactional resume PUBLISHER {article}`.",
+            f"articles. When that is corrected: {resume}.",
             article=article,
         )
 
     @classmethod
-    def restored(cls, root: Path, what: str) -> Self:
+    def restored(cls, publisher: Path, subscriber: Path, root: Path, what: str) -> Self:
         """21074: positions do not fit together."""
         return cls(
             EXPIRED,
-            f"'{root}': {what}: a part was restored from an older copy. Nothing was applied. Begin again from a "
-            "snapshot: `mergerepl transactional reinit PUBLISHER`.",
+            f"'{root}': {what}: a part was removed, or restored from an older copy. Nothing was applied. Begin again "
+            f"from a snapshot: {to_run('reinit', publisher, '--subscriber', subscriber)}.",
             root=str(root),
         )
 

@@ -16,23 +16,27 @@ from mergerepl.transactional.refusals import TransactionalError
 
 
 def add_columns(
-    spark: Callable[[], SparkSession], table: Path, article: ArticleRow, mark: CommitMark
+    spark: Callable[[], SparkSession],
+    table: Path,
+    article: ArticleRow,
+    mark: CommitMark,
+    refusal: Callable[[str], TransactionalError],
 ) -> None:
     """Add the columns of an article that its table lacks, as NULL in rows that are there; done again, it does nothing.
 
-    Raises: TransactionalError 21076 if the table has such a column with another type.
+    Raises: `refusal` if the table has such a column with another type.
     """
-    known = {each["name"].lower(): ddl_of(each["type"]) for each in open_table(table).fields}
+    state = open_table(table)
+    known = {each["name"].lower(): ddl_of(each["type"]) for each in state.fields}
+    plain = {each.lower() for each in state.written_columns}
     missing = []
     for name, type_ in zip(article.columns, article.types, strict=True):
         if name.lower() not in known:
             missing.append(f"{quote(name)} {type_.upper()}")
         elif known[name.lower()] != type_:
-            raise TransactionalError.columns_changed(
-                table,
-                article.article,
-                f"column {name} is {known[name.lower()].upper()} there and {type_.upper()} here",
-            )
+            raise refusal(f"column {name} is {known[name.lower()].upper()} there and {type_.upper()} here")
+        elif name.lower() not in plain:
+            raise refusal(f"column {name} is computed there and sent from here")
     if missing:
         session = new_session(spark())
         session.conf.set(USER_METADATA, mark.to_user_metadata())

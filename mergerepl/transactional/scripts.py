@@ -31,6 +31,13 @@ class Shape:
     upd_cmd: str = "SCALL"
     del_cmd: str = "CALL"
     sends_key_changes: bool = True
+    text_columns: tuple[str, ...] = ()
+
+    def has_kept_bitmap(self, operation: Operation) -> bool:
+        """Whether commands keep a bitmask that their method does not send: old values are left out (`text_columns`)."""
+        return (
+            bool(self.text_columns) and operation is Operation.UPDATE and self.command(operation).passes_old
+        )
 
     def command(self, operation: Operation) -> CommandType:
         """Return how an operation is sent."""

@@ -1,9 +1,10 @@
 """Give a subscriber the rows of one moment, without a lock (transactional.md 10)."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -37,6 +38,7 @@ from mergerepl.transactional.article_batch import DISTRIBUTE, app_id
 from mergerepl.transactional.catalog import Distributor, Subscriber
 from mergerepl.transactional.log_reader import held, read_log
 from mergerepl.transactional.refusals import TransactionalUsageError
+from mergerepl.transactional.stops import works_again
 
 
 def is_ours(table: Path, guid: str) -> bool:
@@ -57,12 +59,16 @@ def initialise(
     publication: str,
     *,
     verify: bool = True,
+    replaces: bool = False,
+    equal: Mapping[str, tuple[int, int]] = MappingProxyType({}),
 ) -> PositionRow:
     """Give a subscriber its rows as of an LSN, then its position. The caller holds the subscriber.
 
     The log is read first: then each source's position is its version at the last LSN. No lock, no gap, no overlap. A table
     that is there gets its rows in one commit: readers never see it empty, and `read` shows the rows before. Until the
-    position is written, the subscription is to be initialised: no command is applied to what is half done.
+    position is written, the subscription is to be initialised: no command is applied to what is half done. `equal` are
+    articles with the versions of source and table that were compared already. `replaces`: rows are copied also where
+    `sync_type: none` says that they are there.
     """
     read_log(reader)
     with held(reader, "snapshot"):
@@ -72,21 +78,28 @@ def initialise(
     articles = distributor.articles(row.publication_id)
     subscriber = Subscriber(Path(row.subscriber))
     spark = reader.spark()
-    if row.sync_type == SYNC_NONE and verify:
+    is_copied = replaces or row.sync_type != SYNC_NONE
+    if not is_copied and verify:
         for article in articles:
             source, version = distributor.root / article.source_object, versions[article.source_object_id]
-            _verify(spark, source, version, subscriber.table(row, article), article)
+            table = subscriber.table(row, article)
+            head = head_version(table)
+            if equal.get(article.article) != (version, head):
+                check_equal(spark, source, version, table, head, article)
     # Cleanup keeps what comes after `snapshot_seqno`.
     distributor.change_subscription(row.subscription_guid, status=SUBSCRIBED, snapshot_seqno=seqno)
     failpoint("transactional.before_copy")
     remove_batch(subscriber.root, row.subscription_guid)
     number = _next_number(subscriber, row, articles)
     mark = CommitMark(row.subscription_guid, f"{DISTRIBUTE}:snapshot:{number}")
-    if row.sync_type != SYNC_NONE:
+    if is_copied:
         for article in articles:
             source, version = distributor.root / article.source_object, versions[article.source_object_id]
             transaction = Transaction(app_id(row.subscription_guid), number, mark)
-            _copy(spark, source, version, subscriber.table(row, article), article, transaction)
+            table = subscriber.table(row, article)
+            # A table that the user made may have other columns, too, and other partitions.
+            is_users = row.sync_type == SYNC_NONE
+            _copy(spark, source, version, table, article, transaction, keeps_columns=is_users)
             failpoint("transactional.after_copy")
     position = PositionRow(
         publisher=str(distributor.root),
@@ -102,6 +115,7 @@ def initialise(
     distributor.change_subscription(
         row.subscription_guid, status=ACTIVE, last_xact_seqno=seqno, is_equal=True
     )
+    works_again(distributor, row)
     return position
 
 
@@ -131,6 +145,8 @@ def _copy(
     table: Path,
     article: ArticleRow,
     transaction: Transaction,
+    *,
+    keeps_columns: bool,
 ) -> None:
     """Give a table the rows of an article, in one commit; it is created where it is missing."""
     state = open_table(source, version)
@@ -147,16 +163,13 @@ def _copy(
     ]
     if not is_delta_table(table):
         create_table(table, replace(new, fields=fields), transaction.mark)
-    rows = rows_at(spark, source, version, article)
-    overwrite(
-        by_partition(rows, new.partition_columns),
-        table,
-        transaction,
-        partition_columns=new.partition_columns,
-    )
+    rows = by_partition(rows_at(spark, source, version, article), new.partition_columns)
+    overwrite(rows, table, transaction, partition_columns=new.partition_columns, keeps_columns=keeps_columns)
 
 
-def _verify(spark: SparkSession, source: Path, version: int, table: Path, article: ArticleRow) -> None:
+def check_equal(
+    spark: SparkSession, source: Path, source_version: int, table: Path, version: int, article: ArticleRow
+) -> None:
     """Check that a subscriber's table has the publisher's rows.
 
     Raises: TransactionalUsageError naming how many differ.
@@ -164,7 +177,7 @@ def _verify(spark: SparkSession, source: Path, version: int, table: Path, articl
     from mergerepl.transactional.comparison import differing
 
     found = differing(
-        rows_at(spark, source, version, article), read_version(spark, table, head_version(table)), article
+        rows_at(spark, source, source_version, article), read_version(spark, table, version), article
     )
     if found.count:
         raise TransactionalUsageError(

@@ -95,6 +95,19 @@ def checked_article(root: Path, stated: TransactionalArticle) -> Wanted:
             raise TransactionalError.no_key(
                 stated.name, f"column '{name}' is {types[name].upper()}, which identifies no row"
             )
+    for name in stated.text_columns:
+        if name in stated.key:
+            raise TransactionalError.bad_table(
+                stated.name,
+                f"`text_columns` names the key column '{name}', whose old value says which row is meant",
+                "Leave it out of `text_columns`.",
+            )
+        if name not in columns:
+            raise TransactionalError.bad_table(
+                stated.name,
+                f"`text_columns` names column '{name}', which is not sent",
+                "Name it in `columns`, or leave it out of `text_columns`.",
+            )
     for name in columns:
         if name.lower().startswith("__sys"):
             raise TransactionalError.bad_table(
@@ -168,10 +181,25 @@ def _check_columns(table: Path, wanted: Wanted) -> None:
     state = open_table(table)
     types = {each["name"]: ddl_of(each["type"]) for each in state.fields}
     for name, type_ in zip(wanted.columns, wanted.types, strict=True):
-        if types.get(name) != type_ or name in state.generated_columns:
+        if types.get(name) != type_ or name not in state.written_columns:
+            found = "none of that name"
+            if name in types:
+                found = (
+                    "one that Delta computes" if name not in state.written_columns else types[name].upper()
+                )
             raise TransactionalUsageError(
-                f"'{table}' has no plain column '{name}' of type {type_.upper()}. Nothing was changed. Add it, or name "
-                "the article's columns (`columns:`).",
+                f"'{table}' has no plain column '{name}' of type {type_.upper()}, but {found}. Nothing was changed. Make "
+                "it an ordinary column there, or name the article's columns (`columns:`) without it.",
+                article=wanted.stated.name,
+            )
+    # Generated columns that are not sent: nobody would fill a plain one, and its old values would look like new ones.
+    sent, written = {*wanted.columns}, {each.lower() for each in state.written_columns}
+    for name in wanted.state.generated_columns:
+        if name not in sent and name.lower() in written:
+            raise TransactionalUsageError(
+                f"'{table}' has a plain column '{name}', which is a generated column at the publisher and is not sent. "
+                "Nothing was changed. Declare it as generated there, drop it there, or name it in the article's"
+                " `columns:`.",
                 article=wanted.stated.name,
             )
 

@@ -1,6 +1,8 @@
 """Transactional publications for tests: a publisher's tables, its file, what the command line says."""
 
 import json
+import re
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -45,4 +47,37 @@ def rows(table: Path) -> list[tuple[Any, ...]]:
     return sorted(tuple(row.values()) for row in found)
 
 
-__all__ = ["new_table", "publication_file", "rows", "run"]
+def named(message: str, word: str) -> list[str]:
+    """Return the words of the command with this word that a message names."""
+    commands = [shlex.split(each) for each in re.findall(r"`mergerepl ([^`]*)`", message)]
+    return next(each for each in commands if word in each)
+
+
+def stops(hq: Path, word: str, number: int | None, *, shown: str = "") -> str:
+    """Check the traces of a stop at the publisher `hq`, whose message has a word; return the message.
+
+    `status` shows the message, or another text (`shown`).
+    """
+    met = run("transactional", "errors", hq, "--limit", 1)[0]
+    assert word in met["text"]
+    assert (met["number"], met["skipped"]) == (number, False)
+    last = run("transactional", "history", hq, "--limit", 1)[0]
+    assert (last["status"], last["comments"], last["subscriber"]) == (
+        "failed",
+        met["text"],
+        met["subscriber"],
+    )
+    found = run("status", hq, "--check", code=2)["warnings"]
+    assert [(shown or met["text"]) in each["text"] for each in found if each["level"] == "critical"].count(
+        True
+    ) == 1
+    return str(met["text"])
+
+
+def works(hq: Path, *, code: int = 0) -> None:
+    """Check that nothing is left of a stop; the exit code of `status --check` may have another reason."""
+    assert "stopped" not in str(run("status", hq, "--check", code=code)["warnings"])
+    assert run("transactional", "history", hq, "--limit", 1)[0]["status"] == "succeeded"
+
+
+__all__ = ["named", "new_table", "publication_file", "rows", "run", "stops", "works"]

@@ -15,6 +15,7 @@ from mergerepl.engine.in_memory import Kept
 from mergerepl.transactional.call_syntax import Operation
 from mergerepl.transactional.commands import key_type, row_type
 from mergerepl.transactional.judge import judge
+from mergerepl.transactional.refusals import TransactionalError
 from mergerepl.transactional.scripts import Shape, batch_text, statements
 from tests.properties import transactional_model as model
 
@@ -215,7 +216,7 @@ def test_a_batch_as_one_merge_is_row_by_row(
         shape,
         lambda _: spark.read.format("delta").load(str(table)).select("c"),
         kept,
-        table=str(table),
+        on_duplicates=lambda keys: TransactionalError(2627, f"{keys} keys twice"),
         is_one_transaction=is_one_transaction,
     )
     assert effect.commands == len(commands)

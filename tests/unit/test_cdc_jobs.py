@@ -120,6 +120,10 @@ def test_capture_runs_when_it_is_asked_for_and_then_at_its_interval() -> None:
     assert again.is_due(105.0)
     assert again.ran(106.0).is_due(107.0)
     assert not again.failed(106.0).is_due(106.0 + RETRY_S - 0.1)
+    # Changed, stopped and started between two looks of the agent.
+    restarted = replace(changed_job(first, {"pollinginterval": 1}), starts=first.starts + 1)
+    assert state.requested(restarted, 104.0).running == restarted
+    assert state.requested(restarted, 104.0).is_due(104.0)
     # Dropped and added again: another job.
     assert state.requested(job(CAPTURE), 104.0).is_due(104.0)
 

@@ -20,9 +20,7 @@ def test_streams_that_there_can_be(streams: int | None) -> None:
     require_streams(streams)
 
 
-@pytest.mark.parametrize(
-    ("command", "instead"), [("skip", "distribute --skip-errors"), ("tracer", "history")]
-)
+@pytest.mark.parametrize(("command", "instead"), [("tracer", "history")])
 def test_a_command_that_is_not_built(tmp_path: Path, command: str, instead: str) -> None:
     done = CliRunner().invoke(main, ["transactional", command, str(tmp_path)])
     assert done.exit_code == 2
@@ -36,3 +34,4 @@ def test_a_stop_names_the_command_that_skips() -> None:
     )
     assert "`mergerepl transactional distribute /data/hq --subscriber /data/mart --skip-errors 20598`" in said
     assert "`skip_errors: [20598]` of the subscription" in said
+    assert "`mergerepl transactional skip /data/hq 7 --subscriber /data/mart`" in said

@@ -1,0 +1,143 @@
+"""Go past one transaction at one subscription: it is left out, and the agent goes on after it. Starts no JVM."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from mergerepl.errors import MergeReplError
+from mergerepl.failpoints import failpoint
+from mergerepl.logreader.lsn import Lsn
+from mergerepl.model.transactional import SkippedTransaction
+from mergerepl.store.lease import lease
+from mergerepl.systables.transactional import ERRORS, HISTORY, ErrorRow, HistoryRow, SubscriptionRow
+from mergerepl.transactional.catalog import Distributor, Root, Subscriber, required, subscriptions_of
+from mergerepl.transactional.position import position_of, waiting_after
+from mergerepl.transactional.refusals import TransactionalUsageError, to_run
+from mergerepl.transactional.stops import forget_stop, stop_of
+
+
+def skip(
+    root: Root,
+    xact: str,
+    *,
+    subscriber: Root | None = None,
+    publication: str | None = None,
+    dry_run: bool = False,
+    lock_wait_s: float = 0.0,
+) -> SkippedTransaction:
+    """Leave out the next transaction of a subscription, such as the one at which its agent stopped.
+
+    It is recorded in errors and history, and the subscriber is not known to be equal from then on. Done again, nothing
+    happens. `subscriber` may be left out where there is one.
+
+    Raises: TransactionalUsageError if the transaction is unknown, was applied or is not the next one; if it changes
+        columns, or a batch with it was begun. TransactionalError 21074 if the subscription cannot go on; LeaseError (run
+        again).
+    """
+    distributor = required(root)
+    try:
+        seqno = Lsn.parse(xact)
+    except ValueError as error:
+        raise TransactionalUsageError(f"{error} Nothing was changed.") from error
+    found = subscriptions_of(distributor, subscriber=subscriber, publication=publication)
+    if len(found) != 1:
+        known = ", ".join(row.subscriber for _, row in found) or "none"
+        raise TransactionalUsageError(
+            f"A transaction is skipped at one subscription, and '{distributor.root}' has {len(found)}: {known}. Nothing "
+            "was changed. Name it: `--subscriber`, and the publication by its file."
+        )
+    name, row = found[0]
+    with lease(Path(row.subscriber), purpose="transactional skip", wait_s=lock_wait_s):
+        return _skip(distributor, name, row, seqno, dry_run=dry_run)
+
+
+def _skip(
+    distributor: Distributor, publication: str, row: SubscriptionRow, seqno: Lsn, *, dry_run: bool
+) -> SkippedTransaction:
+    from mergerepl.transactional.article_batch import app_id
+    from mergerepl.transactional.batch_plan import unfinished_plan
+
+    subscriber = Subscriber(Path(row.subscriber))
+    position = position_of(distributor, row)
+    if bytes(seqno) <= position.transaction_timestamp:
+        recorded = distributor.control.rows(
+            ERRORS,
+            where=f"subscription_guid = '{row.subscription_guid}' and command_id is null and is_skipped "
+            f"and xact_seqno = X'{bytes(seqno).hex()}'",
+        )
+        if recorded:
+            if not dry_run:
+                distributor.change_subscription(
+                    row.subscription_guid, last_xact_seqno=position.transaction_timestamp
+                )
+                forget_stop(distributor, row)
+            return SkippedTransaction(publication, row.subscriber, str(seqno), is_done=False)
+        raise _refusal(
+            row, seqno, "has been passed already: it was applied, or has nothing for this subscription"
+        )
+    waiting = distributor.meant_for(row.publication_id, waiting_after(distributor, row, position))
+    next_one = waiting[0] if waiting else None
+    if next_one is None or next_one.xact_seqno != bytes(seqno):
+        is_known = any(each.xact_seqno == bytes(seqno) for each in waiting)
+        why = "is not the next one" if is_known else "is none that waits"
+        then = f"the next one is {Lsn(next_one.xact_seqno)}" if next_one else "none waits"
+        see = to_run("browse", distributor.root)
+        raise _refusal(row, seqno, f"{why}; {then}. Only the next one can be skipped. To see commands: {see}")
+    if next_one.kind == "schema":
+        reinit = to_run("reinit", distributor.root, "--subscriber", row.subscriber)
+        raise _refusal(
+            row,
+            seqno,
+            f"changes columns ({next_one.schema_text}): later ones need them. Begin again: {reinit}",
+        )
+    articles = distributor.articles(row.publication_id)
+    app = app_id(row.subscription_guid)
+    tables = [subscriber.table(row, each) for each in articles]
+    if unfinished_plan(subscriber, position, tables, app) is not None:
+        finish = to_run("distribute", distributor.root, "--subscriber", row.subscriber)
+        raise _refusal(row, seqno, f"is part of a batch that some tables have already. Finish it: {finish}")
+    names = {each.article_id: each.article for each in articles}
+    commands = {names[each]: n for each, n in next_one.commands.items() if each in names}
+    skipped = SkippedTransaction(publication, row.subscriber, str(seqno), commands, is_done=not dry_run)
+    if dry_run:
+        return skipped
+    now, number = datetime.now(UTC), position.batch + 1
+    counted = ", ".join(f"{name} {n:,}" for name, n in commands.items())
+    text = f"Transaction {seqno} was skipped by hand (commands: {counted})."
+    stop = stop_of(distributor, row)
+    error = ErrorRow(
+        time=now,
+        error_code=stop.error_code if stop else None,
+        error_text=text,
+        xact_seqno=bytes(seqno),
+        subscription_guid=row.subscription_guid,
+        is_skipped=True,
+        batch=number,
+    )
+    run = HistoryRow(
+        agent_id=row.agent_id,
+        time=now,
+        comments=text,
+        xact_seqno=bytes(seqno),
+        skipped=sum(commands.values()),
+    )
+    # Before the position: a skip that dies is not lost, and is recorded once.
+    once = (f"{app}-skip", number)
+    with distributor.writing():
+        distributor.control.append(ERRORS, [error], once=once)
+        distributor.control.append(HISTORY, [run], once=once)
+    distributor.change_subscription(row.subscription_guid, is_equal=False)
+    failpoint("transactional.before_skip")
+    subscriber.save(replace(position, time=now, transaction_timestamp=bytes(seqno), batch=number))
+    failpoint("transactional.after_skip")
+    distributor.change_subscription(row.subscription_guid, last_xact_seqno=bytes(seqno))
+    forget_stop(distributor, row)
+    return skipped
+
+
+def _refusal(row: SubscriptionRow, seqno: Lsn, why: str) -> MergeReplError:
+    return TransactionalUsageError(
+        f"Transaction {seqno} cannot be skipped at '{row.subscriber}': it {why}. Nothing was changed.",
+        subscriber=row.subscriber,
+        xact_seqno=str(seqno),
+    )

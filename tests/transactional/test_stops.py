@@ -1,0 +1,150 @@
+"""An agent that stops leaves a trace until it works again, and each command that its message names works then."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from mergerepl import transactional as tr
+from mergerepl.cli.main import main
+from mergerepl.systables.transactional import INACTIVE
+from mergerepl.transactional.catalog import Distributor
+from mergerepl.transactional.procedures import _registered
+from tests.cdc.databases import add, delete, update
+from tests.transactional.publications import (
+    CliRunner,
+    named,
+    new_table,
+    publication_file,
+    rows,
+    run,
+    stops,
+    works,
+)
+
+pytestmark = pytest.mark.spark
+
+
+def test_a_stop_leaves_a_trace_and_names_commands_that_work(spark: SparkSession, replica_dir: Path) -> None:
+    hq, north = replica_dir / "hq", replica_dir / "north with ' quote"
+    items = new_table(hq, "items", {1: ("a", 1), 2: ("b", 2)})
+    new_table(north, "items", {1: ("a", 1), 2: ("b", 2)})
+    subscriber = {"subscriber": f"./{north.name}", "sync_type": "none", "verify": False}
+    file = publication_file(replica_dir, [{"name": "items", "key": ["id"]}], subscribers=[subscriber])
+    run("apply", file)
+
+    def is_lost() -> None:
+        shutil.rmtree(north / "items")
+
+    def is_inactive() -> None:
+        distributor = Distributor(hq)
+        distributor.change_subscription(distributor.subscriptions()[0].subscription_guid, status=INACTIVE)
+
+    def has_twins() -> None:
+        add(north / "items", {1: ("a", 1)})
+
+    cases: dict[str, tuple[Callable[[], None], int, str]] = {
+        "is no Delta table": (is_lost, 21074, "reinit"),
+        "it is inactive": (is_inactive, 21074, "reinit"),
+        "more than once": (has_twins, 2627, "reinit"),
+    }
+    for word, (breaks, number, command) in cases.items():
+        breaks()
+        update(items, "id = 1", qty="qty + 1")
+        for _ in range(2):
+            run("sync", file, code=1)
+        before = len(run("transactional", "errors", hq))
+        message = stops(hq, word, number, shown="It is inactive" if "inactive" in word else "")
+        run("sync", file, code=1)
+        assert len(run("transactional", "errors", hq)) == before, "met again, it is recorded once"
+        assert CliRunner().invoke(main, named(message, command)).exit_code == 0, message
+        works(hq)
+        assert rows(north / "items") == rows(items)
+    # A folder that is not there is a warning, as long as it is so.
+    shutil.move(north, replica_dir / "away")
+    update(items, "id = 2", qty="5")
+    run("sync", file, code=3)
+    found = run("status", hq, "--check", code=1)["warnings"]
+    assert [each["text"] for each in found] == ["It is not there: is it mounted?"]
+    assert "is it mounted?" in run("transactional", "errors", hq)[0]["text"]
+    shutil.move(replica_dir / "away", north)
+    run("sync", file)
+    works(hq)
+    assert rows(north / "items") == rows(items)
+
+
+@pytest.mark.slow
+def test_other_stops_leave_a_trace(
+    spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hq = replica_dir / "hq"
+    items = new_table(hq, "items", {1: ("a", 1), 2: ("b", 2)})
+    file = publication_file(replica_dir, [{"name": "items", "key": ["id"], "upd_cmd": "CALL mine"}])
+    run("apply", file)
+    _registered.pop("mine", None)
+
+    @tr.procedure("mine", operation="update", call="CALL")
+    def mine(call: tr.Call) -> None:
+        raise ZeroDivisionError("no rate")
+
+    update(items, "id = 1", qty="7")
+    run("transactional", "logreader", hq)
+    with pytest.raises(ZeroDivisionError):
+        tr.distribute(hq)
+    stops(hq, "ZeroDivisionError: no rate", None)
+    _registered.pop("mine")
+    run("sync", file, code=2)
+    stops(hq, "calls the procedure 'mine'", None)
+    tr.procedure("mine", operation="update", call="CALL")(lambda call: call.default())
+    run("sync", file)
+    works(hq)
+    # A changed column, at a table of the user's own that has one more.
+    spark.sql(f"alter table delta.`{items}` set tblproperties ('delta.columnMapping.mode' = 'name')")
+    spark.sql(f"alter table delta.`{items}` rename column note to remark")
+    spark.sql(f"update delta.`{items}` set qty = 90 where id = 2")
+    run("sync", file, code=1)
+    message = stops(hq, "RENAME COLUMN note TO remark", 21076)
+    assert CliRunner().invoke(main, named(message, "reinit")).exit_code == 0
+    works(hq)
+
+    # The log reader: a source whose key was dropped, and one that cannot be read at all.
+    def fails(*args: Any, **options: Any) -> Any:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("mergerepl.logreader.scan.look_at", fails)
+        run("sync", file, code=1)
+        stops(hq, "Input/output error", None)
+    run("sync", file)
+    works(hq)
+    spark.sql(f"alter table delta.`{items}` rename column id to key")
+    run("sync", file, code=1)
+    assert "was dropped or renamed" in stops(hq, "Column 'id'", 21076)
+
+
+def test_two_syncs_at_once_end_with_one_that_works(
+    spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mergerepl.logreader.log_reader import LogReader
+    from mergerepl.store.lease import lease
+
+    monkeypatch.setattr("mergerepl.api.SILENT_WAIT_S", 0.1)
+    monkeypatch.setattr("mergerepl.api.LOCK_WAIT_S", 0.1)
+    hq, north = replica_dir / "hq", replica_dir / "north"
+    items = new_table(hq, "items", {1: ("a", 1)})
+    file = publication_file(replica_dir, [{"name": "items", "key": ["id"]}])
+    run("apply", file)
+    delete(items)
+    for root, held in ((hq, LogReader(hq).held("one sync")), (north, lease(north, purpose="one sync"))):
+        with held:
+            met = CliRunner().invoke(main, ["sync", str(file)])
+        assert met.exit_code == 3
+        assert f"wait for a minute: Replica '{root}' is in use: one sync by process" in met.stderr.replace(
+            "18752: ", ""
+        )
+    assert "stopped" not in str(run("status", hq, "--check")["warnings"])
+    run("sync", file)
+    assert rows(north / "items") == []
