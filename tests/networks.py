@@ -11,7 +11,8 @@ import json
 import re
 import shutil
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -25,6 +26,7 @@ from pyspark.sql import SparkSession
 
 import mergerepl
 from mergerepl import config
+from mergerepl.agent import merge_session
 from mergerepl.delta.create import NewTable, create_table
 from mergerepl.delta.log import commit_text, head_version
 from mergerepl.delta.marks import CommitMark
@@ -145,6 +147,22 @@ def _publish_site(folder: Path, articles: list[str]) -> None:
     for name in articles:
         write_deltalake(str(folder / "hq" / name), rows)
     publish(folder, "site", [{"name": name, "key": ["id"]} for name in articles])
+
+
+@contextmanager
+def writing_late(write: Callable[[], None]) -> Iterator[None]:
+    """Let users write after the next session is staged, before it is carried out."""
+    whole = merge_session.carry_out
+
+    def later(*arguments: Any, **settings: Any) -> Any:
+        write()
+        return whole(*arguments, **settings)
+
+    merge_session.carry_out = later
+    try:
+        yield
+    finally:
+        merge_session.carry_out = whole
 
 
 def versions(folder: Path) -> dict[str, int]:

@@ -163,7 +163,10 @@ def recorded_rows(
     *,
     actions: Sequence[changes.Action] = tuple(changes.Action),
 ) -> DataFrame:
-    """Return the CHANGES rows one side records of one article: final states under its own generation numbers."""
+    """Return the CHANGES rows one side records of one article: final states under its own generation numbers.
+
+    A late round's rows have `base`, as CAPTURED has it: its capture is recorded nowhere else.
+    """
     staged = read_staged(spark, changeset.rows(work.nickname)).where(F.col(side.action).isin(list(actions)))
     generation = F.col(side.generation)
     # If the row was here before, replicas that get it next may have it too: for them it is no insert. Of a row that waits
@@ -178,7 +181,8 @@ def recorded_rows(
     }
     if work.is_filtered:
         columns |= _in_partition(staged, side, work)
-    return staged.select(*(columns.get(name, F.col(name)) for name in changes.CHANGE_COLUMNS))
+    more = [changes.BASE] if changes.BASE in staged.columns else []
+    return staged.select(*(columns.get(name, F.col(name)) for name in changes.CHANGE_COLUMNS), *more)
 
 
 def _in_partition(staged: DataFrame, side: Side, work: ArticleWork) -> dict[str, Column]:

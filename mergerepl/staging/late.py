@@ -242,7 +242,10 @@ def _late_rows(
     *,
     client_subscription: bool,
 ) -> DataFrame:
-    """Return RESOLVED: late changes against the rows we applied; what the table must still be changed to."""
+    """Return RESOLVED: late changes against the rows we applied; what the table must still be changed to.
+
+    If the article's resolver needs it, the rows have `base`, as captured.
+    """
     article = captured.article
     assert captured.rows is not None
     assert captured.generation is not None
@@ -291,14 +294,20 @@ def _late_rows(
     acted = _acted_on(outcome, in_table, side, generation)
     broken = _not_taken(spark, acted, side, article, kept)
     if broken is None:
-        return acted
+        return _with_base(acted, captured.rows)
     # Both halves were in this table, but not together: each row becomes one side's whole row, and the other's is logged.
     publishers, subscribers = (
         wanted.join(broken, on=changes.ROWGUID, how="left_semi") for wanted in (at_publisher, at_subscriber)
     )
     as_wholes = resolve(publishers, subscribers, whole_rows=True)
     others = acted.join(broken, on=changes.ROWGUID, how="left_anti")
-    return others.unionByName(_acted_on(as_wholes, in_table, side, generation))
+    return _with_base(others.unionByName(_acted_on(as_wholes, in_table, side, generation)), captured.rows)
+
+
+def _with_base(rows: DataFrame, captured: DataFrame) -> DataFrame:
+    if changes.BASE not in captured.columns:
+        return rows
+    return rows.join(captured.select(changes.ROWGUID, changes.BASE), on=changes.ROWGUID, how="left")
 
 
 def _is_computable(outcome: DataFrame, article: PublishedArticle) -> bool:

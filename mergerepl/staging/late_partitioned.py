@@ -133,7 +133,7 @@ def _stage(
 
 
 def _staged(session: LateSession, article: PublishedArticle, frames: Sequence[DataFrame]) -> StagedArticle:
-    rows = frames[0] if len(frames) == 1 else frames[0].unionByName(frames[1])
+    rows = frames[0] if len(frames) == 1 else frames[0].unionByName(frames[1], allowMissingColumns=True)
     version = session.versions[article.nickname]
     folder = session.folder / str(article.nickname)
     return stage_article(rows, folder, article, from_versions=dict.fromkeys(changes.ACTION_OF, version))

@@ -62,7 +62,7 @@ from mergerepl.partitions.touched import with_metadata
 from mergerepl.partitions.versions import versions_of
 from mergerepl.staging.article import Enumerated, StagedArticle, side_changes
 from mergerepl.staging.constraints import refused_rows
-from mergerepl.staging.decision import Changed, decided, resolved
+from mergerepl.staging.decision import Changed, decided, resolved, with_ancestors
 from mergerepl.staging.few_partitioned import FewUploaded, few_uploaded, few_windows
 from mergerepl.store.changeset import events_folder
 from mergerepl.store.replica import Replica
@@ -220,12 +220,17 @@ def _sent(session: PartitionedSession) -> dict[str, _Sent]:
         )
         terms = _terms(session, article)
         at_subscriber, at_publisher = without_strangers(rows, known, most=count)
-        changed[name] = (
-            Changed(article, terms, at_publisher, at_subscriber, rows=2 * count),
-            count,
-            rows,
-            known,
+        sent = Changed(article, terms, at_publisher, at_subscriber, rows=2 * count)
+        # What was captured is committed at both sides.
+        theirs = replace(enumerated, captured=None)
+        ours = replace(
+            theirs,
+            replica=session.replica,
+            article=article,
+            through_seq_inclusive=session.last_seq,
         )
+        sent = with_ancestors(session.spark, sent, (ours, theirs))
+        changed[name] = sent, count, rows, known
     decision = decided([each[0] for each in changed.values()], session.terms, session.kept)
     return {
         name: _Sent(

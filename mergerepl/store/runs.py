@@ -213,6 +213,8 @@ def run_rows(
         else:
             columns |= {name: chosen[name] for name in (PARTCHANGEGEN, BORN_GENERATION, COLV1)}
         columns[row_column(article.nickname)] = chosen[ROW]
+        if BASE in chosen.column_names:
+            columns[base_column(article.nickname)] = chosen[BASE]
         of_run = {
             contents.TABLENICK: pa.scalar(article.nickname, pa.int32()),
             contents.MARKER: pa.scalar(marker, pa.string()),

@@ -12,6 +12,7 @@ from pyspark.sql.types import StructType
 
 from mergerepl.changes import (
     ACTION_OF,
+    BASE,
     BORN_GENERATION,
     CHANGE_COLUMNS,
     CONFLICT_HASH,
@@ -191,7 +192,8 @@ def recorded_in_batches(
     import pyarrow.compute as pc
 
     action, generation = ACTION_OF[side], GENERATION_OF[side]
-    kept = [name for name in CHANGE_COLUMNS if name != GENERATION]
+    names = [*CHANGE_COLUMNS, *([BASE] if BASE in _columns(folder) else [])]
+    kept = [name for name in names if name != GENERATION]
     for rows in _in_batches(folder, [*kept, action, generation, VERDICT], having=action):
         # As `apply.side.recorded_rows`: a row that was here before is no insert to those who get it next.
         waits = pc.equal(rows[VERDICT], Verdict.REFUSED.value)
@@ -202,7 +204,7 @@ def recorded_in_batches(
         recorded = rows.set_column(place, BORN_GENERATION, born).append_column(GENERATION, rows[generation])
         if keys_of_gone is not None:
             recorded = _in_partition(recorded, pc.equal(rows[action], Action.LEAVE.value), keys_of_gone)
-        yield recorded.select(list(CHANGE_COLUMNS))
+        yield recorded.select(names)
 
 
 def _in_partition(rows: "pa.Table", has_left: "pa.ChunkedArray[Any]", keys: Collection[str]) -> "pa.Table":
@@ -289,12 +291,14 @@ def _require_texts(rows: "pa.RecordBatch") -> None:
 
 
 def _image_fields(folder: Path) -> list[Field]:
+    image: list[Field] = _columns(folder)[ROW]["type"]["fields"]
+    return image
+
+
+def _columns(folder: Path) -> dict[str, Field]:
     written = _written_schema(folder)
     assert written is not None
-    image: list[Field] = next(
-        field["type"]["fields"] for field in json.loads(written)["fields"] if field["name"] == ROW
-    )
-    return image
+    return {field["name"]: field for field in json.loads(written)["fields"]}
 
 
 def _in_memory(

@@ -169,7 +169,8 @@ def _joined(
                 through_seq_inclusive=info.last_seq,
                 kept=kept,
             )
-            rows = moved if rows is None else rows.unionByName(moved)
+            # A row that nobody changed has no `base`: it is recorded as it was published.
+            rows = moved if rows is None else rows.unionByName(moved, allowMissingColumns=True)
         joined.append(
             replace(
                 item,

@@ -11,8 +11,7 @@ import itertools
 import random
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +23,10 @@ from deltalake import DeltaTable, write_deltalake
 
 import mergerepl
 from mergerepl import failpoints
-from mergerepl.agent import carry_out, merge_session
+from mergerepl.agent import carry_out
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.failpoints import FailpointError
+from tests.networks import writing_late
 from tests.properties.partition_histories import KEYS, SOME, VARIANTS, draw_row
 from tests.properties.partition_model import Filters, Merged, Network, Row
 
@@ -191,7 +191,7 @@ class PartitionEngine:
                 table.delete(f"key in ({', '.join(map(str, dead))})")
 
     def sync(self, name: str, late: Iterable[tuple[int, Change]] = ()) -> Any:
-        with _between(lambda: self.write(late)):
+        with writing_late(lambda: self.write(late)):
             return mergerepl.sync(self.folder / "hub", subscriber=str(self.folder / name)).sessions[0]
 
     def rows(self, replica: str) -> dict[str, dict[int, Row]]:
@@ -220,22 +220,6 @@ class PartitionEngine:
                     found[key] = row["seq"], row.get("reason")
         current = {key for key, (_, reason) in found.items() if reason is None}
         return current, {(*key, why) for key, (_, why) in found.items() if why is not None}
-
-
-@contextmanager
-def _between(write: Callable[[], None]) -> Iterator[None]:
-    """Let users write after the next session is staged, before it is carried out."""
-    whole = merge_session.carry_out
-
-    def later(*arguments: Any, **settings: Any) -> Any:
-        write()
-        return whole(*arguments, **settings)
-
-    merge_session.carry_out = later
-    try:
-        yield
-    finally:
-        merge_session.carry_out = whole
 
 
 def drawn_write(rng: random.Random, net: Network, replica: str) -> Write:
