@@ -18,6 +18,7 @@ from mergerepl.configuration.schema import ArticleKeys, PublicationKeys, Subscri
 from mergerepl.configuration.wording import dotted, kind, place, shown
 from mergerepl.errors import ConfigurationError
 from mergerepl.filters.stated import first_problem
+from mergerepl.model import refused_pairs
 from mergerepl.model.publication import (
     DEFAULT_SERVER_PRIORITY,
     Article,
@@ -289,17 +290,17 @@ def _article(stated: ArticleKeys, check: _Check, path: strict_yaml.KeyPath, publ
     if stated.resolver.resolution == "columns" and stated.tracking != "column":
         raise check.refuse(
             (*path, "resolver", "resolution"),
-            "is `columns`, which needs `tracking: column` in the same article",
+            refused_pairs.COLUMNS_BY_ROW.says(),
         )
     if stated.resolver.resolution == "columns" and RESOLVERS[stated.resolver.name].rejects is not None:
         raise check.refuse(
             (*path, "resolver", "resolution"),
-            f"is `columns`, and {shown(stated.resolver.name)} takes whole rows of one side: remove it",
+            refused_pairs.COLUMNS_OF_ONE_WAY.says(resolver=shown(stated.resolver.name)),
         )
     if stated.compensate_for_errors and RESOLVERS[stated.resolver.name].rejects is not None:
         raise check.refuse(
             (*path, "compensate_for_errors"),
-            f"is not for {shown(stated.resolver.name)}, which takes changes of one side only: remove it",
+            refused_pairs.COMPENSATED_ONE_WAY.says(resolver=shown(stated.resolver.name)),
         )
     try:
         resolver_info = resolver_settings(stated.resolver, stated.tracking)
@@ -356,11 +357,7 @@ def _subscription(
     """Return one subscription, with the priority that its type implies."""
     kind = SubscriberType(stated.type)
     if kind is SubscriberType.CLIENT and stated.priority:
-        raise check.refuse(
-            (*path, "priority"),
-            f"is {stated.priority:g}; a client subscription has none of its own (its changes take the "
-            "publisher's): remove it, or say `type: server`",
-        )
+        raise check.refuse((*path, "priority"), refused_pairs.CLIENT_PRIORITY.says(priority=stated.priority))
     default = DEFAULT_SERVER_PRIORITY if kind is SubscriberType.SERVER else 0.0
     return Subscription(
         subscriber=_root(stated.subscriber, check, (*path, "subscriber"), folder),

@@ -36,6 +36,7 @@ from mergerepl.conflict_tools.purge import purge_when_due
 from mergerepl.engine import session as engine
 from mergerepl.engine.errors import plain_errors
 from mergerepl.errors import MergeReplError, PublicationError
+from mergerepl.model import refused_pairs
 from mergerepl.model.progress import Progress
 from mergerepl.model.results import ArticleCounts, PhaseCounts, SessionResult, SessionStatus
 from mergerepl.partitions.scratch import with_scratch_outside
@@ -202,9 +203,7 @@ def _refuse_one_way(
     """
     if sides[PUBLISHER].filtered is not None and not (upload and download):
         raise PublicationError(
-            f"Publication '{publication}' has row filters, and one direction alone is not supported together with them: a "
-            "row that a subscriber writes outside of its partition has to leave it in the same session. Leave --direction "
-            "out.",
+            refused_pairs.FILTERED_DIRECTION.says(publication=publication),
             publication=publication,
         )
 
@@ -254,8 +253,7 @@ def preview_session(
         sides = open_sides(publisher, subscriber, subscription)
         if sides[PUBLISHER].filtered is not None:
             raise PublicationError(
-                f"Publication '{publication}' has row filters, and what a session would do with them cannot be shown "
-                "without doing it. Run `mergerepl sync` without --dry-run.",
+                refused_pairs.FILTERED_DRY_RUN.says(publication=publication),
                 publication=publication,
             )
         names = {nickname: article.name for nickname, article in sides[PUBLISHER].articles.items()}

@@ -4,6 +4,7 @@ import re
 
 from mergerepl.configuration.schema import ResolverKeys
 from mergerepl.configuration.wording import shown
+from mergerepl.model import refused_pairs
 from mergerepl.model.publication import Tracking
 from mergerepl.model.resolvers import CUSTOM, FUNCTION, RESOLVERS, OfDeletes, Resolver, ResolverInfo
 
@@ -28,9 +29,7 @@ def resolver_settings(stated: ResolverKeys, tracking: str) -> ResolverInfo:
     """
     resolver = RESOLVERS[stated.name]
     if tracking == Tracking.ROW.value and not resolver.by_row:
-        raise ResolverKeyError(
-            "name", f"is {shown(resolver.name)}, which needs `tracking: column` in the same article"
-        )
+        raise ResolverKeyError("name", refused_pairs.RESOLVER_BY_ROW.says(resolver=shown(resolver.name)))
     if resolver.name == CUSTOM:
         return ResolverInfo(function=_function(stated))
     if stated.function is not None:

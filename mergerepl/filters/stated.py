@@ -5,6 +5,7 @@ from difflib import get_close_matches
 
 from mergerepl.filters.clause import Clause, ClauseError, SessionFunction, functions_of
 from mergerepl.filters.parse import parse_filter, parse_on
+from mergerepl.model import refused_pairs
 from mergerepl.model.article_graph import CircleError, parents_first
 from mergerepl.model.publication import Publication, Subscription
 
@@ -40,11 +41,7 @@ def _problems(publication: Publication) -> Iterator[tuple[Path, str]]:
     yield from _of_options(publication)
     yield from _of_values(publication, filters)
     if not publication.allow_partition_realignment:
-        yield (
-            ("allow_partition_realignment",),
-            "is false, which this version does not support: remove it (a row that leaves a partition is removed at "
-            "its subscribers)",
-        )
+        yield ("allow_partition_realignment",), refused_pairs.FILTERED_STAYING.says()
 
 
 def _of_joins(publication: Publication) -> Iterator[tuple[Path, str]]:
@@ -76,13 +73,15 @@ def _of_options(publication: Publication) -> Iterator[tuple[Path, str]]:
         if chosen not in range(4):
             yield path, f"is {chosen}; it may be 0, 1, 2 or 3"
         if chosen and article.filter is None and article.name not in children:
-            yield path, f"is {chosen}, and the article has no filter and no join: remove the key"
+            yield path, refused_pairs.OPTIONS_UNFILTERED.says(options=chosen)
         for join in publication.joins:
             if join.article == article.name and chosen >= NO_OVERLAP > options[join.parent]:
+                of_parent = options[join.parent]
                 yield (
                     path,
-                    f"is {chosen}, and its parent '{join.parent}' has {options[join.parent]}: give the parent 2 or 3, "
-                    "too",
+                    refused_pairs.OPTIONS_OF_PARENT.says(
+                        options=chosen, parent=join.parent, of_parent=of_parent
+                    ),
                 )
 
 
@@ -105,8 +104,4 @@ def _of_values(publication: Publication, filters: Mapping[str, Clause]) -> Itera
         other = first.setdefault(partition, subscription.subscriber)
         if is_single and other != subscription.subscriber:
             values = ", ".join(str(value) for value in partition)
-            yield (
-                path,
-                f"is in partition '{values}', which has a subscription already ({other}), and partition_options 3 "
-                "allows one",
-            )
+            yield path, refused_pairs.OPTIONS_SHARED.says(values=values, other=other)

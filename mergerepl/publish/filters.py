@@ -12,6 +12,7 @@ from mergerepl.filters.parse import parse_filter, parse_on
 from mergerepl.filters.prepare import prepared, uncastable
 from mergerepl.filters.publication_filters import NO_FILTERS, JoinFilter, PublicationFilters
 from mergerepl.filters.stated import NO_OVERLAP
+from mergerepl.model import refused_pairs
 from mergerepl.model.publication import Article, Publication
 from mergerepl.publish.check_article import published_fields
 
@@ -105,8 +106,9 @@ def check_no_overlap(
             continue
         if problem := _path_problem(article, filters) or _shared_value(article, filters, partitions):
             raise PublicationError(
-                f"Article '{article.name}': partition_options {article.partition_options} needs one filter path: "
-                f"{problem}. Change the filter, or take partition_options 0 or 1.",
+                refused_pairs.OPTIONS_OF_PATHS.says(
+                    article=article.name, options=article.partition_options, problem=problem
+                ),
                 article=article.name,
             )
 

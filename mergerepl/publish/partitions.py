@@ -7,6 +7,7 @@ from mergerepl.failpoints import failpoint
 from mergerepl.filters.clause import SessionFunction
 from mergerepl.filters.publication_filters import NO_FILTERS, PublicationFilters
 from mergerepl.filters.stated import value_of
+from mergerepl.model import refused_pairs
 from mergerepl.model.publication import ConflictLogging, Publication, Subscription, SyncType
 from mergerepl.model.resolvers import CUSTOM, RESOLVERS
 from mergerepl.model.results import PlanStep
@@ -56,34 +57,31 @@ def _check_supported(publication: Publication, filters: PublicationFilters) -> N
     for join in filters.joins:
         if not filters.is_filtered(join.parent):
             raise PublicationError(
-                f"Article '{join.article}' has a join with '{join.parent}', which has neither a filter nor a join: all of "
-                f"its rows belong to every subscriber. Give '{join.parent}' a filter, or take the join out.",
+                refused_pairs.FILTERED_PARENT.says(article=join.article, parent=join.parent),
                 article=join.article,
             )
     for article in publication.articles:
         if RESOLVERS[article.resolver].rejects is not None:
             raise PublicationError(
-                f"Article '{article.name}' has the resolver '{article.resolver}', which this version does not support "
-                "together with row filters. Name another resolver, or publish the article without filters.",
+                refused_pairs.FILTERED_ONE_WAY.says(article=article.name, resolver=article.resolver),
                 article=article.name,
             )
         if article.resolver == CUSTOM:
             raise PublicationError(
-                f"Article '{article.name}' has a resolver of your own, which this version does not support together with "
-                "row filters. Name another resolver.",
+                refused_pairs.FILTERED_CUSTOM.says(article=article.name),
                 article=article.name,
             )
     if publication.conflict_logging is not ConflictLogging.PUBLISHER:
         raise PublicationError(
-            f"Publication '{publication.name}' has row filters and `conflict_logging: {publication.conflict_logging}`: the "
-            "losing row of a conflict may lie outside of its subscriber's partition. Keep conflicts at the publisher.",
+            refused_pairs.FILTERED_LOGGING.says(
+                publication=publication.name, logging=publication.conflict_logging
+            ),
             publication=publication.name,
         )
     for subscription in publication.subscriptions:
         if subscription.sync_type is SyncType.NONE:
             raise PublicationError(
-                f"Subscriber '{subscription.subscriber}' has `sync_type: none`, which this version does not support "
-                "together with row filters. Let `apply` copy its rows (`sync_type: automatic`).",
+                refused_pairs.FILTERED_SYNC_TYPE.says(subscriber=subscription.subscriber),
                 subscriber=subscription.subscriber,
             )
 

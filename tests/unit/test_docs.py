@@ -23,6 +23,7 @@ from mergerepl.configuration.schema import (
 )
 from mergerepl.configuration.transactional import MODELS as TRANSACTIONAL
 from mergerepl.model import results
+from mergerepl.model.refused_pairs import REFUSED
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -150,3 +151,9 @@ def test_every_environment_variable_is_described():
     read_by_code = {name for text in sources for name in re.findall(r"MERGEREPL_[A-Z_]*[A-Z]", text)}
     for_tests = {"MERGEREPL_FAILPOINT"}
     assert read_by_code - for_tests - set(re.findall(r"MERGEREPL_\w+", read("configuration.md"))) == set()
+
+
+def test_the_options_that_do_not_go_together_are_those_of_the_table():
+    section = read("configuration.md").split("\n## Options that do not go together\n")[1].split("\n## ")[0]
+    shown = [line for line in section.splitlines() if line.startswith("| ")][1:]
+    assert shown == [f"| {pair.one} | {pair.other} | {pair.instead} |" for pair in REFUSED]
