@@ -1,42 +1,93 @@
 """Adopt foreign commits, or refuse them: the second step of a holder of the lease, after the sweep."""
 
+import logging
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
 from mergerepl.compact import counters
 from mergerepl.compact.adoption import plan, stage
 from mergerepl.compact.carry_out import carry_out
-from mergerepl.compact.errors import ForeignCommitError
-from mergerepl.compact.foreign import look_at_all, unadopted
+from mergerepl.compact.changes import readable_window
+from mergerepl.compact.database import Database
+from mergerepl.compact.errors import ForeignCommitError, TrackingError
+from mergerepl.compact.foreign import Looked, look_at_all, writable_facts
 from mergerepl.compact.intent import Intent, write_intent
 from mergerepl.compact.session import Session
 from mergerepl.compact.sweep import has_work, sweep
+from mergerepl.errors import MergeReplError
 from mergerepl.model.tracking import Foreign
 
+log = logging.getLogger(__name__)
 
-def adopt_or_refuse(session: Session, *, also_refused: bool = False) -> int:
+
+def adopt_or_refuse(
+    session: Session, needed: Collection[str] | None = None, *, also_refused: bool = False
+) -> int:
     """Make one implicit transaction of each foreign commit, in version order, tables by name; returns how many.
 
-    The caller holds the lease and has swept.
+    A table whose foreign commits cannot be adopted stays at its published snapshot; the other tables go on. The caller
+    holds the lease and has swept.
 
     Args:
         session: The database.
+        needed: The tables that must be adopted; None: all of them.
         also_refused: Adopt also where the table says `refuse`.
 
-    Raises: ForeignCommitError if a table refuses foreign commits, or they cannot be adopted; nothing was changed.
+    Raises: ForeignCommitError if a needed table refuses foreign commits, or they cannot be adopted; TrackingError or
+        StoreError if a needed table cannot be looked at.
     """
+    looked = look_at_all(session.database)
+    problems = {
+        each.table.name: problem
+        for each in looked
+        if (problem := each.problem or _problem(session.database, each, also_refused=also_refused))
+        is not None
+    }
+    count = 0
+    while not count and (
+        found := [each for each in looked if each.commits and each.table.name not in problems]
+    ):
+        count = _adopt(session, found, [each for each in looked if each not in found], problems)
+    for name, problem in problems.items():
+        if needed is None or name in needed:
+            raise problem
+        log.warning("table %s stays at its published snapshot: %s", name, problem)
+    return count
+
+
+def _problem(database: Database, looked: Looked, *, also_refused: bool) -> TrackingError | None:
+    """Return why a table's foreign commits cannot be adopted, as far as its log tells: no numbers are taken then."""
+    if not looked.commits:
+        return None
+    if looked.table.foreign is Foreign.REFUSE and not also_refused:
+        return ForeignCommitError.refused(looked.named[0])
+    try:
+        readable_window(
+            writable_facts(database, looked.table).path,
+            looked.table,
+            from_version_exclusive=looked.commits[0].version - 1,
+            through_version_inclusive=looked.head,
+        )
+    except TrackingError as error:
+        return error
+    return None
+
+
+def _adopt(
+    session: Session,
+    found: Sequence[Looked],
+    others: Sequence[Looked],
+    problems: dict[str, MergeReplError],
+) -> int:
+    """Adopt the foreign commits of some tables; returns how many, 0 with a further problem if one cannot be adopted."""
     database = session.database
-    looked = look_at_all(database)
-    found = [each for each in looked if each.commits]
-    for each in found:
-        if each.table.foreign is Foreign.REFUSE and not also_refused:
-            raise ForeignCommitError.refused(each.named[0])
-    if not found:
-        return 0
     count = sum(len(each.commits) for each in found)
     begun = counters.begin(database.root, count=count)
     try:
-        intent = Intent(datetime.now(UTC), (), (), {each.table.name: each.head for each in looked})
+        versions = {each.table.name: each.head for each in found}
+        versions |= {each.table.name: each.quiet_through for each in others}
+        intent = Intent(datetime.now(UTC), (), (), versions)
         csn = counters.read_counters(database.root).last_csn + 1
         for each in found:
             table, commits = each.table, each.commits
@@ -45,9 +96,14 @@ def adopt_or_refuse(session: Session, *, also_refused: bool = False) -> int:
             planned = plan(database, table, commits, bsns, first_csn=csn + at)
             since = commits[0].version - 1
             folder = counters.staging_folder(begun.folder, table.name)
-            write, planned = stage(
-                session, begun.folder, folder, table, planned, commits, since, each.head, own=set()
-            )
+            try:
+                write, planned = stage(
+                    session, begun.folder, folder, table, planned, commits, since, each.head, own=set()
+                )
+            except TrackingError as error:
+                problems[table.name] = error
+                counters.mark_aborted(begun.folder)
+                return 0
             intent = intent.extended(replace(intent, transactions=planned, writes=(write,)))
         write_intent(begun.folder, intent)
         carry_out(session, begun.folder)
@@ -59,12 +115,13 @@ def adopt_or_refuse(session: Session, *, also_refused: bool = False) -> int:
     return count
 
 
-def catch_up(session: Session, purpose: str) -> None:
+def catch_up(session: Session, purpose: str, needed: Collection[str] | None = None) -> None:
     """Finish dead transactions and adopt foreign commits, where there are some: only then the lease is taken.
 
     Raises: As `adopt_or_refuse`; LeaseError.
     """
-    if has_work(session.database.root) or unadopted(session.database):
+    database = session.database
+    if has_work(database.root) or any(each.commits or each.problem for each in look_at_all(database)):
         with session.held(purpose):
             sweep(session)
-            adopt_or_refuse(session)
+            adopt_or_refuse(session, needed)

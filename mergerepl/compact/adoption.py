@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from mergerepl.compact import adopted, staged_files
-from mergerepl.compact.changes import rows_of_feed
+from mergerepl.compact.changes import events_of, readable_window
 from mergerepl.compact.counters import take_bsns
 from mergerepl.compact.database import Database, tracked_table
 from mergerepl.compact.errors import ForeignCommitError
@@ -25,18 +25,12 @@ from mergerepl.compact.overlay import PROBLEM, key_columns, key_names, snapshot_
 from mergerepl.compact.session import Session
 from mergerepl.delta.log import Commit, commits
 from mergerepl.delta.plain_files import write_files
-from mergerepl.delta.table import TableState
 from mergerepl.engine.errors import gone_reason
 from mergerepl.failpoints import failpoint
-from mergerepl.feed.position import FeedPosition
-from mergerepl.feed.window import feed_window
+from mergerepl.feed.window import FeedWindow
 from mergerepl.model.tracking import TrackedTable
-from mergerepl.rows.images import all_true, same_value
-from mergerepl.rows.sql import quote
-from mergerepl.systables.compact import CHANGE_BSN, CONTEXT, INSERT_BSN, ROW_COLUMNS
+from mergerepl.rows.images import all_true
 
-_BEFORE = ("delete", "update_preimage")
-_AFTER = ("insert", "update_postimage")
 _EVENTS_SCHEMA = "version bigint, bsn binary, csn bigint, time timestamp, by string, is_own boolean"
 
 
@@ -110,11 +104,17 @@ def stage(
 
     Raises: ForeignCommitError if the change feed does not have them, or their rows have no key or share one.
     """
-    facts = writable_facts(session.database, table)
+    path = writable_facts(session.database, table).path
     bounds = from_version_exclusive, through_version_inclusive
+    window = readable_window(
+        path,
+        table,
+        from_version_exclusive=from_version_exclusive,
+        through_version_inclusive=through_version_inclusive,
+    )
     keys = key_names(table)
     try:
-        events = _events(session.spark, facts, table, planned, found, *bounds, own=own)
+        events = _numbered_events(session.spark, table, window, planned, found, own=own)
         rows = adopted.folded(events, keys, table.options)
         has_null = ~all_true([F.col(name).isNotNull() for name in keys])
         problem = F.when(has_null, F.lit("have a key that is NULL"))
@@ -127,7 +127,7 @@ def stage(
     bad = staged_files.problems_of(at, keys)
     if bad is not None:
         raise ForeignCommitError.bad_keys(table.name, *bad)
-    _refuse_shared_keys(session.spark, facts, table, at, *bounds)
+    _refuse_shared_keys(session.spark, path, table, at, *bounds)
     counted = _changes(at)
     planned = tuple(
         replace(each, changes=_named(table.name, counted.get(each.foreign_version or -1, 0)))
@@ -151,52 +151,19 @@ def _named(table: str, count: int) -> dict[str, int]:
     return {table: count} if count else {}
 
 
-def _events(
+def _numbered_events(
     spark: SparkSession,
-    facts: TableState,
     table: TrackedTable,
+    window: FeedWindow,
     planned: Sequence[Planned],
     found: Sequence[Commit],
-    from_version_exclusive: int,
-    through_version_inclusive: int,
     *,
     own: set[int],
 ) -> DataFrame:
-    """Return the effect of each commit of a range on each key."""
-    position = FeedPosition(table.table_id, from_version_exclusive)
-    window = feed_window(facts.path, position, through_version_inclusive=through_version_inclusive)
-    feed = rows_of_feed(spark, table, window, window.changes(lambda _: False))
-    ours = {name for name, _ in ROW_COLUMNS}
-    columns = [each["name"] for each in facts.fields if each["name"] not in ours]
-    image = F.struct(
-        F.struct(CHANGE_BSN, INSERT_BSN, CONTEXT).alias("stamps"),
-        *(F.col(quote(name)).alias(f"c{i}") for i, name in enumerate(columns)),
-    )
-    keys = [key.alias(name) for key, name in zip(key_columns(table), key_names(table), strict=True)]
-    kind = F.col("_change_type")
-    images = feed.select(
-        *keys,
-        F.col("_commit_version").alias(adopted.VERSION),
-        F.when(kind.isin(*_BEFORE), image).alias("b"),
-        F.when(kind.isin(*_AFTER), image).alias("a"),
-    )
-    netted = images.groupBy(*key_names(table), adopted.VERSION).agg(
-        F.first("b", ignorenulls=True).alias("b"),
-        F.first("a", ignorenulls=True).alias("a"),
-        (F.greatest(F.count("b"), F.count("a")) > 1).alias(adopted.SHARED),
-    )
-    same = [
-        same_value(F.col(f"b.c{i}"), F.col(f"a.c{i}"), feed.schema[name].dataType)
-        for i, name in enumerate(columns)
-    ]
+    """Return the effect of each commit of a window on each key, with the numbers of its transaction."""
     numbered = F.broadcast(spark.createDataFrame(_numbers(planned, found, own), _EVENTS_SCHEMA))
-    return netted.join(numbered, on=adopted.VERSION).select(
-        *key_names(table),
-        *(each for each in adopted.EVENT if each not in (adopted.BEFORE, adopted.AFTER, adopted.DIFFERS)),
-        F.when(F.col("b").isNotNull(), F.col("b.stamps")).alias(adopted.BEFORE),
-        F.when(F.col("a").isNotNull(), F.col("a.stamps")).alias(adopted.AFTER),
-        (~all_true(same)).alias(adopted.DIFFERS),
-    )
+    events = events_of(spark, table, window)
+    return events.join(numbered, on=adopted.VERSION).select(*key_names(table), *adopted.EVENT)
 
 
 def _numbers(planned: Sequence[Planned], found: Sequence[Commit], own: set[int]) -> list[tuple[Any, ...]]:
@@ -217,7 +184,7 @@ def _numbers(planned: Sequence[Planned], found: Sequence[Commit], own: set[int])
 
 def _refuse_shared_keys(
     spark: SparkSession,
-    facts: TableState,
+    path: Path,
     table: TrackedTable,
     at: Path,
     from_version_exclusive: int,
@@ -231,7 +198,7 @@ def _refuse_shared_keys(
     bounded = staged_files.within(table, staged_files.bounds_of(at, table))
 
     def keys_at(version: int, *, now: int) -> DataFrame:
-        rows = snapshot_rows(spark, facts.path, version)
+        rows = snapshot_rows(spark, path, version)
         rows = rows if bounded is None else rows.where(bounded)
         named = [key.alias(name) for key, name in zip(key_columns(table), keys, strict=True)]
         return rows.select(*named, F.lit(now).alias("now"), F.lit(1 - now).alias("then"))

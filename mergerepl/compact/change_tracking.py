@@ -193,14 +193,14 @@ class ChangeTracking:
 
         Raises: As `Transaction.insert` and `Transaction.commit`.
         """
-        return self._implicit(tracking_context, lambda tx: tx.insert(table, rows))
+        return self._implicit(table, tracking_context, lambda tx: tx.insert(table, rows))
 
     def upsert(self, table: str, rows: Rows, *, tracking_context: str | None = None) -> TransactionResult:
         """Insert or update rows by their keys in a transaction of their own.
 
         Raises: As `Transaction.upsert` and `Transaction.commit`.
         """
-        return self._implicit(tracking_context, lambda tx: tx.upsert(table, rows))
+        return self._implicit(table, tracking_context, lambda tx: tx.upsert(table, rows))
 
     def update(
         self,
@@ -214,7 +214,7 @@ class ChangeTracking:
 
         Raises: As `Transaction.update` and `Transaction.commit`.
         """
-        return self._implicit(tracking_context, lambda tx: tx.update(table, set, where))
+        return self._implicit(table, tracking_context, lambda tx: tx.update(table, set, where))
 
     def delete(
         self,
@@ -228,7 +228,7 @@ class ChangeTracking:
 
         Raises: As `Transaction.delete` and `Transaction.commit`.
         """
-        return self._implicit(tracking_context, lambda tx: tx.delete(table, where, rows=rows))
+        return self._implicit(table, tracking_context, lambda tx: tx.delete(table, where, rows=rows))
 
     def read(self, table: str, csn: int | None = None) -> DataFrame:
         """Return a table's rows in the last published snapshot, or in that after the transaction `csn`.
@@ -401,11 +401,13 @@ class ChangeTracking:
         self._require()
         return tracked_table(self.session.database, table)
 
-    def _implicit(self, context: str | None, operation: Callable[[Transaction], None]) -> TransactionResult:
+    def _implicit(
+        self, table: str, context: str | None, operation: Callable[[Transaction], None]
+    ) -> TransactionResult:
         """Run a transaction of one operation; it sees earlier foreign commits."""
         self._require()
         with plain_errors("adopting foreign commits"):
-            catch_up(self.session, "tracking adopt")
+            catch_up(self.session, "tracking adopt", [table])
         with self.begin(context) as one:
             operation(one)
         assert one.result is not None

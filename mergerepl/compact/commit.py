@@ -6,26 +6,25 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from mergerepl.compact import staged_files
+from mergerepl.compact import adopted, staged_files
 from mergerepl.compact.adopt import adopt_or_refuse
 from mergerepl.compact.carry_out import carry_out
-from mergerepl.compact.changes import rows_of_feed
+from mergerepl.compact.changes import events_of, readable_window
 from mergerepl.compact.counters import Begun, read_counters
 from mergerepl.compact.database import Database, facts_of, tracked_tables
 from mergerepl.compact.errors import TrackingError, TransactionConflictError
 from mergerepl.compact.foreign import look_at_all
 from mergerepl.compact.intent import Intent, Planned, Write, write_intent
-from mergerepl.compact.overlay import Touched, key_columns
+from mergerepl.compact.overlay import Touched
 from mergerepl.compact.session import Session
 from mergerepl.compact.sweep import sweep
 from mergerepl.delta.log import head_version
 from mergerepl.delta.transactions import transaction_version
 from mergerepl.engine.errors import plain_errors
 from mergerepl.failpoints import failpoint
-from mergerepl.feed.position import FeedPosition
-from mergerepl.feed.window import feed_window
 from mergerepl.model.tracking import TransactionResult
 
 
@@ -52,7 +51,7 @@ def commit(session: Session, begun: Begun, changes: Sequence[Change]) -> Transac
     database = session.database
     with session.held("tracking commit"):
         sweep(session)
-        adopt_or_refuse(session)
+        adopt_or_refuse(session, {change.table for change in changes})
         versions = published_versions(database)
         for change in changes:
             _refuse_older_copy(database, change.table)
@@ -133,14 +132,18 @@ def _refuse_conflict(session: Session, bsn: int, change: Change) -> None:
     is_altered = facts.metadata.schema_json != touched.facts.metadata.schema_json
     if is_altered or facts.properties != touched.facts.properties:
         raise TransactionConflictError.schema_changed(bsn, touched.table.name)
-    window = feed_window(touched.facts.path, FeedPosition(touched.table.table_id, touched.version))
-    changes = window.changes(lambda _: False)
-    if not changes:
-        return
-    feed = rows_of_feed(session.spark, touched.table, window, changes)
-    keys = feed.select(
-        *(key.alias(name) for key, name in zip(key_columns(touched.table), touched.keys, strict=True))
+    window = readable_window(
+        touched.facts.path,
+        touched.table,
+        from_version_exclusive=touched.version,
+        through_version_inclusive=head,
     )
+    if not window.changes(lambda _: False):
+        return
+    events = events_of(session.spark, touched.table, window)
+    # A writer that rewrites files writes unchanged rows again: they are no conflict.
+    is_change = F.col(adopted.BEFORE).isNull() | F.col(adopted.AFTER).isNull() | F.col(adopted.DIFFERS)
+    keys = events.where(is_change).select(*touched.keys)
     ours = session.spark.read.schema(change.schema).parquet(str(change.folder)).select(*touched.keys)
     met = keys.join(ours, on=touched.keys, how="left_semi").distinct().limit(4).collect()
     if met:

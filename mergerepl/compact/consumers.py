@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from mergerepl.compact import counters
 from mergerepl.compact.adopt import catch_up
+from mergerepl.compact.changes import require_known_columns
 from mergerepl.compact.database import (
     Database,
     commit_before,
@@ -18,6 +19,7 @@ from mergerepl.compact.database import (
     last_commit,
     tracked_table,
     tracked_tables,
+    versions_of,
 )
 from mergerepl.compact.errors import ConsumerBehindError, TrackingError
 from mergerepl.compact.session import Session
@@ -87,11 +89,11 @@ class Consumer:
             raise TrackingError.reserved("enumeration (exact or documented)", enumeration)
         context = context_guid(exclude_context)
         session, database = self._session, self._session.database
-        catch_up(session, "tracking enumerate")
         chosen = tracked_tables(database)
         if tables is not None:
             names = [tables] if isinstance(tables, str) else tables
             chosen = {name: tracked_table(database, name) for name in names}
+        catch_up(session, "tracking enumerate", chosen)
         stands = self.state
         anchors, last = present_anchors(session, lbsn=stands.lbsn, lcsn=stands.lcsn)
         before = self._known(stands)
@@ -106,6 +108,8 @@ class Consumer:
             for name, each in chosen.items()
             if each.enabled_csn is not None and anchors.lcsn <= each.enabled_csn
         )
+        for name in sorted(chosen.keys() - {*initial}):
+            require_known_columns(database, chosen[name], versions_of(before))
         inside = commits_from(database, from_csn_inclusive=anchors.lcsn, through_csn_exclusive=anchors.ecsn)
         state = WindowState(self.name, anchors, last.nonce if last else None, initial, enumeration)
         deleted_version = head_version(database.deleted_rows)

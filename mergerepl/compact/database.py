@@ -195,15 +195,22 @@ def facts_of(database: Database, table: TrackedTable) -> TableState:
     facts = open_table(database.path(table.name))
     if facts.metadata.table_id != table.table_id:
         raise TrackingError.replaced(table.name)
-    for name, type_ in ROW_COLUMNS:
-        found = facts.field(name)
-        if found is None or found["type"] != type_:
-            raise TrackingError.columns_gone(table.name, name)
-    for column, known in zip(table.key, table.key_types, strict=True):
-        found = facts.field(column)
-        if found is None or key_type_of(found, table.key_type) != known:
-            raise TrackingError.key_altered(table.name, column, known)
+    problem = columns_problem(table, facts.fields)
+    if problem is not None:
+        raise problem
     return facts
+
+
+def columns_problem(table: TrackedTable, fields: Sequence[Field]) -> TrackingError | None:
+    """Return the error about a tracking column or a key column that a table lacks; None if all are there."""
+    present = {each["name"]: each for each in fields}
+    for name, type_ in ROW_COLUMNS:
+        if name not in present or present[name]["type"] != type_:
+            return TrackingError.columns_gone(table.name, name)
+    for column, known in zip(table.key, table.key_types, strict=True):
+        if column not in present or key_type_of(present[column], table.key_type) != known:
+            return TrackingError.key_altered(table.name, column, known)
+    return None
 
 
 def key_type_of(column: Field, key_type: TrackingKeyType) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
+from mergerepl.delta.log import Commit
 from mergerepl.errors import MergeReplError, Transient
 from mergerepl.model.tracking import ForeignCommit
 
@@ -12,6 +13,13 @@ _AGAIN = (
     "`ct.read(table, csn=reader.state.lcsn - 1)` as its copy."
 )
 """The order matters: what is committed between a copy and a position taken later would be enumerated to nobody."""
+
+
+def _end_tracking(table: str) -> str:
+    return (
+        f"end its tracking (`mergerepl tracking disable PATH {table} --keep-columns`) and enable it again; consumers then "
+        "take an initial copy."
+    )
 
 
 class TrackingError(MergeReplError):
@@ -269,10 +277,32 @@ class ForeignCommitError(TrackingError):
     def unreadable(cls, table: str, version: int, why: str) -> Self:
         """The change feed does not have the commit."""
         return cls(
-            f"Table '{table}': the foreign commit of version {version} cannot be adopted: {why}. Restore the table to the "
-            "version before it, or disable tracking and enable it again; consumers then take an initial copy.",
+            f"Table '{table}': the foreign commit of version {version} cannot be adopted: {why}. Other tables go on. "
+            f"Restore the table (RESTORE TABLE to version {version - 1}), or {_end_tracking(table)}",
             table=table,
             version=version,
+        )
+
+    @classmethod
+    def column_replaced(cls, table: str, column: str, commit: Commit) -> Self:
+        """A column is another one than consumers know by its name, or was dropped together with rows."""
+        return cls(
+            f"Table '{table}': column '{column}' is not the column any more that it was before version {commit.version} "
+            f"({commit.operation}): it was dropped, or another column has its name now. No row tells consumers that its "
+            f"values are gone. Other tables go on. Restore the table (RESTORE TABLE to version {commit.version - 1}), or "
+            f"{_end_tracking(table)}",
+            table=table,
+            column=column,
+            version=commit.version,
+        )
+
+    @classmethod
+    def unadopted_columns(cls, table: str) -> Self:
+        """The table has other columns since foreign commits that are not adopted yet."""
+        return cls(
+            f"Table '{table}' has other columns since foreign commits that are not adopted yet. The transaction was "
+            "aborted; nothing was changed. Run `mergerepl tracking adopt PATH`, then begin the transaction again.",
+            table=table,
         )
 
     @classmethod

@@ -18,6 +18,7 @@ from mergerepl.compact.errors import ForeignCommitError, TrackingError
 from mergerepl.compact.table_rules import unwritable
 from mergerepl.delta.log import Commit, TruncatedLogError, commits, head_version
 from mergerepl.delta.table import TableState
+from mergerepl.errors import MergeReplError, StoreError
 from mergerepl.model.tracking import ForeignCommit, TrackedTable
 
 
@@ -58,6 +59,8 @@ class Looked:
     commits: list[Commit]
     """The foreign commits that are not adopted yet, in order."""
     head: int
+    problem: MergeReplError | None = None
+    """Why the table cannot be looked at: its published snapshot stays what it is, and other tables go on."""
 
     @property
     def quiet_through(self) -> int:
@@ -87,12 +90,14 @@ def look(database: Database, table: TrackedTable, versions: Mapping[str, int]) -
 def look_at_all(database: Database) -> list[Looked]:
     """Look at all tracked tables, by name, after the last published snapshot."""
     versions = versions_of(last_commit(database))
-    return [look(database, table, versions) for table in tracked_tables(database).values()]
+    return [_looked_at(database, table, versions) for table in tracked_tables(database).values()]
 
 
-def unadopted(database: Database) -> list[ForeignCommit]:
-    """Return the foreign commits that are not adopted yet, by table and version."""
-    return [each for looked in look_at_all(database) for each in looked.named]
+def _looked_at(database: Database, table: TrackedTable, versions: Mapping[str, int]) -> Looked:
+    try:
+        return look(database, table, versions)
+    except (TrackingError, StoreError) as error:
+        return Looked(table, [], snapshot_version(table, versions), error)
 
 
 def writable_facts(database: Database, table: TrackedTable) -> TableState:

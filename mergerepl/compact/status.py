@@ -4,16 +4,17 @@ from mergerepl.compact import counters
 from mergerepl.compact.consumers import consumer_states
 from mergerepl.compact.database import Database, last_commit, read_commits, require_database, tracked_tables
 from mergerepl.compact.errors import TrackingError
-from mergerepl.compact.foreign import unadopted
+from mergerepl.compact.foreign import look_at_all
 from mergerepl.model.tracking import CommittedTransaction, TrackingStatus
 
 
 def status(database: Database) -> TrackingStatus:
     """Return the state of a tracked folder.
 
-    Raises: TrackingError if there is none, or a table was replaced.
+    Raises: TrackingError if there is none.
     """
     require_database(database)
+    looked = look_at_all(database)
     numbers = counters.read_counters(database.root)
     last = last_commit(database)
     return TrackingStatus(
@@ -25,8 +26,9 @@ def status(database: Database) -> TrackingStatus:
         tuple(tracked_tables(database).values()),
         tuple(counters.open_transactions(database.root)),
         tuple(consumer_states(database)),
-        tuple(unadopted(database)),
+        tuple(commit for each in looked for commit in each.named),
         dict(numbers.purged_through),
+        {each.table.name: each.problem.message for each in looked if each.problem is not None},
     )
 
 

@@ -26,7 +26,7 @@ from mergerepl.compact.database import (
     tracked_table,
     versions_of,
 )
-from mergerepl.compact.errors import TrackingError, TransactionConflictError
+from mergerepl.compact.errors import ForeignCommitError, TrackingError, TransactionConflictError
 from mergerepl.compact.foreign import look, writable_facts
 from mergerepl.compact.numbers import packed_literal
 from mergerepl.compact.overlay import (
@@ -45,6 +45,7 @@ from mergerepl.compact.overlay import (
 from mergerepl.compact.row_keys import GUID_PATTERN, packed_key
 from mergerepl.compact.table_rules import broken_rules, default_of, fitted, too_long_key
 from mergerepl.delta.plain_files import write_files
+from mergerepl.delta.table import open_table
 from mergerepl.engine.errors import plain_errors
 from mergerepl.model.tracking import TrackingKeyType, TransactionResult
 from mergerepl.rows.images import all_true, same_value
@@ -242,6 +243,8 @@ class Transaction:
             table = tracked_table(self._database, name)
             facts = writable_facts(self._database, table)
             version = look(self._database, table, versions_of(last_commit(self._database))).quiet_through
+            if version < facts.version and open_table(facts.path, version).fields != facts.fields:
+                raise ForeignCommitError.unadopted_columns(name)
             folder = counters.staging_folder(self._begun.folder, name)
             self._touched[name] = Touched(table, facts, version, folder)
         return self._touched[name]

@@ -151,6 +151,8 @@ class TrackingStatus:
     foreign_commits: tuple[ForeignCommit, ...]
     purged_through: Mapping[str, int]
     """Table name, or `__sysTxCommitSequence`, to the lowest LCSN that is still served exactly."""
+    problems: Mapping[str, str] = field(default_factory=dict)
+    """Table name to the reason why it cannot be read on; the other tables go on."""
 
 
 @dataclass(frozen=True)

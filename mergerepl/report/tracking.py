@@ -28,6 +28,7 @@ def status(found: TrackingStatus) -> list[Table | str]:
         for commit in found.foreign_commits:
             foreign.add(commit.table, commit.version, commit.operation, commit.writer)
         parts.append(foreign)
+    parts.extend(found.problems.values())
     for name, mark in sorted(found.purged_through.items()):
         parts.append(f"{name}: purged; consumers below CSN {mark} must be initialised again.")
     parts.append(

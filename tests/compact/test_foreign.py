@@ -10,7 +10,7 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
 from mergerepl import failpoints
-from mergerepl.compact.errors import ForeignCommitError
+from mergerepl.compact.errors import ForeignCommitError, TransactionConflictError
 from mergerepl.model.tracking import TransactionResult
 from tests.compact.databases import commit_sequence, held, notes_of, rows, tracked
 
@@ -34,7 +34,9 @@ def test_each_commit_becomes_a_transaction(spark: SparkSession, replica_dir: Pat
     tracking.update("orders", {"note": "'ours'"}, where="id <= 2")
     reader.acknowledge(reader.enumerate())
     before = {row["id"]: tuple(row[name] for name in STAMPS) for row in tracking.read("orders").collect()}
-    open_ = tracking.begin()
+    unmet, met = tracking.begin(), tracking.begin()
+    unmet.update("orders", {"note": "'unmet'"}, where="id = 2")
+    met.update("orders", {"note": "'met'"}, where="id = 3")
     opened(replica_dir).update({"note": "'stale'"}, predicate="id in (1, 3)")  # stamps stay as they were
     append(replica_dir, (10, "new"))
     opened(replica_dir).delete("id = 4")
@@ -57,17 +59,20 @@ def test_each_commit_becomes_a_transaction(spark: SparkSession, replica_dir: Pat
     assert {key: after[key] for key in (2, 5, 6)} == {key: before[key] for key in (2, 5, 6)}
     last = tracking.transactions()
     assert [(each.bsn, each.csn, dict(each.changes)) for each in last[:6]] == [
-        (8, 7, {}),
-        (7, 6, {"orders": 1}),
-        (6, 5, {"orders": 1}),
-        (5, 4, {"orders": 1}),
-        (4, 3, {"orders": 1}),
-        (3, 2, {"orders": 2}),
+        (9, 7, {}),
+        (8, 6, {"orders": 1}),
+        (7, 5, {"orders": 1}),
+        (6, 4, {"orders": 1}),
+        (5, 3, {"orders": 1}),
+        (4, 2, {"orders": 2}),
     ]
-    assert commit_sequence(tracking) == {3: 2, 4: 3, 5: 4, 6: 5, 7: 6}
+    assert commit_sequence(tracking) == {4: 2, 5: 3, 6: 4, 7: 5, 8: 6}
     reader.acknowledge(window)
-    open_.abort()
-    assert reader.enumerate().is_empty
+    # A row that foreign writers only wrote again is no conflict; one that they changed is.
+    assert unmet.commit().changes == {"orders": 1}
+    with pytest.raises(TransactionConflictError, match="committed first: 3"):
+        met.commit()
+    assert held(reader.enumerate()) == {"inserts": {}, "updates": {2: "unmet"}, "deletes": []}
     # The same rows without a change: nothing.
     opened(replica_dir).optimize.compact()
     assert tracking.status().foreign_commits == ()
