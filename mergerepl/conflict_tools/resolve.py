@@ -36,6 +36,7 @@ from mergerepl.engine.errors import cause_of, engine_answers, plain_errors
 from mergerepl.engine.in_memory import Kept
 from mergerepl.errors import ApplyError, ConfigurationError, ConflictError, MergeReplError
 from mergerepl.failpoints import failpoint
+from mergerepl.feed.window import feed_window
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.conflicts import Choice, ConflictFilter, NotResolved, PlannedWrite, ResolveResult, Wish
 from mergerepl.model.progress import Progress
@@ -45,11 +46,13 @@ from mergerepl.rows.key_bounds import bound_measures, bounds_found
 from mergerepl.staging.constraints import broken_rules, refuse_table
 from mergerepl.store.changeset import ArticleWork, drop
 from mergerepl.store.lease import lease
+from mergerepl.store.positions import captured_position
 from mergerepl.store.replica import Replica
 from mergerepl.store.staged_rows import read_staged
 from mergerepl.systables import conflict_resolutions, conflicts_info
 from mergerepl.systables.conflict_resolutions import ResolutionRow
 from mergerepl.systables.conflicts_info import ConflictRow
+from triggers.schema_checks import ArticleTable, check_columns
 
 MOST_AT_ONCE = 100_000
 """Conflicts that one run settles: their ids and keys are in memory."""
@@ -74,8 +77,9 @@ def resolve_conflicts(
     The rows of all articles are decided and checked against their tables before the first one is written.
 
     Raises: ConfigurationError if the folder is no replica, no conflict is meant, or a column or value cannot be;
-        ConflictError if there are too many, a session is interrupted, an article is not published any more, one is a
-        change that a table refuses, or a table would refuse a row; LeaseError; StoreError, CommitConflictError.
+        SchemaMismatchError if a table's columns are not the published ones; ConflictError if there are too many, a
+        session is interrupted, an article is not published any more, one is a change that a table refuses, or a table
+        would refuse a row; LeaseError; StoreError, CommitConflictError.
     """
     with lease(root, purpose="mergerepl conflicts resolve"):
         replica = Replica(root).require()
@@ -185,8 +189,12 @@ def _check_values(
             "can be written for it. Choose others, or settle it with --winner.",
             conflict_id=gone.conflict_id,
         )
+    info = replica.info()
     for nickname in {row.tablenick for row in rows}:
         article = articles[nickname]
+        at = ArticleTable(article, replica.root, info.replid, replica.publishes(article.pubid))
+        # What is written must mean the columns that were published.
+        check_columns(at, feed_window(at.path, captured_position(replica, article, info)))
         for name in wish.values:
             if name not in article.value_columns:
                 raise ConfigurationError(

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from deltalake import DeltaTable, Field
+from deltalake.schema import PrimitiveType
 from pyspark.sql import SparkSession
 
 import mergerepl
@@ -207,6 +209,10 @@ def test_conflicts_are_reported_and_decided_again(
     assert session.upload.conflicts + session.download.conflicts == 0
     assert pair.same_rows("orders")[1:3] == [(2, None, 100), (3, "later", 13)]
     assert pair.same_rows("items")[0] == (1, "hq", 21)
+
+    # What would be written into other columns than the published ones is refused.
+    DeltaTable(str(hq / "orders")).alter.add_columns([Field("extra", PrimitiveType("string"))])
+    assert "column 'extra' was added" in run("resolve", str(hq), ids["orders", 2], "--loser", exit_code=1)
 
     # Removed.
     assert "0 conflicts" in run("purge", str(hq)), "they are kept for 14 days"
