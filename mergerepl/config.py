@@ -15,10 +15,11 @@ from mergerepl.configuration import strict_yaml
 from mergerepl.configuration.problems import refusal
 from mergerepl.configuration.resolver import ResolverKeyError, resolver_settings
 from mergerepl.configuration.schema import ArticleKeys, PublicationKeys, SubscriptionKeys, folded
-from mergerepl.configuration.wording import dotted, kind, place, shown
+from mergerepl.configuration.wording import dotted, kind, known, place, shown
 from mergerepl.errors import ConfigurationError
 from mergerepl.filters.stated import first_problem
 from mergerepl.model import refused_pairs
+from mergerepl.model.later import instead_of
 from mergerepl.model.publication import (
     DEFAULT_SERVER_PRIORITY,
     Article,
@@ -40,6 +41,7 @@ from mergerepl.model.transactional import (
 from mergerepl.systables.conflicts_info import LONGEST_FOLDER_NAME, conflict_table_name
 
 LARGEST_FILE = 1_000_000
+MERGE, TRANSACTIONAL = "merge", "transactional"
 
 
 def load(path: str | os.PathLike[str]) -> Publication:
@@ -73,6 +75,7 @@ def load_any(path: str | os.PathLike[str]) -> Publication | TransactionalPublica
             f"{name} {what}: a configuration is a mapping that begins with `publication:` and `publisher:`.",
             file=name,
         )
+    _require_type(document, name)
     if document.value.get("type") == "transactional":
         return _transactional(document, name, folder=file.absolute().parent)
     try:
@@ -81,6 +84,24 @@ def load_any(path: str | os.PathLike[str]) -> Publication | TransactionalPublica
         raise refusal(error, document, name) from None
     check = _Check(document, name)
     return _publication(stated, check, folder=file.absolute().parent)
+
+
+def _require_type(document: strict_yaml.Document, name: str) -> None:
+    """Check that a file's type is one that there is.
+
+    Raises: ConfigurationError that names all types.
+    """
+    stated = document.value.get("type", MERGE)
+    if not isinstance(stated, str) or stated in (MERGE, TRANSACTIONAL):
+        # Another kind of value is refused with the other keys.
+        return
+    instead = instead_of("file", "type", stated)
+    problem = (
+        f"is {shown(stated)}, a value of a later version. {instead}"
+        if instead
+        else f"is {shown(stated)}; {known(stated, (MERGE, TRANSACTIONAL), 'it may be')}."
+    )
+    raise ConfigurationError(f"{place(name, document.line(('type',)))}type {problem}", file=name, key="type")
 
 
 def transactional_target(text: str) -> tuple[Path, str | None] | None:
@@ -105,16 +126,9 @@ def _transactional(document: strict_yaml.Document, name: str, *, folder: Path) -
     try:
         stated = TransactionalKeys.model_validate(document.value)
     except ValidationError as error:
-        raise refusal(error, document, name, MODELS) from None
+        raise refusal(error, document, name, MODELS, type_="transactional") from None
     check = _Check(document, name)
     publisher = _publisher(stated.publisher, check, folder)
-    if (
-        stated.distributor is not None
-        and _root(stated.distributor, check, ("distributor",), folder) != publisher
-    ):
-        raise check.refuse(
-            ("distributor",), "is another folder than the publisher, which is not supported yet"
-        )
     retention = stated.distribution_retention
     if retention.min > retention.max:
         raise check.refuse(("distribution_retention",), "has a `min` above its `max`")

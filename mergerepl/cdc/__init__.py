@@ -20,11 +20,6 @@ if TYPE_CHECKING:
         is_tracked_by_cdc,
     )
     from mergerepl.cdc.jobs import add_job, change_job, drop_job, help_jobs, start_job, stop_job
-    from mergerepl.cdc.later import (
-        generate_wrapper_function,
-        register_functions,
-        register_source,
-    )
     from mergerepl.cdc.lsn_times import (
         decrement_lsn,
         get_max_lsn,
@@ -76,7 +71,6 @@ __all__ = [
     "enable_db",
     "enable_table",
     "errors",
-    "generate_wrapper_function",
     "get_all_changes",
     "get_captured_columns",
     "get_column_ordinal",
@@ -94,8 +88,6 @@ __all__ = [
     "lsn_of",
     "map_lsn_to_time",
     "map_time_to_lsn",
-    "register_functions",
-    "register_source",
     "resume",
     "scan",
     "scan_sessions",
@@ -136,10 +128,6 @@ _HOMES = {
     **dict.fromkeys(
         ("add_job", "change_job", "drop_job", "help_jobs", "start_job", "stop_job"), "mergerepl.cdc.jobs"
     ),
-    **dict.fromkeys(
-        ("generate_wrapper_function", "register_functions", "register_source"),
-        "mergerepl.cdc.later",
-    ),
     **dict.fromkeys(("adopt", "disable_db", "enable_db", "is_cdc_enabled"), "mergerepl.cdc.enabling"),
     "resume": "mergerepl.cdc.resuming",
     "to_debezium": "mergerepl.cdc.envelopes",
@@ -153,6 +141,12 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     """Load a public name from its module."""
     if name not in __all__:
+        from mergerepl.model.later import instead_of
+
+        if (instead := instead_of("cdc", name)) is not None:
+            from mergerepl.cdc.refusals import CdcUsageError
+
+            raise CdcUsageError.later(name, instead)
         raise AttributeError(f"module 'mergerepl.cdc' has no attribute '{name}'")
     return getattr(import_module(_HOMES.get(name, "mergerepl.cdc.instances")), name)
 

@@ -33,6 +33,7 @@ from mergerepl.failpoints import failpoint
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.logreader.positions import read_state
 from mergerepl.model.cdc import AppliedChanges
+from mergerepl.model.later import answers_later
 from mergerepl.rows.sql import quote
 from mergerepl.store.folders import make_folder
 from mergerepl.store.lease import lease, replica_root
@@ -67,6 +68,7 @@ class _Target:
         )
 
 
+@answers_later("cdc", CdcUsageError.later)
 def apply_changes(
     database: str | os.PathLike[str],
     instance: str,
@@ -74,7 +76,6 @@ def apply_changes(
     consumer: str,
     *,
     keys: Sequence[str] | None = None,
-    scd_type: int = 1,
     initial: bool = True,
     spark: SparkSession | None = None,
     lock_wait_s: float = 0.0,
@@ -90,7 +91,6 @@ def apply_changes(
         target: The table to keep; made if it is not there. It has the captured columns, and may have more.
         consumer: Name of this consumer: each has a cursor of its own.
         keys: The columns that identify a row, for an instance without a key; by default the instance's.
-        scd_type: 1 keeps the last state of each row. 2 is not supported yet.
         initial: Fill a target without a cursor from a snapshot. Else its rows are taken as they are, and changes are
             applied from start_lsn on.
         spark: The Spark session; by default the running one, or an embedded one.
@@ -99,11 +99,6 @@ def apply_changes(
     Raises: CdcUsageError for a wrong parameter or an unusable target; LsnRangeError 313 if cleanup passed the cursor;
         CdcError 22838 if a key had two rows at once; CommitConflictError if another writer won the commit: run again.
     """
-    if scd_type != 1:
-        raise CdcUsageError.later(
-            f"apply_changes(scd_type={scd_type!r})",
-            "Use scd_type=1; or build a history from get_all_changes.",
-        )
     if not consumer or not consumer.replace("-", "").replace("_", "").isalnum():
         raise CdcUsageError.bad_parameter(
             22990, "consumer", consumer, "a name has letters, digits, - and _ only"

@@ -34,6 +34,7 @@ from mergerepl.logreader.positions import read_state
 from mergerepl.logreader.scan import Begin, begin
 from mergerepl.logreader.sources import metadata_of
 from mergerepl.model.cdc import CapturedColumn, CaptureInstance
+from mergerepl.model.later import answers_later
 from mergerepl.store.lease import lease
 from mergerepl.systables.cdc import CDC_JOBS, CHANGE_TABLES, ChangeTable, IndexColumn
 from mergerepl.systables.logreader import LogReaderRow
@@ -41,6 +42,7 @@ from mergerepl.systables.logreader import LogReaderRow
 _LOG_KEPT = timedelta(days=30)
 
 
+@answers_later("cdc", CdcUsageError.later)
 def enable_table(
     database: str | os.PathLike[str],
     source_name: str,
@@ -52,7 +54,6 @@ def enable_table(
     index: Sequence[str] | str | None = None,
     index_name: str | None = None,
     captured_column_list: Sequence[str] | str | None = None,
-    large_columns: Mapping[str, str] | None = None,
     on_gap: str = COMPARE,
     spark: SparkSession | None = None,
     lock_wait_s: float = 0.0,
@@ -70,7 +71,6 @@ def enable_table(
             default the key of the article that publishes the table, if there is one.
         index_name: A name for the key; stored and shown only.
         captured_column_list: The columns to capture; by default all whose names do not begin with `__sys`.
-        large_columns: Not supported yet.
         on_gap: What becomes of versions whose feed is gone: `compare` or `stop`.
         spark: The Spark session; by default the running one, or an embedded one.
         lock_wait_s: Seconds to wait for others that hold the folder.
@@ -80,8 +80,6 @@ def enable_table(
     """
     found = database_at(database)
     found.require_enabled()
-    if large_columns:
-        raise CdcUsageError.later("large_columns", "Leave it out: all columns are captured whole.")
     if on_gap not in (COMPARE, STOP):
         raise CdcUsageError.bad_parameter(22990, "on_gap", on_gap, "it is compare or stop")
     reader = log_reader(found, spark=spark, wait_s=lock_wait_s)

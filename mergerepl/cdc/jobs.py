@@ -26,6 +26,7 @@ from mergerepl.cdc.log import held, log_reader
 from mergerepl.cdc.refusals import CdcError, CdcUsageError
 from mergerepl.logreader.positions import read_state
 from mergerepl.model.cdc import Job
+from mergerepl.model.later import answers_later
 from mergerepl.systables.cdc import CDC_JOBS
 
 WAIT_S = 60.0
@@ -147,11 +148,11 @@ def start_job(
     )
 
 
+@answers_later("cdc", CdcUsageError.later)
 def stop_job(
     database: str | os.PathLike[str],
     job_type: str = CAPTURE,
     *,
-    hold: str | None = None,
     of_start: int | None = None,
     lock_wait_s: float = WAIT_S,
 ) -> Job:
@@ -160,16 +161,11 @@ def stop_job(
     Args:
         database: The folder.
         job_type: As of `add_job`.
-        hold: Not supported yet.
         of_start: Stop only this start of the job (its `starts`): a later one goes on.
         lock_wait_s: Seconds to wait for a cycle that runs.
 
     Raises: CdcUsageError if there is no such job; ScanInProgressError (22903).
     """
-    if hold is not None:
-        raise CdcUsageError.later(
-            "stop_job(hold=)", "See `mergerepl cdc status` for how long VACUUM keeps what is not read."
-        )
     return _with(
         database,
         job_type,

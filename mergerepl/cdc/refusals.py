@@ -225,8 +225,8 @@ class CdcUsageError(CdcError):
 
     @classmethod
     def later(cls, what: str, way_out: str) -> Self:
-        """Something that is specified and not built yet."""
-        return cls(22905, f"{what} is not supported yet. {way_out}")
+        """A word of a later version."""
+        return cls(22905, f"{what} is for a later version. {way_out}")
 
 
 class LsnRangeError(CdcError):

@@ -5,12 +5,29 @@ from typing import Any
 
 import click
 
+from mergerepl.model.later import instead_of
+
+_PLACES = {"cdc": "cdc", "tracking": "tracking", "transactional": "transactional commands"}
+
 
 class Command(click.Command):
     """A command with an example."""
 
     def __init__(self, name: str | None, *, help: str | None = None, **options: Any) -> None:
         super().__init__(name, help=_keep_example(help), **options)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the words of the command; of an option of a later version, say what to do instead."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            product = ctx.command_path.split(" ")[1:-1]
+            place = _PLACES.get(product[0], "commands") if product else "commands"
+            instead = instead_of(place, error.option_name)
+            if instead is None:
+                raise
+            message = f"{error.option_name} is an option of a later version. {instead}"
+            raise click.NoSuchOption(error.option_name, message, ctx=ctx) from error
 
 
 class Group(click.Group):

@@ -286,16 +286,15 @@ def adopt(path: str, output: Output) -> None:
 
 @tracking.command()
 @path_argument
-@click.option("--rebuild-counters", is_flag=True, help="Not supported yet.")
 @reporting
-def recover(path: str, rebuild_counters: bool, output: Output) -> None:
+def recover(path: str, output: Output) -> None:
     """Finish what processes left that died. Commands that change or enumerate do so first, too.
 
     Example:
       mergerepl tracking recover ./branch
     """
     database = _database(path)
-    database.recover(rebuild_counters=rebuild_counters)
+    database.recover()
     found = database.status()
     output.reported(
         {"last_bsn": found.last_bsn, "last_csn": found.last_csn, "open": found.open_transactions},
@@ -309,7 +308,6 @@ def recover(path: str, rebuild_counters: bool, output: Output) -> None:
 @click.option("--table", metavar="TABLE", help="The table, for tombstones.")
 @click.option("--days", metavar="N", type=click.IntRange(min=0), help="Rows older than so many days.")
 @click.option("--csn", metavar="N", type=click.IntRange(min=0), help="Rows of transactions below this CSN.")
-@click.option("--force", is_flag=True, help="Not supported yet.")
 @click.option("--dry-run", is_flag=True, help="Only count.")
 @reporting
 def purge(
@@ -318,7 +316,6 @@ def purge(
     table: str | None,
     days: int | None,
     csn: int | None,
-    force: bool,
     dry_run: bool,
     output: Output,
 ) -> None:
@@ -338,9 +335,9 @@ def purge(
     assert value is not None
     database = _database(path)
     if table is not None:
-        done = database.purge_tombstone_table_data(table, kind, value, force=force, dry_run=dry_run)
+        done = database.purge_tombstone_table_data(table, kind, value, dry_run=dry_run)
     else:
-        done = database.purge_transaction_sequence_data(kind, value, force=force, dry_run=dry_run)
+        done = database.purge_transaction_sequence_data(kind, value, dry_run=dry_run)
     output.reported(done, [shown.purged(done)])
 
 

@@ -34,6 +34,7 @@ from mergerepl.compact.sweep import sweep
 from mergerepl.compact.transactions import Rows, Transaction, Where
 from mergerepl.delta.properties import interval_of
 from mergerepl.engine.errors import plain_errors
+from mergerepl.model.later import answers_later
 from mergerepl.model.tracking import (
     CommittedTransaction,
     Foreign,
@@ -290,15 +291,12 @@ class ChangeTracking:
             for name, text in predicates.QUERIES.items()
         }
 
-    def recover(self, *, rebuild_counters: bool = False) -> None:
+    @answers_later("tracking", TrackingError.later)
+    def recover(self) -> None:
         """Finish what dead processes left: decided transactions are carried out, open ones end.
 
         Raises: LeaseError if the folder stays in use.
         """
-        if rebuild_counters:
-            raise TrackingError.later(
-                "Rebuilding counters.json", "Restore the file from a copy taken with the tables."
-            )
         self._require()
         with plain_errors("finishing transactions"), self.session.held("tracking recover"):
             sweep(self.session)
@@ -313,8 +311,9 @@ class ChangeTracking:
             sweep(self.session)
             return adopt_or_refuse(self.session, also_refused=True)
 
+    @answers_later("tracking", TrackingError.later)
     def purge_tombstone_table_data(
-        self, table: str, purge_type: PurgeType, value: int, *, force: bool = False, dry_run: bool = False
+        self, table: str, purge_type: PurgeType, value: int, *, dry_run: bool = False
     ) -> Purged:
         """Remove tombstones of a table that no registered consumer needs.
 
@@ -322,30 +321,27 @@ class ChangeTracking:
             table: The table.
             purge_type: By time: deleted more than `value` days ago. By CSN: by transactions with a CSN below `value`.
             value: Days, or a CSN.
-            force: Not supported yet: beyond what consumers need.
             dry_run: Only count.
 
         Raises: TrackingError if the table is not tracked, or the value is negative.
         """
         self._require()
-        _refuse_force(force)
         return purge.purge_tombstones(self.session, table, purge_type, value, dry_run=dry_run)
 
+    @answers_later("tracking", TrackingError.later)
     def purge_transaction_sequence_data(
-        self, purge_type: PurgeType, value: int, *, force: bool = False, dry_run: bool = False
+        self, purge_type: PurgeType, value: int, *, dry_run: bool = False
     ) -> Purged:
         """Remove rows of the commit sequence, and of `tracking_commits`, that no registered consumer needs.
 
         Args:
             purge_type: By time: committed more than `value` days ago. By CSN: with a CSN below `value`.
             value: Days, or a CSN.
-            force: Not supported yet: beyond what consumers need.
             dry_run: Only count.
 
         Raises: TrackingError if no consumer is registered, or the value is negative.
         """
         self._require()
-        _refuse_force(force)
         return purge.purge_sequence(self.session, purge_type, value, dry_run=dry_run)
 
     def status(self) -> TrackingStatus:
@@ -412,10 +408,3 @@ class ChangeTracking:
             operation(one)
         assert one.result is not None
         return one.result
-
-
-def _refuse_force(force: bool) -> None:
-    if force:
-        raise TrackingError.later(
-            "A purge beyond what consumers need (`force`)", "Let them acknowledge first."
-        )

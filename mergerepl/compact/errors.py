@@ -174,8 +174,8 @@ class TrackingError(MergeReplError):
 
     @classmethod
     def later(cls, what: str, way_out: str) -> Self:
-        """Something that is specified and not built yet."""
-        return cls(f"{what} is not supported yet. {way_out}")
+        """A word of a later version."""
+        return cls(f"{what} is for a later version. {way_out}")
 
     @classmethod
     def open_transactions(cls, what: str, bsns: Sequence[int]) -> Self:

@@ -16,6 +16,7 @@ from mergerepl.configuration.schema import (
 from mergerepl.configuration.strict_yaml import Document
 from mergerepl.configuration.wording import dotted, kind, known, place, shown
 from mergerepl.errors import ConfigurationError
+from mergerepl.model.later import instead_of
 
 MOST_PROBLEMS_SHOWN = 10
 
@@ -25,13 +26,22 @@ def refusal(
     document: Document,
     name: str,
     models: Mapping[str, type[BaseModel]] | None = None,
+    *,
+    type_: str = "merge",
 ) -> ConfigurationError:
-    """Return one error for everything that pydantic found; `models` are those of each place, by default a merge file's."""
+    """Return one error for everything that pydantic found; `models` are those of each place, by default a merge file's.
+
+    `type_` is the file's.
+    """
     problems = []
     for found in error.errors(include_url=False):
         path = found["loc"]
         problems.append(
-            (document.line(path) or 0, f"{dotted(path)} {_problem(found, models or MODELS)}", dotted(path))
+            (
+                document.line(path) or 0,
+                f"{dotted(path)} {_problem(found, models or MODELS, type_)}",
+                dotted(path),
+            )
         )
     problems.sort()
     if len(problems) == 1:
@@ -46,15 +56,19 @@ def refusal(
     )
 
 
-def _problem(found: ErrorDetails, models: Mapping[str, type[BaseModel]]) -> str:
+def _problem(found: ErrorDetails, models: Mapping[str, type[BaseModel]], type_: str) -> str:
     """Return what is wrong with one value, in the words of this file's reader."""
     value, context = found["input"], found.get("ctx", {})
     match found["type"]:
+        case "extra_forbidden" if instead := instead_of(type_, str(found["loc"][-1])):
+            return f"is a key of a later version. {instead.rstrip('.')}"
         case "extra_forbidden":
             keys = _keys_at(found["loc"][:-1], models)
             return f"is not a known key; {known(str(found['loc'][-1]), keys, 'the keys here are')}"
         case "missing":
             return "is missing"
+        case "literal_error" if instead := instead_of(type_, str(found["loc"][-1]), value):
+            return f"is {shown(value)}, a value of a later version. {instead.rstrip('.')}"
         case "literal_error":
             choices = re.findall(r"[\w-]+(?='|,|$| or )", str(context["expected"]))
             return f"is {shown(value)}; {known(str(value), choices, 'it may be')}"

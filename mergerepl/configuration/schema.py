@@ -9,8 +9,9 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from mergerepl.configuration.wording import known, shown
+from mergerepl.model.later import instead_of
 from mergerepl.model.publication import DEFAULT_CONFLICT_RETENTION, DEFAULT_RETENTION
-from mergerepl.model.resolvers import ALIASES, LATER, PRIORITY, RESOLVERS
+from mergerepl.model.resolvers import ALIASES, PRIORITY, RESOLVERS
 
 LONGEST_NAME = 128
 LONGEST_RETENTION = timedelta(days=36_500)
@@ -102,8 +103,8 @@ def first_twice(names: Iterable[str]) -> str | None:
 
 def _resolver(name: str) -> str:
     """Return a known resolver's name, also of its name in the original."""
-    if what := LATER.get(name.lower()):
-        raise ValueError(f"is {shown(name)}: {what} are not supported by this version; choose another")
+    if instead := instead_of("merge", "name", name.lower()):
+        raise ValueError(f"is {shown(name)}, a resolver of a later version. {instead.rstrip('.')}")
     chosen = ALIASES.get(name.lower(), name)
     if chosen not in RESOLVERS:
         raise ValueError(f"is {shown(name)}; {known(name, RESOLVERS, 'the resolvers are')}")
@@ -113,11 +114,8 @@ def _resolver(name: str) -> str:
 def _compensate(stated: bool | str) -> bool:
     """Return whether what the publisher's table refuses is undone at the subscriber."""
     if stated is True or stated == "both":
-        raise ValueError(
-            f"is {shown(stated)}, which this version does not support: what a subscriber's table refuses is not undone at "
-            "the publisher, where other subscribers may have it already. With `upload` a change that the publisher's "
-            "table refuses is undone at its subscriber; with false it waits there"
-        )
+        instead = instead_of("merge", "compensate_for_errors", "both") or ""
+        raise ValueError(f"is {shown(stated)}, a value of a later version. {instead.rstrip('.')}")
     if stated is False or stated == "upload":
         return stated == "upload"
     raise ValueError(f"is {shown(stated)}, and it must be false or `upload`")

@@ -8,6 +8,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
 
 from mergerepl.configuration.schema import Columns, Keys, Name, Table
 from mergerepl.configuration.wording import shown
+from mergerepl.model.later import instead_of
 from mergerepl.model.transactional import DEFAULT_MAX_RETENTION, DEFAULT_MIN_RETENTION, MOST_STREAMS
 from mergerepl.transactional.call_syntax import CommandType, Operation
 
@@ -40,18 +41,11 @@ def _skip(numbers: list[int]) -> list[int]:
     """Return the numbers of errors that can be skipped."""
     wrong = [number for number in numbers if number not in (20598, 2627, 2601)]
     if wrong:
-        raise ValueError(f"holds {wrong[0]}; it may hold 20598, 2627 and 2601")
-    return numbers
-
-
-def _read_only(updatable: str) -> str:
-    """Return `none`: subscribers that are written to are not built."""
-    if updatable != "none":
+        instead = instead_of("transactional", "skip_errors", wrong[0])
         raise ValueError(
-            f"is {shown(updatable)}, and subscribers that are written to (queued updating) are not supported yet; "
-            "remove it, or let them write by merge replication: a file with `type: merge`"
+            f"holds {wrong[0]}; it may hold 20598, 2627 and 2601" + (f". {instead[:-1]}" if instead else "")
         )
-    return updatable
+    return numbers
 
 
 class TransactionalArticleKeys(Keys):
@@ -77,7 +71,6 @@ class TransactionalSubscriptionKeys(Keys):
     verify: bool = True
     skip_errors: Annotated[list[int], AfterValidator(_skip)] = Field(default_factory=list)
     subscription_streams: int = Field(default=1, ge=1, le=MOST_STREAMS)
-    updatable: Annotated[str, AfterValidator(_read_only)] = "none"
     destination: dict[str, Table] = Field(default_factory=dict)
 
 
@@ -94,7 +87,6 @@ class TransactionalKeys(Keys):
     publication: Name
     type: Literal["transactional"]
     publisher: str
-    distributor: str | None = None
     distribution_retention: RetentionKeys = RetentionKeys()
     articles: list[TransactionalArticleKeys]
     subscriptions: list[TransactionalSubscriptionKeys] = Field(default_factory=list)

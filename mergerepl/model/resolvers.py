@@ -112,12 +112,6 @@ ALIASES: Final = {
 }
 """The names in the original, in lower case."""
 
-LATER: Final = {
-    "three_way_text": "resolvers that merge texts by lines",
-}
-"""Names that this version refuses, and what they would be."""
-
-
 FUNCTION: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 """The name under which an agent has a function: never a module or a path, as replicas and files state it."""
 

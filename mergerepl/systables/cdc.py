@@ -1,7 +1,7 @@
 """The tables of Change Data Capture, in a folder of their own: the schema `cdc` of the original (cdc.md 1 and 2)."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
@@ -71,7 +71,6 @@ class ChangeTable:
     partition_switch: bool = True
     start_version: int
     on_gap: str = "compare"
-    large_columns: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def folder(self) -> str:
@@ -99,7 +98,6 @@ CHANGE_TABLES: Final = TypedTable(
         partition_switch | boolean | always true
         start_version | bigint not null | version of the source just before start_lsn
         on_gap | string | what becomes of a gap in the feed: compare or stop
-        large_columns | map<string,string> | columns that are left out of some rows: max or text
         """
     ),
     ChangeTable,

@@ -58,7 +58,7 @@ def test_jobs_are_listed_changed_dropped_and_added(replica_dir: Path) -> None:
         lambda: cdc.add_job(root, "capture"),
         lambda: cdc.change_job(root, "capture", maxtrans=0),
         lambda: cdc.start_job(root, "merge"),
-        lambda: cdc.stop_job(root, hold="30 days"),
+        lambda: cdc.stop_job(root, hold="30 days"),  # type: ignore[call-arg],
     ):
         with pytest.raises(cdc.CdcUsageError):
             call()

@@ -283,7 +283,7 @@ def test_changes_are_applied_once(shop: Shop, replica_dir: Path, monkeypatch: py
     with pytest.raises(cdc.CdcUsageError, match="has rows and no cursor of consumer"):
         cdc.apply_changes(root, ORDERS, target, "other")
     with pytest.raises(cdc.CdcUsageError, match="scd_type=2"):
-        cdc.apply_changes(root, ORDERS, target, "lake", scd_type=2)
+        cdc.apply_changes(root, ORDERS, target, "lake", scd_type=2)  # type: ignore[call-arg]
     # Only another table changed: the cursor may stay.
     add(root / "lines", {9: ("y", 1)})
     cdc.scan(root)
@@ -426,9 +426,6 @@ def test_a_second_instance_takes_over_and_an_idle_day_is_empty(
     assert found == dummy.start_lsn == cdc.get_max_lsn(root)
     assert cdc.get_all_changes(root, ORDERS, found, found).isEmpty()
     assert cdc.version_of(root, ORDERS, found) == cdc.version_of(root, ORDERS, high)
-    for refused in (cdc.register_functions, cdc.register_source, cdc.generate_wrapper_function):
-        with pytest.raises(cdc.CdcUsageError, match="is not supported yet"):
-            refused(root)
 
 
 def test_the_commands_of_readers(shop: Shop) -> None:

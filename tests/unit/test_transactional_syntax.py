@@ -361,12 +361,16 @@ def test_a_file_is_read(tmp_path) -> None:
         (
             "subscription_streams: 4",
             "updatable: queued",
-            r"queued updating\) are not supported yet; .*type: merge",
+            "updatable is a key of a later version. .*type: merge",
         ),
         ("sales/orders}", "_transactional/orders}", "not folders of users' tables"),
         ("destination: {orders:", "destination: {order:", "which is no article"),
         ("{orders: sales/orders}", "{orders: bronze/lines}", "leads two articles to the table"),
-        ("publisher: ./hq", "publisher: ./hq\ndistributor: ./other", "not supported yet"),
+        (
+            "publisher: ./hq",
+            "publisher: ./hq\ndistributor: ./other",
+            "distributor is a key of a later version",
+        ),
         ("max: 3 days", "max: 3 weeks", "write it as"),
         ("table: bronze/lines", "table: orders", "publishes the table of article"),
         ("subscriber: ./north", "subscriber: ./hq", "same folder as the publisher"),

@@ -1,0 +1,102 @@
+"""The words that a later version will know, and what to do today instead. They are declared, shown and stored nowhere.
+
+One table for the keys of files, the options of commands and the arguments of functions. A key with one value of a later
+version is written `key: value`.
+"""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Final, ParamSpec, TypeVar
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+_RECORDS = (
+    "State a `resolver` by side, such as `publisher_wins`, for parent and child: then both go the same way."
+)
+_REFUSE = (
+    "Let a CHECK constraint of the table refuse such rows: they wait, or `compensate_for_errors` undoes them."
+)
+_BY_HAND = "Synchronize, then decide with `mergerepl conflicts resolve`."
+_SUBSCRIBE_AGAIN = "Take the subscription out of the file and apply; put it back and apply."
+
+LATER: Final[dict[str, dict[str, str]]] = {
+    "file": {
+        "type: cdc": "Capture tables with `mergerepl cdc enable-db` and `mergerepl cdc enable-table`.",
+        "type: tracking": "Track tables with `mergerepl tracking enable`.",
+    },
+    "merge": {
+        "logical_record": _RECORDS,
+        "handler": _REFUSE,
+        "handlers": _REFUSE,
+        "interactive": _BY_HAND,
+        "unique": "Make the columns the `key`; or look for doubles with a query after each sync.",
+        "guard_deletes": "Look at `mergerepl sync --dry-run` before a sync that may delete much.",
+        "name: three_way_text": "`merge_text` keeps both texts; `custom` calls a function of your own.",
+        "compensate_for_errors: both": "With `upload` a change that the publisher's table refuses is undone at its "
+        "subscriber; with false it waits there. Nothing is undone at the publisher: other subscribers may have it already.",
+    },
+    "transactional": {
+        "distributor": "Leave it out: the publisher's folder keeps the commands.",
+        "updatable": "Leave it out; for subscribers that write (queued updating) use merge replication, `type: merge`.",
+        "subscription_type": "Leave it out: `mergerepl sync` pushes, also on the subscriber's machine.",
+        "pre_creation": "Leave it out; move away a table that is in the way at the subscriber, then apply.",
+        "pre_creation_cmd": "Leave it out; move away a table that is in the way at the subscriber, then apply.",
+        "sync_type: lsn": "Use `none` where the subscriber's rows are those of the publisher, else `automatic`.",
+        "skip_errors: 547": "Lift the CHECK constraint at the subscriber, or correct the row at the publisher.",
+        "skip_errors: 515": "Lift the NOT NULL at the subscriber, or correct the row at the publisher.",
+    },
+    "commands": {
+        "interactive": _BY_HAND,
+        "interactive_timeout": _BY_HAND,
+        "accept_deletes": "Leave it out: deletes are captured as they are.",
+        "reinit": _SUBSCRIBE_AGAIN,
+        "end_now": "Synchronize, then take the subscription out of the file and apply.",
+        "dismiss": "Use --winner: the conflict is settled, and nothing is written.",
+    },
+    "transactional commands": {
+        "tracer": "`mergerepl transactional pending` counts what waits, and `status --check` has a threshold.",
+    },
+    "cdc": {
+        "hold": "See `mergerepl cdc status` for how long VACUUM keeps what is not read.",
+        "large_columns": "Leave it out: all columns are captured whole.",
+        "scd_type": "Leave it out: the target has the newest state of each row. For a history read get_all_changes.",
+        "register_functions": "Call get_all_changes or get_net_changes, and make a view of the result.",
+        "register_source": "Read windows with get_all_changes, or keep a table with apply_changes.",
+        "generate_wrapper_function": "Call map_time_to_lsn for both times, then get_all_changes.",
+        "unit": "Each commit has an LSN of its own: write what belongs together into one table.",
+    },
+    "tracking": {
+        "force": "Let the registered consumers acknowledge first: `mergerepl tracking status` shows them.",
+        "rebuild_counters": "Restore counters.json from a copy taken with the tables.",
+    },
+}
+"""Place -> word -> what to do instead. The commands of merge publications are `commands`, of the others their group."""
+
+
+def instead_of(place: str, word: str, value: object = None) -> str | None:
+    """Return what to do instead of a later word, or of a value of a known one; None if no later version is to know it.
+
+    An option may have its dashes.
+    """
+    words = LATER.get(place, {})
+    name = word.lstrip("-").replace("-", "_")
+    return words.get(name if value is None else f"{name}: {value}")
+
+
+def answers_later(
+    place: str, refused: Callable[[str, str], Exception]
+) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
+    """Let a function answer arguments of a later version; `refused` makes the error of an argument and its way out."""
+
+    def decorate(function: Callable[_P, _T]) -> Callable[_P, _T]:
+        @wraps(function)
+        def checked(*args: _P.args, **given: _P.kwargs) -> _T:
+            for word, value in given.items():
+                if (instead := instead_of(place, word)) is not None:
+                    raise refused(f"{function.__name__}({word}={value!r})", instead)
+            return function(*args, **given)
+
+        return checked
+
+    return decorate
