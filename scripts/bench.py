@@ -7,6 +7,7 @@
 Parts: mr1 (60,000 updates a side in 1 M rows, 6,000 of them on both), hundred (100,000 changes in 1 M rows),
 small (1,000 changes in 1 M rows), scale (the same 100,000 changes in 1 M and 10 M rows), idle (nothing to
 do), few (few edits in small tables, written by Spark and with `--engine auto`),
+updates (five rows of 3 M and of 10 M rows, changed by MERGE and by UPDATE of delta-rs, in turns),
 cold (MR-1 as a new process), counts (Spark jobs and Delta commits of a sync), tracking (Compact change
 tracking: an implicit transaction of one row beside a MERGE of it; 1,000 changes enumerated in 1 M and 10 M rows), cdc
 (Change Data Capture: an idle scan, 1,000 commits in one cycle, 1,000 changes captured in 1 M and 10 M rows), partitions
@@ -72,6 +73,8 @@ MR1 = Load(1_000_000, (0, 60_000), (54_000, 114_000))
 HUNDRED = Load(1_000_000, (0, 50_000), (45_000, 95_000))
 CLUSTERED = Load(1_000_000, (0, 50_000), (45_000, 95_000), files=2)
 CLUSTERED_IN_10M = Load(10_000_000, (0, 50_000), (45_000, 95_000), files=20)
+LARGE = Load(3_000_000, (0, 0), (0, 0), files=1)
+LARGE_IN_10M = Load(10_000_000, (0, 0), (0, 0), files=4)
 ALL = (0, 1_000_000)
 SMALL = Load(1_000_000, (0, 500), (450, 950))
 
@@ -213,6 +216,35 @@ def scale(spark: SparkSession, rounds: int, warm_up: int) -> None:
             total, merge = statistics.median(totals), statistics.median(merges)
             rest = statistics.median([t - m for t, m in zip(totals, merges, strict=True)])
             print(f"| {load.rows:,} | {total:.1f} s | {merge:.1f} s | {rest:.1f} s |")
+
+
+def updates(spark: SparkSession, rounds: int, warm_up: int) -> None:
+    """Time sessions after five rows were changed by delta-rs, by MERGE and by UPDATE in turns on the same table."""
+    for load in (LARGE, LARGE_IN_10M):
+        seconds: dict[str, list[float]] = {"MERGE": [], "UPDATE": []}
+        with tempfile.TemporaryDirectory() as name:
+            ours = Ours(spark, Path(name), load)
+            for number in range(2 * (warm_up + rounds)):
+                kind = (*seconds,)[number % 2]
+                first = 5 * number
+                table = LogTable(str(ours.publisher / "orders"))
+                if kind == "UPDATE":
+                    table.update(predicate=f"id >= {first} AND id < {first + 5}", updates={"qty": "qty + 1"})
+                else:
+                    rows = pa.table({"id": range(first, first + 5)})
+                    merge = table.merge(rows, "t.id = s.id", source_alias="s", target_alias="t")
+                    merge.when_matched_update({"qty": "t.qty + 1"}).execute()
+                took = timed(ours.run)
+                sys.stderr.write(f"  {kind}: {took:.1f} s\n")
+                if number >= 2 * warm_up:
+                    seconds[kind].append(took)
+            ours.check(0)
+        merged, updated = (statistics.median(each) for each in seconds.values())
+        load_now = os.getloadavg()[0]
+        print(
+            f"| {load.rows:,} | {merged:.2f} s | {updated:.2f} s | {updated / merged:.2f} | 1.3 | {load_now:.0f} |",
+            flush=True,
+        )
 
 
 def idle(spark: SparkSession, rounds: int) -> None:
@@ -409,7 +441,7 @@ def few(spark: SparkSession, rounds: int, warm_up: int) -> None:
 def main() -> None:
     """Run the chosen parts."""
     every = (
-        *("mr1", "hundred", "small", "scale", "idle", "few", "cold", "counts"),
+        *("mr1", "hundred", "small", "scale", "idle", "few", "updates", "cold", "counts"),
         *("tracking", "cdc", "partitions", "transactional", "conflicts"),
     )
     parser = argparse.ArgumentParser(
@@ -439,6 +471,9 @@ def main() -> None:
     if "few" in parts:
         print("\n| tables | written by Spark | `--engine auto` | ratio | load |\n|---|---|---|---|---|")
         few(spark, options.rounds, options.warm_up)
+    if "updates" in parts:
+        print("\n| rows | MERGE | UPDATE | ratio | limit | load |\n|---|---|---|---|---|---|")
+        updates(spark, options.rounds, options.warm_up)
     print("\n| | |\n|---|---|")
     if "cold" in parts:
         cold(spark, options.rounds)

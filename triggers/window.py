@@ -116,7 +116,7 @@ def capture_window(at: ArticleTable, window: "FeedWindow", *, is_late: bool = Fa
         window.from_version_exclusive,
         through,
         tuple(changes),
-        () if gap is not None else window.segments(changes),
+        () if gap is not None else window.segments(changes, article.identity),
         gap,
         is_late,
         {name: text for name, text in metadata.generated_columns.items() if name in article.columns},

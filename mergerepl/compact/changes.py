@@ -97,7 +97,7 @@ def events_of(spark: SparkSession, table: TrackedTable, window: FeedWindow) -> D
     Raises: ForeignCommitError if this Spark cannot read them.
     """
     changes = window.changes(lambda _: False)
-    frames = [read_segment(spark, window.path, segment) for segment in window.segments(changes)]
+    frames = [read_segment(spark, window.path, segment) for segment in window.segments(changes, table.key)]
     if any(frame is None for frame in frames):
         why = "this Spark cannot read the changes of an UPDATE by delta-rs"
         raise ForeignCommitError.unreadable(table.name, changes[0].version, why)

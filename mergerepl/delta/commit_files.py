@@ -5,13 +5,15 @@ files that it added were inserted and those of the files that it removed deleted
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.types import StructField, StructType
 
 from mergerepl.changes import ROW
-from mergerepl.delta.footers import footer_problem, read_footer
+from mergerepl.delta.footers import footer_problem, may_have, read_footer
 from mergerepl.delta.log import actions_of, log_path
 from mergerepl.delta.plain_files import may_hold, plain_files
 from mergerepl.delta.small_writer import MOST_BYTES, MOST_FILES
@@ -19,6 +21,10 @@ from mergerepl.delta.table import TableState
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    Wanted = Mapping[str, pa.Array[Any]]
+    """Column -> the values that rows are looked up by; NULL may be one of them."""
 
 CHANGE_TYPE = "_change_type"
 COMMIT_VERSION = "_commit_version"
@@ -27,21 +33,46 @@ COMMIT_VERSION = "_commit_version"
 MOST_ROWS = 10_000
 """The most rows of one feed: what is made of them is interpreted (decision 0022)."""
 
-_MOST_KEYS_BYTES = 1 << 30
+MOST_KEYS_BYTES = 1 << 30
 """The largest table whose keys are looked up here: they are streamed, and the wanted ones kept."""
+
+
+@dataclass(frozen=True)
+class UpdateKeys:
+    """The key of the rows that an UPDATE of delta-rs changed, before and after it, if it is proven (`update_keys`).
+
+    `values`: the values of key columns. `rows`: the rows with these values in the files that it removed and added, without
+    nested columns, by file and with its kind. `doubt`: why nothing is proven. `is_gone`: a file is gone (VACUUM).
+    """
+
+    values: "Wanted" = field(default_factory=dict, compare=False)
+    rows: "tuple[tuple[pa.Table, str | None], ...]" = field(default=(), compare=False, repr=False)
+    doubt: str | None = None
+    is_gone: bool = False
+
+    @property
+    def cost(self) -> str:
+        """The doubt as a clause about the commit."""
+        return f"an UPDATE by delta-rs that is read by comparing all rows of its files: {self.doubt}"
 
 
 class OnlySparkReadsError(ValueError):
     """Arrow is not to read the rows, or not to make others of them: Spark does."""
 
 
-def feed_of_files(table: TableState, columns: Sequence[str], versions: Mapping[int, bool]) -> "pa.Table":
+def feed_of_files(
+    table: TableState,
+    columns: Sequence[str],
+    versions: Mapping[int, bool],
+    keys: "Mapping[int, UpdateKeys]",
+) -> "pa.Table":
     """Return the feed of some commits: `row` (a struct c0, …, one field for each of the columns), kind and version.
 
     Args:
         table: The table at the last of these versions; its rows are those of its files (`small_writer.article_problem`).
         columns: The columns.
         versions: Each version, and whether its change files are passed over.
+        keys: Versions of which only the rows with some keys count (`update_keys`).
 
     Raises: OnlySparkReadsError, OSError, pyarrow's errors if Arrow does not read the rows as Spark does.
     """
@@ -50,13 +81,13 @@ def feed_of_files(table: TableState, columns: Sequence[str], versions: Mapping[i
     parts: list[pa.Table] = []
     count = 0
     for version, by_files in versions.items():
-        files = list(_files(table.path, version, by_files))
-        counts = _readable_rows(table, [file for file, _ in files])
-        if len({kind for _, kind in files}) == 1:
-            # Their rows are all changes: none is copied.
-            _require_few(count + sum(counts))
-        rows = [(_read(file, table, columns, kind), kind) for file, kind in files]
-        found = _without_copied(rows, columns)
+        proven = keys.get(version)
+        if proven is not None and set(columns).issubset(proven.rows[0][0].column_names):
+            rows = [(each.select([*columns, CHANGE_TYPE]), kind) for each, kind in proven.rows]
+        else:
+            wanted = None if proven is None else proven.values
+            rows = _rows_of_version(table, columns, version, by_files, wanted, count)
+        found = without_copied(rows, columns)
         count += found.num_rows
         _require_few(count)
         parts.append(found.append_column(COMMIT_VERSION, pa.array([version] * found.num_rows, pa.int64())))
@@ -66,7 +97,24 @@ def feed_of_files(table: TableState, columns: Sequence[str], versions: Mapping[i
     return as_images(feed, columns)
 
 
-def _without_copied(rows: Sequence[tuple["pa.Table", str | None]], columns: Sequence[str]) -> "pa.Table":
+def _rows_of_version(
+    table: TableState,
+    columns: Sequence[str],
+    version: int,
+    by_files: bool,
+    wanted: "Wanted | None",
+    count: int,
+) -> "list[tuple[pa.Table, str | None]]":
+    files = list(files_of(table.path, version, by_files=by_files))
+    most_bytes = MOST_BYTES if wanted is None else MOST_KEYS_BYTES
+    counts = readable_rows(table, [file for file, _ in files], most_bytes=most_bytes)
+    if len({kind for _, kind in files}) == 1:
+        # Their rows are all changes: none is copied.
+        _require_few(count + sum(counts))
+    return [(read_rows(file, table, columns, kind, wanted), kind) for file, kind in files]
+
+
+def without_copied(rows: Sequence[tuple["pa.Table", str | None]], columns: Sequence[str]) -> "pa.Table":
     """Return the rows of a commit, without those that it both removed and added.
 
     A writer that rewrites files copies most of their rows, some writers in another order. Rows count as equal if all their
@@ -124,8 +172,11 @@ def as_images(rows: "pa.Table", columns: Sequence[str]) -> "pa.Table":
     return whole.drop_columns(list(columns)).add_column(0, ROW, image)
 
 
-def _files(table: Path, version: int, by_files: bool) -> Iterator[tuple[Path, str | None]]:
-    """Yield the files that say what a commit changed, with the kind of their rows; None: they say it themselves."""
+def files_of(table: Path, version: int, *, by_files: bool) -> Iterator[tuple[Path, str | None]]:
+    """Yield the files that say what a commit changed, with the kind of their rows; None: they say it themselves.
+
+    Raises: OnlySparkReadsError for deletion vectors and encoded names.
+    """
     actions = actions_of(log_path(table, version).read_text(encoding="utf-8"))
     if any(
         "deletionVector" in part for action in actions for part in action.values() if isinstance(part, dict)
@@ -152,7 +203,7 @@ def _require_few(rows: int) -> None:
         raise OnlySparkReadsError("too many rows")
 
 
-def _readable_rows(table: TableState, files: Sequence[Path], *, most_bytes: int = MOST_BYTES) -> list[int]:
+def readable_rows(table: TableState, files: Sequence[Path], *, most_bytes: int = MOST_BYTES) -> list[int]:
     """Return how many rows each file has; raise OnlySparkReadsError if Arrow is not to read one of them."""
     if len(files) > MOST_FILES or sum(file.stat().st_size for file in files) > most_bytes:
         raise OnlySparkReadsError("too many files, or too large ones")
@@ -163,7 +214,9 @@ def _readable_rows(table: TableState, files: Sequence[Path], *, most_bytes: int 
     return [footer.num_rows for footer in footers]
 
 
-def _read(file: Path, table: TableState, columns: Sequence[str], kind: str | None) -> "pa.Table":
+def read_rows(
+    file: Path, table: TableState, columns: Sequence[str], kind: str | None, wanted: "Wanted | None" = None
+) -> "pa.Table":
     """Return columns of a file as the table has them, and the kind of each row; a column that it lacks is NULL."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -172,7 +225,12 @@ def _read(file: Path, table: TableState, columns: Sequence[str], kind: str | Non
     source = pq.ParquetFile(file)
     names = source.schema_arrow.names
     there = [name for name in columns if name in names]
-    found = source.read([*there, *([CHANGE_TYPE] if kind is None else [])])
+    if not set(wanted or ()).issubset(there):
+        raise OnlySparkReadsError("a file lacks a column of its key")
+    if wanted is None:
+        found = source.read([*there, *([CHANGE_TYPE] if kind is None else [])])
+    else:
+        found = matching_rows(source, pa.schema([stored.field(name) for name in there]), wanted)
     kinds = (
         found[CHANGE_TYPE].cast(pa.string())
         if kind is None
@@ -194,7 +252,7 @@ def rows_with_keys(
 
     Raises: OnlySparkReadsError, OSError, pyarrow's errors if Arrow does not read the rows as Spark does.
     """
-    return _rows_with(table, identity, first, is_guid=is_guid, most_bytes=_MOST_KEYS_BYTES)
+    return _rows_with(table, identity, first, is_guid=is_guid, most_bytes=MOST_KEYS_BYTES)
 
 
 def rows_with_values(
@@ -229,16 +287,48 @@ def _rows_with(
     if found is None:
         raise OnlySparkReadsError(f"the rows of '{table.path}' are not those of its files")
     files = [table.path / each["path"] for each in found if may_hold(each, bounds)]
-    _readable_rows(table, files, most_bytes=most_bytes)
-    stored = table.arrow_schema
-    schema = pa.schema([stored.field(name) for name in columns])
-    rows = [schema.empty_table()]
-    for file in files:
-        for batch in pq.ParquetFile(file).iter_batches(columns=list(columns)):
-            of_batch = pa.table(batch).select(list(columns)).cast(schema)
-            key = of_batch[columns[0]]
-            rows.append(of_batch.filter(pc.is_in(pc.utf8_lower(key) if is_guid else key, values)))
-    return pa.concat_tables(rows)
+    readable_rows(table, files, most_bytes=most_bytes)
+    schema = pa.schema([table.arrow_schema.field(name) for name in columns])
+    wanted = {columns[0]: values}
+    rows = (matching_rows(pq.ParquetFile(file), schema, wanted, is_guid=is_guid) for file in files)
+    return pa.concat_tables([schema.empty_table(), *rows])
+
+
+def matching_rows(
+    source: "pq.ParquetFile", schema: "pa.Schema", wanted: "Wanted", *, is_guid: bool = False
+) -> "pa.Table":
+    """Return columns of a file's rows that have wanted values in each of the wanted columns, which are among them.
+
+    Row groups without such a value are not read, by their statistics; of others the wanted columns come first.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    names = [name for name in schema.names if name in wanted]
+    others = [name for name in schema.names if name not in wanted]
+    found = [schema.empty_table()]
+    for group in range(source.num_row_groups):
+        if not all(is_guid or may_have(source.metadata, group, name, wanted[name]) for name in names):
+            continue
+        rows = _row_group(source, group, schema, names)
+        values = {name: pc.utf8_lower(rows[name]) if is_guid else rows[name] for name in names}
+        places = pc.indices_nonzero(reduce(pc.and_, (pc.is_in(values[name], wanted[name]) for name in names)))
+        if len(places):
+            more = _row_group(source, group, schema, others).take(places) if others else rows.select([])
+            both = {**_columns(rows.take(places)), **_columns(more)}
+            found.append(pa.table([both[name] for name in schema.names], schema=schema))
+    return pa.concat_tables(found)
+
+
+def _row_group(source: "pq.ParquetFile", group: int, schema: "pa.Schema", names: Sequence[str]) -> "pa.Table":
+    import pyarrow as pa
+
+    # Some kinds of texts that files hold cannot be chosen from.
+    return source.read_row_group(group, columns=names).cast(pa.schema([schema.field(n) for n in names]))
+
+
+def _columns(rows: "pa.Table") -> dict[str, "pa.ChunkedArray[Any]"]:
+    return dict(zip(rows.column_names, rows.columns, strict=True))
 
 
 def image_of(table: TableState, columns: Sequence[str]) -> StructType:

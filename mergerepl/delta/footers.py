@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyarrow.parquet import FileMetaData
 
 _LONGEST_BOUND = 64
@@ -59,6 +60,26 @@ def statistics_of(footer: "FileMetaData", name: str) -> list[Any]:
     if index is None or "." in name:
         return []
     return [footer.row_group(i).column(index).statistics for i in range(footer.num_row_groups)]
+
+
+def may_have(footer: "FileMetaData", group: int, name: str, values: "pa.Array[Any]") -> bool:
+    """Return whether a row group may have one of some values in a top-level column of whole numbers, texts or dates.
+
+    Raises: ValueError if it states a text that is no UTF-8.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    is_bounded = any(
+        is_type(values.type) for is_type in (pa.types.is_integer, pa.types.is_date, pa.types.is_string)
+    )
+    groups = statistics_of(footer, name) if is_bounded and not values.null_count else []
+    each = groups[group] if groups else None
+    if each is None or not each.has_min_max:
+        return True
+    lowest, highest = (pa.scalar(end, values.type) for end in (each.min, each.max))
+    is_inside = pc.and_(pc.greater_equal(values, lowest), pc.less_equal(values, highest))
+    return bool(pc.any(is_inside).as_py())
 
 
 def null_count(footer: "FileMetaData", name: str) -> int | None:

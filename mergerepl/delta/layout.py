@@ -1,8 +1,9 @@
 """How a table's rows lie in its files: it decides how many rows are written again for one that changes."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from mergerepl.delta.clustering import clustering_columns, path_of
@@ -104,19 +105,22 @@ def _leaves(type_: Json) -> int:
     return sum(_leaves(field["type"]) for field in type_["fields"])
 
 
-def last_merges(table: TableState) -> list[Commit]:
-    """Return the last MERGEs of sessions into a table since its last OPTIMIZE, the newest first."""
-    found: list[Commit] = []
+def last_commits(table: TableState) -> Iterator[Commit]:
+    """Yield the last commits of a table since its last OPTIMIZE, the newest first."""
     for version in range(table.version, max(table.version - _LOOKED_AT, -1), -1):
         try:
             commit = read_commit(table.path, version)
         except TruncatedLogError:
-            break
-        if commit.operation == "OPTIMIZE" or len(found) == _MERGES:
-            break
-        if commit.operation == "MERGE" and commit.kind == APPLY:
-            found.append(commit)
-    return found
+            return
+        if commit.operation == "OPTIMIZE":
+            return
+        yield commit
+
+
+def last_merges(table: TableState) -> list[Commit]:
+    """Return the last MERGEs of sessions into a table since its last OPTIMIZE, the newest first."""
+    merges = (each for each in last_commits(table) if each.operation == "MERGE" and each.kind == APPLY)
+    return list(islice(merges, _MERGES))
 
 
 def refuse_unclustered(spark: "SparkSession", table: TableState, key: Sequence[str]) -> None:

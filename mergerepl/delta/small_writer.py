@@ -55,7 +55,7 @@ _FEATURES = frozenset(
 _OLDER_PROTOCOL = 4
 """Up to this writer version the features are those above."""
 
-_COLUMN_PROPERTIES = frozenset({"comment"})
+COLUMN_PROPERTIES = frozenset({"comment"})
 """Properties that a column may have: char(n), defaults, identities, collations and mapped names are properties."""
 
 _NUMBERS = frozenset({"byte", "short", "integer", "long"})
@@ -67,7 +67,7 @@ _DECIMAL = re.compile(r"decimal\(\d+,\s*-?\d+\)")
 _WITH_STATISTICS = _NUMBERS | {"string", "date"}
 """Types that commits state bounds of. Those of delta-rs are wrong for NaN and rounded for decimals."""
 
-_KEYS = _NUMBERS | {"string", "date"}
+KEY_TYPES = _NUMBERS | {"string", "date"}
 """Types of key columns."""
 
 _NAME = re.compile(r"[^`\".\\]+")
@@ -117,7 +117,7 @@ def article_problem(table: TableState, article: PublishedArticle) -> str | None:
         if found is None or ddl_of(found["type"]) != type_:
             return f"column '{name}' is not as published"
     for name in article.identity:
-        if not isinstance(kind := _type(table, name), str) or kind not in _KEYS:
+        if not isinstance(kind := _type(table, name), str) or kind not in KEY_TYPES:
             return f"key column '{name}'"
     return None
 
@@ -135,7 +135,7 @@ def feature_problem(table: TableState) -> str | None:
 def _column_problem(field: Mapping[str, Any]) -> str | None:
     if not _NAME.fullmatch(field["name"]):
         return "its name"
-    if others := set(field["metadata"]) - _COLUMN_PROPERTIES:
+    if others := set(field["metadata"]) - COLUMN_PROPERTIES:
         return f"its properties {', '.join(sorted(others))}"
     return type_problem(field["type"])
 

@@ -6,6 +6,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from mergerepl.delta.change_feed import feed_as_stored, feed_through_delta
+from mergerepl.delta.update_keys import has_key, update_keys
 from mergerepl.feed.net_changes import COMMIT_VERSION
 from mergerepl.feed.window import Segment
 
@@ -18,18 +19,27 @@ def read_segment(spark: SparkSession, table: Path, segment: Segment) -> DataFram
     """
     bounds = segment.from_version_inclusive, segment.through_version_inclusive
     is_one_metadata = segment.is_one_metadata
+    keys = {version: update_keys(table, version, segment.key) for version in segment.by_keys}
+    # A file may be gone since the segment was planned.
+    some = [version for version, each in keys.items() if each.doubt is None]
+    whole = [*segment.by_files, *(keys.keys() - some)]
     feed = feed_as_stored(spark, table, *bounds, is_one_metadata=is_one_metadata)
-    if feed is None and segment.by_files:
+    if feed is None and (whole or some):
         return None
     if feed is None:
         feed = feed_through_delta(spark, table, *bounds)
     version = F.col(COMMIT_VERSION)
-    others = [*segment.left_out, *segment.by_files]
+    others = [*segment.left_out, *whole, *some]
     stored = feed.where(~version.isin(others)) if others else feed
-    if not segment.by_files:
+    if not (whole or some):
         return stored
     # The version is a partition column of what Delta reads here: files of the other versions are not opened.
     of_files = feed_as_stored(spark, table, *bounds, by_files=True, is_one_metadata=is_one_metadata)
-    return (
-        None if of_files is None else stored.unionByName(of_files.where(version.isin(list(segment.by_files))))
-    )
+    if of_files is None:
+        return None
+    if whole:
+        stored = stored.unionByName(of_files.where(version.isin(whole)))
+    if some:
+        is_changed = F.expr(has_key([keys[each] for each in some]))
+        stored = stored.unionByName(of_files.where(version.isin(some) & is_changed))
+    return stored

@@ -3,6 +3,7 @@
 Every product that reads a feed starts here. Each product itself refuses what it cannot use.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,10 +22,13 @@ from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.metadata import TableMetadata
 from mergerepl.delta.table import TableState, open_table
 from mergerepl.delta.types import ddl_of
+from mergerepl.delta.update_keys import REMEDY, update_keys
 from mergerepl.errors import StoreError
 from mergerepl.feed.column_identity import PHYSICAL_NAME, replaced_columns, retyped_column
 from mergerepl.feed.position import FeedPosition
 from mergerepl.feed.removals import UnmatchedRemovals, unmatched_removals
+
+log = logging.getLogger(__name__)
 
 IsOwn = Callable[[CommitMark | None], bool]
 """Whether a reader wrote the commit with this mark itself, so that it is no change to it."""
@@ -35,7 +39,8 @@ class Segment:
     """Versions of a table that one schema describes: they are read as one frame.
 
     `left_out` are versions whose rows do not count. `by_files` are versions that are read from the data files that they
-    added and removed, and not from change files. `is_one_metadata`: the metadata is the same from first to last version.
+    added and removed, and not from change files. `by_keys` are such versions too, but only rows with a changed `key` are
+    read. `is_one_metadata`: the metadata is the same from first to last version.
     """
 
     from_version_inclusive: int
@@ -43,6 +48,8 @@ class Segment:
     left_out: tuple[int, ...] = ()
     by_files: tuple[int, ...] = ()
     is_one_metadata: bool = True
+    by_keys: tuple[int, ...] = ()
+    key: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -164,21 +171,30 @@ class FeedWindow:
                 return f"Change Data Feed was off at version {commit.version}"
         return None
 
-    def segments(self, changes: Sequence[Commit]) -> tuple[Segment, ...]:
-        """Return the segments of the feed to read for these changes, cut where columns changed."""
+    def segments(self, changes: Sequence[Commit], key: Sequence[str]) -> tuple[Segment, ...]:
+        """Return the segments of the feed to read for these changes, cut where columns changed.
+
+        `key` are the columns by which the reader groups rows; none: it compares whole rows.
+        """
         if not changes:
             return ()
         first, last = changes[0].version, changes[-1].version
         cuts = [version for version in self._new_columns if first < version <= last]
-        found = (self._segment(changes, begin, end - 1) for begin, end in pairwise([first, *cuts, last + 1]))
+        found = (
+            self._segment(changes, tuple(key), begin, end - 1)
+            for begin, end in pairwise([first, *cuts, last + 1])
+        )
         return tuple(segment for segment in found if segment is not None)
 
-    def _segment(self, changes: Sequence[Commit], first: int, last: int) -> Segment | None:
+    def _segment(
+        self, changes: Sequence[Commit], key: tuple[str, ...], first: int, last: int
+    ) -> Segment | None:
         inside = [commit for commit in changes if first <= commit.version <= last]
         if not inside:
             return None
         begin, end = inside[0].version, inside[-1].version
         versions = {commit.version for commit in inside}
+        by_files, by_keys = untrue_versions(self.path, inside, key)
         return Segment(
             begin,
             end,
@@ -187,8 +203,10 @@ class FeedWindow:
                 for commit in self.commits
                 if begin < commit.version < end and commit.data_change and commit.version not in versions
             ),
-            tuple(commit.version for commit in inside if commit.has_untrue_feed),
+            by_files,
             not any(begin < commit.version <= end for commit in self.metadata_commits),
+            by_keys,
+            key,
         )
 
     @cached_property
@@ -202,6 +220,17 @@ class FeedWindow:
                 found.append(commit.version)
             shape = stated
         return found
+
+
+def untrue_versions(
+    table: Path, commits: Iterable[Commit], key: Sequence[str]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the versions with untrue change files: those to be compared whole, those whose changed keys are proven."""
+    found = {each.version: update_keys(table, each.version, key) for each in commits if each.has_untrue_feed}
+    doubtful = {version: each for version, each in found.items() if each.doubt is not None}
+    for version, each in doubtful.items():
+        log.info("%s: version %d is %s. %s", table, version, each.cost, REMEDY)
+    return tuple(doubtful), tuple(version for version in found if version not in doubtful)
 
 
 def _shape(metadata: TableMetadata) -> tuple[object, ...]:

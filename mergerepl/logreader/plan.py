@@ -4,7 +4,7 @@ It holds facts of the log and decisions, never rows: versions are fixed, so a re
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime
 from pathlib import Path
@@ -71,8 +71,9 @@ class Reading:
 
     `versions` are those with changes. `compared` is why the versions `from_version_inclusive - 1` and
     `through_version_inclusive` are compared, None where the feed is read. `by_files` are versions whose change files cannot
-    be used: the files that came and went describe them. `fields` are the columns at the end, as in the log. `most_rows` is
-    how many rows were changed at most, by the writers' counts; None if they do not say.
+    be used: the files that came and went describe them. `by_keys` are such versions too, but only rows with a changed key
+    are read. `fields` are the columns at the end, as in the log. `most_rows` is how many rows were changed at most, by the
+    writers' counts; None if they do not say.
     """
 
     from_version_inclusive: int
@@ -85,6 +86,7 @@ class Reading:
     compared: str | None = None
     most_rows: int | None = None
     timestamp_partitions: tuple[str, ...] = ()
+    by_keys: tuple[int, ...] = ()
 
     @property
     def is_gap(self) -> bool:
@@ -116,6 +118,14 @@ class ColumnChange:
     added_fields: tuple[str, ...] = ()
 
 
+def name_at(changes: Iterable[ColumnChange], column: str, version: int) -> str:
+    """Return the name that a column has at a version, after some changes."""
+    for change in changes:
+        if change.kind == "rename" and change.column == column and change.version <= version:
+            column = change.new_name
+    return column
+
+
 @dataclass(frozen=True)
 class SourcePlan:
     """The commits of one source that a cycle reads: after its position, through a version. `key` is as at the position."""
@@ -130,10 +140,7 @@ class SourcePlan:
 
     def name_at(self, column: str, version: int) -> str:
         """Return the name that a column of the position has at a later version."""
-        for change in self.columns:
-            if change.kind == "rename" and change.column == column and change.version <= version:
-                column = change.new_name
-        return column
+        return name_at(self.columns, column, version)
 
 
 @dataclass(frozen=True)

@@ -104,7 +104,7 @@ def _read(
             *(path, why, reading.from_version_inclusive - 1, reading.through_version_inclusive),
         )
     last = reading.through_version_inclusive
-    compared = replace(reading, compared=why, versions=(last,), by_files=(), most_rows=None)
+    compared = replace(reading, compared=why, versions=(last,), by_files=(), by_keys=(), most_rows=None)
     try:
         return compared, _events_of_versions(spark, path, compared, shape)
     except Exception as error:
@@ -158,6 +158,8 @@ def _events_of_feed(spark: SparkSession, path: Path, reading: Reading, shape: Ro
         reading.left_out,
         reading.by_files,
         reading.is_one_metadata,
+        reading.by_keys,
+        shape.identity,
     )
     feed = read_segment(spark, path, segment)
     if feed is None:

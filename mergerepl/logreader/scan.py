@@ -189,7 +189,7 @@ def _read(
             look.row.position,
             look.through_version_inclusive,
             wish.key,
-            readings(look),
+            readings(look, wish.key),
             look.columns,
         )
         try:

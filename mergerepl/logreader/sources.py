@@ -19,11 +19,12 @@ from mergerepl.delta.metadata import TableMetadata
 from mergerepl.delta.table import TableState, open_table
 from mergerepl.errors import StoreError
 from mergerepl.feed.removals import unmatched_removals
+from mergerepl.feed.window import untrue_versions
 from mergerepl.logreader.column_changes import REPLACE, TYPE, column_changes, is_additive
 from mergerepl.logreader.consumer import STOP
 from mergerepl.logreader.cut import LoggedCommit, Placed, cut
 from mergerepl.logreader.errors import RESUME
-from mergerepl.logreader.plan import REPLACED, ColumnChange, Paused, Reading
+from mergerepl.logreader.plan import REPLACED, ColumnChange, Paused, Reading, name_at
 from mergerepl.systables.logreader import LogReaderRow
 
 GAP = 22859
@@ -345,14 +346,17 @@ def _before_a_type(units: Sequence[Unit], columns: dict[int, list[ColumnChange]]
     return len(units)
 
 
-def readings(look: SourceLook) -> tuple[Reading, ...]:
-    """Return the readings for the rows of the units, cut where columns changed or vectors were dropped."""
+def readings(look: SourceLook, key: Sequence[str] = ()) -> tuple[Reading, ...]:
+    """Return the readings for the rows of the units, cut where columns changed or vectors were dropped.
+
+    `key` are the columns that identify the rows, as at the position.
+    """
     found: list[Reading] = []
     run: list[Unit] = []
 
     def end_run() -> None:
         if run:
-            found.append(_reading(look, run))
+            found.append(_reading(look, run, key))
             run.clear()
 
     cuts = {change.version for change in look.columns}
@@ -382,11 +386,12 @@ def _repartitioned(look: SourceLook) -> set[int]:
     return found
 
 
-def _reading(look: SourceLook, run: Sequence[Unit]) -> Reading:
+def _reading(look: SourceLook, run: Sequence[Unit], key: Sequence[str]) -> Reading:
     first, last = run[0].version, run[-1].version
     metadata = look.metadata_at(last)
     counts = [unit.commit.changed_rows for unit in run]
-    by_files = tuple(unit.version for unit in run if unit.commit.has_untrue_feed)
+    names = [name_at(look.columns, name, last) for name in key]
+    by_files, by_keys = untrue_versions(look.path, [unit.commit for unit in run], names)
     stated = (commit.version for commit in look.commits if commit.metadata is not None)
     return Reading(
         first,
@@ -397,6 +402,7 @@ def _reading(look: SourceLook, run: Sequence[Unit]) -> Reading:
         is_one_metadata=not any(first < version <= last for version in stated),
         most_rows=None if by_files or None in counts else 2 * sum(count or 0 for count in counts),
         timestamp_partitions=metadata.timestamp_partitions,
+        by_keys=by_keys,
     )
 
 

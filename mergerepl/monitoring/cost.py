@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mergerepl.delta.layout import CLUSTERING, FILE_BYTES, Layout, last_merges, layout
+from mergerepl.delta.layout import CLUSTERING, FILE_BYTES, Layout, last_commits, last_merges, layout
 from mergerepl.delta.log import Commit
 from mergerepl.delta.table import TableState
+from mergerepl.delta.update_keys import REMEDY, update_keys
 
 _MIB = 1024**2
 _ROWS_OF_A_FILE = 500_000
@@ -64,6 +65,18 @@ def cost(root: Path, article: str, key: Sequence[str], table: TableState) -> Cos
         wanted = round(found.row_bytes * _ROWS_OF_A_FILE) if found.row_bytes else found.largest_bytes // 4
         size = min(size, max(wanted // _MIB * _MIB, _SMALLEST_FILE))
     return Cost(tuple(reasons), _remedy(root, article, table, found, size)) if reasons else None
+
+
+def update_cost(table: TableState, key: Sequence[str]) -> str:
+    """Return as sentences that a late UPDATE by delta-rs costs a reader by `key` as much as its files; empty if none does.
+
+    Raises: StoreError if one of the last commits is damaged.
+    """
+    for commit in last_commits(table):
+        keys = update_keys(table.path, commit.version, key) if commit.has_untrue_feed else None
+        if keys is not None and keys.doubt is not None and not keys.is_gone:
+            return f"version {commit.version} is {keys.cost}. {REMEDY}"
+    return ""
 
 
 def _is_dear(commit: Commit) -> bool:

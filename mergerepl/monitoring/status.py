@@ -11,7 +11,7 @@ from mergerepl.feed.window import FeedWindow
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.publication import Tracking
 from mergerepl.model.results import ArticleStatus, ReplicaStatus, SubscriptionStatus
-from mergerepl.monitoring.cost import cost
+from mergerepl.monitoring.cost import cost, update_cost
 from mergerepl.monitoring.parties import others, publication_name, subscriber_root
 from mergerepl.monitoring.waiting import NO_VERSION, Uncaptured, uncaptured, unsent_generations
 from mergerepl.store.changeset import unfinished_sessions
@@ -97,9 +97,10 @@ def _cost(root: Path, article: PublishedArticle, look: Uncaptured) -> str:
         return ""
     try:
         found = cost(root, article.name, article.bounded_identity, look.window.table)
+        updates = update_cost(look.window.table, article.identity)
     except StoreError:
         return ""
-    return "" if found is None else str(found)
+    return " ".join(filter(None, [str(found or ""), updates]))
 
 
 def _subscription(

@@ -21,6 +21,7 @@ from mergerepl.changes import CHANGE_COLUMNS, DELETED, ROW, ROWGUID, TABLENICK
 from mergerepl.delta.commit_files import as_images, feed_of_files, image_of, rows_with_keys
 from mergerepl.delta.small_writer import article_problem
 from mergerepl.delta.table import TableState, open_table
+from mergerepl.delta.update_keys import update_keys
 from mergerepl.engine.in_memory import collected, frame_of, frame_of_images, in_one_task
 from mergerepl.feed.net_changes import (
     AFTER,
@@ -159,7 +160,9 @@ def _feed(job: CaptureJob) -> _Feed | None:
             problem = "its metadata changed"
         if problem is None:
             versions = {commit.version: commit.version in segment.by_files for commit in window.user_commits}
-            rows = feed_of_files(table, article.columns, versions)
+            keys = {v: update_keys(window.table, v, article.identity) for v in segment.by_keys}
+            versions = {v: by_files or v in keys for v, by_files in versions.items()}
+            rows = feed_of_files(table, article.columns, versions, keys)
             if not any(
                 rows[ROW].combine_chunks().field(field).null_count for field in article.identity_fields
             ):

@@ -117,7 +117,7 @@ def drawn_job(spark: SparkSession, folder: Path, seed: int) -> CaptureJob:
         0,
         facts.through_version_inclusive,
         tuple(changes),
-        facts.segments(changes),
+        facts.segments(changes, article.identity),
         facts.gap(changes),
     )
     return CaptureJob(

@@ -4,8 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 
 import mergerepl
 from mergerepl.delta.layout import INDEXED_COLUMNS, STATISTICS_COLUMNS, layout
@@ -13,7 +14,7 @@ from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.table import TableState, open_table
 from mergerepl.errors import ConfigurationError, LeaseError, StoreError
 from mergerepl.model.article import PublishedArticle
-from mergerepl.monitoring.cost import Cost, cost
+from mergerepl.monitoring.cost import Cost, cost, update_cost
 from mergerepl.store.lease import lease
 from mergerepl.systables.catalog import ARTICLES, SUBSCRIPTIONS, SubscriptionState
 from tests.networks import Network, commit
@@ -337,3 +338,17 @@ def test_a_table_without_files_is_fine(tmp_path: Path) -> None:
     write_deltalake(str(tmp_path / "t"), pa.table({"k": pa.array([], pa.int64())}))
     found = layout(open_table(tmp_path / "t"), ["k"])
     assert (found.rows, found.bytes, found.largest_bytes, found.bounded) == (0, 0, 0, 0)
+
+
+def test_an_update_by_delta_rs_that_is_compared_whole_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "orders"
+    rows = pa.table({"id": [1, 2], "value": [1.5, 0.0]})
+    write_deltalake(path, rows, configuration={"delta.enableChangeDataFeed": "true"})
+    DeltaTable(path).update(updates={"value": "7"}, predicate="id = 1")
+    assert update_cost(open_table(path), ["id"]) == ""
+    DeltaTable(path).update(updates={"value": "-value"})
+    assert update_cost(open_table(path), ["id"]) == (
+        "version 2 is an UPDATE by delta-rs that is read by comparing all rows of its files: it updated 2 rows, and not "
+        "as many differ by the keys in its change files. Change few rows by MERGE of delta-rs "
+        "(`DeltaTable.merge`) or through Spark: then only the changed rows are read."
+    )

@@ -100,7 +100,7 @@ def test_a_frame_has_the_versions_that_one_schema_describes(
     tmp_path: Path, commits: list[tuple[dict[str, Any], ...]], expected: list[tuple[int, int]]
 ) -> None:
     found = window(written(tmp_path / "t", *commits))
-    segments = found.segments(changes(found))
+    segments = found.segments(changes(found), ["id"])
     assert [(each.from_version_inclusive, each.through_version_inclusive) for each in segments] == expected
 
 
@@ -116,10 +116,10 @@ def test_a_frame_says_what_of_it_does_not_count_and_what_the_files_say(tmp_path:
     )
     found = window(table)
     counted = found.changes(lambda mark: is_own_of_merge(mark, "r"))
-    (segment,) = found.segments(counted)
+    (segment,) = found.segments(counted, ["id"])
     assert (segment.left_out, segment.by_files, segment.is_one_metadata) == ((2,), (4,), False)
     # To somebody else these are changes as others are.
-    (segment,) = found.segments(found.changes(lambda mark: is_own_of_merge(mark, "another")))
+    (segment,) = found.segments(found.changes(lambda mark: is_own_of_merge(mark, "another")), ["id"])
     assert (segment.through_version_inclusive, segment.left_out) == (5, ())
 
 

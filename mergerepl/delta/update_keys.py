@@ -1,0 +1,168 @@
+"""The keys of the rows that an UPDATE of delta-rs changed, where its commit proves them (decision 0039).
+
+delta-rs computes an UPDATE a second time for its change files. Their values may differ from the written ones (`random()`).
+A row that compares as equal before and after is left out, and a copied NaN may be there. So only keys are taken from change
+files. Of the files that the commit removed and added, the rows with these keys are compared. If as many of them differ as
+the UPDATE counted, no other row changed.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache, reduce
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mergerepl.delta.commit_files import (
+    CHANGE_TYPE,
+    MOST_KEYS_BYTES,
+    OnlySparkReadsError,
+    UpdateKeys,
+    files_of,
+    read_rows,
+    readable_rows,
+    without_copied,
+)
+from mergerepl.delta.log import actions_of, commit_text, log_path
+from mergerepl.delta.small_writer import COLUMN_PROPERTIES, KEY_TYPES, type_problem
+from mergerepl.delta.table import TableState, open_table
+from mergerepl.errors import StoreError
+from mergerepl.rows.sql import quote
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from mergerepl.delta.commit_files import Wanted
+
+MOST_KEYS = 10_000
+"""The most updated rows of a commit: their keys are constants of a query."""
+
+REMEDY = "Change few rows by MERGE of delta-rs (`DeltaTable.merge`) or through Spark: then only the changed rows are read."
+
+
+def update_keys(table: Path, version: int, key: Sequence[str]) -> UpdateKeys:
+    """Return the keys of the rows that a commit changed, an UPDATE by delta-rs, if it proves them.
+
+    `key` are the key's columns. Some of them are enough: more rows are read then.
+    """
+    return _update_keys(table, version, tuple(key), commit_text(table, version))
+
+
+@lru_cache(maxsize=64)
+def _update_keys(table: Path, version: int, key: tuple[str, ...], _commit: str | None) -> UpdateKeys:
+    import pyarrow as pa
+
+    try:
+        return _proven(open_table(table, version), key)
+    except FileNotFoundError as error:
+        return UpdateKeys(doubt=f"'{error.filename}' is gone", is_gone=True)
+    except (StoreError, OSError, KeyError, ValueError, pa.ArrowException) as error:
+        return UpdateKeys(doubt=str(error))
+
+
+def _proven(table: TableState, key: Sequence[str]) -> UpdateKeys:
+    """Return the values of key columns of the rows that a version changed.
+
+    Raises: OnlySparkReadsError with the reason if they are not proven; OSError, ValueError, pyarrow's errors if a file
+        cannot be read.
+    """
+    import pyarrow.compute as pc
+
+    updated, copied = _counts(table)
+    values = _stated_values(table, key)
+    files = list(files_of(table.path, table.version, by_files=True))
+    counts = readable_rows(table, [file for file, _ in files], most_bytes=MOST_KEYS_BYTES)
+    for kind in ("delete", "insert"):
+        if sum(n for n, (_, each) in zip(counts, files, strict=True) if each == kind) != updated + copied:
+            raise OnlySparkReadsError("its files have other numbers of rows than it states")
+    # Rows that differ in some of their columns are enough.
+    columns = [
+        field["name"]
+        for field in table.fields
+        if isinstance(field["type"], str) and type_problem(field["type"]) is None
+    ]
+    rows = [(read_rows(file, table, columns, kind, values), kind) for file, kind in files]
+    changed = without_copied(rows, columns)[CHANGE_TYPE]
+    if any(pc.sum(pc.equal(changed, kind)).as_py() != updated for kind in ("delete", "insert")):
+        raise OnlySparkReadsError(
+            f"it updated {updated:,} rows, and not as many differ by the keys in its change files"
+        )
+    return UpdateKeys(values, tuple(rows))
+
+
+def _counts(table: TableState) -> tuple[int, int]:
+    """Return how many rows an UPDATE says that it updated and copied."""
+    actions = actions_of(log_path(table.path, table.version).read_text(encoding="utf-8"))
+    info: Mapping[str, Any] = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
+    if info.get("operation") != "UPDATE":
+        raise OnlySparkReadsError(f"it is a {info.get('operation')} by an old version")
+    metrics = info.get("operationMetrics") or {}
+    stated = [str(metrics.get(f"num_{name}_rows", "")) for name in ("updated", "copied")]
+    if not all(text.isdecimal() for text in stated):
+        raise OnlySparkReadsError("it does not count its rows")
+    updated, copied = map(int, stated)
+    if not 0 < updated <= MOST_KEYS:
+        raise OnlySparkReadsError(f"it updated {updated:,} rows; the most is {MOST_KEYS:,}")
+    return updated, copied
+
+
+def _stated_values(table: TableState, key: Sequence[str]) -> "Wanted":
+    """Return the values of key columns that the change files of a version have."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    names = [name for name in key if _is_usable(table, name)]
+    if not names:
+        raise OnlySparkReadsError("its key is of no type that rows are looked up by")
+    files = list(files_of(table.path, table.version, by_files=False))
+    if any(kind is not None for _, kind in files):
+        raise OnlySparkReadsError("it has no change files")
+    # A row before and after; some copied ones may be there, too.
+    if sum(readable_rows(table, [file for file, _ in files])) > 3 * MOST_KEYS:
+        raise OnlySparkReadsError("its change files have too many rows")
+    schema = pa.schema([table.arrow_schema.field(name) for name in names])
+    rows = pa.concat_tables(
+        [pq.ParquetFile(file).read(names).select(names).cast(schema) for file, _ in files]
+    )
+    # Bytes that are no UTF-8 are a text to Spark.
+    rows.validate(full=True)
+    return {name: rows[name].unique() for name in names}
+
+
+def _is_usable(table: TableState, name: str) -> bool:
+    """Return whether Spark and Arrow look up the same rows by a column that data files hold."""
+    stated = table.field(name)
+    return (
+        stated is not None
+        and isinstance(stated["type"], str)
+        and stated["type"] in KEY_TYPES
+        # CHAR(n), collations and mapped names are properties.
+        and COLUMN_PROPERTIES.issuperset(stated["metadata"])
+        and name not in table.metadata.partition_columns
+        and "." not in name
+    )
+
+
+def has_key(keys: Sequence[UpdateKeys]) -> str:
+    """Return as SQL of Spark whether a row has a key that one of some commits changed, or one of few others."""
+    import pyarrow as pa
+
+    names = reduce(set[str].intersection, (set(each.values) for each in keys))
+    found = (
+        (name, pa.concat_arrays([each.values[name] for each in keys]).unique()) for name in sorted(names)
+    )
+    return " AND ".join(_is_among(quote(name), values) for name, values in found) or "true"
+
+
+def _is_among(column: str, values: "pa.Array[Any]") -> str:
+    import pyarrow as pa
+
+    stated = values.drop_null()
+    if pa.types.is_date(values.type):
+        texts = [f"date_from_unix_date({each})" for each in stated.cast(pa.int32()).to_pylist()]
+    elif pa.types.is_integer(values.type):
+        texts = [str(each) for each in stated.to_pylist()]
+    else:
+        # The session may read a backslash in a text in two ways.
+        texts = [f"CAST(X'{each.encode().hex()}' AS STRING)" for each in stated.to_pylist()]
+    terms = [f"{column} IN ({', '.join(texts)})"] if texts else []
+    terms += [f"{column} IS NULL"] if values.null_count else []
+    return f"({' OR '.join(terms)})"
