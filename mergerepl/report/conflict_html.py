@@ -13,7 +13,7 @@ from html import escape
 
 from mergerepl.model.results import ConflictRecord
 from mergerepl.model.value_text import text_of
-from mergerepl.report.conflict_names import conflict_name, stays_at_source
+from mergerepl.report.conflict_names import conflict_name, how_settled, stays_at_source
 
 LONGEST_VALUE = 2000
 """Characters of a value that are shown."""
@@ -32,9 +32,10 @@ table { border-collapse: collapse; width: 100%; table-layout: fixed; }
 th, td { text-align: left; padding: .25rem .75rem; border-top: 1px solid #eef1f5; vertical-align: top; }
 th, td { overflow-wrap: anywhere; }
 td { white-space: pre-wrap; font-family: ui-monospace, monospace; font-size: .85rem; }
-tr.conflict { background: #fde8e6; }
-tr.differs { background: #fff6dd; }
-tr.made { background: #e4f5e8; }
+.conflict { background: #fde8e6; }
+.differs { background: #fff6dd; }
+.made { background: #e4f5e8; }
+.legend span { padding: .1rem .5rem; margin-right: .5rem; border-radius: .3rem; color: #1c2430; }
 .null { color: #98a2b0; font-style: italic; }
 """
 
@@ -75,7 +76,7 @@ function draw() {
     add(box, "div", [each.time, each.meaning, ends[0] + each.winner, ends[1] + each.loser].join(" · "));
     const note = each.note ? " (" + each.note + ")" : "";
     const why = each.refused ? each.reason : "resolver " + each.resolver + note;
-    add(box, "div", [why, each.status, each.id].join(" · "));
+    add(box, "div", [why, each.settled || each.status, each.id].join(" · "));
     const table = add(box, "table");
     const head = add(add(table, "thead"), "tr");
     const rows = each.refused ? ["refused row"] : ["losing row", "winning row"];
@@ -130,6 +131,8 @@ def conflict_page(replica: str, conflicts: Sequence[ConflictRecord], *, total: i
 <label>to<input id="until" type="date"></label>
 <label>text<input id="text" type="search"></label>
 </form>
+<p class="legend">columns: <span class="conflict">in conflict</span><span class="differs">differs, not in \
+conflict</span><span class="made">made by the resolver</span></p>
 <main id="list"></main>
 <script type="application/json" id="conflicts">{_json([_facts(each) for each in conflicts])}</script>
 <script>{_SCRIPT}</script>
@@ -166,6 +169,7 @@ def _facts(each: ConflictRecord) -> dict[str, object]:
         "reason": each.reason_text,
         "refused": stays_at_source(each),
         "status": each.status,
+        "settled": how_settled(each),
         "losing": losing,
         "winning": winning,
         "columns": [{"name": name, "mark": _mark(each, losing, winning, name)} for name in names],

@@ -1,6 +1,8 @@
 """conflict_type (MSmerge_conflicts_info) in a few words, for lists."""
 
+from mergerepl.model.conflicts import Choice, ConflictStatus
 from mergerepl.model.results import ConflictPreview, ConflictRecord
+from mergerepl.report.words import moment_text
 
 CONFLICT_NAMES = {
     1: "update against update, row",
@@ -27,6 +29,23 @@ def stays_at_source(conflict: ConflictRecord | ConflictPreview) -> bool:
     if conflict.conflict_type in REFUSED:
         return conflict.resolver is None
     return conflict.conflict_type == REJECTED and conflict.resolver == "upload_only"
+
+
+_SETTLED = {
+    Choice.WINNER: "the outcome stands",
+    Choice.LOSER: "what lost was written",
+    Choice.EDITED: "other values were written",
+}
+
+
+def how_settled(conflict: ConflictRecord) -> str:
+    """Return how a conflict was settled, by whom, when and why; nothing if it is open."""
+    if conflict.status != ConflictStatus.SETTLED.value:
+        return ""
+    if (done := conflict.resolution) is None:
+        return "settled: the refused change waits no more"
+    why = f": {done.message}" if done.message else ""
+    return f"settled: {_SETTLED[Choice(done.choice)]}, by {done.by}, {moment_text(done.resolved_at)}{why}"
 
 
 def conflict_name(conflict_type: int) -> str:

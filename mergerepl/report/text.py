@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mergerepl.errors import MergeReplError
-from mergerepl.model.conflicts import Choice
 from mergerepl.model.results import (
     ApplyResult,
     ArticleValidation,
@@ -24,19 +23,13 @@ from mergerepl.model.results import (
     SyncResult,
 )
 from mergerepl.report import tables
-from mergerepl.report.conflict_names import REFUSED, conflict_name, stays_at_source
+from mergerepl.report.conflict_names import REFUSED, conflict_name, how_settled, stays_at_source
 from mergerepl.report.output import Output
 from mergerepl.report.table import Table, printable
 from mergerepl.report.words import changes, counted, key_text, moment_text, seconds, short, typed
 
 if TYPE_CHECKING:
     from mergerepl.doctor import Check
-
-_SETTLED = {
-    Choice.WINNER: "the outcome stands",
-    Choice.LOSER: "what lost was written",
-    Choice.EDITED: "other values were written",
-}
 
 _NO_CONFLICTS = (
     "{}: no conflicts to show. They are logged at the publisher, unless `conflict_logging` says otherwise."
@@ -203,10 +196,8 @@ class TextOutput(Output):
             self._say(f"  {each.reason_text}")
             if each.resolver is not None:
                 self._say(f"  resolver: {each.resolver}" + (f" ({each.note})" if each.note else ""))
-            if (settled := each.resolution) is not None:
-                what = _SETTLED[Choice(settled.choice)]
-                why = f": {settled.message}" if settled.message else ""
-                self._say(f"  settled: {what}, by {settled.by}, {moment_text(settled.resolved_at)}{why}")
+            if settled := how_settled(each):
+                self._say(f"  {settled}")
             if stays_at_source(each):
                 refused = each.conflict_type in REFUSED
                 words = ("refused at", "waits at") if refused else ("not taken by", "stays at")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from mergerepl.model.results import ConflictRecord
+from mergerepl.model.results import ConflictRecord, ConflictResolution
 from mergerepl.report.conflict_html import conflict_page
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -53,6 +53,21 @@ RECORDS = [
     ),
     record(5, conflict_type=9, winning_row=None, conflict_columns=(), resolver=None),
     record(6, losing_row=None, conflict_type=4),
+    record(
+        7,
+        created=NOON - timedelta(days=30),
+        status="settled",
+        resolution=ConflictResolution("loser", "ann@hq", NOON, HOSTILE[0]),
+        made_columns=("note",),
+    ),
+    record(
+        8,
+        conflict_type=10,
+        winning_row=None,
+        resolver=None,
+        status="settled",
+        created=NOON - timedelta(days=30),
+    ),
 ]
 
 
@@ -124,7 +139,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
         pytest.skip("no Chromium is installed, in which the page is opened")
     folder = tmp_path_factory.mktemp("browser")
     page = folder / "lost.html"
-    page.write_text(conflict_page("<b>hq</b>", RECORDS, total=9), encoding="utf-8")
+    page.write_text(conflict_page("<b>hq</b>", RECORDS, total=11), encoding="utf-8")
     opened = Browser(page, folder / "profile")
     yield opened
     opened.close()
@@ -132,18 +147,24 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 @pytest.mark.timeout(120)
 def test_the_filters_of_the_page_work_and_values_are_text(browser: Browser) -> None:
-    assert browser.run("document.getElementById('count').textContent") == "7 of 7 shown"
-    assert "newest 7 of 9" in browser.run("document.body.textContent")
+    assert browser.run("document.getElementById('count').textContent") == "9 of 9 shown"
+    assert "newest 9 of 11" in browser.run("document.body.textContent")
     # What rows, keys and names hold is text: no element came of it, and nothing of it ran.
     assert browser.run("document.title") == "Conflicts"
     assert browser.run("document.querySelectorAll('script, img, svg, b').length") == 2
     shown = browser.choose("text", "")
-    assert len(shown) == 7
+    assert len(shown) == 9
     assert all(any(text in heading for text in HOSTILE) for heading in shown)
     cells = browser.run("[...document.querySelectorAll('td')].map(each => each.textContent)")
     assert {"NULL", "(deleted)", "1", *HOSTILE} <= set(cells)
+    # How conflicts were settled, and what the colours mean.
+    said = browser.run("document.getElementById('list').textContent")
+    assert f"settled: what lost was written, by ann@hq, 2026-11-25 12:00:00Z: {HOSTILE[0]}" in said
+    assert "settled: the refused change waits no more" in said
+    legend = browser.run("[...document.querySelectorAll('.legend span')].map(each => each.className)")
+    assert legend == ["conflict", "differs", "made"]
     # Filters.
-    assert len(browser.choose("article", "orders")) == 6
+    assert len(browser.choose("article", "orders")) == 8
     assert len(browser.choose("article", HOSTILE[0])) == 1
     assert browser.run("document.querySelector('tr.conflict th').textContent") == HOSTILE[1]
     browser.choose("article", "")
@@ -153,10 +174,10 @@ def test_the_filters_of_the_page_work_and_values_are_text(browser: Browser) -> N
         "refused row",
     ]
     browser.choose("type", "")
-    assert len(browser.choose("column", "n")) == 6
+    assert len(browser.choose("column", "n")) == 7
     browser.choose("column", "")
     assert len(browser.choose("since", "2026-11-22")) == 4
     assert len(browser.choose("until", "2026-11-24")) == 3
     assert len(browser.choose("text", "SVG ONLOAD")) == 1
-    assert browser.run("document.getElementById('count').textContent") == "1 of 7 shown"
+    assert browser.run("document.getElementById('count').textContent") == "1 of 9 shown"
     assert browser.choose("text", "nowhere") == []
