@@ -6,6 +6,7 @@ The absolute, symlink-free path is a replica's identity on this machine: locks a
 import errno
 import os
 import re
+import shlex
 import sys
 import unicodedata
 from pathlib import Path
@@ -97,6 +98,29 @@ def transactional_publisher(text: str) -> Path | None:
     root = Path(existing(text))
     is_publisher = (root / "_transactional" / "MSpublications").is_dir()
     return root if is_publisher and not (root / "_mergerepl").is_dir() else None
+
+
+_USES = {
+    "_mergerepl": "It is a merge replica: `mergerepl status {0}`, `sync`, `history`, `pending` and `conflicts` take it.",
+    "_transactional/MSpublications": "It publishes transactionally: `mergerepl status {0}`, `sync`, `validate`, `history` "
+    "and `pending` take it, `mergerepl transactional logreader {0}` reads its log, `mergerepl transactional errors {0}` "
+    "lists refused commands.",
+    "_transactional/MSreplication_subscriptions": "It receives transactional publications: name their publisher, as in "
+    "`mergerepl status PUBLISHER` and `mergerepl transactional distribute PUBLISHER`.",
+    "_cdc": "Its tables are captured: see `mergerepl cdc status {0}`.",
+    "_tracking": "Its tables are tracked: see `mergerepl tracking status {0}`.",
+}
+"""Folder of a product -> what its roots are, and the commands that take them."""
+
+
+def uses(root: str | os.PathLike[str], *, but: str) -> str:
+    """Return sentences on the products that use a folder, each after a blank; the one whose folder is `but` is left out."""
+    found = [
+        text
+        for folder, text in _USES.items()
+        if not folder.startswith(but) and (Path(root) / folder).is_dir()
+    ]
+    return "".join(f" {text.format(shlex.quote(os.fspath(root)))}" for text in found)
 
 
 def names_file(text: str) -> bool:

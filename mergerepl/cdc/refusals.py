@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from mergerepl.errors import MergeReplError, Transient
+from mergerepl.roots import uses
 
 _NOTHING = "Nothing was changed."
 
@@ -129,7 +130,8 @@ class CdcUsageError(CdcError):
         """22901: the database is not enabled."""
         return cls(
             22901,
-            f"'{database}' is not enabled for Change Data Capture. Enable it first: `mergerepl cdc enable-db {database}`.",
+            f"'{database}' is not enabled for Change Data Capture. Enable it first: `mergerepl cdc enable-db {database}`."
+            f"{uses(database, but='_cdc')}",
             database=str(database),
         )
 

@@ -7,6 +7,7 @@ from typing import Self
 from mergerepl.delta.log import Commit
 from mergerepl.errors import MergeReplError, Transient
 from mergerepl.model.tracking import ForeignCommit
+from mergerepl.roots import uses
 
 _AGAIN = (
     "Initialise it again: `reader = ct.consumer(name, start='now', again=True)`, then take "
@@ -30,7 +31,7 @@ class TrackingError(MergeReplError):
         """No table was ever tracked here."""
         return cls(
             f"'{root}' has no tracked tables: there is no folder '_tracking'. Enable tracking of a table first: "
-            "`mergerepl tracking enable PATH TABLE --key COLUMN`.",
+            f"`mergerepl tracking enable PATH TABLE --key COLUMN`.{uses(root, but='_tracking')}",
             path=str(root),
         )
 

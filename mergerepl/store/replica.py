@@ -17,7 +17,7 @@ from mergerepl.errors import (
     StoreError,
 )
 from mergerepl.model.article import PublishedArticle
-from mergerepl.roots import is_absent
+from mergerepl.roots import is_absent, uses
 from mergerepl.store.control import ControlPlane
 from mergerepl.store.unedited import refuse_edited
 from mergerepl.systables import (
@@ -146,7 +146,7 @@ class Replica:
                 )
             raise ConfigurationError(
                 f"'{self.root}' is not a replica: it has no '{FOLDER}' folder with system tables. "
-                "Name a publisher or subscriber root, or run `mergerepl apply FILE` first.",
+                f"Name a publisher or subscriber root, or run `mergerepl apply FILE` first.{uses(self.root, but=FOLDER)}",
                 replica=str(self.root),
             )
 

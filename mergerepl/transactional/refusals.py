@@ -15,6 +15,7 @@ from typing import Any, Self
 
 from mergerepl.errors import ConfigurationError, LeaseError, MergeReplError
 from mergerepl.model.transactional import MOST_STREAMS
+from mergerepl.roots import uses
 
 NOT_FOUND = 20598
 DUPLICATE = 2627
@@ -214,7 +215,7 @@ class TransactionalUsageError(ConfigurationError):
         """There is no distributor here."""
         return cls(
             f"'{root}' publishes nothing transactionally: there is no table '_transactional/MSpublications'. Name the "
-            "publisher, or run `mergerepl apply FILE` with `type: transactional`.",
+            f"publisher, or run `mergerepl apply FILE` with `type: transactional`.{uses(root, but='_transactional/MSpub')}",
             root=str(root),
         )
 
