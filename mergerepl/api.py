@@ -129,7 +129,7 @@ def sync(
         long_running: An agent's session: the embedded engine is tuned for many sessions rather than for one.
         engine: Who writes users' tables: `spark` alone; or, with `auto`, delta-rs where up to 100,000 rows changed and the
             table has nothing that only Spark writes. The tables become the same. Default: `engine` of the file, else
-            `spark`.
+            `auto`.
         lease_wait_s: Seconds to wait for another agent to let go of a replica.
         give_up: Id of a session that is staged at the publisher and cannot be finished, or the beginning of it: end that
             session instead, and run none. One that can be finished is finished. Goes with none of the other settings.
