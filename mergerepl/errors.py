@@ -101,11 +101,29 @@ class CaptureError(MergeReplError):
     """The change feed of an article has a gap that capture cannot bridge."""
 
 
-INITIALISE_AGAIN = (
-    "To initialise the subscriber again: move its folder away, take its subscription out of the file, run "
-    "`mergerepl apply FILE`, put the subscription back and run `mergerepl apply FILE` again."
+_INITIALISE = (
+    "move its folder away, take its subscription out of the file, run `mergerepl apply FILE`, put the subscription back "
+    "and run `mergerepl apply FILE` again"
 )
+INITIALISE_AGAIN = f"To initialise the subscriber again: {_INITIALISE}."
 """What to do where nothing else helps, for the end of a message."""
+
+PUBLISH_AGAIN = (
+    "take all subscriptions and then the article out of the file, running `mergerepl apply FILE` after each, and put them "
+    "in again (an article that is the only one gets another name instead)"
+)
+"""How a table is published again as it is, for the end of a sentence."""
+
+
+def begin_again(*, is_publisher: bool | None = None) -> str:
+    """Return how an article begins again at a replica, for the end of a sentence; None: it may be of either role."""
+    at_publisher, at_subscriber = (
+        f"publish the table again: {PUBLISH_AGAIN}",
+        f"initialise it again: {_INITIALISE}",
+    )
+    if is_publisher is None:
+        return f"begin again (at the publisher {at_publisher}; at a subscriber {at_subscriber})"
+    return at_publisher if is_publisher else at_subscriber
 
 
 class EnumerationError(MergeReplError):

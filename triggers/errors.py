@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from mergerepl.errors import CaptureError, SchemaMismatchError
+from mergerepl.errors import CaptureError, SchemaMismatchError, begin_again
 from mergerepl.rows.sql import quote
 
 
@@ -51,8 +51,8 @@ class FeedGapError(CaptureError):
         """Return the error that says since which version changes are lost, and what the feed lacks."""
         return cls(
             f"Article '{article}': the changes of '{table}' since version {version} cannot be computed any more: {gap}, "
-            "and that version cannot be read either. Nothing was changed. Initialise this replica again, or restore the "
-            "table from a copy that still has these versions.",
+            "and that version cannot be read either. Nothing was changed. Restore the table from a copy that still has "
+            f"these versions, or {begin_again()}.",
             article=article,
             table=str(table),
         )
@@ -74,8 +74,8 @@ def replaced_table(article: str, table: Path, root: Path) -> CaptureError:
     return CaptureError(
         f"Article '{article}': table '{table}' was dropped and created again, or replaced, or given columns by a MERGE of "
         "deltalake (its table id changed), so what happened to its rows is not recorded. Nothing was changed. Restore the "
-        "former table (RESTORE TABLE, if its versions go on), or initialise this replica again; to replace all rows, use "
-        "INSERT OVERWRITE instead.",
+        "former table (RESTORE TABLE, if its versions go on); to replace all rows, use INSERT OVERWRITE instead. Or "
+        f"{begin_again()}.",
         replica=str(root),
         article=article,
     )
@@ -85,8 +85,8 @@ def older_copy(article: str, table: Path, root: Path, what: str) -> CaptureError
     """Return the error about a table whose folder was put back; `what` says by which version that shows."""
     return CaptureError(
         f"Article '{article}': table '{table}' {what}. Its folder was replaced by an older copy. Nothing was changed. Put "
-        "the newer folder back (to go back in time use RESTORE TABLE, which is captured as a change), or initialise the "
-        "replica again.",
+        "the newer folder back (to go back in time use RESTORE TABLE, which is captured as a change), or "
+        f"{begin_again()}.",
         replica=str(root),
         article=article,
     )
@@ -144,17 +144,11 @@ def column_replaced(
     article: str, table: Path, root: Path, column: str, *, version: int, operation: str, is_publisher: bool
 ) -> SchemaMismatchError:
     """Return the error about a published column that was dropped, and whose name another column has now."""
-    again = (
-        "publish the table again as it is: take all subscriptions and then the article out of the file, running `mergerepl "
-        "apply` after each, and put them in again"
-        if is_publisher
-        else "initialise this replica again"
-    )
     return SchemaMismatchError(
         f"Article '{article}' at '{root}': {another_column(column, version, operation)} Schema changes do not travel in "
         "this version: its values would replace the published ones at every replica. Nothing was changed. Go back with "
         f"RESTORE TABLE delta.{quote(str(table))} TO VERSION AS OF {version - 1} (it takes back all later changes of the "
-        f"table, too); or {again}.",
+        f"table, too); or {begin_again(is_publisher=is_publisher)}.",
         replica=str(root),
         article=article,
         table=str(table),

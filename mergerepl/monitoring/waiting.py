@@ -9,7 +9,7 @@ from pathlib import Path
 from enumeration.plan import Destination, Source, enumeration
 from mergerepl.delta.log import head_version, is_delta_table
 from mergerepl.delta.marks import is_own_of_merge
-from mergerepl.errors import MergeReplError
+from mergerepl.errors import MergeReplError, begin_again
 from mergerepl.feed.position import FeedPosition
 from mergerepl.feed.window import FeedWindow, feed_window
 from mergerepl.model.article import PublishedArticle
@@ -86,8 +86,8 @@ def head_or_problem(article: PublishedArticle, table: Path) -> tuple[int, str | 
 
 def _gone(article: PublishedArticle, table: Path) -> str:
     return (
-        f"Article '{article.name}': its table '{table}' is gone or no Delta table any more. Restore it, or initialise this "
-        "replica again."
+        f"Article '{article.name}': its table '{table}' is gone or no Delta table any more. Restore it, or "
+        f"{begin_again()}."
     )
 
 

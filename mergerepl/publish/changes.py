@@ -14,7 +14,7 @@ from mergerepl.delta.properties import describe, missing_properties, set_propert
 from mergerepl.delta.small_tables import edited_table
 from mergerepl.delta.table import TableState, open_table
 from mergerepl.delta.types import ddl_of
-from mergerepl.errors import MergeReplError, PublicationError, StoreError
+from mergerepl.errors import PUBLISH_AGAIN, MergeReplError, PublicationError, StoreError
 from mergerepl.failpoints import failpoint
 from mergerepl.model.publication import Article, Subscription
 from mergerepl.model.results import PlanStep
@@ -47,11 +47,6 @@ from mergerepl.systables.catalog import (
 from mergerepl.systables.table import RowT, TypedTable
 from triggers.errors import table_gone
 
-_PUBLISH_AGAIN = (
-    "take all subscriptions and then the article out of the file, running `mergerepl apply` after each, and put them "
-    "in again (an article that is the only one gets another name instead)"
-)
-
 
 def check_article_unchanged(article: Article, row: ArticleRow) -> None:
     """Refuse settings that cannot change because replicas hold metadata that depends on them.
@@ -69,7 +64,7 @@ def check_article_unchanged(article: Article, row: ArticleRow) -> None:
         if before != now:
             raise PublicationError(
                 f"Article '{article.name}': `{name}` was {_shown(before)} and is {_shown(now)} in the file. "
-                f"It cannot change while the article is published. Put it back; or {_PUBLISH_AGAIN}.",
+                f"It cannot change while the article is published. Put it back; or {PUBLISH_AGAIN}.",
                 article=article.name,
             )
 
@@ -381,7 +376,7 @@ def columns_changed(article: ArticleRow, table: TableState) -> PublicationError:
     """Return the error that a published table no longer has its published columns."""
     return PublicationError(
         f"Article '{article.name}': the columns of table '{table.path}' changed since it was published. Undo that; or "
-        f"{_PUBLISH_AGAIN}.",
+        f"{PUBLISH_AGAIN}.",
         article=article.name,
         table=str(table.path),
     )
@@ -397,7 +392,7 @@ def publish_again_otherwise(*errors: type[MergeReplError]) -> Iterator[None]:
         yield
     except errors as error:
         raise PublicationError(
-            f"{error.message} The publication has no subscribers, so you may also {_PUBLISH_AGAIN}.",
+            f"{error.message} The publication has no subscribers, so you may also {PUBLISH_AGAIN}.",
             **error.facts,
         ) from error
 

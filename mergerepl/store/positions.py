@@ -1,6 +1,6 @@
 """How far each article's table was captured, as MSmerge_replinfo says it."""
 
-from mergerepl.errors import CaptureError
+from mergerepl.errors import CaptureError, begin_again
 from mergerepl.feed.position import FeedPosition
 from mergerepl.model.article import PublishedArticle
 from mergerepl.store.replica import Replica
@@ -27,8 +27,8 @@ def captured_position(replica: Replica, article: PublishedArticle, info: Replica
         raise CaptureError(
             f"Article '{article.name}': MSmerge_replinfo of '{replica.root}' does not say up to which version "
             f"its table '{replica.table(article)}' was captured: it was edited or damaged. Nothing was changed. "
-            "Restore the '_mergerepl' folder from a copy taken together with the tables, or initialise the "
-            "replica again.",
+            "Restore the '_mergerepl' folder from a copy taken together with the tables, or "
+            f"{begin_again()}.",
             replica=str(replica.root),
             article=article.name,
         )

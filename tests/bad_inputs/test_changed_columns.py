@@ -166,7 +166,7 @@ def test_a_column_that_only_has_the_name_of_a_published_one(
     refused("apply", "more.yml", code=1, says=("'orders'", says))
     assert says in run("status", "hq").stdout
     change(network.root("north") / "orders")
-    refused("capture", "north", code=1, says=("/north", says, "initialise this replica again"))
+    refused("capture", "north", code=1, says=("/north", says, "initialise it again"))
 
 
 @pytest.mark.parametrize("words", BOTH)

@@ -15,6 +15,8 @@ from mergerepl.monitoring.parties import members
 from mergerepl.store.replica import Replica
 from mergerepl.systables import replinfo
 from tests.networks import make_replica, subscription_row
+from triggers import errors
+from triggers.errors import FeedGapError
 
 FEED = "delta.enableChangeDataFeed"
 
@@ -54,6 +56,20 @@ def test_pending_names_the_end_that_is_out_of_reach(hq: Replica) -> None:
     shutil.rmtree(hq.root)
     (found,) = api.pending(other.root)
     assert f"'{hq.root}' is out of reach" in str(found.problem)
+
+
+def test_what_is_lost_names_a_way_on_that_each_end_has() -> None:
+    table = Path("/hq/orders")
+    for error in (
+        FeedGapError.of("orders", table, 3, "the feed was off"),
+        errors.replaced_table("orders", table, table.parent),
+        errors.older_copy("orders", table, table.parent, "is at version 2"),
+    ):
+        assert (
+            "at the publisher publish the table again: take all subscriptions and then the article out"
+            in error.message
+        )
+        assert "at a subscriber initialise it again: move its folder away" in error.message
 
 
 def test_the_members_out_of_reach_are_named(hq: Replica) -> None:
