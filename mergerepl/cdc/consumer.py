@@ -31,7 +31,7 @@ from mergerepl.delta.types import field, json_of, nested_names, nullable
 from mergerepl.delta.versions import read_version
 from mergerepl.failpoints import failpoint
 from mergerepl.logreader.column_changes import is_mapped, statement
-from mergerepl.logreader.consumer import Cycle, PauseSource, ReadRows, Wanted
+from mergerepl.logreader.consumer import Cycle, PauseSource, ReadRows, Wanted, pausing
 from mergerepl.logreader.plan import BEGIN, Entry, Plan, SourcePlan, transaction_id
 from mergerepl.logreader.positions import LogState
 from mergerepl.logreader.sources import metadata_of
@@ -139,7 +139,8 @@ class Capture:
         """Remove the rows of one scan cycle of some sources."""
         for instance in self.database.instances():
             table = self.database.change_table(instance)
-            if instance.source_object_id in object_ids and transaction_version(table, APP_ID) >= scan_cycle:
+            is_meant = instance.source_object_id in object_ids and is_delta_table(table)
+            if is_meant and transaction_version(table, APP_ID) >= scan_cycle:
                 appended.remove_rows(table, f"{quoted(SCAN_CYCLE)} = {scan_cycle}")
 
     # -- before it is decided ------------------------------------------------------------------------------------------
@@ -228,10 +229,11 @@ class Capture:
             source = next((s for s in cycle.plan.sources if s.object_id == instance.source_object_id), None)
             if step is None or source is None:
                 continue
-            if step["is_changed"]:
-                self._change_columns(cycle, instance, step)
-            if source.readings:
-                rows += self._append(cycle, instance, step)
+            with pausing(source):
+                if step["is_changed"]:
+                    self._change_columns(cycle, instance, step)
+                if source.readings:
+                    rows += self._append(cycle, instance, step)
             failpoint("cdc.after_change_table")
         return rows
 

@@ -13,7 +13,7 @@ from mergerepl.cdc.log import held, log_reader, tidied
 from mergerepl.cdc.refusals import CdcError, CdcUsageError
 from mergerepl.delta.log import is_delta_table
 from mergerepl.delta.table import open_table
-from mergerepl.delta.types import ddl_of
+from mergerepl.delta.types import ddl_of, field, json_of
 from mergerepl.engine.errors import plain_errors
 from mergerepl.logreader.consumer import COMPARE
 from mergerepl.logreader.log_reader import LogReader
@@ -92,11 +92,14 @@ def _restart(
     captured: list[CapturedColumn] = []
     types: dict[str, dict[str, Any]] = {}
     for instance in instances:
-        known = {each["name"]: each for each in open_table(database.change_table(instance)).fields}
+        table = database.change_table(instance)
+        known = {each["name"]: each for each in open_table(table).fields} if is_delta_table(table) else {}
         of_instance = types[str(instance.object_id)] = {}
         for column in database.captured(instance.object_id):
             name = column.source_name or column.column_name
-            found = head.get(name, known[column.column_name])
+            found = (
+                head.get(name) or known.get(column.column_name) or field(name, json_of(column.column_type))
+            )
             of_instance[column.column_name] = found["type"]
             source = name if name in head else None
             captured.append(replace(column, source_name=source, column_type=ddl_of(found["type"])))

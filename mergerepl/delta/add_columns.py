@@ -1,13 +1,13 @@
-"""Add columns to a system table."""
+"""Add columns to a system table, and the table features that types of columns need."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mergerepl.delta.create import NewTable, features_of
-from mergerepl.delta.table import open_table
-from mergerepl.delta.types import Field, ddl_of
+from mergerepl.delta.table import TableState, open_table
+from mergerepl.delta.types import Field, ddl_of, field, json_of
 from mergerepl.rows.sql import quote
 
 if TYPE_CHECKING:
@@ -19,14 +19,23 @@ def add_columns(spark_of: "Callable[[], SparkSession]", path: Path, columns: Seq
     if not columns:
         return
     state = open_table(path)
-    features = set(features_of(NewTable(columns))) - state.features
-    if not features:
+    if not _missing_features(state, columns):
         from deltalake import Field as LogField
 
         state.log.alter.add_columns([LogField.from_json(json.dumps(column)) for column in columns])
         return
-    # Delta adds a type that needs a table feature only where the feature was asked for.
-    pairs = ", ".join(f"'delta.feature.{name}' = 'supported'" for name in sorted(features))
     named = ", ".join(f"{quote(column['name'])} {ddl_of(column['type'])}" for column in columns)
-    spark_of().sql(f"ALTER TABLE delta.{quote(str(path))} SET TBLPROPERTIES ({pairs})")
+    state_features(spark_of, state, (ddl_of(column["type"]) for column in columns))
     spark_of().sql(f"ALTER TABLE delta.{quote(str(path))} ADD COLUMNS ({named})")
+
+
+def state_features(spark_of: "Callable[[], SparkSession]", table: TableState, types: Iterable[str]) -> None:
+    """State the features that a table lacks for columns of some types (Spark DDL): Delta adds them on request only."""
+    missing = _missing_features(table, [field("c", json_of(type_)) for type_ in types])
+    if missing:
+        pairs = ", ".join(f"'delta.feature.{name}' = 'supported'" for name in missing)
+        spark_of().sql(f"ALTER TABLE delta.{quote(str(table.path))} SET TBLPROPERTIES ({pairs})")
+
+
+def _missing_features(table: TableState, columns: Sequence[Field]) -> list[str]:
+    return sorted({*features_of(NewTable(columns))} - table.features)

@@ -6,6 +6,7 @@ from pathlib import Path
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 
+from mergerepl.delta.add_columns import state_features
 from mergerepl.delta.table import open_table
 from mergerepl.delta.transactions import Transaction, marked_session, read_back
 from mergerepl.delta.types import ddl_of
@@ -21,6 +22,7 @@ def with_types(spark: SparkSession, table: Path, types: Mapping[str, str], trans
     present = {each["name"]: ddl_of(each["type"]) for each in state.fields}
     if all(present.get(name) == type_ for name, type_ in types.items()):
         return
+    state_features(lambda: spark, state, types.values())
     session = marked_session(spark, transaction)
     rows = session.read.format("delta").option("versionAsOf", state.version).load(str(table))
 

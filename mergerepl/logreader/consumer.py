@@ -29,17 +29,22 @@ A source is begun by `logreader.scan.begin`: a cycle of its own gives the begin 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from mergerepl.errors import StoreError
+from mergerepl.logreader.errors import RESUME, may_pass
 from mergerepl.logreader.plan import Plan, Reading, SourcePlan
 from mergerepl.logreader.positions import LogState
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+UNUSABLE = 22859
+"""The number of the error that the changes of a source cannot be taken, for reasons of its tables."""
 
 COMPARE = "compare"
 STOP = "stop"
@@ -77,12 +82,43 @@ class Cycle:
 
 
 class PauseSource(Exception):
-    """A consumer cannot use a source's changes: the source is paused. `number` and `reason` are kept and shown."""
+    """A consumer cannot use a source's changes: the source is paused. `number` and `reason` are kept and shown.
 
-    def __init__(self, number: int, reason: str) -> None:
+    `object_id` is the source, where the one that raises it is the one that knows.
+    """
+
+    def __init__(self, number: int, reason: str, object_id: int | None = None) -> None:
         super().__init__(reason)
         self.number = number
         self.reason = reason
+        self.object_id = object_id
+
+
+@contextmanager
+def pausing(source: SourcePlan) -> Iterator[None]:
+    """Pause a source for errors that its own tables give, so that the other sources go on.
+
+    Raises: PauseSource; the error itself where it is of this machine and may pass.
+    """
+    from pyspark.errors import AnalysisException
+
+    try:
+        yield
+    except AnalysisException as error:
+        cause = str(error).partition(";")[0].splitlines()[0]
+        raise PauseSource(UNUSABLE, _unusable(source, cause), source.object_id) from error
+    except StoreError as error:
+        if may_pass(error):
+            raise
+        raise PauseSource(UNUSABLE, _unusable(source, error.message), source.object_id) from error
+
+
+def _unusable(source: SourcePlan, cause: str) -> str:
+    return (
+        f"Table '{source.path}': its changes cannot be taken: {cause.rstrip('.')}. Its capture is paused; other tables go "
+        f"on. Undo what was done to the table (RESTORE TABLE, say), then run {RESUME}; or run the first with "
+        "--restart, after which consumers take a snapshot."
+    )
 
 
 class Consumer(Protocol):
@@ -121,7 +157,10 @@ class Consumer(Protocol):
         """Return its other steps beside rows, as JSON; None if there are none."""
 
     def write(self, cycle: Cycle) -> int:
-        """Write the rows of a cycle, each table once. Returns how many were written."""
+        """Write the rows of a cycle, each table once. Returns how many were written.
+
+        Raises: PauseSource with its `object_id` for a source whose rows can never be written (`pausing`).
+        """
 
     def show(self, cycle: Cycle) -> None:
         """Commit the gate: readers see the cycle."""

@@ -3,10 +3,17 @@
 from pathlib import Path
 from typing import Self
 
-from mergerepl.errors import StoreError
+from mergerepl.errors import StoreError, Transient
 
 RESUME = "`mergerepl cdc resume` (`mergerepl transactional resume` where publications alone read it)"
 """How a paused source is read on."""
+
+
+def may_pass(error: StoreError) -> bool:
+    """True for an error of this machine, such as a share that does not answer: no source is paused for it."""
+    cause = error.__cause__
+    is_of_tables = isinstance(cause, PermissionError | FileNotFoundError | NotADirectoryError)
+    return isinstance(error, Transient) or (isinstance(cause, OSError) and not is_of_tables)
 
 
 class LogReaderError(StoreError):

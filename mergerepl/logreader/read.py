@@ -22,7 +22,7 @@ from mergerepl.feed.net_changes import CHANGE_TYPE, COMMIT_VERSION, RowShape
 from mergerepl.feed.read import read_segment
 from mergerepl.feed.window import Segment
 from mergerepl.logreader.column_changes import ADD, FIELDS, RENAME, TYPE, column_changes
-from mergerepl.logreader.consumer import STOP, PauseSource, ReadRows
+from mergerepl.logreader.consumer import STOP, UNUSABLE, PauseSource, ReadRows
 from mergerepl.logreader.errors import RESUME
 from mergerepl.logreader.plan import Reading, SourcePlan
 from mergerepl.rows.nested import in_shape
@@ -30,7 +30,7 @@ from mergerepl.rows.sql import quote
 
 log = logging.getLogger(__name__)
 
-GAP = 22859
+GAP = UNUSABLE
 TYPE_CHANGED = 22976
 
 _FILE = re.compile(r"reading file (?:file:)?(\S+?)\.?(?:\s|$)")

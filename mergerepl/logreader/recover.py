@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from mergerepl.errors import StoreError
 from mergerepl.failpoints import failpoint
-from mergerepl.logreader.consumer import COMPARE, Cycle, PauseSource, ReadRows
+from mergerepl.logreader.consumer import COMPARE, Cycle, PauseSource, ReadRows, pausing
 from mergerepl.logreader.log_reader import LogReader
 from mergerepl.logreader.plan import Paused, Plan, decide, decided
 from mergerepl.logreader.positions import read_state, save_state
@@ -25,14 +25,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 KEPT_SESSIONS = 32
-
-
-class _SourceLostError(Exception):
-    """A source of a plan cannot be read any more."""
-
-    def __init__(self, paused: Paused) -> None:
-        super().__init__(paused.reason)
-        self.paused = paused
 
 
 def recover(reader: LogReader) -> Plan | None:
@@ -50,8 +42,11 @@ def carry_out(
     read: dict[int, ReadSource],
     *,
     began: datetime | None = None,
-) -> int:
-    """Carry out a plan. `read` has the readings made already; they are released. Returns how many rows were written."""
+) -> tuple[Plan, int]:
+    """Carry out a plan. `read` has the readings made already; they are released.
+
+    Returns: The plan without the sources that had to leave it, and how many rows were written.
+    """
     failpoint("logreader.after_plan")
     began = began or datetime.now(UTC)
     try:
@@ -59,8 +54,10 @@ def carry_out(
             try:
                 rows = _written(reader, plan, read)
                 break
-            except _SourceLostError as lost:
-                plan = _without(reader, plan, lost.paused)
+            except PauseSource as pause:
+                if pause.object_id is None:
+                    raise
+                plan = _without(reader, plan, Paused(pause.object_id, pause.number, pause.reason))
     finally:
         for each in read.values():
             each.release()
@@ -72,7 +69,7 @@ def carry_out(
     failpoint("logreader.after_plan_removed")
     if plan.entries or plan.paused:
         _note_session(reader, plan, rows, began)
-    return rows
+    return plan, rows
 
 
 def _written(reader: LogReader, plan: Plan, read: dict[int, ReadSource]) -> int:
@@ -99,11 +96,12 @@ def _changes(
 
             source = sources[object_id]
             try:
-                read[object_id] = read_source(
-                    reader.spark(), reader.root, source, on_gap=COMPARE, is_decided=True
-                )
+                with pausing(source):
+                    read[object_id] = read_source(
+                        reader.spark(), reader.root, source, on_gap=COMPARE, is_decided=True
+                    )
             except PauseSource as pause:
-                raise _SourceLostError(Paused(object_id, pause.number, pause.reason)) from pause
+                raise PauseSource(pause.number, pause.reason, object_id) from pause
         return read[object_id].rows
 
     return changes

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from mergerepl.delta.log import commit_text
 from mergerepl.delta.table import open_table
 from mergerepl.failpoints import failpoint
-from mergerepl.logreader.consumer import PauseSource, Wanted
+from mergerepl.logreader.consumer import PauseSource, Wanted, pausing
 from mergerepl.logreader.cut import end_times, in_order, moment_of_ms, moment_of_ns
 from mergerepl.logreader.guard import (
     refuse_copy,
@@ -137,7 +137,7 @@ def _cycle(reader: LogReader, maxtrans: int) -> CycleResult:
         for each in read.values():
             each.release()
         raise
-    rows = carry_out(reader, plan, read, began=began)
+    plan, rows = carry_out(reader, plan, read, began=began)
     return CycleResult(
         plan.scan_cycle if plan.entries else None,
         len(plan.entries),
@@ -197,12 +197,14 @@ def _read(
                 # A cycle without changes loads no Spark.
                 from mergerepl.logreader.read import read_source
 
-                read[object_id] = read_source(reader.spark(), reader.root, source, on_gap=wish.on_gap)
+                with pausing(source):
+                    read[object_id] = read_source(reader.spark(), reader.root, source, on_gap=wish.on_gap)
                 source = replace(source, readings=read[object_id].readings)
             if look.units:
                 rows = read[object_id].rows if object_id in read else []
-                for consumer in reader.consumers:
-                    consumer.check(source, rows, reader.spark)
+                with pausing(source):
+                    for consumer in reader.consumers:
+                        consumer.check(source, rows, reader.spark)
         except PauseSource as pause:
             if object_id in read:
                 read.pop(object_id).release()

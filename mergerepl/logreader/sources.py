@@ -23,7 +23,7 @@ from mergerepl.feed.window import untrue_versions
 from mergerepl.logreader.column_changes import REPLACE, TYPE, column_changes, is_additive
 from mergerepl.logreader.consumer import STOP
 from mergerepl.logreader.cut import LoggedCommit, Placed, cut
-from mergerepl.logreader.errors import RESUME
+from mergerepl.logreader.errors import RESUME, may_pass
 from mergerepl.logreader.plan import REPLACED, ColumnChange, Paused, Reading, name_at
 from mergerepl.systables.logreader import LogReaderRow
 
@@ -168,7 +168,7 @@ def _damaged(row: LogReaderRow, error: StoreError) -> Paused:
 
     Raises: the error itself where it is of this machine and may pass: a share that does not answer, too many open files.
     """
-    if isinstance(error.__cause__, OSError) and not isinstance(error.__cause__, PermissionError):
+    if may_pass(error):
         raise error
     text = f"{error.message} Its capture is paused; other tables go on. Then run {RESUME}."
     return Paused(row.source_object_id, GAP, text)

@@ -23,7 +23,7 @@ from mergerepl.failpoints import failpoint
 from mergerepl.filters.clause import columns_of
 from mergerepl.filters.parse import parse_stored
 from mergerepl.logreader.column_changes import ADD, DROP, FIELDS, NULLABILITY, RENAME, REPLACE, TYPE
-from mergerepl.logreader.consumer import Cycle, PauseSource, ReadRows, Wanted
+from mergerepl.logreader.consumer import Cycle, PauseSource, ReadRows, Wanted, pausing
 from mergerepl.logreader.plan import ColumnChange, Entry, Plan, SourcePlan, transaction_id
 from mergerepl.logreader.positions import LogState
 from mergerepl.store.control import CHECKPOINT_INTERVAL
@@ -175,7 +175,8 @@ class Commands:
         written = 0
         for source in cycle.plan.sources:
             for article in self._of_source(source.object_id):
-                written += self._append(cycle, source, article, steps.get("readings", {}))
+                with pausing(source):
+                    written += self._append(cycle, source, article, steps.get("readings", {}))
                 failpoint("transactional.after_commands")
         return written
 

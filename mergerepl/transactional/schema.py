@@ -5,6 +5,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from mergerepl.delta.add_columns import state_features
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.table import open_table
 from mergerepl.delta.transactions import USER_METADATA
@@ -29,10 +30,11 @@ def add_columns(
     state = open_table(table)
     known = {each["name"].lower(): ddl_of(each["type"]) for each in state.fields}
     plain = {each.lower() for each in state.written_columns}
-    missing = []
+    missing, types = [], []
     for name, type_ in zip(article.columns, article.types, strict=True):
         if name.lower() not in known:
             missing.append(f"{quote(name)} {type_.upper()}")
+            types.append(type_)
         elif known[name.lower()] != type_:
             raise refusal(f"column {name} is {known[name.lower()].upper()} there and {type_.upper()} here")
         elif name.lower() not in plain:
@@ -40,4 +42,5 @@ def add_columns(
     if missing:
         session = new_session(spark())
         session.conf.set(USER_METADATA, mark.to_user_metadata())
+        state_features(lambda: session, state, types)
         session.sql(f"ALTER TABLE delta.{quote(str(table))} ADD COLUMNS ({', '.join(missing)})")

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from datetime import date, datetime
 from pathlib import Path
 
 import pyarrow as pa
@@ -330,6 +331,43 @@ def test_damaged_tables_pause_alone(spark: SparkSession, replica_dir: Path) -> N
     assert cdc.resume(replica_dir, "dbo_cut")
     cdc.scan(replica_dir)
     assert [row[3] for row in changes(database, "dbo_cut")] == [3]
+
+
+def test_a_change_table_that_cannot_be_written_pauses_its_source_alone(
+    spark: SparkSession, replica_dir: Path
+) -> None:
+    days = replica_dir / "days"
+    schema = pa.schema([("id", pa.int64()), ("day", pa.date32())])
+    write_deltalake(
+        str(days), pa.Table.from_pylist([{"id": 1, "day": date(9999, 12, 31)}, {"id": 2}], schema=schema)
+    )
+    database = enabled(replica_dir, {"lost": ROWS, "orders": ROWS})
+    cdc.enable_table(replica_dir, "days", index="id")
+    features = "'delta.enableTypeWidening' = 'true', 'delta.feature.timestampNtz' = 'supported'"
+    spark.sql(f"alter table delta.`{days}` set tblproperties ({features})")
+    spark.sql(f"update delta.`{days}` set day = '2024-02-29' where id = 1")
+    spark.sql(f"alter table delta.`{days}` alter column day type timestamp_ntz")
+    spark.sql(f"update delta.`{days}` set day = timestamp_ntz'2024-02-29 12:30:00' where id = 1")
+    shutil.rmtree(replica_dir / "_cdc" / "dbo_lost_CT")
+    for name in ("lost", "orders"):
+        update(replica_dir / name, "id = 1", note="'A'")
+    done = cdc.scan(replica_dir)
+    # What the table of one instance lacks, such as a table feature, is added; what is gone pauses its source.
+    assert done.paused.keys() == {"lost"}
+    assert "dbo_lost_CT" in done.paused["lost"]
+    assert "other tables go on" in done.paused["lost"]
+    days_seen = [(row[1], row[-1]) for row in changes(database, "dbo_days")]
+    assert days_seen == [
+        (3, datetime(9999, 12, 31)),
+        (4, datetime(2024, 2, 29)),
+        (3, datetime(2024, 2, 29)),
+        (4, datetime(2024, 2, 29, 12, 30)),
+    ]
+    assert [row[-2] for row in changes(database, "dbo_orders")] == ["a", "A"]
+    assert cdc.resume(replica_dir, "dbo_lost", restart=True)
+    update(replica_dir / "lost", "id = 2", note="'B'")
+    assert cdc.scan(replica_dir).paused == {}
+    assert [row[-2] for row in changes(database, "dbo_lost")] == ["b", "B"]
 
 
 def test_a_copied_folder_is_refused_until_it_is_adopted(spark: SparkSession, replica_dir: Path) -> None:
