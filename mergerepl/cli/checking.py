@@ -15,6 +15,11 @@ UNKNOWN = 3
 LEVELS = {"warning": 1, "critical": 2}
 
 
+def warning_lines(warnings: Sequence[StatusWarning]) -> list[str]:
+    """Return warnings as lines for people."""
+    return [f"{each.level.capitalize()}: {each.source}: {each.text}" for each in warnings]
+
+
 def report_check(find: Callable[[], tuple[Any, Sequence[StatusWarning]]], output: Output) -> int:
     """Report a state and what is wrong with it; return the exit code."""
     try:
@@ -22,6 +27,5 @@ def report_check(find: Callable[[], tuple[Any, Sequence[StatusWarning]]], output
     except MergeReplError as error:
         output.reported({"check": "unknown", "error": error.details()}, [f"Unknown: {error.message}"])
         return UNKNOWN
-    shown = [f"{each.level.capitalize()}: {each.source}: {each.text}" for each in warnings]
-    output.reported({"status": found, "warnings": warnings}, shown or ["All is well."])
+    output.reported({"status": found, "warnings": warnings}, warning_lines(warnings) or ["All is well."])
     return max((LEVELS[each.level] for each in warnings), default=0)

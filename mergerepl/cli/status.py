@@ -36,7 +36,10 @@ def status(replica: str, check: bool, output: Output) -> int:
       mergerepl status ./hq
       mergerepl status feed.yml --check
     """
+    from datetime import UTC, datetime
+
     from mergerepl import api, cdc, config
+    from mergerepl.cli.checking import warning_lines
     from mergerepl.errors import ConfigurationError
 
     if (target := config.transactional_target(replica)) is not None:
@@ -47,8 +50,9 @@ def status(replica: str, check: bool, output: Output) -> int:
         if check:
             return _checked(target[0], output)
         found, problems = transactional.status(target[0]), problems_at(target[0])
-        parts = [*status_parts(found), *(f"Problem: {each}" for each in problems)]
-        output.reported({**found, "problems": problems}, parts)
+        warnings = transactional.warnings_of(target[0], datetime.now(UTC))
+        parts = [*status_parts(found), *(f"Problem: {each}" for each in problems), *warning_lines(warnings)]
+        output.reported({**found, "problems": problems, "warnings": warnings}, parts)
         return 0
     if check:
         raise click.UsageError(

@@ -10,6 +10,7 @@ import click
 from mergerepl.cli.help import Group
 from mergerepl.cli.main import FAILED
 from mergerepl.cli.options import (
+    key_part,
     limit_option,
     procedures_option,
     replica_root,
@@ -359,14 +360,13 @@ def cleanup(root: str, output: Output) -> None:
 def validated(root: str, subscriber: str | None, output: Output) -> int:
     """Report whether subscribers equal the publisher; return the exit code."""
     from mergerepl import transactional as agents
-    from mergerepl.report.transactional import listed
+    from mergerepl.report.transactional import compared_parts
 
     publisher, publication = _target(root)
-    rows = [
-        asdict(each) for each in agents.validate(publisher, subscriber=subscriber, publication=publication)
-    ]
-    output.reported(rows, [listed(rows) if rows else "No subscriptions."])
-    return FAILED if any(row["differing"] for row in rows) else 0
+    found = agents.validate(publisher, subscriber=subscriber, publication=publication)
+    rows = [asdict(each) for each in found]
+    output.reported(rows, compared_parts(rows, "No subscriptions."))
+    return 0 if all(each.is_equal for each in found) else FAILED
 
 
 @transactional.command()
@@ -374,14 +374,72 @@ def validated(root: str, subscriber: str | None, output: Output) -> int:
 @subscriber_option
 @reporting
 def validate(root: str, subscriber: str | None, output: Output) -> int:
-    """Compare subscribers with the publisher at their last batch; differing keys are named.
+    """Compare subscribers as they are with the publisher at their last batch; differing keys are named.
 
-    Writers need not stop. Exit code 1 if rows differ.
+    Writers need not stop. Exit code 1 if rows differ, could not be compared, or get no more commands. `repair` brings the
+    publisher's rows back.
 
     Example:
       mergerepl transactional validate ./hq
     """
     return validated(root, subscriber_root(subscriber), output)
+
+
+@transactional.command()
+@root_argument
+@subscriber_option
+@click.option("--article", metavar="NAME", help="Only this article.")
+@click.option(
+    "--key",
+    type=key_part,
+    metavar="COLUMN=VALUE",
+    multiple=True,
+    help="Only the row of this key; once for each column of it.",
+)
+@click.option(
+    "--where", metavar="CONDITION", help="Only rows that meet this at the publisher or the subscriber."
+)
+@click.option("--dry-run", is_flag=True, help="Say what would be written; change nothing.")
+@procedures_option
+@reporting
+def repair(
+    root: str,
+    subscriber: str | None,
+    article: str | None,
+    key: tuple[tuple[str, str], ...],
+    where: str | None,
+    dry_run: bool,
+    procedures: tuple[str, ...],
+    output: Output,
+) -> None:
+    """Bring the publisher's rows back where others changed a subscriber's tables.
+
+    Missing rows are inserted, extra ones deleted, different ones updated, as of the subscriber's last batch. Without --key
+    and --where whole tables are repaired.
+
+    Example:
+      mergerepl transactional repair ./hq --subscriber ./north --dry-run
+      mergerepl transactional repair ./hq --subscriber ./north --article orders --key order_id=7
+      mergerepl transactional repair ./hq --article orders --where "region='N'"
+    """
+    from mergerepl import transactional as agents
+    from mergerepl.report.transactional import compared_parts
+
+    if len(dict(key)) < len(key):
+        raise click.UsageError("A key column is given twice.")
+    publisher, publication = _target(root)
+    done = agents.repair(
+        publisher,
+        subscriber=subscriber_root(subscriber),
+        publication=publication,
+        article=article,
+        key=dict(key) or None,
+        where=where,
+        dry_run=dry_run,
+        procedures=procedures,
+    )
+    rows = [asdict(each) for each in done]
+    output.reported(rows, compared_parts(rows, "No subscriptions."))
 
 
 @transactional.command()

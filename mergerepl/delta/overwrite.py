@@ -6,7 +6,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame
 
 from mergerepl.delta.table import open_table
-from mergerepl.delta.transactions import Transaction, transaction_version, write_once
+from mergerepl.delta.transactions import Transaction, write_once
 from mergerepl.delta.types import ddl_of
 from mergerepl.engine.session import with_write_confs
 
@@ -18,15 +18,15 @@ def overwrite(
     *,
     partition_columns: Sequence[str],
     keeps_columns: bool = False,
-) -> None:
+) -> int:
     """Make `rows` the content of a table, once. Its columns and partitions become those of the rows where they are others.
 
     `keeps_columns`: a table that can take the rows keeps its other columns and its partitions.
 
+    Returns: The version of the commit.
+
     Raises: CommitConflictError if the commit is not in the log afterwards (another process overwrote it).
     """
-    if transaction_version(table, transaction.app_id) >= transaction.version:
-        return
     state = open_table(table)
     present = {each["name"]: ddl_of(each["type"]) for each in state.fields}
     wanted = {each.name: ddl_of(each.jsonValue()["type"]) for each in rows.schema}
@@ -37,4 +37,4 @@ def overwrite(
     is_same = present == wanted and list(state.metadata.partition_columns) == list(partition_columns)
     if not is_taken and not is_same:
         writer = writer.option("overwriteSchema", "true").partitionBy(*partition_columns)
-    write_once(writer, table, transaction, head=state.version)
+    return write_once(writer, table, transaction, head=state.version).version

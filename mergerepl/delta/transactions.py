@@ -85,8 +85,8 @@ def commit_properties(
     )
 
 
-def write_once(writer: "DataFrameWriter", table: Path, transaction: Transaction, *, head: int) -> None:
-    """Write rows to a table at version `head`, in one marked commit.
+def write_once(writer: "DataFrameWriter", table: Path, transaction: Transaction, *, head: int) -> Commit:
+    """Write rows to a table at version `head`, in one marked commit, and return it.
 
     Raises: CommitConflictError if the commit is not in the log afterwards (another process overwrote it).
     """
@@ -96,7 +96,7 @@ def write_once(writer: "DataFrameWriter", table: Path, transaction: Transaction,
         .option("userMetadata", transaction.mark.to_user_metadata())
         .save(str(table))
     )
-    read_back(table, transaction, from_version_exclusive=head)
+    return read_back(table, transaction, from_version_exclusive=head)
 
 
 def read_back(table: Path, transaction: Transaction, *, from_version_exclusive: int) -> Commit:

@@ -27,6 +27,24 @@ def _cell(value: Any) -> Any:
     return value
 
 
+def compared_parts(rows: Sequence[Mapping[str, Any]], none: str) -> list[Table | str]:
+    """Return the results of a validation or a repair: a table, and what is not compared as sentences."""
+    if not rows:
+        return [none]
+    hidden = ("kinds", "not_compared", "error")
+    shown = [
+        {name: value for name, value in row.items() if name not in hidden}
+        | {"keys": [f"{key} ({kind})" for key, kind in zip(row["keys"], row["kinds"], strict=True)]}
+        for row in rows
+    ]
+    parts: list[Table | str] = [listed(shown)]
+    for row in rows:
+        at = f"{row['article']} at {row['subscriber']}"
+        parts += [f"{at}: not compared: {each}." for each in row.get("not_compared", ())]
+        parts += [f"{at}: {row['error']}"] if row.get("error") else []
+    return parts
+
+
 def read_parts(done: LogReaderResult) -> list[Table | str]:
     """Return what the log reader did."""
     paused = [f"{path}: {reason}" for path, reason in done.paused.items()]

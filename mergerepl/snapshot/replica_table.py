@@ -27,6 +27,8 @@ _OWN_PROPERTIES = (
     "delta.minReaderVersion",
     "delta.minWriterVersion",
     "delta.rowTracking",
+    # Marks of replication in the copy would expire.
+    "delta.setTransactionRetentionDuration",
     "delta.universalFormat.",
 )
 

@@ -165,7 +165,7 @@ SUBSCRIPTIONS: Final = TypedTable(
         subscription_streams | int | articles of a batch that are worked on at a time
         destination | map<string,string> | article to its table below the subscriber, where it is another path
         subscription_guid | string not null | identity of the subscription
-        is_equal | boolean | false after a command was skipped, until a validation found no difference
+        is_equal | boolean | false if rows were not compared, commands skipped or others wrote, until a validation is equal
         """
     ),
     SubscriptionRow,
@@ -332,6 +332,8 @@ class PositionRow:
     transaction_timestamp: bytes
     batch: int = 0
     table_versions: Mapping[str, int] = field(default_factory=dict)
+    left_at: Mapping[str, str] = field(default_factory=dict)
+    by_procedure: tuple[str, ...] = ()
 
 
 POSITIONS: Final = TypedTable(
@@ -346,6 +348,8 @@ POSITIONS: Final = TypedTable(
         transaction_timestamp | binary not null | last transaction that was applied
         batch | bigint not null | number of the last batch
         table_versions | map<string,bigint> | article to the version of its table after the last batch
+        left_at | map<string,string> | article to the commit that the last batch or equal validation left its table at
+        by_procedure | array<string> | article_id:operation whose rows a procedure made without `call.default()`
         """
     ),
     PositionRow,

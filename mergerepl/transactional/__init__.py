@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         TransactionalError,
         TransactionalUsageError,
     )
+    from mergerepl.transactional.repairing import repair
     from mergerepl.transactional.skipping import skip
     from mergerepl.transactional.validation import validate
 
@@ -64,6 +65,7 @@ __all__ = [
     "procedure",
     "read",
     "reinit",
+    "repair",
     "resume",
     "script",
     "shown",
@@ -82,6 +84,7 @@ _HOMES = {
     "distribute": "mergerepl.transactional.agents",
     "skip": "mergerepl.transactional.skipping",
     **dict.fromkeys(("errors", "history", "pending", "status"), "mergerepl.transactional.monitoring"),
+    "repair": "mergerepl.transactional.repairing",
     "validate": "mergerepl.transactional.validation",
     **dict.fromkeys(("Call", "net", "procedure"), "mergerepl.transactional.procedures"),
     "apply_transactional": "mergerepl.transactional.publish",

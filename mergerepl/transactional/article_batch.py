@@ -14,7 +14,7 @@ from mergerepl.delta.log import head_version
 from mergerepl.delta.marks import CommitMark, CommitUnit
 from mergerepl.delta.plain_files import read_columns
 from mergerepl.delta.table import open_table
-from mergerepl.delta.transactions import Transaction, marked_session, read_back, transaction_version
+from mergerepl.delta.transactions import Transaction, marked_session, read_back
 from mergerepl.engine.errors import COMMIT_CONFLICTS
 from mergerepl.engine.in_memory import Kept
 from mergerepl.errors import CommitConflictError
@@ -26,33 +26,27 @@ from mergerepl.transactional.call_syntax import Operation
 from mergerepl.transactional.catalog import Distributor, Subscriber, shape_of
 from mergerepl.transactional.collected_writes import Write
 from mergerepl.transactional.judge import Effect, Failure, judge
+from mergerepl.transactional.position import app_id, batch_step, is_written
 from mergerepl.transactional.procedures import Procedure, called, session_of_procedures
 from mergerepl.transactional.refusals import RULES_BROKEN, TransactionalError
 from mergerepl.transactional.row_rules import row_rules
 from mergerepl.transactional.scripts import batch_text
 
-DISTRIBUTE = "distribute"
-"""The kind of the agent's commits (map.md 2)."""
-
 COMMIT_ATTEMPTS = 8
-
-
-def app_id(guid: str) -> str:
-    """Return the Delta transaction application of a subscription: its GUID never comes again."""
-    return f"mergerepl-dist-{guid}"
 
 
 @dataclass(frozen=True)
 class Sent:
     """An article's commands in a batch: how many, which operations are judged, which of them applied (None: all).
 
-    `writes` are what procedures of the user's own hand over.
+    `writes` are what procedures of the user's own hand over; of operations in `replaced` they do not call the default.
     """
 
     commands: int
     judged: frozenset[Operation] | None = None
     applied: frozenset[Operation] | None = None
     writes: tuple[Write, ...] = ()
+    replaced: frozenset[Operation] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -104,6 +98,7 @@ class Batch:
             frozenset(applied | {call.does for call in calls if call.requires_rows}),
             frozenset(applied),
             tuple(write for call in calls for write in call.writes),
+            frozenset(call.does for call in calls if not call.calls_default),
         )
 
     def _require_all(self, row: ArticleRow, count: int, found: int) -> None:
@@ -159,14 +154,15 @@ class Batch:
         app = app_id(self.guid) if place is None else f"{app_id(self.guid)}-{place}"
         unit = self._unit() if place is None else None
         return Transaction(
-            app, self.plan.number, CommitMark(self.guid, f"{DISTRIBUTE}:{self.plan.number}", unit=unit)
+            app, self.plan.number, CommitMark(self.guid, batch_step(self.plan.number, place), unit=unit)
         )
 
     def write(self, row: ArticleRow, sent: Sent, effect: Effect) -> tuple[Failure, ...]:
         """Execute the MERGE of an article once. Returns failures that only a foreign commit in between brought."""
         table = self.table(row)
         transaction = self.transaction()
-        if transaction_version(table, transaction.app_id) >= transaction.version:
+        # Asked of the log: a Delta transaction may expire (delta.setTransactionRetentionDuration).
+        if is_written(table, transaction.mark, self.plan.heads[row.article_id]):
             return ()
         judged_at = self.plan.heads[row.article_id]
         for attempt in range(1, COMMIT_ATTEMPTS + 1):

@@ -19,8 +19,9 @@ from mergerepl.systables.transactional import (
     StopRow,
     SubscriptionRow,
 )
-from mergerepl.transactional.catalog import Distributor, Root, required
+from mergerepl.transactional.catalog import Distributor, Root, Subscriber, required
 from mergerepl.transactional.monitoring import position_of
+from mergerepl.transactional.position import since_last_batch
 from mergerepl.transactional.refusals import to_run
 
 LATENCY = timedelta(seconds=30)
@@ -112,4 +113,29 @@ def _of_subscription(
         yield _of_stop("Its agent", stop)
     if not row.is_equal:
         validate = to_run("validate", distributor.root, "--subscriber", row.subscriber)
-        yield WARNING, f"It is not known to be equal: commands were skipped. Run {validate}."
+        yield (
+            WARNING,
+            "It is not known to be equal: rows were not compared, commands were skipped or others wrote. Run "
+            f"{validate}; `repair` brings the publisher's rows back.",
+        )
+    if is_there:
+        yield from _of_tables(distributor, row)
+
+
+def _of_tables(distributor: Distributor, row: SubscriptionRow) -> Iterator[tuple[str, str]]:
+    """Yield what others wrote to the tables of a subscriber since its last batch."""
+    at = Subscriber(Path(row.subscriber)).position(row.subscription_guid)
+    if at is None:
+        return
+    for name, (_, table, since) in since_last_batch(distributor, row, at).items():
+        if since.reason is not None:
+            repair = to_run("repair", distributor.root, "--subscriber", row.subscriber)
+            yield CRITICAL, f"'{table}' is not as the last batch left it: {since.reason}. Run {repair}."
+        elif since.foreign:
+            validate = to_run("validate", distributor.root, "--subscriber", row.subscriber)
+            versions = ", ".join(map(str, since.foreign[:3])) + (", …" if len(since.foreign) > 3 else "")
+            yield (
+                WARNING,
+                f"Others changed rows of article '{name}' since the last batch (versions {versions} of '{table}'). Run "
+                f"{validate}; `repair` brings the publisher's rows back.",
+            )

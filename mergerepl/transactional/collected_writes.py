@@ -1,7 +1,7 @@
 """Writes of the user's own procedures: collected, checked before the first write, then done once each."""
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -11,16 +11,17 @@ from pyspark.sql import functions as F
 
 from mergerepl.delta.append import append
 from mergerepl.delta.create import NewTable, create_table
-from mergerepl.delta.log import is_delta_table
+from mergerepl.delta.log import head_version, is_delta_table
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.table import open_table
-from mergerepl.delta.transactions import Transaction, marked_session, transaction_version
+from mergerepl.delta.transactions import Transaction, marked_session
 from mergerepl.delta.types import field, json_of
 from mergerepl.engine.errors import COMMIT_CONFLICTS
 from mergerepl.engine.in_memory import Kept
 from mergerepl.errors import CommitConflictError
 from mergerepl.failpoints import failpoint
 from mergerepl.rows.sql import quote
+from mergerepl.transactional.position import is_written
 from mergerepl.transactional.refusals import TransactionalUsageError
 from mergerepl.transactional.scripts import table_text
 
@@ -88,19 +89,30 @@ def _refused(write: Write, why: str, remedy: str) -> TransactionalUsageError:
     )
 
 
+def heads_of(writes: Sequence[Write]) -> dict[str, int]:
+    """Return the versions of the tables that writes go to, -1 of one that is not there: what a plan keeps of them."""
+    tables = {write.table for write in writes}
+    return {str(table): head_version(table) if is_delta_table(table) else -1 for table in tables}
+
+
 def carry_out(
-    writes: Sequence[Write], spark: Callable[[], SparkSession], transaction_of: Callable[[str], Transaction]
+    writes: Sequence[Write],
+    spark: Callable[[], SparkSession],
+    transaction_of: Callable[[str], Transaction],
+    heads: Mapping[str, int],
 ) -> None:
     """Do each write once, also over crashes; `transaction_of` gives the Delta transaction of a place.
+
+    `heads` are those of the plan (`heads_of`): from there on the log says what is done. A Delta transaction may expire.
 
     Raises: CommitConflictError if other writers win every time.
     """
     for write in writes:
         transaction = transaction_of(write.place)
         if not is_delta_table(write.table):
-            _create(write, transaction.mark)
+            _create(write, replace(transaction.mark, step=f"{transaction.mark.step}:new"))
         failpoint("distribute.before_write")
-        if transaction_version(write.table, transaction.app_id) < transaction.version:
+        if not is_written(write.table, transaction.mark, heads.get(str(write.table), -1)):
             if write.kind == "append":
                 append(write.rows, write.table, transaction)
             else:

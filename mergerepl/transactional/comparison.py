@@ -1,57 +1,160 @@
-"""Compare a subscriber with its publisher, each at the version of the last batch: writers need not stop."""
+"""Compare a subscriber's table with the rows that it should have: the publisher's, as the article sends them.
 
-from dataclasses import dataclass
+| the subscriber lacks | has besides | has with other values | |
+|---|---|---|---|
+| `missing` | `extra` | `different` | `twice`: a key has several rows |
 
-from pyspark.sql import DataFrame
+Some rows cannot be known, since no command says what became of them. These kinds are counted apart and never differ.
+
+| operation | without commands (NONE), or by a procedure that did not call `call.default()` |
+|---|---|
+| insert | `missing` |
+| update | `different`; where updates of keys are sent as updates, `missing` and `extra`, too |
+| delete | `extra` |
+"""
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from mergerepl.rows.images import image_type, readable, row_image, same_image
+from mergerepl.delta.table import TableState
+from mergerepl.rows.images import readable
 from mergerepl.rows.sql import quote
+from mergerepl.snapshot import compare_rows
+from mergerepl.snapshot.compare_rows import KEY_PREFIX, compared_rows
+from mergerepl.systables.compact import SYSTEM_PREFIX
 from mergerepl.systables.transactional import ArticleRow
+from mergerepl.transactional.call_syntax import KEYS, Method, Operation
+from mergerepl.transactional.catalog import shape_of
 
 SHOWN = 20
+
+MISSING, EXTRA, DIFFERENT, TWICE = "missing", "extra", "different", "twice"
+KINDS = {
+    compare_rows.MISSING: MISSING,
+    compare_rows.EXTRA: EXTRA,
+    compare_rows.DIFFERENT: DIFFERENT,
+    compare_rows.TWICE: TWICE,
+}
+"""The kinds as the comparison of rows names them -> as results do."""
+
+_CHAR = re.compile(r"char\((\d+)\)")
 
 
 @dataclass(frozen=True)
 class Difference:
-    """The number of differing keys, and some of them as text."""
+    """How many keys differ by kind, and some of them as (key, kind); those that cannot be known are in `unknown`."""
 
     publisher_rows: int
     subscriber_rows: int
-    count: int
-    keys: tuple[str, ...] = ()
+    counts: Mapping[str, int] = field(default_factory=dict)
+    unknown: Mapping[str, int] = field(default_factory=dict)
+    examples: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def count(self) -> int:
+        """The number of keys that differ."""
+        return sum(self.counts.values())
 
     @property
     def shown(self) -> str:
-        """Some keys, with commas."""
-        return "; ".join(self.keys[:3])
+        """Some keys with their kind."""
+        return "; ".join(f"{key} ({kind})" for key, kind in self.examples[:3])
 
 
-def differing(publisher: DataFrame, subscriber: DataFrame, article: ArticleRow) -> Difference:
-    """Return the keys that one side lacks, or has with another row, bit for bit."""
-    names = [f"k{i}" for i in range(len(article.key_columns))]
+def unknown_kinds(article: ArticleRow, by_procedure: Collection[str] = ()) -> dict[str, str]:
+    """Return the kinds of differences that no command rules out, each with the reason.
 
-    def keyed(rows: DataFrame, side: str) -> DataFrame:
-        keys = [
-            F.col(quote(name)).alias(alias) for name, alias in zip(article.key_columns, names, strict=True)
-        ]
-        return rows.select(*keys, row_image(article.columns).alias(side))
+    `by_procedure` are the operations whose rows the user's own procedures made in another way than the generated ones.
+    """
+    shape = shape_of(article)
+    found: dict[str, str] = {}
+    for operation in Operation:
+        command = shape.command(operation)
+        if command.method is Method.NONE:
+            why = f"{KEYS[operation]} is NONE"
+        elif operation in by_procedure:
+            why = f"a procedure wrote other rows than {KEYS[operation]} {command.method} sends"
+        else:
+            continue
+        moves = (MISSING, EXTRA) if article.singleton_key_updates else ()
+        kinds = {
+            Operation.INSERT: (MISSING,),
+            Operation.UPDATE: (DIFFERENT, *moves),
+            Operation.DELETE: (EXTRA,),
+        }
+        for kind in kinds[operation]:
+            found.setdefault(kind, why)
+    return found
 
-    joined = keyed(publisher, "p").join(keyed(subscriber, "s"), on=names, how="full_outer")
-    has_both = F.col("p").isNotNull() & F.col("s").isNotNull()
-    is_same = has_both & same_image("p", "s", image_type(joined, "p"))
-    counted = joined.agg(
-        F.count("p").alias("p"), F.count("s").alias("s"), F.count_if(~is_same).alias("differ")
-    ).collect()[0]
-    keys: tuple[str, ...] = ()
-    if counted["differ"]:
-        shown = joined.where(~is_same).select(
-            *(readable(F.col(name), joined.schema[name].dataType).alias(name) for name in names)
-        )
-        keys = tuple(
-            ", ".join(
-                f"{column} = {row[name]}" for column, name in zip(article.key_columns, names, strict=True)
+
+def lacking_columns(article: ArticleRow, table: TableState) -> list[str]:
+    """Return the columns of an article that a subscriber's table has not."""
+    there = {each["name"].lower() for each in table.fields}
+    return [name for name in article.columns if name.lower() not in there]
+
+
+def own_columns(article: ArticleRow, table: TableState) -> list[str]:
+    """Return the columns of a subscriber's table that the article does not have: they are never compared."""
+    known = {name.lower() for name in article.columns}
+    names = (each["name"] for each in table.fields)
+    return [
+        name for name in names if name.lower() not in known and not name.lower().startswith(SYSTEM_PREFIX)
+    ]
+
+
+def compared(
+    publisher: DataFrame, subscriber: DataFrame, article: ArticleRow, table: TableState
+) -> DataFrame:
+    """Return every key of both sides once (`compared_rows`), the publisher's values as the table stores them."""
+    types = {each.name.lower(): each.dataType.simpleString() for each in subscriber.schema}
+
+    def stored(name: str) -> Column:
+        value = F.col(quote(name))
+        if publisher.schema[name].dataType.simpleString() != types[name.lower()]:
+            value = value.try_cast(types[name.lower()])
+        if padded := _CHAR.fullmatch(table.declared_lengths(name)):
+            value = F.when(F.length(value) < int(padded[1]), F.rpad(value, int(padded[1]), " ")).otherwise(
+                value
             )
-            for row in shown.limit(SHOWN).collect()
+        return F.nullif(value, F.lit("")) if table.keeps_empty_as_null(name) else value
+
+    rows = publisher.select(*(stored(name).alias(name) for name in article.columns))
+    return compared_rows(rows, subscriber, article.columns, article.key_columns)
+
+
+def differing(rows: DataFrame, article: ArticleRow, unknown: Collection[str] = ()) -> Difference:
+    """Return what differs among the rows of `compared`."""
+    is_of = {kind: F.col("kind") == word for word, kind in KINDS.items()}
+    counted = (
+        rows.agg(
+            F.count("ours").alias("p"),
+            F.sum("times").alias("s"),
+            *(F.count_if(each).alias(kind) for kind, each in is_of.items()),
         )
-    return Difference(counted["p"], counted["s"], counted["differ"], keys)
+        .collect()[0]
+        .asDict()
+    )
+    by_kind = {kind: counted[kind] for kind in is_of if counted[kind]}
+    counts = {kind: n for kind, n in by_kind.items() if kind not in unknown}
+    examples = tuple(shown_keys(rows, article, list(counts))) if counts else ()
+    left = {kind: n for kind, n in by_kind.items() if kind in unknown}
+    return Difference(counted["p"], counted["s"] or 0, counts, left, examples)
+
+
+def shown_keys(rows: DataFrame, article: ArticleRow, kinds: Collection[str]) -> list[tuple[str, str]]:
+    """Return the first SHOWN keys of these kinds, by key, as (text, kind)."""
+    names = [f"{KEY_PREFIX}{i}" for i, _ in enumerate(article.key_columns)]
+    chosen = rows.where(F.col("kind").isin([word for word, kind in KINDS.items() if kind in kinds]))
+    texts = [readable(F.col(name), rows.schema[name].dataType).alias(f"t{i}") for i, name in enumerate(names)]
+    found = chosen.orderBy(*names).limit(SHOWN).select(*texts, "kind").collect()
+    return [
+        (
+            ", ".join(f"{column} = {row[f't{i}']}" for i, column in enumerate(article.key_columns)),
+            KINDS[row["kind"]],
+        )
+        for row in found
+    ]

@@ -41,17 +41,27 @@ from mergerepl.systables.transactional import (
     SubscriptionRow,
     TransactionRow,
 )
-from mergerepl.transactional.article_batch import DISTRIBUTE, Batch, app_id, commands_between
+from mergerepl.transactional.article_batch import Batch, Sent, commands_between
 from mergerepl.transactional.batch_plan import (
     BatchPlan,
     next_transactions,
     transactions_through,
     unfinished_plan,
 )
+from mergerepl.transactional.call_syntax import Operation
 from mergerepl.transactional.catalog import Distributor, Subscriber, shape_of
-from mergerepl.transactional.collected_writes import carry_out, prepared
+from mergerepl.transactional.collected_writes import carry_out, heads_of, prepared
 from mergerepl.transactional.judge import LOGGED, Effect, Failure
-from mergerepl.transactional.position import position_of, waiting_after
+from mergerepl.transactional.position import (
+    DISTRIBUTE,
+    app_id,
+    batches_of,
+    left_after,
+    position_of,
+    since_last_batch,
+    waiting_after,
+    with_tables_at,
+)
 from mergerepl.transactional.procedures import custom_operations, procedures_of
 from mergerepl.transactional.refusals import StoppedAt, TransactionalError
 from mergerepl.transactional.schema import add_columns
@@ -91,27 +101,35 @@ class Agent:
 
         Raises: TransactionalError where it must stop; what lies before is applied then.
         """
-        position = position_of(self.distributor, self.subscription)
-        tables = map(self._table, self._articles())
-        plan = unfinished_plan(self.subscriber, position, tables, app_id(self.guid))
+        position = self.finish(position_of(self.distributor, self.subscription))
         while True:
             rows = waiting_after(self.distributor, self.subscription, position)
-            chosen = (
-                next_transactions(
-                    rows,
-                    self._shapes(),
-                    most_transactions=self.batch_transactions,
-                    most_commands=self.batch_commands,
-                )
-                if plan is None
-                else transactions_through(rows, plan.through_seqno)
+            chosen = next_transactions(
+                rows,
+                self._shapes(),
+                most_transactions=self.batch_transactions,
+                most_commands=self.batch_commands,
             )
             if not chosen:
                 return self.result
-            if plan is None:
-                chosen = self._one_stage(position, chosen)
-            position = self._batch(position, chosen, plan)
-            plan = None
+            position = self._batch(position, self._one_stage(position, chosen), None)
+
+    def finish(self, position: PositionRow) -> PositionRow:
+        """Finish the batch that a run which died had decided, if there is one; return the position."""
+        tables = {row.article_id: self._table(row) for row in self._articles()}
+        plan = unfinished_plan(self.subscriber, position, tables)
+        if plan is None:
+            return position
+        rows = waiting_after(self.distributor, self.subscription, position)
+        chosen = transactions_through(rows, plan.through_seqno)
+        if not chosen:
+            raise TransactionalError.restored(
+                self.distributor.root,
+                self.subscriber.root,
+                self.distributor.root,
+                f"subscriber '{self.subscriber.root}' has begun batch {plan.number}, and its transactions are not there",
+            )
+        return self._batch(position, chosen, plan)
 
     def _shapes(self) -> list[ArticleRow]:
         publication_id = self.subscription.publication_id
@@ -160,6 +178,7 @@ class Agent:
         kept = Kept()
         # The decision is carried out, even if `skip_errors` has changed since.
         is_decided = plan is not None
+        sent: dict[int, Sent] = {}
         try:
             if plan is None:
                 heads = {each: head_version(self._table(shapes[each])) for each in counts}
@@ -187,24 +206,38 @@ class Agent:
             writes = prepared(
                 [write for each in sent.values() for write in each.writes], self.subscriber.root, kept
             )
+            if not is_decided:
+                plan = replace(plan, places=heads_of(writes))
             failpoint("distribute.before_plan")
             write_batch(self.subscriber.root, self.guid, plan.to_json())
             failpoint("distribute.after_plan")
             late = self._each(counts, lambda each: batch.write(shapes[each], sent[each], judged[each]))
-            carry_out(writes, self.spark, batch.transaction)
+            carry_out(writes, self.spark, batch.transaction, plan.places)
         finally:
             kept.release()
-        return self._arrived(position, chosen, judged, late, began)
+        return self._arrived(self._with_procedures(position, sent), chosen, judged, late, began)
+
+    def _with_procedures(self, position: PositionRow, sent: Mapping[int, Sent]) -> PositionRow:
+        """Return the position with the operations whose rows are no longer those that the publisher has."""
+        tables = {self._table(row): row.article_id for row in self._articles()}
+        written = {write.table for each in sent.values() for write in each.writes}
+        found = {(article_id, operation) for article_id, each in sent.items() for operation in each.replaced}
+        found |= {(tables[table], each) for table in written & set(tables) for each in Operation}
+        named = {f"{article_id}:{operation}" for article_id, operation in found}
+        return replace(position, by_procedure=tuple(sorted({*position.by_procedure, *named})))
 
     def _refuse_applied(self, position: PositionRow, articles: Sequence[ArticleRow]) -> None:
         """Check that no table has a later batch than the position: a batch of that number would not be applied to it.
 
         Raises: TransactionalError 21074.
         """
-        for row in articles:
-            table = self._table(row)
-            done = transaction_version(table, app_id(self.guid))
-            if done > position.batch:
+        tables = {row.article for row in articles}
+        for name, (_, table, since) in since_last_batch(
+            self.distributor, self.subscription, position
+        ).items():
+            # Delta transactions may expire, the log's marks may be older than the position.
+            done = max([transaction_version(table, app_id(self.guid)), *batches_of(since.own)])
+            if name in tables and done > position.batch:
                 raise TransactionalError.restored(
                     self.distributor.root,
                     self.subscriber.root,
@@ -285,11 +318,13 @@ class Agent:
         self._log(number, {each: (*failures[each], *found_late.get(each, ())) for each in failures})
         failpoint("distribute.before_position")
         now = datetime.now(UTC)
-        versions = {row.article: head_version(self._table(row)) for row in self._articles()}
+        since = since_last_batch(self.distributor, self.subscription, position)
+        has_foreign = any(each.foreign or each.reason for _, _, each in since.values())
         through = chosen[-1].xact_seqno
-        position = replace(
-            position, time=now, transaction_timestamp=through, batch=number, table_versions=versions
-        )
+        # A table that was replaced meanwhile stays refused.
+        left = {name: left_after(table, each) for name, (_, table, each) in since.items() if not each.reason}
+        position = replace(position, time=now, transaction_timestamp=through, batch=number)
+        position = with_tables_at(position, left)
         self.subscriber.save(position)
         failpoint("distribute.after_position")
         remove_batch(self.subscriber.root, self.guid)
@@ -317,7 +352,7 @@ class Agent:
             )
             with self.distributor.writing():
                 self.distributor.control.append(HISTORY, [history], once=(app_id(self.guid), number))
-        is_equal = self.subscription.is_equal and not skipped and not found_late
+        is_equal = self.subscription.is_equal and not skipped and not found_late and not has_foreign
         self.subscription = replace(self.subscription, last_xact_seqno=through, is_equal=is_equal)
         known = {"last_xact_seqno": through} if is_equal else {"last_xact_seqno": through, "is_equal": False}
         self.distributor.change_subscription(self.guid, **known)

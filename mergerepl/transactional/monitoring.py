@@ -19,6 +19,7 @@ from mergerepl.systables.transactional import (
     SubscriptionRow,
 )
 from mergerepl.transactional.catalog import Distributor, Root, Subscriber, required, subscriptions_of
+from mergerepl.transactional.position import since_last_batch
 
 LOG_READER = "log reader"
 """The log reader among the subscribers, as lists name it."""
@@ -81,6 +82,14 @@ def position_of(row: SubscriptionRow) -> bytes:
         else None
     )
     return found.transaction_timestamp if found else row.last_xact_seqno or bytes(10)
+
+
+def has_foreign_commits(distributor: Distributor, row: SubscriptionRow) -> bool:
+    """Return whether others changed rows of a subscriber's tables since its last batch, as far as it is there."""
+    is_there = is_folder(Path(row.subscriber))
+    at = Subscriber(Path(row.subscriber)).position(row.subscription_guid) if is_there else None
+    found = since_last_batch(distributor, row, at).values() if at is not None else ()
+    return any(since.foreign or since.reason for _, _, since in found)
 
 
 def _rate(distributor: Distributor, row: SubscriptionRow) -> float | None:
@@ -172,7 +181,7 @@ def status(root: Root) -> Mapping[str, Any]:
                         "transactions_waiting": waiting.transactions,
                         "commands_waiting": waiting.commands,
                         "unread_commits": waiting.unread_commits,
-                        "is_known_to_be_equal": each.is_equal,
+                        "is_known_to_be_equal": each.is_equal and not has_foreign_commits(distributor, each),
                     }
                     for each in distributor.subscriptions(row.publication_id)
                     for position, waiting in [found[each.subscription_guid]]

@@ -1,12 +1,17 @@
-"""How far a subscriber is, and what waits for it. Without Spark."""
+"""How far a subscriber is, what waits for it, and what became of its tables since its last batch. Without Spark."""
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
-from mergerepl.delta.log import head_version, is_delta_table
+from mergerepl.delta.batch_end import REPLACED, LeftAt, Since, changes_since, left_at
+from mergerepl.delta.log import Commit, commits, head_version, is_delta_table
+from mergerepl.delta.marks import CommitMark
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.systables.transactional import (
     INACTIVE,
     SUBSCRIBED,
+    ArticleRow,
     PositionRow,
     SubscriptionRow,
     TransactionRow,
@@ -14,9 +19,86 @@ from mergerepl.systables.transactional import (
 from mergerepl.transactional.catalog import Distributor, Subscriber
 from mergerepl.transactional.refusals import TransactionalError
 
+DISTRIBUTE, REPAIR = "distribute", "repair"
+"""The kinds of our commits at a subscriber (map.md 2)."""
 
-def position_of(distributor: Distributor, subscription: SubscriptionRow) -> PositionRow:
+
+def app_id(guid: str) -> str:
+    """Return the Delta transaction application of a subscription: its GUID never comes again."""
+    return f"mergerepl-dist-{guid}"
+
+
+def batch_step(number: int, place: str | None = None) -> str:
+    """Return the step in the marks of a batch: of the articles' tables, or of a place where a procedure writes."""
+    return f"{DISTRIBUTE}:{number}" + (f":{place}" if place else "")
+
+
+def batches_of(own: tuple[Commit, ...]) -> list[int]:
+    """Return the numbers of the batches that some commits of ours carry."""
+    steps = [commit.mark.step.split(":") for commit in own if commit.mark is not None]
+    return [int(step[1]) for step in steps if step[0] == DISTRIBUTE and step[1].isdecimal()]
+
+
+def is_written(table: Path, mark: CommitMark, head: int) -> bool:
+    """Return whether a batch wrote a table after the version that its plan states: its mark is in the log.
+
+    Raises: TruncatedLogError if the log does not say it any more.
+    """
+    return is_delta_table(table) and any(
+        commit.mark is not None and (commit.mark.session, commit.mark.step) == (mark.session, mark.step)
+        for commit in commits(
+            table, from_version_exclusive=head, through_version_inclusive=head_version(table)
+        )
+    )
+
+
+def changes_of(table: Path, guid: str, left: LeftAt) -> Since:
+    """Return what happened to a subscriber's table since it was left at a commit."""
+
+    def is_own(mark: CommitMark) -> bool:
+        return mark.session == guid and mark.kind in (DISTRIBUTE, REPAIR)
+
+    return changes_since(table, left, is_own)
+
+
+def since_last_batch(
+    distributor: Distributor, subscription: SubscriptionRow, position: PositionRow
+) -> Mapping[str, tuple[ArticleRow, Path, Since]]:
+    """Return by article what happened to its table since the last batch, repair or equal validation."""
+    subscriber = Subscriber(Path(subscription.subscriber))
+    found = {}
+    for row in distributor.articles(subscription.publication_id):
+        if row.article in position.left_at:
+            table = subscriber.table(subscription, row)
+            since = changes_of(
+                table, subscription.subscription_guid, LeftAt.of_text(position.left_at[row.article])
+            )
+            found[row.article] = (row, table, since)
+    return found
+
+
+def left_after(table: Path, since: Since) -> LeftAt:
+    """Return the commit to remember of a table: our own last one, so that what others wrote later is seen next time."""
+    if not since.own or since.own[-1].version == since.through.version:
+        return since.through
+    return left_at(table, since.own[-1].version)
+
+
+def with_tables_at(position: PositionRow, left: Mapping[str, LeftAt]) -> PositionRow:
+    """Return a position whose articles' tables are at these commits."""
+    return replace(
+        position,
+        left_at={**position.left_at, **{name: each.text for name, each in left.items()}},
+        table_versions={**position.table_versions, **{name: each.version for name, each in left.items()}},
+    )
+
+
+def position_of(
+    distributor: Distributor, subscription: SubscriptionRow, *, has_to_go_on: bool = True
+) -> PositionRow:
     """Return how far a subscriber is.
+
+    `has_to_go_on`: the next batch will be applied to its tables; False for work that makes them right first.
 
     Raises: TransactionalError 21074 if the subscription cannot go on from there.
     """
@@ -37,14 +119,16 @@ def position_of(distributor: Distributor, subscription: SubscriptionRow) -> Posi
             f"its last scan cycle is {distributor.gate_cycle}, and subscriber '{root}' has transaction "
             f"{Lsn(position.transaction_timestamp)}",
         )
-    articles = {row.article: row for row in distributor.articles(subscription.publication_id)}
-    for name, version in position.table_versions.items():
-        table = subscriber.table(subscription, articles[name]) if name in articles else None
-        if table is None or (is_delta_table(table) and head_version(table) >= version):
+    for name, (_, table, since) in since_last_batch(distributor, subscription, position).items():
+        version = position.table_versions[name]
+        if not has_to_go_on or since.kind != REPLACED:
             continue
-        now = "is older" if is_delta_table(table) else "is no Delta table now"
-        what = f"it had version {version} after the last batch and {now}"
-        raise TransactionalError.restored(distributor.root, root, table, what)
+        if not is_delta_table(table):
+            what = f"it had version {version} after the last batch and is no Delta table now"
+            raise TransactionalError.restored(distributor.root, root, table, what)
+        is_older = head_version(table) < version
+        why = f"it had version {version} after the last batch and is older" if is_older else str(since.reason)
+        raise TransactionalError.replaced(distributor.root, root, table, why)
     return position
 
 

@@ -189,6 +189,28 @@ class TransactionalError(MergeReplError):
         )
 
     @classmethod
+    def replaced(cls, publisher: Path, subscriber: Path, table: Path, why: str) -> Self:
+        """21074: a subscriber's table was restored, overwritten or replaced since the last batch."""
+        return cls(
+            EXPIRED,
+            f"'{table}' is not as the last batch left it: {why}. Commands that it had may be lost. Nothing was applied. "
+            f"Bring the publisher's rows back: {to_run('repair', publisher, '--subscriber', subscriber)}; or begin again "
+            f"from a snapshot: {to_run('reinit', publisher, '--subscriber', subscriber)}.",
+            subscriber=str(subscriber),
+            table=str(table),
+        )
+
+    @classmethod
+    def not_repaired(cls, subscriber: Path, article: str, why: str) -> Self:
+        """21074: rows alone do not bring an article back."""
+        return cls(
+            EXPIRED,
+            f"Article '{article}' at '{subscriber}' cannot be repaired. {why} Nothing was changed.",
+            subscriber=str(subscriber),
+            article=article,
+        )
+
+    @classmethod
     def restored(cls, publisher: Path, subscriber: Path, root: Path, what: str) -> Self:
         """21074: positions do not fit together."""
         return cls(

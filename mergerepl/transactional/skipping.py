@@ -11,7 +11,7 @@ from mergerepl.model.transactional import SkippedTransaction
 from mergerepl.store.lease import lease
 from mergerepl.systables.transactional import ERRORS, HISTORY, ErrorRow, HistoryRow, SubscriptionRow
 from mergerepl.transactional.catalog import Distributor, Root, Subscriber, required, subscriptions_of
-from mergerepl.transactional.position import position_of, waiting_after
+from mergerepl.transactional.position import app_id, position_of, waiting_after
 from mergerepl.transactional.refusals import TransactionalUsageError, to_run
 from mergerepl.transactional.stops import forget_stop, stop_of
 
@@ -54,7 +54,6 @@ def skip(
 def _skip(
     distributor: Distributor, publication: str, row: SubscriptionRow, seqno: Lsn, *, dry_run: bool
 ) -> SkippedTransaction:
-    from mergerepl.transactional.article_batch import app_id
     from mergerepl.transactional.batch_plan import unfinished_plan
 
     subscriber = Subscriber(Path(row.subscriber))
@@ -92,8 +91,8 @@ def _skip(
         )
     articles = distributor.articles(row.publication_id)
     app = app_id(row.subscription_guid)
-    tables = [subscriber.table(row, each) for each in articles]
-    if unfinished_plan(subscriber, position, tables, app) is not None:
+    tables = {each.article_id: subscriber.table(row, each) for each in articles}
+    if unfinished_plan(subscriber, position, tables) is not None:
         finish = to_run("distribute", distributor.root, "--subscriber", row.subscriber)
         raise _refusal(row, seqno, f"is part of a batch that some tables have already. Finish it: {finish}")
     names = {each.article_id: each.article for each in articles}

@@ -10,6 +10,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from mergerepl.delta.batch_end import left_at
 from mergerepl.delta.create import create_table
 from mergerepl.delta.log import head_version, is_delta_table, read_commit
 from mergerepl.delta.marks import CommitMark
@@ -34,9 +35,9 @@ from mergerepl.systables.transactional import (
     PositionRow,
     SubscriptionRow,
 )
-from mergerepl.transactional.article_batch import DISTRIBUTE, app_id
 from mergerepl.transactional.catalog import Distributor, Subscriber
 from mergerepl.transactional.log_reader import held, read_log
+from mergerepl.transactional.position import DISTRIBUTE, app_id, with_tables_at
 from mergerepl.transactional.refusals import TransactionalUsageError
 from mergerepl.transactional.stops import works_again
 
@@ -79,12 +80,15 @@ def initialise(
     subscriber = Subscriber(Path(row.subscriber))
     spark = reader.spark()
     is_copied = replaces or row.sync_type != SYNC_NONE
-    if not is_copied and verify:
+    left = {}
+    if not is_copied:
         for article in articles:
             source, version = distributor.root / article.source_object, versions[article.source_object_id]
             table = subscriber.table(row, article)
             head = head_version(table)
-            if equal.get(article.article) != (version, head):
+            # What others write from here on is noticed.
+            left[article.article] = left_at(table, head)
+            if verify and equal.get(article.article) != (version, head):
                 check_equal(spark, source, version, table, head, article)
     # Cleanup keeps what comes after `snapshot_seqno`.
     distributor.change_subscription(row.subscription_guid, status=SUBSCRIBED, snapshot_seqno=seqno)
@@ -99,7 +103,8 @@ def initialise(
             table = subscriber.table(row, article)
             # A table that the user made may have other columns, too, and other partitions.
             is_users = row.sync_type == SYNC_NONE
-            _copy(spark, source, version, table, article, transaction, keeps_columns=is_users)
+            copied = _copy(spark, source, version, table, article, transaction, keeps_columns=is_users)
+            left[article.article] = left_at(table, copied)
             failpoint("transactional.after_copy")
     position = PositionRow(
         publisher=str(distributor.root),
@@ -108,12 +113,12 @@ def initialise(
         time=datetime.now(UTC),
         transaction_timestamp=seqno,
         batch=number,
-        table_versions={each.article: head_version(subscriber.table(row, each)) for each in articles},
     )
+    position = with_tables_at(position, left)
     subscriber.save(position)
     failpoint("transactional.after_snapshot")
     distributor.change_subscription(
-        row.subscription_guid, status=ACTIVE, last_xact_seqno=seqno, is_equal=True
+        row.subscription_guid, status=ACTIVE, last_xact_seqno=seqno, is_equal=is_copied or verify
     )
     works_again(distributor, row)
     return position
@@ -147,8 +152,8 @@ def _copy(
     transaction: Transaction,
     *,
     keeps_columns: bool,
-) -> None:
-    """Give a table the rows of an article, in one commit; it is created where it is missing."""
+) -> int:
+    """Give a table the rows of an article in one commit, and return its version; a missing table is created."""
     state = open_table(source, version)
     new = replica_table(
         state,
@@ -164,7 +169,9 @@ def _copy(
     if not is_delta_table(table):
         create_table(table, replace(new, fields=fields), transaction.mark)
     rows = by_partition(rows_at(spark, source, version, article), new.partition_columns)
-    overwrite(rows, table, transaction, partition_columns=new.partition_columns, keeps_columns=keeps_columns)
+    return overwrite(
+        rows, table, transaction, partition_columns=new.partition_columns, keeps_columns=keeps_columns
+    )
 
 
 def check_equal(
@@ -174,11 +181,15 @@ def check_equal(
 
     Raises: TransactionalUsageError naming how many differ.
     """
-    from mergerepl.transactional.comparison import differing
+    from mergerepl.transactional.comparison import compared, differing
 
-    found = differing(
-        rows_at(spark, source, source_version, article), read_version(spark, table, version), article
+    rows = compared(
+        rows_at(spark, source, source_version, article),
+        read_version(spark, table, version),
+        article,
+        open_table(table, version),
     )
+    found = differing(rows, article)
     if found.count:
         raise TransactionalUsageError(
             f"'{table}' has not the rows of '{source}': {found.count} keys differ, such as {found.shown}. Its subscription "

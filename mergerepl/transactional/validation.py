@@ -1,25 +1,51 @@
-"""Compare subscribers with their publisher at the last batch."""
+"""Compare subscribers as they are with the rows that they should have at their positions; writers need not stop."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
+from mergerepl.delta.batch_end import left_at
+from mergerepl.delta.log import head_version, is_delta_table
+from mergerepl.delta.table import TableState, open_table
+from mergerepl.delta.types import ddl_of
 from mergerepl.delta.versions import read_version
-from mergerepl.engine.errors import plain_errors
+from mergerepl.engine.errors import gone_reason, plain_errors
+from mergerepl.errors import StoreError
+from mergerepl.logreader.lsn import Lsn
 from mergerepl.logreader.positions import read_state
 from mergerepl.store.lease import lease
-from mergerepl.systables.transactional import TRANSACTIONS, ArticleRow, TransactionRow
-from mergerepl.transactional.catalog import Root, Subscriber, required, subscriptions_of
-from mergerepl.transactional.comparison import differing
+from mergerepl.systables.transactional import (
+    TRANSACTIONS,
+    ArticleRow,
+    PositionRow,
+    SubscriptionRow,
+    TransactionRow,
+)
+from mergerepl.transactional.batch_plan import begun_plan
+from mergerepl.transactional.catalog import Distributor, Root, Subscriber, required, subscriptions_of
+from mergerepl.transactional.comparison import (
+    Difference,
+    compared,
+    differing,
+    lacking_columns,
+    own_columns,
+    unknown_kinds,
+)
 from mergerepl.transactional.log_reader import spark_of
+from mergerepl.transactional.position import with_tables_at
+from mergerepl.transactional.refusals import to_run
 from mergerepl.transactional.snapshot import rows_at
 
 
 @dataclass(frozen=True)
 class Validation:
-    """One article at one subscriber, at the publisher's version of its last batch. `keys` are some that differ."""
+    """One article at one subscriber: its table as it is, beside the publisher's version of the subscriber's position.
+
+    `keys` are some that differ, `kinds` says how each does: missing, extra, different or twice. `not_compared` names what
+    cannot be known. `error` says why the article was not compared, or why no command reaches it any more.
+    """
 
     publication: str
     subscriber: str
@@ -28,6 +54,126 @@ class Validation:
     subscriber_rows: int
     differing: int
     keys: tuple[str, ...]
+    kinds: tuple[str, ...] = ()
+    not_compared: tuple[str, ...] = ()
+    error: str | None = None
+
+    @property
+    def is_equal(self) -> bool:
+        """True if no row differs of those that could be compared."""
+        return not self.differing and self.error is None
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a subscriber's table of an article should hold: rows of a version of its source, in one shape."""
+
+    article: ArticleRow
+    source: Path
+    version: int
+    table: Path
+    unknown: Mapping[str, str] = field(default_factory=dict)
+    refused: str | None = None
+    is_unfinished: bool = False
+    """A batch that died wrote this table, and the position does not know it yet."""
+
+    @property
+    def can_be_compared(self) -> bool:
+        """Whether there is a table, with the article's columns."""
+        return is_delta_table(self.table) and not lacking_columns(self.article, open_table(self.table))
+
+    def compared(self, spark: SparkSession, head: int) -> DataFrame:
+        """Return every key of both sides once, of the subscriber's table at a version."""
+        return compared(
+            rows_at(spark, self.source, self.version, self.article),
+            read_version(spark, self.table, head),
+            self.article,
+            open_table(self.table, head),
+        )
+
+    def gone(self, error: StoreError) -> str | None:
+        """Return why the publisher's version cannot be read any more, if an error says so."""
+        cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
+        reason = gone_reason(cause)
+        if reason is None or str(self.table) in str(cause):
+            return None
+        return (
+            f"Version {self.version} of '{self.source}', which the subscriber has, is gone: {reason}. Run "
+            "the log reader and the distribution agent: after the next batch a newer version is compared."
+        )
+
+
+def expected_of(distributor: Distributor, row: SubscriptionRow, position: PositionRow) -> list[Expected]:
+    """Return what the tables of a subscription should hold. The caller holds the subscriber."""
+    at = Subscriber(Path(row.subscriber))
+    articles = distributor.articles(row.publication_id)
+    plan = begun_plan(at, position, {each.article_id: at.table(row, each) for each in articles})
+    # In this order: what the log reader adds after that lies after the positions.
+    sources = read_state(distributor.log).sources
+    gate = distributor.control.rows(TRANSACTIONS)
+    found = []
+    for newest in articles:
+        table = at.table(row, newest)
+        seqno, is_unfinished = position.transaction_timestamp, False
+        if plan is not None and plan.is_written(row.subscription_guid, newest.article_id, table):
+            seqno, is_unfinished = plan.through_seqno, True
+        article = distributor.shape_at(newest.article_id, seqno)
+        source = sources[article.source_object_id]
+        by_procedure = [each.partition(":") for each in position.by_procedure]
+        replaced = {
+            operation for article_id, _, operation in by_procedure if article_id == str(article.article_id)
+        }
+        found.append(
+            Expected(
+                article,
+                distributor.root / article.source_object,
+                _version_at(gate, article, seqno, source.position),
+                table,
+                unknown_kinds(article, replaced),
+                _refused(
+                    distributor, row, article, table, source.reason if source.status != "active" else None
+                ),
+                is_unfinished,
+            )
+        )
+    return found
+
+
+def _refused(
+    distributor: Distributor, row: SubscriptionRow, article: ArticleRow, table: Path, paused: str | None
+) -> str | None:
+    """Return why no command reaches an article any more; None if they do."""
+    if paused is not None:
+        return f"The log of its table is not read: {paused}"
+    reinit = to_run("reinit", distributor.root, "--subscriber", row.subscriber)
+    if not is_delta_table(table):
+        return f"'{table}' is no Delta table. Begin again with {reinit}."
+    state = open_table(table)
+    if lacking := lacking_columns(article, state):
+        return (
+            f"'{table}' has no column '{lacking[0]}' any more: every batch fails. Add it (its values are written by "
+            f"{to_run('repair', distributor.root, '--subscriber', row.subscriber)}), or begin again with {reinit}."
+        )
+    later = [
+        each
+        for each in distributor.shapes()
+        if each.article_id == article.article_id and each.first_seqno > article.first_seqno
+    ]
+    for shape in sorted(later, key=lambda each: each.schema_version):
+        if not shape.is_additive or _has_other_type(shape, state):
+            return (
+                f"The publisher's columns changed ({shape.schema_text}), and no sync goes past transaction "
+                f"{Lsn(shape.first_seqno)} (21076). Begin again with {reinit}."
+            )
+    return None
+
+
+def _has_other_type(shape: ArticleRow, table: TableState) -> bool:
+    there = {each["name"].lower(): ddl_of(each["type"]) for each in table.fields}
+    return any(
+        there.get(name.lower(), type_) != type_
+        for name, type_ in zip(shape.columns, shape.types, strict=True)
+    )
 
 
 def validate(
@@ -37,47 +183,72 @@ def validate(
     publication: str | None = None,
     spark: SparkSession | None = None,
 ) -> tuple[Validation, ...]:
-    """Compare subscribers with the publisher, each at its last batch: writers need not stop.
+    """Compare subscribers as they are with the publisher at their positions: writers need not stop.
 
-    Raises: StoreError if the versions of that moment are gone.
+    What could not be compared is said in `error`, or by name in `not_compared`. Changes no table: it records whether a
+    subscriber is known to be equal.
     """
     distributor = required(root)
-    found = []
+    found: list[Validation] = []
     for name, row in subscriptions_of(distributor, subscriber=subscriber, publication=publication):
         at = Subscriber(Path(row.subscriber))
-        position = at.position(row.subscription_guid)
-        if position is None:
+        if at.position(row.subscription_guid) is None:
             continue
         session = spark_of(spark)()
-        seqno = position.transaction_timestamp
-        of_row = []
         with plain_errors("a subscription was validated"), lease(at.root, purpose="validate"):
-            # In this order: what the log reader adds meanwhile lies after the positions.
-            sources = read_state(distributor.log).sources
-            gate = distributor.control.rows(TRANSACTIONS)
-            for article in distributor.articles(row.publication_id):
-                shape = distributor.shape_at(article.article_id, seqno)
-                version = _version_at(gate, article, seqno, sources[article.source_object_id].position)
-                compared = differing(
-                    rows_at(session, distributor.root / article.source_object, version, shape),
-                    read_version(session, at.table(row, article), position.table_versions[article.article]),
-                    shape,
-                )
-                of_row.append(
-                    Validation(
-                        name,
-                        row.subscriber,
-                        article.article,
-                        compared.publisher_rows,
-                        compared.subscriber_rows,
-                        compared.count,
-                        compared.keys,
-                    )
-                )
-        found += of_row
-        if not row.is_equal and not any(each.differing for each in of_row):
-            distributor.change_subscription(row.subscription_guid, is_equal=True)
+            found += validate_one(distributor, name, row, session)
     return tuple(found)
+
+
+def validate_one(
+    distributor: Distributor, publication: str, row: SubscriptionRow, spark: SparkSession
+) -> list[Validation]:
+    """Compare one subscription, and record whether it is known to be equal. The caller holds the subscriber."""
+    at = Subscriber(Path(row.subscriber))
+    position = at.position(row.subscription_guid)
+    assert position is not None
+    found, left = [], {}
+    for each in expected_of(distributor, row, position):
+        head = head_version(each.table) if is_delta_table(each.table) else -1
+        one = _validation(publication, row, each, spark, head)
+        found.append(one)
+        if one.is_equal and not each.is_unfinished:
+            # What others wrote is explained: the table is as a batch would have left it.
+            left[each.article.article] = left_at(each.table, head)
+    if (now := with_tables_at(position, left)) != position:
+        at.save(now)
+    distributor.change_subscription(row.subscription_guid, is_equal=all(each.is_equal for each in found))
+    return found
+
+
+def _validation(
+    publication: str, row: SubscriptionRow, expected: Expected, spark: SparkSession, head: int
+) -> Validation:
+    article, found, not_compared, error = expected.article, Difference(0, 0), [], expected.refused
+    if head >= 0 and not lacking_columns(article, state := open_table(expected.table, head)):
+        try:
+            with plain_errors("a subscription was validated"):
+                found = differing(expected.compared(spark, head), article, expected.unknown)
+        except StoreError as raised:
+            if (error := expected.gone(raised)) is None:
+                raise
+        not_compared = [
+            f"{kind} rows: {why}" + (f" (now {found.unknown[kind]:,})" if kind in found.unknown else "")
+            for kind, why in expected.unknown.items()
+        ]
+        not_compared += [f"column {name}: it is the subscriber's own" for name in own_columns(article, state)]
+    return Validation(
+        publication,
+        row.subscriber,
+        article.article,
+        found.publisher_rows,
+        found.subscriber_rows,
+        found.count,
+        tuple(key for key, _ in found.examples),
+        tuple(kind for _, kind in found.examples),
+        tuple(not_compared),
+        error,
+    )
 
 
 def _version_at(gate: Sequence[TransactionRow], article: ArticleRow, seqno: bytes, position: int) -> int:

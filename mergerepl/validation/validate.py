@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.delta.log import head_version
-from mergerepl.errors import ConfigurationError, MergeReplError
+from mergerepl.errors import ConfigurationError, MergeReplError, SchemaMismatchError
+from mergerepl.feed.window import feed_window
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.results import ArticleValidation
 from mergerepl.partitions.filtered import filtered_publication
+from mergerepl.store.positions import position_of
 from mergerepl.store.replica import Replica, require_ends
 from mergerepl.validation.row_count import row_count
+from triggers.schema_checks import ArticleTable, check_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -55,6 +58,11 @@ def validate_subscription(
         here, there = pair
         if here is None or there is None:
             return _only_at_one_side(at_publisher, at_subscriber, here, there, level)
+        # Rows that are equal stay so only for as long as they are synchronized.
+        refusal = _refusal(at_publisher, here) or _refusal(at_subscriber, there)
+        return replace(compare_rows(here, there), error=refusal)
+
+    def compare_rows(here: PublishedArticle, there: PublishedArticle) -> ArticleValidation:
         if here.rejects == PUBLISHER:
             counts = _compare_counts(here.name, at_publisher.table(here), at_subscriber.table(there))
             return replace(counts, level=level, may_differ=True)
@@ -139,6 +147,21 @@ class _Partition:
         )
         names = zip(article.fields, article.columns, strict=True)
         return found[article.name].select(*(F.col(f"{ROW}.{f}").alias(name) for f, name in names))
+
+
+def _refusal(replica: Replica, article: PublishedArticle) -> dict[str, Any] | None:
+    """Return the error by which every sync refuses the columns of an article's table as they are; None if it does not."""
+    info = replica.info()
+    position = position_of(article, info)
+    window = feed_window(replica.table(article), position) if position is not None else None
+    if window is None or window.head_version is None or window.is_older or window.unreadable is not None:
+        return None
+    at = ArticleTable(article, replica.root, info.replid, replica.publishes(article.pubid))
+    try:
+        check_columns(at, window)
+    except SchemaMismatchError as error:
+        return error.details()
+    return None
 
 
 def not_compared(

@@ -33,6 +33,9 @@ def test_exit_codes_of_a_monitor(
         assert (found["level"], found["source"]) == (level, str(source))
         assert text in found["text"]
 
+    # `verify: false`: nobody has compared the rows.
+    warned(1, "warning", north, "not known to be equal: rows were not compared")
+    assert [each["differing"] for each in run("validate", file)] == [0]
     done = CliRunner().invoke(main, ["status", str(hq), "--check"])
     assert (done.exit_code, done.output) == (0, "All is well.\n")
     update(items, "id > 0", qty="7")
@@ -50,7 +53,8 @@ def test_exit_codes_of_a_monitor(
     delete(north / "items", "id = 1")
     run("transactional", "distribute", hq, code=1)
     found: list[dict[str, Any]] = run("status", file, "--check", code=2)["warnings"]
-    assert [each["level"] for each in found] == ["warning", "critical"]
+    assert [each["level"] for each in found] == ["warning", "critical", "warning"]
+    assert "Others changed rows of article 'items' since the last batch (versions 1 of" in found[2]["text"]
     assert "Its agent stopped on " in found[1]["text"]
     assert "id = 1. Transaction 0x" in found[1]["text"]
     run("transactional", "distribute", hq, "--skip-errors", "20598")

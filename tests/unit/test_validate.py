@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, Field, write_deltalake
+from deltalake.schema import PrimitiveType
 
 from mergerepl import api
 from mergerepl.errors import ConfigurationError
@@ -75,3 +76,16 @@ def test_a_session_is_validated_by_its_publication(two_publications: Path, monke
         [(each.publication, each.ok) for each in session.validation or ()] for session in result.sessions
     ]
     assert (found, result.ok) == ([[("sales", True)], [("staff", False)]], False)
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_columns_that_every_sync_refuses_are_not_equal(tmp_path: Path, side: int) -> None:
+    hq, north = tmp_path / "hq", tmp_path / "north"
+    make_replica(hq, 1, subscription_row(north, "replica-2", 2))
+    make_replica(north, 2, subscription_row(hq, "replica-1", 1))
+    table = DeltaTable(str((hq, north)[side] / "orders"))
+    table.alter.add_columns([Field("note", PrimitiveType("string"))])
+    (orders,) = api.validate(hq, level="rowcount")[str(north)]
+    assert (orders.ok, orders.is_transient) == (False, False)
+    assert (orders.publisher_rows, orders.subscriber_rows, orders.differing_rows) == (2, 2, 0)
+    assert "column 'note' was added" in str(orders.error)

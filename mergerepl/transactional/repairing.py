@@ -1,0 +1,332 @@
+"""Bring the publisher's rows back to a subscriber's tables, where others changed them (transactional.md 13).
+
+Each table gets one commit, marked `repair:`. A repair that died is run again: it writes what still differs.
+"""
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from mergerepl.delta.log import head_version
+from mergerepl.delta.marks import CommitMark
+from mergerepl.delta.merge import COMMIT_ATTEMPTS, merge_into
+from mergerepl.delta.transactions import Transaction, marked_session, read_back
+from mergerepl.engine.errors import COMMIT_CONFLICTS, plain_errors
+from mergerepl.engine.in_memory import Kept
+from mergerepl.errors import CommitConflictError
+from mergerepl.failpoints import failpoint
+from mergerepl.filters.clause import Clause, ClauseError, functions_of
+from mergerepl.filters.columns import holds
+from mergerepl.filters.parse import parse_filter
+from mergerepl.filters.prepare import prepared
+from mergerepl.rows.images import all_true
+from mergerepl.rows.not_null import as_declared
+from mergerepl.rows.rowguid import key_value
+from mergerepl.rows.sql import quote
+from mergerepl.snapshot.compare_rows import KEY_PREFIX
+from mergerepl.store.lease import lease
+from mergerepl.systables.transactional import ArticleRow, PositionRow, SubscriptionRow
+from mergerepl.transactional.catalog import Distributor, Root, required, subscriptions_of
+from mergerepl.transactional.comparison import (
+    DIFFERENT,
+    EXTRA,
+    KINDS,
+    MISSING,
+    TWICE,
+    Difference,
+    differing,
+)
+from mergerepl.transactional.distribution import Agent
+from mergerepl.transactional.log_reader import spark_of
+from mergerepl.transactional.position import REPAIR, position_of
+from mergerepl.transactional.procedures import load
+from mergerepl.transactional.refusals import (
+    DUPLICATE,
+    EXPIRED,
+    NOT_FOUND,
+    TransactionalError,
+    TransactionalUsageError,
+)
+from mergerepl.transactional.stops import forget_stop, stop_of
+from mergerepl.transactional.validation import Expected, expected_of, validate_one
+
+LOCK_WAIT_S = 60.0
+
+_OF_ROWS = (NOT_FOUND, DUPLICATE, EXPIRED)
+"""Numbers at which an agent stops since rows are not as it left them."""
+
+
+@dataclass(frozen=True)
+class Repair:
+    """What a repair wrote (or would write) to one table. `keys` are some of them, `kinds` how each differed.
+
+    `differing` is the number of keys that still differ after it; None of a dry run.
+    """
+
+    publication: str
+    subscriber: str
+    article: str
+    inserts: int
+    updates: int
+    deletes: int
+    keys: tuple[str, ...]
+    kinds: tuple[str, ...]
+    differing: int | None = None
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Which rows are repaired: of an article, of a key, those that meet a condition at either side; all."""
+
+    article: str | None = None
+    key: Mapping[str, str] | None = None
+    where: str | None = None
+
+    def articles(self, expected: list[Expected]) -> list[Expected]:
+        """Return the articles.
+
+        Raises: TransactionalUsageError.
+        """
+        found = [each for each in expected if self.article in (None, each.article.article)]
+        known = ", ".join(each.article.article for each in expected)
+        if not found:
+            raise TransactionalUsageError(
+                f"There is no article '{self.article}'. Nothing was changed. The articles are: {known}."
+            )
+        if len(found) > 1 and (self.key or self.where):
+            raise TransactionalUsageError(
+                f"A key or a condition is one of an article, and there are several. Nothing was changed. Name one: {known}."
+            )
+        return found
+
+    def rows(self, rows: DataFrame, article: ArticleRow) -> DataFrame:
+        """Return the chosen ones of the rows of `comparison.compared`."""
+        if self.key:
+            rows = rows.where(all_true(_is_key(article, self.key)))
+        if self.where is not None:
+            clause = _condition(article, self.where)
+            fields = {name: f"c{i}" for i, name in enumerate(article.columns)}
+            sides = [
+                holds(clause, column=lambda column, side=side: F.col(f"{side}.{fields[column.name]}"))  # type: ignore[misc]
+                for side in ("ours", "theirs")
+            ]
+            rows = rows.where(sides[0] | sides[1])
+        return rows
+
+
+def _is_key(article: ArticleRow, key: Mapping[str, str]) -> list[Column]:
+    if set(key) != set(article.key_columns):
+        raise TransactionalUsageError(
+            f"Article '{article.article}' is identified by {', '.join(article.key_columns)}; the key given names "
+            f"{', '.join(sorted(key))}. Nothing was changed. Give each of them once, as COLUMN=VALUE."
+        )
+    types = dict(zip(article.columns, article.types, strict=True))
+    found = []
+    for i, name in enumerate(article.key_columns):
+        try:
+            value = key_value(key[name], types[name])
+        except ValueError as error:
+            raise TransactionalUsageError(
+                f"Column '{name}' of article '{article.article}' is {types[name].upper()}: {error}. Nothing was changed."
+            ) from error
+        found.append(F.col(f"{KEY_PREFIX}{i}") == F.lit(value).cast(types[name]))
+    return found
+
+
+def _condition(article: ArticleRow, text: str) -> Clause:
+    types = dict(zip(article.columns, article.types, strict=True))
+    try:
+        clause: Clause = prepared(parse_filter(text), {None: types})
+    except ClauseError as error:
+        raise TransactionalUsageError(
+            f"The condition {error}. Nothing was changed. It is written as a `filter` of the article is."
+        ) from error
+    if functions_of(clause):
+        raise TransactionalUsageError(
+            "The condition calls HOST_NAME() or SUSER_SNAME(). Nothing was changed."
+        )
+    return clause
+
+
+def repair(
+    root: Root,
+    *,
+    subscriber: Root | None = None,
+    publication: str | None = None,
+    article: str | None = None,
+    key: Mapping[str, str] | None = None,
+    where: str | None = None,
+    dry_run: bool = False,
+    procedures: Sequence[str] = (),
+    spark: SparkSession | None = None,
+) -> tuple[Repair, ...]:
+    """Make rows of subscribers equal to the publisher's at their positions: missing ones are inserted, extra ones deleted.
+
+    `key` (column -> value as text) or `where` (on the publisher's or the subscriber's row) choose rows of one article; none
+    of them means whole tables. What `validate` does not compare stays as it is. A batch that died is finished first.
+    Afterwards the subscription is validated. `dry_run` writes nothing. `procedures` are those of `distribute`.
+
+    Raises: TransactionalUsageError for an unknown article or column; TransactionalError 21074 if a table cannot be repaired
+        and has to begin again; LeaseError, CommitConflictError (run again).
+    """
+    distributor = required(root)
+    chosen = Chosen(article, key, where)
+    if procedures:
+        load(procedures)
+    done: list[Repair] = []
+    for name, row in subscriptions_of(distributor, subscriber=subscriber, publication=publication):
+        with (
+            plain_errors("a subscriber was repaired"),
+            lease(Path(row.subscriber), purpose="repair", wait_s=LOCK_WAIT_S),
+        ):
+            # As it is now that we hold the subscriber.
+            now = distributor.subscription(row.subscription_guid)
+            if now is not None:
+                done += _repaired(distributor, name, now, chosen, spark_of(spark)(), is_dry=dry_run)
+    return tuple(done)
+
+
+def _repaired(
+    distributor: Distributor,
+    publication: str,
+    row: SubscriptionRow,
+    chosen: Chosen,
+    spark: SparkSession,
+    *,
+    is_dry: bool,
+) -> list[Repair]:
+    position = position_of(distributor, row, has_to_go_on=False)
+    wanted = chosen.articles(expected_of(distributor, row, position))
+    for each in wanted:
+        if not each.can_be_compared:
+            raise TransactionalError.not_repaired(
+                Path(row.subscriber), each.article.article, str(each.refused)
+            )
+    if not is_dry:
+        position = _finished(distributor, publication, row, position, spark)
+        wanted = chosen.articles(expected_of(distributor, row, position))
+    done = []
+    for each in wanted:
+        found = _write(spark, row, each, chosen, is_dry=is_dry)
+        counts = found.counts
+        done.append(
+            Repair(
+                publication,
+                row.subscriber,
+                each.article.article,
+                inserts=counts.get(MISSING, 0),
+                updates=counts.get(DIFFERENT, 0) + counts.get(TWICE, 0),
+                deletes=counts.get(EXTRA, 0),
+                keys=tuple(key for key, _ in found.examples),
+                kinds=tuple(kind for _, kind in found.examples),
+            )
+        )
+        failpoint("repair.after_article")
+    if is_dry:
+        return done
+    after = validate_one(distributor, publication, row, spark)
+    stop = stop_of(distributor, row)
+    if all(each.is_equal for each in after) and stop is not None and stop.error_code in _OF_ROWS:
+        forget_stop(distributor, row)
+    left = {each.article: each.differing for each in after}
+    return [Repair(**{**vars(each), "differing": left[each.article]}) for each in done]
+
+
+def _finished(
+    distributor: Distributor,
+    publication: str,
+    row: SubscriptionRow,
+    position: PositionRow,
+    spark: SparkSession,
+) -> PositionRow:
+    """Finish a batch that died; return the position after it."""
+    try:
+        return Agent(distributor, row, publication, lambda: spark).finish(position)
+    except TransactionalError as error:
+        if error.number != NOT_FOUND:
+            raise
+        # Finished, and others wrote meanwhile: what that changed is what is repaired.
+        return position_of(distributor, row, has_to_go_on=False)
+
+
+def _write(
+    spark: SparkSession, row: SubscriptionRow, expected: Expected, chosen: Chosen, *, is_dry: bool
+) -> Difference:
+    """Write the chosen rows that differ to a table, in one commit; none if there are none."""
+    for attempt in range(1, COMMIT_ATTEMPTS + 1):
+        head, kept = head_version(expected.table), Kept()
+        try:
+            rows = kept.keep(
+                chosen.rows(expected.compared(spark, head), expected.article).where("kind is not null")
+            )
+            found = differing(rows, expected.article, expected.unknown)
+            if found.count and not is_dry:
+                step = f"{REPAIR}:{uuid.uuid4()}"
+                # Every repair is a transaction of its own: it decides anew what there is to write.
+                transaction = Transaction(f"mergerepl-{step}", 0, CommitMark(row.subscription_guid, step))
+                _merge(spark, _operations(rows, expected), expected, transaction)
+                read_back(expected.table, transaction, from_version_exclusive=head)
+            return found
+        except COMMIT_CONFLICTS as error:
+            if attempt == COMMIT_ATTEMPTS:
+                raise CommitConflictError(
+                    f"'{expected.table}' is being changed by other writers: the repair lost {COMMIT_ATTEMPTS} commits in a "
+                    "row. Run again.",
+                    table=str(expected.table),
+                ) from error
+        finally:
+            kept.release()
+    raise AssertionError
+
+
+def _operations(rows: DataFrame, expected: Expected) -> DataFrame:
+    """Return k0, k1, …, `ours` and `operation` (ins, upd, del): of a key that is there twice all rows go, and one comes."""
+    known = [word for word, kind in KINDS.items() if kind not in expected.unknown]
+    words = {kind: word for word, kind in KINDS.items()}
+    has_ours = F.col("ours").isNotNull()
+    operations: Any = F.when(F.col("kind") == words[MISSING], F.array(F.lit("ins")))
+    operations = operations.when(F.col("kind") == words[DIFFERENT], F.array(F.lit("upd")))
+    operations = operations.when(has_ours, F.array(F.lit("del"), F.lit("ins"))).otherwise(
+        F.array(F.lit("del"))
+    )
+    is_known = F.col("kind").isin(known)
+    if EXTRA in expected.unknown:
+        # Which of its rows is one too many is not known either.
+        is_known &= has_ours | (F.col("kind") != words[TWICE])
+    return rows.where(is_known).withColumn("operation", F.explode(operations))
+
+
+def _merge(spark: SparkSession, rows: DataFrame, expected: Expected, transaction: Transaction) -> None:
+    article, view = expected.article, f"repaired_{uuid.uuid4().hex}"
+    rows.createGlobalTempView(view)
+    try:
+        session = marked_session(spark, transaction)
+        is_row = [
+            F.col(f"t.{quote(name)}").eqNullSafe(F.col(f"s.{KEY_PREFIX}{i}"))
+            for i, name in enumerate(article.key_columns)
+        ]
+        merge, types = merge_into(
+            session,
+            session.table(f"global_temp.{view}"),
+            expected.table,
+            all_true([*is_row, F.col("s.operation") != "ins"]),
+        )
+        there = {name.lower(): data_type for name, data_type in types.items()}
+        values: dict[str, str | Column] = {
+            quote(name): as_declared(session, F.col(f"s.ours.c{i}"), there[name.lower()])
+            for i, name in enumerate(article.columns)
+        }
+        changed = {
+            quote(name): values[quote(name)] for name in article.columns if name not in article.key_columns
+        }
+        merge = merge.whenMatchedDelete(condition=F.col("s.operation") == "del")
+        if changed:
+            merge = merge.whenMatchedUpdate(condition=F.col("s.operation") == "upd", set=changed)
+        merge.whenNotMatchedInsert(condition=F.col("s.operation") == "ins", values=values).execute()
+    finally:
+        spark.catalog.dropGlobalTempView(view)
