@@ -34,7 +34,7 @@ from mergerepl.systables.contents import row_column
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_LOSER, _HELD, _KNOWN = "loser_row", "held_row", "known"
+_LOSER, _HELD, _BEFORE, _KNOWN, _OUTCOME = "loser_row", "held_row", "before_row", "known", "outcome"
 NEW, ACTION = "new_row", "action"
 
 
@@ -49,40 +49,48 @@ def decide_again(
 ) -> DataFrame:
     """Return the decision for each row: conflict_id, rowguid, is_unchanged, differs, set_to, action (None: none), new_row.
 
-    `differs` are the columns that were changed since, `set_to` those that an update writes.
+    A row is unchanged if the table has the outcome of its conflict, whatever became of it in between. `differs` are the
+    columns that were changed since, `set_to` those that an update writes.
     """
     conflicts = F.broadcast(frame_of(spark, _listed(rows)))
     lost = appended.read(spark, replica.folder / article.conflict_table)
     losers = lost.join(conflicts.select("conflict_id"), on="conflict_id", how="left_semi").select(
         "conflict_id", row_image(article.columns).cast(struct_type(article.types)).alias(_LOSER)
     )
-    known = _latest(spark, replica, article, conflicts)
-    is_captured = False
+    known = _known(spark, replica, article, conflicts)
+    info = replica.info()
+    captured = info.captured.get(article.nickname, head)
     # A refused change that was not undone is none to be decided again.
-    if any(row.conflict_type in conflicts_info.FAILED_CHANGES for row in rows):
+    has_undone = any(row.conflict_type in conflicts_info.FAILED_CHANGES for row in rows)
+    if has_undone:
         known = _with_unrecorded(known, conflicts, losers)
-        is_captured = is_all_captured(replica, article, replica.info())
     known = kept.keep(known)
     held = _held(spark, replica, article, known, head)
+    before = held
+    if has_undone and not is_all_captured(replica, article, info):
+        before = _held(spark, replica, article, known, captured)
     joined = (
         conflicts.join(losers, on="conflict_id", how="left")
         .join(known, on=ROWGUID, how="left")
         .join(held, on=ROWGUID, how="left")
+        .join(before.select(ROWGUID, F.col(_HELD).alias(_BEFORE)), on=ROWGUID, how="left")
     )
     image = image_type(joined, _HELD)
     known_row, is_held = F.col(f"{_KNOWN}.{ROW}"), F.col(_HELD).isNotNull()
     written = article.written_fields
-    is_outcome = (F.col(f"{_KNOWN}.marker") == F.col("session_id")) | (
-        _entries(F.col(f"{_KNOWN}.{LINEAGE}")) == _entries(F.col("winning"))
-    )
+    is_unrecorded = F.col(_KNOWN).isNotNull() & F.col(f"{_KNOWN}.{LINEAGE}").isNull()
+    # Nothing was captured of an unrecorded row: it was as the captured version of the table has it.
+    unrecorded = F.struct(F.col(_BEFORE).isNull().alias(DELETED), F.col(_BEFORE).alias(ROW))
+    joined = joined.withColumn(_OUTCOME, F.when(is_unrecorded, unrecorded).otherwise(F.col(_OUTCOME)))
 
     def same(one: str, other: str) -> Column:
         terms = (same_value(F.col(f"{one}.{f}"), F.col(f"{other}.{f}"), image[f].dataType) for f in written)
         return all_true(list(terms))
 
-    is_as_recorded = F.when(F.col(f"{_KNOWN}.{DELETED}"), ~is_held).otherwise(
-        is_held & same(_HELD, f"{_KNOWN}.{ROW}")
+    is_outcome = F.when(F.col(f"{_OUTCOME}.{DELETED}"), ~is_held).otherwise(
+        is_held & same(_HELD, f"{_OUTCOME}.{ROW}")
     )
+    was_held = F.col(f"{_OUTCOME}.{ROW}").isNotNull() & ~F.col(f"{_OUTCOME}.{DELETED}")
     with_new = joined.withColumn(NEW, _new_row(spark, article, wish, known_row))
     is_gone = F.col("is_deleted")
     action = (
@@ -97,15 +105,15 @@ def decide_again(
     is_delete = F.lit(wish.choice is Choice.LOSER) & (
         (kind == int(ConflictType.UPDATE_WINS_DELETE)) | is_rejected_delete
     )
-    is_unrecorded = F.col(_KNOWN).isNotNull() & F.col(f"{_KNOWN}.{LINEAGE}").isNull()
-    is_untouched = is_unrecorded & F.lit(is_captured)
     names = list(zip(article.columns, article.fields, strict=True))
     sent = [(name, field) for name, field in names if field in written]
     return (
         with_new.withColumn("is_deleted", is_delete)
         .withColumn(ACTION, action)
-        .withColumn("is_unchanged", is_untouched | F.coalesce(is_outcome & is_as_recorded, F.lit(False)))
-        .withColumn("differs", F.when(is_held, differing_columns(_HELD, f"{_KNOWN}.{ROW}", image, names)))
+        .withColumn("is_unchanged", F.coalesce(is_outcome, F.lit(False)))
+        .withColumn(
+            "differs", F.when(is_held & was_held, differing_columns(_HELD, f"{_OUTCOME}.{ROW}", image, names))
+        )
         .withColumn("set_to", F.when(is_held & ~is_gone, differing_columns(_HELD, NEW, image, sent)))
         .select("conflict_id", ROWGUID, "is_unchanged", "differs", "set_to", ACTION, NEW)
     )
@@ -123,7 +131,8 @@ def _with_unrecorded(known: DataFrame, conflicts: DataFrame, losers: DataFrame) 
         *((F.col(_LOSER) if f.name == ROW else F.lit(None)).cast(f.dataType).alias(f.name) for f in fields)
     )
     others = lost.join(known, on=ROWGUID, how="left_anti").dropDuplicates([ROWGUID])
-    return known.unionByName(others.select(ROWGUID, version.alias(_KNOWN)))
+    outcome = F.lit(None).cast(known.schema[_OUTCOME].dataType).alias(_OUTCOME)
+    return known.unionByName(others.select(ROWGUID, version.alias(_KNOWN), outcome))
 
 
 def _listed(rows: Sequence[ConflictRow]) -> "pa.Table":
@@ -189,31 +198,38 @@ def _value(spark: SparkSession, article: PublishedArticle, name: str, text: str 
     return value
 
 
-def _latest(
+def _known(
     spark: SparkSession, replica: Replica, article: PublishedArticle, conflicts: DataFrame
 ) -> DataFrame:
-    """Return the newest version that is recorded here of each row: rowguid, known (marker, deleted, lineage, row)."""
+    """Return what is recorded here of each row: rowguid, known (the newest version: deleted, lineage, row), outcome.
+
+    `outcome` (NULL: not recorded) is the version in which the session left the row.
+    """
     image = row_column(article.nickname)
     through = replica.info().last_seq
+    of_row = conflicts.select(ROWGUID, "session_id", "winning")
+    is_outcome = (F.col(contents.MARKER) == F.col("session_id")) | (
+        _entries(F.col(LINEAGE)) == _entries(F.col("winning"))
+    )
     frames = []
     for table in (contents.NAME, tombstone.NAME):
         rows = appended.read(spark, replica.folder / table).where(
             (F.col(contents.TABLENICK) == article.nickname) & (F.col(contents.SEQ) <= through)
         )
+        version = F.struct(F.lit(table == tombstone.NAME).alias(DELETED), LINEAGE, F.col(image).alias(ROW))
         frames.append(
-            rows.join(conflicts.select(ROWGUID).distinct(), on=ROWGUID, how="left_semi").select(
+            rows.join(of_row, on=ROWGUID).select(
                 ROWGUID,
                 contents.SEQ,
-                F.struct(
-                    contents.MARKER,
-                    F.lit(table == tombstone.NAME).alias(DELETED),
-                    LINEAGE,
-                    F.col(image).alias(ROW),
-                ).alias(_KNOWN),
+                F.when(is_outcome, F.col(contents.SEQ)).alias(_OUTCOME),
+                version.alias(_KNOWN),
             )
         )
     runs = reduce(DataFrame.unionByName, frames)
-    return runs.groupBy(ROWGUID).agg(F.max_by(_KNOWN, contents.SEQ).alias(_KNOWN))
+    return runs.groupBy(ROWGUID).agg(
+        F.max_by(_KNOWN, contents.SEQ).alias(_KNOWN),
+        F.max_by(F.struct(f"{_KNOWN}.{DELETED}", f"{_KNOWN}.{ROW}"), _OUTCOME).alias(_OUTCOME),
+    )
 
 
 def _held(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from mergerepl.delta.small_tables import count_rows, read_rows, text_literal, text_literals, timestamp_literal
 from mergerepl.model.conflicts import ConflictFilter, PurgeResult
-from mergerepl.monitoring.conflicts import conditions_of, settled_ids
+from mergerepl.monitoring.conflicts import conditions_of, refused_and_gone, settled_ids
 from mergerepl.monitoring.parties import in_reach
 from mergerepl.store.lease import lease
 from mergerepl.store.notes import read_note, write_note
@@ -113,14 +113,7 @@ def _waits_no_more(sources: Iterable[Replica]) -> str:
     Of a replica that is not among them nobody knows.
     """
     refused = ", ".join(map(str, conflicts_info.FAILED_CHANGES))
-    may_go = [f"conflict_type not in ({refused}) or resolver is not null"]
-    for source in sources:
-        waiting = sorted({row.art_nick for row in source.waiting_generations()})
-        gone = f"origin_datasource_id = {text_literal(source.info().replid)}"
-        if waiting:
-            gone += f" and tablenick not in ({', '.join(map(str, waiting))})"
-        may_go.append(f"({gone})")
-    return f"({' or '.join(may_go)})"
+    return f"(conflict_type not in ({refused}) or resolver is not null or {refused_and_gone(sources)})"
 
 
 def _table(name: str) -> SystemTable:

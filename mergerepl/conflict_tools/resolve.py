@@ -134,7 +134,7 @@ def _ending(end: str, article: PublishedArticle) -> Iterator[None]:
 
 
 def _chosen_rows(replica: Replica, chosen: ConflictFilter) -> list[ConflictRow]:
-    """Return the chosen conflicts: the newest of each row, which has its outcome."""
+    """Return the chosen conflicts, newest first."""
     require_ids(replica.root, chosen)
     conditions = conditions_of(replica, chosen)
     rows: list[ConflictRow] = []
@@ -161,10 +161,7 @@ def _chosen_rows(replica: Replica, chosen: ConflictFilter) -> list[ConflictRow]:
                 "conflicts list` for their ids.",
                 replica=str(replica.root),
             )
-    newest: dict[tuple[int, str], ConflictRow] = {}
-    for row in rows:
-        newest.setdefault((row.tablenick, row.rowguid), row)
-    return list(newest.values())
+    return rows
 
 
 def _refuse_failed_changes(replica: Replica, rows: Sequence[ConflictRow]) -> None:
@@ -231,14 +228,19 @@ def _plan(
 ) -> _Plan:
     """Decide an article's conflicts, stage the rows to write, and check that the table takes them.
 
+    Of several conflicts of a row the newest has its outcome; it is decided, and the others are settled with it.
+
     Raises: ConflictError naming the conflict, its row and the rule.
     """
     kept = Kept()
     table = replica.table(article)
     head = head_version(table)
-    by_id = {row.conflict_id: row for row in rows}
+    newest: dict[str, ConflictRow] = {}
+    for row in rows:
+        newest.setdefault(row.rowguid, row)
+    by_id = {row.conflict_id: row for row in newest.values()}
     try:
-        decided = kept.keep(decide_again(spark, replica, article, rows, wish, head, kept))
+        decided = kept.keep(decide_again(spark, replica, article, [*newest.values()], wish, head, kept))
         found = decided.select("conflict_id", "is_unchanged", ACTION, "differs", "set_to").collect()
         left = [each for each in found if not each["is_unchanged"] and not wish.force and each[ACTION]]
         changed_since = [
@@ -247,7 +249,8 @@ def _plan(
             if (id_ := each["conflict_id"])
         ]
         left_ids = {each.conflict_id for each in changed_since}
-        settled = [row for row in rows if row.conflict_id not in left_ids]
+        left_rows = {by_id[each].rowguid for each in left_ids}
+        settled = [row for row in rows if row.rowguid not in left_rows]
         written = [each for each in found if each[ACTION] and each["conflict_id"] not in left_ids]
         if not written:
             return _Plan(article, rows, head, settled, changed_since)

@@ -27,7 +27,7 @@ from mergerepl.lineage.value import covers
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.conflicts import ConflictFilter, ConflictStatus
 from mergerepl.model.results import ConflictRecord, ConflictResolution
-from mergerepl.monitoring.parties import article_named, publication_name
+from mergerepl.monitoring.parties import article_named, in_reach, publication_name
 from mergerepl.store.replica import Replica
 from mergerepl.systables import conflict_resolutions, conflicts_info, contents
 from mergerepl.systables.conflicts_info import (
@@ -87,9 +87,10 @@ def read_conflicts(
         )
     records = _with_rows(replica, rows) if with_rows else tuple(_record(replica, row) for row in rows)
     settled = _resolutions(replica, ids) if ids else {}
+    gone = _gone(replica, rows)
     return tuple(
-        replace(each, status=ConflictStatus.SETTLED.value, resolution=settled[each.conflict_id])
-        if each.conflict_id in settled
+        replace(each, status=ConflictStatus.SETTLED.value, resolution=settled.get(each.conflict_id))
+        if each.conflict_id in settled or each.conflict_id in gone
         else each
         for each in records
     )
@@ -97,13 +98,66 @@ def read_conflicts(
 
 def _resolutions(replica: Replica, ids: Sequence[str]) -> dict[str, ConflictResolution]:
     """Return how conflicts were settled, by id: the last time."""
-    if not replica.control.exists(conflict_resolutions.TABLE):
-        return {}
     where = f"{CONFLICT_ID} in ({text_literals(ids)})" if len(ids) <= _MOST_NAMED else None
-    rows = replica.control.rows(conflict_resolutions.TABLE, where=where, order_limit="order by resolved_at")
+    rows = [
+        row
+        for each in _settling(replica)
+        if each.control.exists(conflict_resolutions.TABLE)
+        for row in each.control.rows(conflict_resolutions.TABLE, where=where)
+    ]
     return {
-        row.conflict_id: ConflictResolution(row.choice, row.by, row.resolved_at, row.message) for row in rows
+        row.conflict_id: ConflictResolution(row.choice, row.by, row.resolved_at, row.message)
+        for row in sorted(rows, key=lambda row: row.resolved_at)
     }
+
+
+def _settling(replica: Replica) -> list[Replica]:
+    """Return the replicas in reach at which a conflict may have been settled that is logged at this one.
+
+    Where subscribers log conflicts, too, they are the same ones, with the same ids.
+    """
+    return (
+        in_reach(replica) if any(row.decentralized_conflicts for row in replica.publications) else [replica]
+    )
+
+
+def _gone(replica: Replica, rows: Sequence[ConflictRow]) -> set[str]:
+    """Return those of the conflicts that are refused changes and wait no more."""
+    ids = [row.conflict_id for row in rows if row.is_undecided]
+    if not ids:
+        return set()
+    where = refused_and_gone(in_reach(replica))
+    if len(ids) <= _MOST_NAMED:
+        where += f" and {CONFLICT_ID} in ({text_literals(ids)})"
+    return {
+        row[CONFLICT_ID]
+        for row in read_rows(replica.folder / conflicts_info.NAME, (CONFLICT_ID,), where=where)
+    }
+
+
+def refused_and_gone(sources: Iterable[Replica]) -> str:
+    """Return the condition of a refused change that was not undone, and that waits at none of these replicas any more.
+
+    Of a replica that is not among them nobody knows.
+    """
+    places = []
+    for source in sources:
+        gone = f"origin_datasource_id = {text_literal(source.info().replid)}"
+        waiting = source.waiting_generations()
+        if sum(row.changecount for row in waiting) > _MOST_NAMED:
+            gone += f" and tablenick not in ({', '.join(sorted({str(row.art_nick) for row in waiting}))})"
+        elif waiting:
+            of_waiting = f"{contents.GENERATION} in ({', '.join(str(row.generation) for row in waiting)})"
+            tables = source.contents, source.tombstone
+            guids = {
+                row[contents.ROWGUID]
+                for table in tables
+                for row in read_rows(table, (contents.ROWGUID,), where=of_waiting)
+            }
+            gone += f" and rowguid not in ({text_literals(sorted(guids))})" if guids else ""
+        places.append(f"({gone})")
+    refused = ", ".join(map(str, conflicts_info.FAILED_CHANGES))
+    return f"(conflict_type in ({refused}) and resolver is null and ({' or '.join(places)}))"
 
 
 def no_conflict(root: Path, ids: Sequence[str] = ()) -> str:
@@ -133,12 +187,14 @@ def require_ids(root: Path, chosen: ConflictFilter) -> None:
         raise ConfigurationError(no_conflict(root, missing), replica=str(root))
 
 
-def settled_ids(replica: Replica) -> set[str]:
-    """Return the ids of the conflicts that were resolved by hand."""
-    if not replica.control.exists(conflict_resolutions.TABLE):
-        return set()
-    path = replica.control.path(conflict_resolutions.NAME)
-    return {row[CONFLICT_ID] for row in read_rows(path, (CONFLICT_ID,))}
+def settled_ids(*replicas: Replica) -> set[str]:
+    """Return the ids of the conflicts that were resolved by hand at these replicas."""
+    return {
+        row[CONFLICT_ID]
+        for replica in replicas
+        if replica.control.exists(conflict_resolutions.TABLE)
+        for row in read_rows(replica.control.path(conflict_resolutions.NAME), (CONFLICT_ID,))
+    }
 
 
 def count_conflicts(root: Path, chosen: ConflictFilter) -> int:
@@ -181,12 +237,13 @@ def conditions_of(replica: Replica, chosen: ConflictFilter) -> list[str] | None:
     if chosen.resolver is not None:
         conditions.append(f"resolver = {text_literal(chosen.resolver)}")
     if chosen.status is not None:
-        settled = settled_ids(replica)
-        is_open = chosen.status is ConflictStatus.OPEN
+        settled = settled_ids(*_settling(replica))
+        is_settled = refused_and_gone(in_reach(replica))
         if settled:
-            conditions.append(f"conflict_id {'not ' * is_open}in ({text_literals(sorted(settled))})")
-        elif not is_open:
-            return None
+            is_settled += f" or {CONFLICT_ID} in ({text_literals(sorted(settled))})"
+        is_open = chosen.status is ConflictStatus.OPEN
+        # NULL where the source of a conflict is not noted.
+        conditions.append(f"{'not ' * is_open}coalesce({is_settled}, false)")
     return conditions
 
 

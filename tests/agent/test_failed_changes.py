@@ -14,6 +14,7 @@ from mergerepl import failpoints
 from mergerepl.conflict_tools.purge import purge_when_due
 from mergerepl.delta.log import head_version
 from mergerepl.failpoints import FailpointError
+from mergerepl.model.conflicts import ConflictStatus
 from mergerepl.store.replica import Replica
 from tests.faults.ladder import LADDER
 from tests.networks import edit_by_delta_rs, publish
@@ -99,6 +100,15 @@ class Stock:
             (each.conflict_type, str(each.key["id"]), each.reason_code, each.reason_text) for each in logged
         )
 
+    def open_conflicts(self) -> list[tuple[int, str]]:
+        """Return the conflicts that are open, which the choice by status must find, too."""
+        logged = mergerepl.conflict_records(self.folder / "hq", limit=None)
+        found = sorted((each.conflict_type, str(each.key["id"])) for each in logged if each.status == "open")
+        chosen = mergerepl.ConflictFilter(status=ConflictStatus.OPEN)
+        named = mergerepl.conflict_records(self.folder / "hq", limit=None, chosen=chosen)
+        assert sorted((each.conflict_type, str(each.key["id"])) for each in named) == found
+        return found
+
     def versions(self) -> list[int]:
         return [head_version(log.parent) for log in sorted(self.folder.glob("*/*/_delta_log"))]
 
@@ -182,6 +192,8 @@ def test_what_a_table_refuses_waits_and_everything_else_goes_on(
         (9, "1"),
         (10, "2"),
     ]
+    # A refused change is open as long as it waits: the one of row 10 was corrected, and the one of row 1 lost a conflict.
+    assert stock.open_conflicts() == [(1, "1"), (5, "12"), (6, "20"), (7, "3"), (8, "4"), (10, "2")]
     # What is older than the file keeps goes, but for what waits.
     replicas = [Replica(stock.folder / name) for name in ("hq", "north", "south")]
     purge_when_due(replicas, now=datetime.now(UTC) + timedelta(days=15))
@@ -211,6 +223,7 @@ def test_what_a_table_refuses_waits_and_everything_else_goes_on(
         assert stock.rows("hq", article) == stock.rows("north", article) == stock.rows("south", article)
     assert stock.sync() == [("nothing_to_do", 0, 0)] * 2
     assert len(stock.conflicts()) == 5
+    assert stock.open_conflicts() == []
 
 
 @pytest.mark.timeout(900)
@@ -288,15 +301,19 @@ def test_what_the_publisher_refuses_is_undone_at_its_subscriber_if_the_article_c
     assert stock.rows("north", "log") == hq["log"]
     assert stock.rows("north", "past") == {**UNCHANGED, 5: ("n5", 200)}
     # What was undone is a decided conflict. The lost row cannot be written as it is: the table still refuses that.
-    undone = next(
-        each.conflict_id
+    undone = {
+        each.key["id"]: each.conflict_id
         for each in mergerepl.conflict_records(stock.folder / "hq", limit=None)
-        if each.resolver == "compensate_for_errors" and each.key["id"] == "10"
-    )
-    chosen = mergerepl.ConflictFilter(ids=(undone,))
+        if each.resolver == "compensate_for_errors"
+    }
+    chosen = mergerepl.ConflictFilter(ids=(undone["10"],))
     with pytest.raises(mergerepl.MergeReplError, match="CHECK constraint 'positive'"):
         mergerepl.resolve_conflicts(stock.folder / "hq", chosen, accept="loser")
-    mergerepl.resolve_conflicts(stock.folder / "hq", chosen, values={"qty": "7"})
+    # Other writes of the table that are not captured yet are no change of the row, though nothing is recorded of it.
+    other = mergerepl.ConflictFilter(ids=(undone["11"],))
+    for each, values in ((other, {"name": "later"}), (chosen, {"qty": "7"})):
+        done = mergerepl.resolve_conflicts(stock.folder / "hq", each, values=values)
+        assert (done.settled, done.written, done.changed_since) == (1, 1, ())
     assert stock.sync() == [("succeeded", 0, 3), ("succeeded", 0, 0)]
     assert stock.rows("north", "orders")[10] == stock.rows("south", "orders")[10] == ("new", 7)
     versions = stock.versions()

@@ -1,6 +1,7 @@
 """Names that `history` and `conflicts` are asked for, and what they say of those that they do not know. No Spark."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -10,8 +11,9 @@ from deltalake import write_deltalake
 
 from mergerepl import api
 from mergerepl.errors import ConfigurationError
+from mergerepl.model.conflicts import ConflictFilter, ConflictStatus
 from mergerepl.store.replica import Replica
-from mergerepl.systables import conflicts_info, sessions
+from mergerepl.systables import catalog, conflict_resolutions, conflicts_info, sessions
 from mergerepl.systables.sessions import SessionRow
 from mergerepl.targets import targets_of
 from tests.networks import make_replica, subscription_row
@@ -96,6 +98,32 @@ def test_a_conflict_names_its_columns(hq: Replica) -> None:
     found = api.conflict_records(hq.root, article="orders")
     assert [(each.conflict_id, each.conflict_columns) for each in found] == [("c1", ("note",)), ("c2", ())]
     assert api.conflict_records(hq.root, conflict_id="d") == ()
+
+
+@pytest.mark.parametrize(("both_log", "expected"), [(True, ["settled", "open"]), (False, ["open", "open"])])
+def test_a_conflict_that_both_ends_log_is_settled_at_both(
+    hq: Replica, both_log: bool, expected: list[str]
+) -> None:
+    write_conflicts(hq)
+    stated = [replace(row, decentralized_conflicts=int(both_log)) for row in hq.publications]
+    hq.control.replace(catalog.PUBLICATIONS, stated)
+    north = hq.root.parent / "north"
+    resolution = conflict_resolutions.ResolutionRow(
+        resolution_id="r1",
+        conflict_id="c1",
+        choice="loser",
+        root=str(north),
+        by="ann@north",
+        resolved_at=datetime(2026, 1, 3, tzinfo=UTC),
+    )
+    Replica(north).control.append(conflict_resolutions.TABLE, [resolution])
+    found = api.conflict_records(hq.root)
+    assert [each.status for each in found] == expected
+    assert [each.resolution.by for each in found if each.resolution is not None] == ["ann@north"] * both_log
+    for status in ConflictStatus:
+        chosen = ConflictFilter(status=status)
+        named = [each.conflict_id for each in api.conflict_records(hq.root, chosen=chosen)]
+        assert named == [each.conflict_id for each in found if each.status == status.value]
 
 
 @pytest.mark.parametrize("limit", [-1, 2**62, 10**20])
