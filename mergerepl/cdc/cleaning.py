@@ -98,7 +98,14 @@ def _cleaned_up(found: Database, minutes: int, most: int) -> CleanupResult:
         found, instances, newest.start_lsn
     ):
         return CleanupResult(None)
-    instances = _raise_low(found, {each.object_id: mark for each in instances})
+    # The end of a paused instance stays in its interval: consumers that have all go on from it.
+    instances = _raise_low(
+        found,
+        {
+            each.object_id: mark if each.end_lsn is None else min(mark, Lsn(each.end_lsn))
+            for each in instances
+        },
+    )
     return _cleaned(found, instances, most, mark)
 
 
@@ -144,6 +151,9 @@ def _low_water_mark(database: Database, instance: ChangeTable, asked: Lsn) -> Ls
         raise CdcUsageError.bad_parameter(22964, "low_water_mark", str(asked), allowed)
     if asked < instance.start_lsn:
         allowed = f"it is not below {Lsn(instance.start_lsn)}, the low end of {instance.capture_instance}"
+        raise CdcUsageError.bad_parameter(22957, "low_water_mark", str(asked), allowed)
+    if instance.end_lsn is not None and asked > instance.end_lsn:
+        allowed = f"it is not above {Lsn(instance.end_lsn)}, the high end while the table is paused"
         raise CdcUsageError.bad_parameter(22957, "low_water_mark", str(asked), allowed)
     same_time = f"tran_end_time = {timestamp_literal(entry.tran_end_time)}"
     first = database.control.rows(LSN_TIME_MAPPING, where=same_time, order_limit="order by start_lsn limit 1")

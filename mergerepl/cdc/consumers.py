@@ -1,30 +1,36 @@
-"""`apply_changes`: net changes into a Delta table, exactly once. The target's own log holds the cursor (cdc.md 10)."""
+"""`apply_changes`: net changes into a Delta table, exactly once (cdc.md 10)."""
 
-import logging
 import os
+import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import timedelta
+from dataclasses import replace
 from pathlib import Path
 
-from pyspark.sql import DataFrame, SparkSession
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from mergerepl import roots
 from mergerepl.cdc.database import Database, database_at
 from mergerepl.cdc.intervals import checked_lsn
-from mergerepl.cdc.net_rows import ALL_WITH_MERGE
+from mergerepl.cdc.monitoring import source_status
+from mergerepl.cdc.net_rows import ALL
 from mergerepl.cdc.new_instance import SYSTEM_FOLDERS
-from mergerepl.cdc.queries import net_of, open_window, reading_session
+from mergerepl.cdc.queries import net_of, open_window, reading_session, refuse_twice, with_rows_at_end
 from mergerepl.cdc.refusals import CdcUsageError, LsnRangeError
 from mergerepl.cdc.source_rows import snapshot
-from mergerepl.delta.append import append, commit_transaction
+from mergerepl.cdc.target import Position, Target, after_cycle
+from mergerepl.cdc.target_columns import fit_columns, misfits_of
+from mergerepl.delta.append import append
+from mergerepl.delta.batch_end import Since, left_at
 from mergerepl.delta.create import NewTable, create_table
 from mergerepl.delta.log import head_version, is_delta_table
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.merge import merge_into
+from mergerepl.delta.overwrite import overwrite
 from mergerepl.delta.table import open_table
-from mergerepl.delta.transactions import Transaction, marked_session, read_back, transaction_version
+from mergerepl.delta.transactions import marked_session, read_back
 from mergerepl.delta.types import field, nullable
 from mergerepl.delta.versions import read_version
 from mergerepl.engine.errors import plain_errors
@@ -34,38 +40,14 @@ from mergerepl.logreader.lsn import Lsn
 from mergerepl.logreader.positions import read_state
 from mergerepl.model.cdc import AppliedChanges
 from mergerepl.model.later import answers_later
+from mergerepl.rows.images import all_true
 from mergerepl.rows.sql import quote
 from mergerepl.store.folders import make_folder
 from mergerepl.store.lease import lease, replica_root
-from mergerepl.systables.cdc import DELETE, LSN_TIME_MAPPING, OPERATION, ChangeTable
+from mergerepl.systables.cdc import DELETE, INSERT, OPERATION, SEQVAL, START_LSN, ChangeTable
 
-log = logging.getLogger(__name__)
-
-_END_OF_CYCLE = (1 << 16) - 1
-"""A slot above all that a cycle gives out."""
-
-_LATE = timedelta(hours=1)
-"""A cursor that is so far behind is moved even if no row changed: cleanup must not pass it."""
-
-
-@dataclass(frozen=True)
-class _Target:
-    """A table that changes are applied to, and the consumer of its cursor."""
-
-    path: Path
-    app_id: str
-    database_id: str
-    consumer: str
-
-    @property
-    def cursor(self) -> int:
-        """The scan cycle through which changes were applied; -1 before the first ones."""
-        return transaction_version(self.path, self.app_id) if is_delta_table(self.path) else -1
-
-    def transaction(self, scan_cycle: int) -> Transaction:
-        return Transaction(
-            self.app_id, scan_cycle, CommitMark(self.database_id, f"consume:{self.consumer}:{scan_cycle}")
-        )
+_TWICE = "mergerepl: a row that is new is there"
+"""What a MERGE raises, before it commits, if a row that the window inserts is in the target."""
 
 
 @answers_later("cdc", CdcUsageError.later)
@@ -77,39 +59,50 @@ def apply_changes(
     *,
     keys: Sequence[str] | None = None,
     initial: bool = True,
+    restart: bool = False,
     spark: SparkSession | None = None,
     lock_wait_s: float = 0.0,
 ) -> AppliedChanges:
     """Bring a Delta table to the newest state of an instance: one MERGE of its net changes, exactly once.
 
-    The commit that changes rows also moves the cursor (a Delta transaction of the target), so a run that died and is
-    repeated changes nothing twice. The first run fills the target, new or empty, from a snapshot.
+    The consumer's position lies in the target's folder. A run that died and is repeated changes nothing twice. The first
+    run fills the target, new or empty, from a snapshot.
 
     Args:
         database: The folder.
         instance: Name of the capture instance.
         target: The table to keep; made if it is not there. It has the captured columns, and may have more.
-        consumer: Name of this consumer: each has a cursor of its own.
+        consumer: Name of this consumer: each has a position of its own.
         keys: The columns that identify a row, for an instance without a key; by default the instance's.
         initial: Fill a target without a cursor from a snapshot. Else its rows are taken as they are, and changes are
+        initial: Fill a target without a position from a snapshot. Else its rows are taken as they are, and changes are
             applied from start_lsn on.
+        restart: Replace the rows of the target by those of a snapshot, in one commit, and go on from there.
         spark: The Spark session; by default the running one, or an embedded one.
         lock_wait_s: Seconds to wait for others that hold the target's folder.
 
-    Raises: CdcUsageError for a wrong parameter or an unusable target; LsnRangeError 313 if cleanup passed the cursor;
-        CdcError 22838 if a key had two rows at once; CommitConflictError if another writer won the commit: run again.
+    Returns: What was applied; `paused` and `unread_commits` say what is not captured yet.
+
+    Raises: CdcUsageError for a wrong parameter or a target that cannot be used or hold every value; LsnRangeError 313 if
+        cleanup passed the position; CdcError 22838 if a key has two rows, 22859 if the rows of the target were replaced;
+        CommitConflictError if another writer won the commit: run again.
     """
     if not consumer or not consumer.replace("-", "").replace("_", "").isalnum():
         raise CdcUsageError.bad_parameter(
             22990, "consumer", consumer, "a name has letters, digits, - and _ only"
         )
+    if restart and not initial:
+        raise CdcUsageError.bad_parameter(22990, "restart and initial=False", True, "choose one of them")
     found = database_at(database)
     chosen = found.instance(instance)
     path = Path(roots.parse(os.fspath(target)))
     _check_place(found, path)
     key = _key(found, chosen, keys)
-    database_id = read_state(found.log).database.database_id
-    aim = _Target(path, f"mergerepl-consume-{database_id}-{consumer}", database_id, consumer)
+    own = f" --keys {shlex.quote(','.join(keys))}" if keys and not found.key(chosen.object_id) else ""
+    command = f"mergerepl cdc apply {shlex.quote(str(found.root))} {chosen.capture_instance} {shlex.quote(str(path))}"
+    aim = Target(
+        path, read_state(found.log).database.database_id, consumer, f"{command} --consumer {consumer}{own}"
+    )
     make_folder(path.parent)
     root = replica_root(path)
     with (
@@ -118,19 +111,58 @@ def apply_changes(
             path.parent if root == path else root, purpose=f"cdc apply of '{consumer}'", wait_s=lock_wait_s
         ),
     ):
-        cursor = aim.cursor
-        if cursor < 0 and initial:
-            return _filled(found, chosen, aim, reading_session(spark))
-        to_lsn = checked_lsn(found, chosen, None)
-        from_lsn = Lsn(chosen.start_lsn) if cursor < 0 else Lsn.of(cursor, _END_OF_CYCLE)
-        if cursor == to_lsn.scan_cycle:
-            return AppliedChanges(str(path), None, None)
-        if cursor > to_lsn.scan_cycle:
-            asked = f"what follows scan cycle {cursor}, which '{path}' has"
+        done = _applied(found, chosen, aim, key, initial=initial, restart=restart, spark=spark)
+    state = source_status(found, chosen)
+    paused = None if state.status == "active" else str(state.reason)
+    return replace(done, paused=paused, unread_commits=state.unread_commits)
+
+
+def _applied(
+    database: Database,
+    instance: ChangeTable,
+    aim: Target,
+    key: tuple[str, ...],
+    *,
+    initial: bool,
+    restart: bool,
+    spark: SparkSession | None,
+) -> AppliedChanges:
+    known = None if restart else aim.position()
+    begins = known is None
+    if known is None and not initial:
+        if not is_delta_table(aim.path):
+            raise CdcUsageError.bad_parameter(22990, "target", str(aim.path), "it is a Delta table")
+        known = Position(Lsn(instance.start_lsn), left_at(aim.path, head_version(aim.path)))
+    if known is None:
+        return _filled(database, instance, aim, key, reading_session(spark), restart=restart)
+    position, since = aim.caught_up(known)
+    if position.from_lsn is None:
+        return _filled(database, instance, aim, key, reading_session(spark), restart=False)
+    try:
+        to_lsn = checked_lsn(database, instance, None)
+        from_lsn = _from_lsn(instance, position.from_lsn)
+        if from_lsn.scan_cycle > to_lsn.scan_cycle:
+            asked = f"what follows scan cycle {from_lsn.scan_cycle}, which '{aim.path}' has"
             raise LsnRangeError.outside(
-                chosen.capture_instance, "above_high", asked, low=Lsn(chosen.start_lsn), high=to_lsn
+                instance.capture_instance, "above_high", asked, low=Lsn(instance.start_lsn), high=to_lsn
             )
-        return _merged(found, chosen, aim, key, from_lsn, to_lsn, reading_session(spark))
+        if from_lsn > to_lsn:
+            if position != known:
+                aim.save(position)
+            return AppliedChanges(str(aim.path), None, None, foreign_commits=len(since.foreign))
+        session = reading_session(spark)
+        return _merged(database, instance, aim, key, from_lsn, to_lsn, since, session, begins=begins)
+    except LsnRangeError as error:
+        if error.reason == "below_low":
+            raise error.passed_target(str(aim.path), aim.command) from error
+        raise
+
+
+def _from_lsn(instance: ChangeTable, stored: Lsn) -> Lsn:
+    """Return where a window begins. A low end that cleanup moved to the very next LSN removed nothing in between."""
+    low = Lsn(instance.start_lsn)
+    is_next = low.slot == 1 and low.scan_cycle == stored.scan_cycle + 1
+    return low if stored < low and is_next and stored == after_cycle(stored.scan_cycle) else stored
 
 
 def _check_place(database: Database, path: Path) -> None:
@@ -159,98 +191,131 @@ def _key(database: Database, instance: ChangeTable, keys: Sequence[str] | None) 
     return tuple(keys)
 
 
-def _filled(database: Database, instance: ChangeTable, aim: _Target, spark: SparkSession) -> AppliedChanges:
-    """Fill a new or empty target from a snapshot, in the commit that sets the cursor."""
+def _filled(
+    database: Database,
+    instance: ChangeTable,
+    aim: Target,
+    key: tuple[str, ...],
+    spark: SparkSession,
+    *,
+    restart: bool,
+) -> AppliedChanges:
+    """Fill a target from a snapshot in one commit, then note the position: a new or empty one, or any (`restart`)."""
     first = snapshot(database.root, instance.capture_instance, spark=spark)
+    refuse_twice(instance, first.rows, key)
+    transaction = aim.transaction(first.lsn.scan_cycle, begins=True)
+    keeps_columns = True
     if not is_delta_table(aim.path):
         table = open_table(database.change_table(instance))
         types = {each["name"]: nullable(each["type"]) for each in table.fields}
         fields = [field(name, types[name]) for name in first.rows.columns]
         create_table(aim.path, NewTable(fields), CommitMark(aim.database_id, "consume:create"))
         failpoint("cdc.after_target_created")
+    elif restart:
+        names = {each["name"].lower() for each in open_table(aim.path).fields}
+        keeps_columns = bool(names - set(map(str.lower, first.rows.columns))) or not misfits_of(
+            database, instance, aim.path
+        )
+    if keeps_columns:
+        fit_columns(database, instance, aim.path, lambda: spark, aim.command)
+    state = open_table(aim.path)
+    filling = first.rows
+    if keeps_columns:
+        # Delta takes no append of a decimal into a wider one.
+        known = {each.name.lower(): each for each in state.schema}
+        columns = ((name, known[name.lower()]) for name in first.rows.columns)
+        filling = filling.select(
+            *(F.col(quote(name)).cast(each.dataType).alias(each.name) for name, each in columns)
+        )
+    if not restart:
+        if not read_version(spark, aim.path, state.version).isEmpty():
+            raise CdcUsageError.rows_without_position(aim.path, aim.consumer, aim.command)
+        aim.save(Position(None, left_at(aim.path, state.version)))
+        append(filling, aim.path, transaction)
     else:
-        _check_columns(aim, first.rows.columns)
-        if not read_version(spark, aim.path, head_version(aim.path)).isEmpty():
-            raise CdcUsageError.bad_parameter(
-                22990,
-                "target",
-                str(aim.path),
-                f"it has rows and no cursor of consumer '{aim.consumer}'. Name a new or empty table; or take its rows as "
-                "they are at start_lsn (initial=False, --no-initial)",
-            )
-    before = head_version(aim.path)
-    append(first.rows, aim.path, aim.transaction(first.lsn.scan_cycle))
-    rows = int(_metrics(aim, before).get("numOutputRows", "0"))
+        overwrite(
+            *(filling, aim.path, transaction),
+            partition_columns=state.metadata.partition_columns,
+            keeps_columns=keeps_columns,
+        )
+    failpoint("cdc.after_filled")
+    commit = read_back(aim.path, transaction, from_version_exclusive=state.version)
+    aim.save(Position(after_cycle(first.lsn.scan_cycle), left_at(aim.path, commit.version)))
+    rows = int(commit.metrics.get("numOutputRows", "0"))
     return AppliedChanges(str(aim.path), None, first.lsn, rows, is_snapshot=True)
-
-
-def _metrics(aim: _Target, before: int) -> dict[str, str]:
-    commits = open_table(aim.path).commits_after(before)
-    return next((dict(each.metrics) for each in commits if aim.app_id in each.txns), {})
-
-
-def _check_columns(aim: _Target, columns: Sequence[str]) -> None:
-    known = [each["name"] for each in open_table(aim.path).fields]
-    for name in columns:
-        if name.lower() not in map(str.lower, known):
-            raise CdcUsageError.unknown_column(str(aim.path), name, known)
 
 
 def _merged(
     database: Database,
     instance: ChangeTable,
-    aim: _Target,
+    aim: Target,
     key: tuple[str, ...],
     from_lsn: Lsn,
     to_lsn: Lsn,
+    since: Since,
     spark: SparkSession,
+    *,
+    begins: bool,
 ) -> AppliedChanges:
-    if not is_delta_table(aim.path):
-        raise CdcUsageError.bad_parameter(22990, "target", str(aim.path), "it is a Delta table")
-    transaction = aim.transaction(to_lsn.scan_cycle)
+    """Apply a window, in one commit if it has rows, then note the position."""
+    transaction = aim.transaction(to_lsn.scan_cycle, begins=begins)
+    fit_columns(database, instance, aim.path, lambda: spark, aim.command)
     session = marked_session(spark, transaction)
     window = open_window(database, instance.capture_instance, from_lsn, to_lsn, session)
-    _check_columns(aim, window.captured)
-    rows = keep_in_memory(net_of(window, key, ALL_WITH_MERGE, ordered=False))
+    rows = keep_in_memory(net_of(database, window, key, ALL))
+    before = since.through.version
     try:
         counted = rows.groupBy(quote(OPERATION)).count().collect()
         counts: dict[int, int] = {row[0]: row[1] for row in counted}
-        if not counts:
-            _move_cursor(database, aim, from_lsn, to_lsn)
-            return AppliedChanges(str(aim.path), from_lsn, to_lsn)
-        before = head_version(aim.path)
-        _merge(session, rows, aim.path, key, window.captured)
-        failpoint("cdc.after_applied")
-        read_back(aim.path, transaction, from_version_exclusive=before)
+        if counts:
+            try:
+                _merge(session, rows, aim.path, key, window.captured, is_strict=True)
+            except (PySparkException, Py4JJavaError) as error:
+                if _TWICE not in str(error):
+                    raise
+                # Another row of the key was there, or another writer inserted it. The source tells.
+                known = read_version(session, aim.path, head_version(aim.path))
+                doubtful = rows.alias("n").where(f"{quote(OPERATION)} = {INSERT}")
+                doubtful = doubtful.join(known.alias("d"), _same_key(key, "n", "d"), "left_semi")
+                doubtful = doubtful.select(*map(quote, (*key, START_LSN, SEQVAL)))
+                settled = with_rows_at_end(database, window, rows, doubtful, key, ALL)
+                _merge(session, settled, aim.path, key, window.captured, is_strict=False)
+            failpoint("cdc.after_applied")
+            read_back(aim.path, transaction, from_version_exclusive=before)
     finally:
         let_go(rows)
+    aim.arrived(to_lsn.scan_cycle, since)
     deleted = counts.pop(DELETE, 0)
-    return AppliedChanges(str(aim.path), from_lsn, to_lsn, sum(counts.values()), deleted)
+    foreign = len(since.foreign)
+    return AppliedChanges(
+        str(aim.path), from_lsn, to_lsn, sum(counts.values()), deleted, foreign_commits=foreign
+    )
+
+
+def _same_key(key: Sequence[str], one: str, other: str) -> Column:
+    return all_true(
+        [F.col(f"{one}.{quote(name)}").eqNullSafe(F.col(f"{other}.{quote(name)}")) for name in key]
+    )
 
 
 def _merge(
-    session: SparkSession, rows: DataFrame, target: Path, key: Sequence[str], captured: Sequence[str]
+    session: SparkSession,
+    rows: DataFrame,
+    target: Path,
+    key: Sequence[str],
+    captured: Sequence[str],
+    *,
+    is_strict: bool,
 ) -> None:
-    on = F.lit(True)
-    for name in key:
-        on = on & F.col(f"t.{quote(name)}").eqNullSafe(F.col(f"s.{quote(name)}"))
-    merge, _ = merge_into(session, rows, target, on)
+    """Merge net changes into the target. `is_strict`: fail, before anything is written, if a row that is new is there."""
+    merge, _ = merge_into(session, rows, target, _same_key(key, "t", "s"))
     values = {quote(name): F.col(f"s.{quote(name)}") for name in captured}
-    is_delete = F.col(f"s.{quote(OPERATION)}") == DELETE
-    merge = merge.whenMatchedDelete(condition=is_delete).whenMatchedUpdate(
-        condition=~is_delete, set=dict(values)
-    )
-    merge.whenNotMatchedInsert(condition=~is_delete, values=dict(values)).execute()
-
-
-def _move_cursor(database: Database, aim: _Target, from_lsn: Lsn, to_lsn: Lsn) -> None:
-    """Move the cursor over a window without rows, if cleanup might pass it: a commit with the transaction alone."""
-    newest = "order by start_lsn desc limit 1"
-    now, then = (
-        database.control.rows(LSN_TIME_MAPPING, where=f"start_lsn <= X'{lsn.hex()}'", order_limit=newest)
-        for lsn in (to_lsn, from_lsn)
-    )
-    if then and now[0].tran_end_time - then[0].tran_end_time <= _LATE and aim.cursor >= 0:
-        return
-    commit_transaction(aim.path, aim.transaction(to_lsn.scan_cycle))
-    log.info("%s: cursor of %s moved to %s", aim.path, aim.consumer, to_lsn)
+    operation = F.col(f"s.{quote(OPERATION)}")
+    if is_strict:
+        refused: dict[str, str | Column] = {
+            quote(key[0]): F.raise_error(F.concat(F.lit(_TWICE), operation.cast("string")))
+        }
+        merge = merge.whenMatchedUpdate(condition=operation == INSERT, set=refused)
+    merge = merge.whenMatchedDelete(condition=operation == DELETE)
+    merge = merge.whenMatchedUpdate(condition=operation != DELETE, set=dict(values))
+    merge.whenNotMatchedInsert(condition=operation != DELETE, values=dict(values)).execute()

@@ -3,11 +3,10 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from mergerepl.delta.types import fits, json_of
 from mergerepl.logreader.column_changes import ADD, DROP, RENAME, TYPE
 from mergerepl.logreader.plan import ColumnChange
 from mergerepl.model.cdc import CapturedColumn
-
-_INTEGERS = ("tinyint", "smallint", "int", "bigint")
 
 
 def columns_after(
@@ -52,12 +51,5 @@ def retyped(before: Sequence[CapturedColumn], after: Sequence[CapturedColumn]) -
 
 
 def is_wider(old: str, new: str) -> bool:
-    """Return whether every value of a type is one of another type, so that no row need be looked at."""
-    if old in _INTEGERS and new in _INTEGERS:
-        return _INTEGERS.index(old) < _INTEGERS.index(new)
-    if (old, new) == ("float", "double"):
-        return True
-    if old.startswith("decimal(") and new.startswith("decimal("):
-        (p1, s1), (p2, s2) = (map(int, each[8:-1].split(",")) for each in (old, new))
-        return s2 >= s1 and p2 - s2 >= p1 - s1
-    return False
+    """Return whether every value of a type is one of another type, so that no row need be read. Not of nested types."""
+    return "<" not in old + new and fits(json_of(old), json_of(new))

@@ -24,7 +24,7 @@ _OPS = {DELETE: "d", INSERT: "c", UPDATE_AFTER: "u"}
 
 
 def to_debezium(changes: DataFrame, database: str | os.PathLike[str], instance: str) -> DataFrame:
-    """Return changes as envelopes: `to_json(struct(*))` of a row is the payload of a message.
+    """Return changes as envelopes: `to_json(struct(*), map('ignoreNullFields', 'false'))` of a row is a message's payload.
 
     Args:
         changes: The result of `get_all_changes`, with `all update old`. Without operation 3, updates have no `before`.

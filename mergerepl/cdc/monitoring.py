@@ -13,6 +13,7 @@ from mergerepl.logreader.positions import read_state
 from mergerepl.logreader.sources import metadata_of
 from mergerepl.model.cdc import (
     CRITICAL,
+    LATENCY,
     WARNING,
     DatabaseStatus,
     DdlEntry,
@@ -59,6 +60,11 @@ def status(database: str | os.PathLike[str]) -> DatabaseStatus:
     )
 
 
+def source_status(database: Database, instance: ChangeTable) -> SourceStatus:
+    """Return how far the source of an instance was read."""
+    return _source(database, read_state(database.log).sources[instance.source_object_id], [instance])
+
+
 def _source(database: Database, row: LogReaderRow, instances: list[ChangeTable]) -> SourceStatus:
     path = database.root / row.source_path
     head: int | None = None
@@ -98,8 +104,8 @@ def _source(database: Database, row: LogReaderRow, instances: list[ChangeTable])
 def warnings_of(found: DatabaseStatus, now: datetime) -> list[StatusWarning]:
     """Return the problems of sources: paused ones, and unread commits whose files or log entries may soon be removed.
 
-    Less than a quarter of the time left is a warning, as a feed that is off is; none left is critical, as a paused source
-    is. Pure.
+    Unread commits older than 30 seconds are a warning: consumers have an older state. So is less than a quarter of the time
+    left, and a feed that is off; no time left is critical, as a paused source is. Pure.
     """
     warnings = []
     for each in found.sources:
@@ -107,6 +113,7 @@ def warnings_of(found: DatabaseStatus, now: datetime) -> list[StatusWarning]:
             warnings.append(StatusWarning(each.source, CRITICAL, str(each.reason)))
         if not each.has_feed:
             warnings.append(StatusWarning(each.source, WARNING, _FEED_OFF))
+        of_time = len(warnings)
         for until, what in (
             (each.vacuum_safe_until, "VACUUM may remove files"),
             (each.log_safe_until, "Delta may remove entries of its log"),
@@ -120,6 +127,16 @@ def warnings_of(found: DatabaseStatus, now: datetime) -> list[StatusWarning]:
                     f"From {until:%Y-%m-%d %H:%M}Z on {what} that they need. Capture them before."
                 )
                 warnings.append(StatusWarning(each.source, CRITICAL if left <= _NONE else WARNING, text))
+        is_late = (
+            each.status == "active" and each.oldest_unread is not None and now - each.oldest_unread > LATENCY
+        )
+        if is_late and len(warnings) == of_time:
+            text = (
+                f"Unread commits: {each.unread_commits:,}, the oldest of {each.oldest_unread:%Y-%m-%d %H:%M}Z: consumers "
+                f"have an older state. Run `mergerepl cdc capture {found.database}`, or the agent (`mergerepl cdc jobs "
+                "list` shows a stopped job)."
+            )
+            warnings.append(StatusWarning(each.source, WARNING, text))
     return warnings
 
 

@@ -13,12 +13,14 @@ from collections.abc import Sequence
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from mergerepl.cdc.mask import mask_length
+from mergerepl.cdc.mask import full_mask, mask_length
+from mergerepl.rows.images import all_true, image_hash, image_type
 from mergerepl.rows.sql import quote
 from mergerepl.systables.cdc import (
     DELETE,
     INSERT,
     OPERATION,
+    RESERVED_PREFIX,
     SEQVAL,
     START_LSN,
     UPDATE_AFTER,
@@ -34,6 +36,11 @@ MERGE = 5
 
 _CHUNK = 7
 """So many bytes of a mask are one number, without its sign."""
+
+_VALUES, _IMAGE, _BEFORE, _LAST, _DOUBTFUL, _THERE, _KEY = (
+    f"{RESERVED_PREFIX}{name}" for name in ("values", "image", "before", "last", "doubtful", "there", "key")
+)
+"""Columns beside captured ones, whose names never begin so."""
 
 _ORDER = (START_LSN, SEQVAL, OPERATION)
 
@@ -81,20 +88,79 @@ def _parts(columns: int) -> dict[str, Column]:
     return parts
 
 
-def keys_live_twice(rows: DataFrame, key: Sequence[str]) -> DataFrame:
-    """Return the keys whose events do not alternate: they had two rows at once. Columns: those of the key."""
+def doubtful_keys(rows: DataFrame, key: Sequence[str], captured: Sequence[str]) -> DataFrame:
+    """Return the keys with an event that does not follow from the one before: they had two rows at once, or may have had.
+
+    A row that was there is inserted again, one that was gone is changed, or the values before a change are not those that
+    the last event left. The net change of such a key is what the source has at the window's end, not its last event.
+
+    Args:
+        rows: Rows of a change table.
+        key: The columns that identify a row.
+        captured: The columns whose values are compared: those that the source has at the window's end.
+
+    Returns: The key, and the __$start_lsn and __$seqval of the last event.
+    """
     lsn, seqval, operation = (F.col(quote(name)) for name in _ORDER)
     keys = [F.col(quote(name)) for name in key]
+    values = F.struct(*(F.col(quote(name)).alias(f"c{i}") for i, name in enumerate(captured)))
+    imaged = rows.select(*keys, lsn, seqval, operation, values.alias(_VALUES))
+    hashed = imaged.withColumn(_IMAGE, image_hash(_VALUES, image_type(imaged, _VALUES)))
     in_order = Window.partitionBy(*keys).orderBy(lsn, seqval, operation)
-    before = F.lag(F.struct(lsn.alias("lsn"), seqval.alias("seqval"), operation.alias("operation")))
-    events = rows.where(operation != UPDATE_BEFORE).select(
-        *keys, lsn, seqval, operation, before.over(in_order).alias("before")
+    event = F.struct(
+        lsn.alias("lsn"), seqval.alias("seqval"), operation.alias("operation"), F.col(_IMAGE).alias("image")
     )
-    was = F.col("before.operation")
-    after_delete = (was == DELETE) & (operation == INSERT)
-    is_same = (F.col("before.lsn") == lsn) & (F.col("before.seqval") == seqval)
-    after_row = (was != DELETE) & (operation != INSERT) & ~is_same
-    return events.where(F.col("before").isNotNull() & ~(after_delete | after_row)).select(*keys).distinct()
+    chained = hashed.withColumn(_BEFORE, F.lag(event).over(in_order))
+    was_there = F.col(f"{_BEFORE}.operation").isin(INSERT, UPDATE_AFTER)
+    is_same = (F.col(f"{_BEFORE}.lsn") == lsn) & (F.col(f"{_BEFORE}.seqval") == seqval)
+    follows = (
+        F.when(operation == INSERT, F.col(f"{_BEFORE}.operation") == DELETE)
+        .when(operation == UPDATE_AFTER, (F.col(f"{_BEFORE}.operation") == UPDATE_BEFORE) & is_same)
+        .otherwise(was_there & (F.col(f"{_BEFORE}.image") == F.col(_IMAGE)))
+    )
+    found = chained.groupBy(*keys).agg(
+        F.bool_or(F.col(_BEFORE).isNotNull() & ~follows).alias(_DOUBTFUL),
+        F.max(F.struct(lsn, seqval)).alias(_LAST),
+    )
+    return found.where(F.col(_DOUBTFUL)).select(*keys, f"{_LAST}.*")
+
+
+def net_of_table(
+    doubtful: DataFrame, at_end: DataFrame, key: Sequence[str], captured: Sequence[str], option: str
+) -> DataFrame:
+    """Return the net changes of doubtful keys from the source's rows at the window's end, as `net_rows` does.
+
+    Args:
+        doubtful: The result of `doubtful_keys`.
+        at_end: The captured columns of the source's rows of these keys: at most one of each.
+        key: The columns that identify a row.
+        captured: The captured columns.
+        option: Of `NET_OPTIONS`.
+    """
+    there = F.struct(*(F.col(quote(name)).alias(f"c{i}") for i, name in enumerate(captured)))
+    found = at_end.select(
+        *(F.col(quote(name)).alias(f"{_KEY}{i}") for i, name in enumerate(key)), there.alias(_THERE)
+    )
+    same_key = all_true([F.col(quote(name)).eqNullSafe(F.col(f"{_KEY}{i}")) for i, name in enumerate(key)])
+    is_there = F.col(_THERE).isNotNull()
+    mask = F.when(is_there, F.lit(full_mask(len(captured)))) if option == ALL_WITH_MASK else F.lit(None)
+    return doubtful.join(found, same_key, "left").select(
+        quote(START_LSN),
+        F.when(is_there, MERGE if option == ALL_WITH_MERGE else UPDATE_AFTER)
+        .otherwise(DELETE)
+        .cast("int")
+        .alias(OPERATION),
+        mask.cast("binary").alias(UPDATE_MASK),
+        *(
+            (
+                F.coalesce(F.col(f"{_THERE}.c{i}"), F.col(quote(name)))
+                if name in key
+                else F.col(f"{_THERE}.c{i}")
+            ).alias(name)
+            for i, name in enumerate(captured)
+        ),
+        quote(SEQVAL),
+    )
 
 
 def is_bit_set_column(position: int, mask: Column) -> Column:

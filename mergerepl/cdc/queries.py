@@ -1,11 +1,13 @@
 """Query functions: all and net changes of an instance between two LSNs, and what their masks say (cdc.md 6)."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import overload
 
 from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from mergerepl.cdc import mask as masks
 from mergerepl.cdc.database import Database, database_at
@@ -13,8 +15,9 @@ from mergerepl.cdc.intervals import check_range
 from mergerepl.cdc.lsn_times import lsn_of_text
 from mergerepl.cdc.net_rows import (
     NET_OPTIONS,
+    doubtful_keys,
     is_bit_set_column,
-    keys_live_twice,
+    net_of_table,
     net_rows,
 )
 from mergerepl.cdc.refusals import CdcError, CdcUsageError, LsnRangeError
@@ -22,7 +25,9 @@ from mergerepl.delta.plain_files import may_hold, plain_files, read_files
 from mergerepl.delta.table import open_table
 from mergerepl.delta.versions import read_version
 from mergerepl.engine.errors import plain_errors
+from mergerepl.engine.in_memory import keep_in_memory
 from mergerepl.logreader.lsn import Lsn
+from mergerepl.rows.images import all_true
 from mergerepl.rows.sql import quote
 from mergerepl.systables.cdc import (
     OPERATION,
@@ -50,6 +55,8 @@ class Window:
     rows: DataFrame
     captured: tuple[str, ...]
     key: tuple[str, ...]
+    present: tuple[str, ...]
+    """The captured columns that the source still has."""
 
 
 def reading_session(given: SparkSession | None) -> SparkSession:
@@ -83,13 +90,12 @@ def open_window(
     # The low end is read afterwards: a cleanup that removed rows before has moved it by now.
     chosen = database.instance(instance)
     check_range(chosen, first, last, gate=gate)
+    captured = database.captured(chosen.object_id)
     return Window(
-        chosen,
-        first,
-        last,
-        rows,
-        tuple(column.column_name for column in database.captured(chosen.object_id)),
+        *(chosen, first, last, rows),
+        tuple(column.column_name for column in captured),
         tuple(column.column_name for column in database.key(chosen.object_id)),
+        tuple(column.column_name for column in captured if column.source_name is not None),
     )
 
 
@@ -182,22 +188,59 @@ def get_net_changes(
         raise LsnRangeError.no_net_changes(chosen.capture_instance)
     with plain_errors("net changes were read"):
         window = open_window(found, instance, from_lsn, to_lsn, spark)
-        return net_of(window, window.key, row_filter_option, ordered=ordered)
+        rows = net_of(found, window, window.key, row_filter_option)
+        if ordered:
+            rows = rows.orderBy(*map(quote, (START_LSN, SEQVAL)))
+        return rows.drop(SEQVAL)
 
 
-def net_of(window: Window, key: tuple[str, ...], option: str, *, ordered: bool) -> DataFrame:
-    """Return the net changes of a window by a key.
+def net_of(database: Database, window: Window, key: tuple[str, ...], option: str) -> DataFrame:
+    """Return the net changes of a window by a key, and last __$seqval.
 
-    Raises: CdcError 22838 if a key had two rows at once.
+    Raises: as `with_rows_at_end`.
     """
-    twice = keys_live_twice(window.rows, key).limit(_SHOWN_KEYS).collect()
+    rows = net_rows(window.rows, key, window.captured, option)
+    doubtful = doubtful_keys(window.rows, key, window.present)
+    return rows if doubtful.isEmpty() else with_rows_at_end(database, window, rows, doubtful, key, option)
+
+
+def with_rows_at_end(
+    database: Database,
+    window: Window,
+    net: DataFrame,
+    doubtful: DataFrame,
+    key: tuple[str, ...],
+    option: str,
+) -> DataFrame:
+    """Return net changes in which keys get the row that the source has at the window's end: events do not tell theirs.
+
+    `doubtful` has the key, and the __$start_lsn and __$seqval of the last event.
+
+    Raises: CdcError 22838 if the source has two rows of such a key there, 22859 if that cannot be read any more.
+    """
+    from mergerepl.cdc.source_rows import snapshot
+
+    doubtful = keep_in_memory(doubtful)
+    same_key = all_true([F.col(f"n.{quote(each)}").eqNullSafe(F.col(f"d.{quote(each)}")) for each in key])
+    source = snapshot(
+        database.root, window.instance.capture_instance, window.to_lsn, spark=net.sparkSession
+    ).rows
+    at_end = keep_in_memory(source.alias("n").join(doubtful.alias("d"), same_key, "left_semi"))
+    refuse_twice(window.instance, at_end, key)
+    others = net.alias("n").join(doubtful.alias("d"), same_key, "left_anti")
+    return others.unionByName(net_of_table(doubtful, at_end, key, window.captured, option))
+
+
+def refuse_twice(instance: ChangeTable, rows: DataFrame, key: Sequence[str]) -> None:
+    """Check that rows of a source have each key once.
+
+    Raises: CdcError 22838 naming keys.
+    """
+    columns = [F.col(quote(name)) for name in key]
+    twice = rows.groupBy(*columns).count().where("count > 1").limit(_SHOWN_KEYS).collect()
     if twice:
         named = [", ".join(f"{name}={row[name]}" for name in key) for row in twice]
-        raise CdcError.live_twice(window.instance.capture_instance, key, named)
-    rows = net_rows(window.rows, key, window.captured, option)
-    if ordered:
-        rows = rows.orderBy(*map(quote, (START_LSN, SEQVAL)))
-    return rows.drop(SEQVAL)
+        raise CdcError.live_twice(instance.capture_instance, key, named)
 
 
 def _check_option(option: str, allowed: tuple[str, ...]) -> None:

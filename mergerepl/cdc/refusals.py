@@ -75,7 +75,9 @@ class CdcError(MergeReplError):
         return cls(
             22838,
             f"Capture instance '{instance}': the source had more than one row of a key ({', '.join(key)}) at once: "
-            f"{'; '.join(keys)}. Net changes of such keys are not known. Correct these rows, or ask for all changes.",
+            f"{'; '.join(keys)}. It still has at the end of the window, so that the net change is not known. {_NOTHING} "
+            "Delete or change all but one of these rows in the source, capture that (`mergerepl cdc capture ROOT`), then "
+            "run again up to the new end; or ask for all changes.",
             capture_instance=instance,
         )
 
@@ -87,6 +89,23 @@ class CdcError(MergeReplError):
             f"Table '{source}' cannot be read at version {version}: {why}. Take the snapshot at a later LSN.",
             source=source,
             version=version,
+        )
+
+    @classmethod
+    def still_paused(cls, number: int, source: str, why: str) -> Self:
+        """The next cycle would pause a source again."""
+        return cls(number, f"'{source}' is not resumed, for it would be paused again: {why}", source=source)
+
+    @classmethod
+    def target_replaced(cls, target: Path, consumer: str, why: str, command: str) -> Self:
+        """22859: the rows of a target are not those that the consumer's last batch left."""
+        return cls(
+            22859,
+            f"Target '{target}' of consumer '{consumer}' was changed since the last batch: {why}. Changes that were "
+            f"applied may be missing. {_NOTHING} Replace its rows by a snapshot: `{command} --restart`; or name a new or "
+            "empty table.",
+            table=str(target),
+            consumer=consumer,
         )
 
     @classmethod
@@ -221,6 +240,34 @@ class CdcUsageError(CdcError):
         return cls(22985, f"There is no capture instance '{name}'. {listed}", capture_instance=name)
 
     @classmethod
+    def rows_without_position(cls, target: Path, consumer: str, command: str) -> Self:
+        """22990: nothing says which changes the rows of a target have."""
+        return cls(
+            22990,
+            f"Target '{target}' has rows and no cursor of consumer '{consumer}': nothing says which changes they have. "
+            f"{_NOTHING} Replace its rows by a snapshot: `{command} --restart`; name a new or empty table; or, only if its "
+            "rows are those of the source at start_lsn or later, take them as they are: `--no-initial` (initial=False).",
+            table=str(target),
+            consumer=consumer,
+        )
+
+    @classmethod
+    def narrow_columns(
+        cls, target: Path, instance: str, columns: Sequence[str], statements: Sequence[str], command: str
+    ) -> Self:
+        """22990: a target cannot hold every value of the captured columns."""
+        then = " and ".join(f"`{each}`" for each in statements)
+        way = f"Run {then} in Spark, then run again. Or replace" if statements else "Replace"
+        return cls(
+            22990,
+            f"Target '{target}' cannot hold every value of '{instance}': column {'; column '.join(columns)}. {_NOTHING} "
+            f"{way} its rows, and its columns if it has only captured ones, by a snapshot: `{command} --restart`; or name "
+            "a new table.",
+            table=str(target),
+            capture_instance=instance,
+        )
+
+    @classmethod
     def bad_parameter(cls, number: int, name: str, value: object, allowed: str) -> Self:
         """A parameter has a value that is not allowed."""
         return cls(number, f"{name} is {value!r}; {allowed}. {_NOTHING}")
@@ -264,6 +311,19 @@ class LsnRangeError(CdcError):
             capture_instance=instance,
             low=low,
             high=high,
+        )
+
+    def passed_target(self, target: str, command: str) -> "LsnRangeError":
+        """Return the error of a consumer of `cdc apply` that cleanup has passed."""
+        name = str(self.facts["capture_instance"])
+        low = _lsn_text(self.low or b"")
+        return LsnRangeError(
+            f"Capture instance '{name}': changes that '{target}' lacks were cleaned up: the low end is {low} now. "
+            f"{_NOTHING} Replace its rows by a snapshot: `{command} --restart`; or name a new or empty table.",
+            reason=self.reason,
+            capture_instance=name,
+            low=self.low,
+            high=self.high,
         )
 
     @classmethod

@@ -19,10 +19,8 @@ from mergerepl.logreader.consumer import COMPARE
 from mergerepl.logreader.log_reader import LogReader
 from mergerepl.logreader.plan import Plan
 from mergerepl.logreader.positions import save_state
-from mergerepl.logreader.scan import Begin, begin
-from mergerepl.logreader.sources import look_at
+from mergerepl.logreader.scan import Begin, begin, look_ahead
 from mergerepl.model.cdc import CapturedColumn
-from mergerepl.store.log_reader_files import file_system_now_ns
 from mergerepl.systables.cdc import CHANGE_TABLES, ChangeTable
 from mergerepl.systables.logreader import LogReaderRow
 
@@ -46,7 +44,8 @@ def resume(
         spark: The Spark session.
         lock_wait_s: Seconds to wait for others that hold the log.
 
-    Raises: CdcUsageError if there is no such instance; CdcError if the source is still gone; ScanInProgressError.
+    Raises: CdcUsageError if there is no such instance; CdcError if the next cycle would pause the source again (nothing was
+        changed then); ScanInProgressError.
     """
     if compare and restart:
         raise CdcUsageError.bad_parameter(22990, "compare and restart", True, "choose one of them")
@@ -57,29 +56,36 @@ def resume(
         state = tidied(reader, found)
         row = state.sources[chosen.source_object_id]
         same = [each for each in found.instances() if each.source_object_id == chosen.source_object_id]
-        if compare:
-            changed = [replace(each, on_gap=COMPARE) if each in same else each for each in found.instances()]
-            found.control.replace(CHANGE_TABLES, changed)
         if restart:
             if set(row.consumers) != {NAME}:
                 raise CdcError.restart_is_shared(row.source_path)
             _restart(reader, found, row, same)
             return True
         if row.status == "active":
+            if compare:
+                _compare_gaps(found, same)
             return False
         active = replace(row, status="active", error_number=None, reason=None)
-        look = look_at(found.root, active, began_ns=file_system_now_ns(found.root), most=1, on_gap=COMPARE)
+        look = look_ahead(reader, state, active, on_gap=COMPARE if compare else None)
         if look.paused is not None:
-            raise CdcError(look.paused.number, look.paused.reason, source=row.source_path)
+            raise CdcError.still_paused(look.paused.number, row.source_path, look.paused.reason)
+        if compare:
+            _compare_gaps(found, same)
         if not look.units and not look.has_waiting:
             # Nothing is unread: no cycle would say that the instances do not end any more.
+            numbers = {each.object_id for each in same}
             open_again = [
-                replace(each, end_lsn=None, has_drop_pending=False) if each in same else each
+                replace(each, end_lsn=None, has_drop_pending=False) if each.object_id in numbers else each
                 for each in found.instances()
             ]
             found.control.replace(CHANGE_TABLES, open_again)
         save_state(reader.control, state.with_source(active))
     return True
+
+
+def _compare_gaps(database: Database, instances: Sequence[ChangeTable]) -> None:
+    changed = [replace(each, on_gap=COMPARE) if each in instances else each for each in database.instances()]
+    database.control.replace(CHANGE_TABLES, changed)
 
 
 def _restart(

@@ -235,15 +235,15 @@ def capture(ctx: click.Context, root: str, maxtrans: int, maxscans: int, output:
 @click.option(
     "--check",
     is_flag=True,
-    help="Warn of paused tables, of feeds that are off, and of unread commits whose files may soon go.",
+    help="Warn of paused tables, of feeds that are off, and of commits that are not captured.",
 )
 @reporting
 def status(root: str, check: bool, output: Output) -> int:
     """Show how far each table was read, until when VACUUM is safe, and which LSNs are valid.
 
-    With --check the exit code is 0 if all is well, 1 for a warning (less than a quarter of the time is left until VACUUM
-    may remove what is unread, or a table's feed is off), 2 if it is critical (no time is left, or a table is paused), 3 if
-    it is not known.
+    With --check the exit code is 0 if all is well, 1 for a warning (commits are unread for longer than 30 seconds, less
+    than a quarter of the time is left until VACUUM may remove them, or a table's feed is off), 2 if it is critical (no time
+    is left, or a table is paused), 3 if it is not known.
 
     Example:
       mergerepl cdc status ./shop

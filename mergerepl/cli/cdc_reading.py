@@ -209,27 +209,38 @@ def _show(
     show_default=True,
     help="Fill a target without a cursor from a snapshot, or take its rows as they are.",
 )
+@click.option(
+    "--restart", is_flag=True, help="Replace the rows of the target by a snapshot, and go on from it."
+)
 @reporting
+@click.pass_context
 def apply(
+    ctx: click.Context,
     root: str,
     instance: str,
     target: str,
     consumer: str,
     keys: str | None,
     initial: bool,
+    restart: bool,
     output: Output,
 ) -> None:
     """Bring a Delta table to the newest state of an instance, exactly once. The first time it is filled from a snapshot.
 
+    Exit code 1 says that the source is paused, so that later changes are not captured; what was captured is applied.
+
     Example:
       mergerepl cdc apply ./shop dbo_orders ./lake/orders --consumer lake
+      mergerepl cdc apply ./shop dbo_orders ./lake/orders --consumer lake --restart
     """
     from mergerepl import cdc as api
     from mergerepl.report import cdc as shown
 
     names = None if keys is None else [name.strip() for name in keys.split(",")]
-    done = api.apply_changes(root, instance, target, consumer, keys=names, initial=initial)
-    output.reported(done, [shown.applied(done)])
+    done = api.apply_changes(root, instance, target, consumer, keys=names, initial=initial, restart=restart)
+    output.reported(done, shown.applied(done))
+    if done.paused is not None:
+        ctx.exit(1)
 
 
 @click.command(cls=Command)

@@ -23,6 +23,13 @@ USER_DEFINED = "udt"
 _PADDED = re.compile(r"(?<!var)char\(\d+\)")
 _DDL_NAMES = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"}
 _JSON_NAMES = {ddl: json for json, ddl in _DDL_NAMES.items()}
+_DIGITS = {"byte": 3, "short": 5, "integer": 10, "long": 19}
+"""The decimal digits of whole numbers, narrow ones first."""
+
+_EXACT_DIGITS = {"float": 5, "double": 10}
+"""The widest whole numbers, by their digits, that each is exact for: short and integer."""
+
+_DECIMAL = re.compile(r"decimal\((\d+),\s*(-?\d+)\)")
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
@@ -85,6 +92,38 @@ def nullable(data_type: Json) -> Json:
         key, value = nullable(data_type["keyType"]), nullable(data_type["valueType"])
         return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": True}
     return {"type": "struct", "fields": [field(f["name"], nullable(f["type"])) for f in data_type["fields"]]}
+
+
+def fits(value: Json, column: Json) -> bool:
+    """Return whether every value of a type can be stored in a column of another type as the same value.
+
+    Which parts may be NULL is not compared.
+    """
+    if isinstance(value, str) and isinstance(column, str):
+        return value == column or _is_widened(value, column)
+    if isinstance(value, str) or isinstance(column, str) or value["type"] != column["type"]:
+        return False
+    if value["type"] == USER_DEFINED:
+        return bool(bare(value) == bare(column))
+    if value["type"] == "struct":
+        named = [[field["name"].lower() for field in each["fields"]] for each in (value, column)]
+        pairs = zip(value["fields"], column["fields"], strict=False)
+        return named[0] == named[1] and all(fits(one["type"], other["type"]) for one, other in pairs)
+    parts = ("elementType", "keyType", "valueType")
+    return all(fits(value[part], column[part]) for part in parts if part in value)
+
+
+def _is_widened(value: str, column: str) -> bool:
+    if (digits := _DIGITS.get(value)) is not None:
+        if column in _DIGITS:
+            return digits < _DIGITS[column]
+        if column in _EXACT_DIGITS:
+            return digits <= _EXACT_DIGITS[column]
+    found, wanted = _DECIMAL.fullmatch(value), _DECIMAL.fullmatch(column)
+    if wanted is not None and (found is not None or digits is not None):
+        precision, scale = (int(found[1]), int(found[2])) if found is not None else (digits or 0, 0)
+        return int(wanted[2]) >= scale and int(wanted[1]) - int(wanted[2]) >= precision - scale
+    return (value, column) in (("float", "double"), ("date", "timestamp_ntz"))
 
 
 def bare(data_type: Json) -> Json:

@@ -148,6 +148,27 @@ def _cycle(reader: LogReader, maxtrans: int) -> CycleResult:
     )
 
 
+def look_ahead(
+    reader: LogReader, state: LogState, row: LogReaderRow, *, on_gap: str | None = None
+) -> SourceLook:
+    """Read the next commits of a source as a cycle would, and decide nothing. `paused` says why a cycle would pause it.
+
+    `on_gap` is used in place of what the consumers want. The caller holds the log.
+    """
+    wanted = wanted_of(state, reader.consumers, {each.name: each.wanted() for each in reader.consumers})
+    wish = wanted.get(row.source_object_id, Wanted())
+    wish = replace(wish, on_gap=on_gap or wish.on_gap)
+    began_ns = file_system_now_ns(reader.root)
+    look = look_at(reader.root, row, began_ns=began_ns, most=1000, on_gap=wish.on_gap)
+    read: dict[int, ReadSource] = {}
+    paused: list[Paused] = []
+    if look.paused is None and look.units:
+        _read(reader, {row.source_object_id: look}, {row.source_object_id: wish}, read, paused)
+        for each in read.values():
+            each.release()
+    return replace(look, paused=paused[0]) if paused else look
+
+
 def _idle(reader: LogReader, state: LogState, looks: Mapping[int, SourceLook], began_ns: int) -> CycleResult:
     """Move positions over commits without changes; after a while without transactions, write a dummy entry."""
     moved = state

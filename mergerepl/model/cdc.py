@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 
 
 @dataclass(frozen=True)
@@ -76,6 +76,9 @@ class DatabaseStatus:
     sources: tuple[SourceStatus, ...]
     has_plan: bool
 
+
+LATENCY = timedelta(seconds=30)
+"""Commits that are not read, and commands that are not applied, may be this old without a warning."""
 
 WARNING, CRITICAL = "warning", "critical"
 """Levels of a `StatusWarning`."""
@@ -178,7 +181,9 @@ class AppliedChanges:
     """What one `apply_changes` brought to its target.
 
     `from_lsn` is None where the target was filled from a snapshot; both are None where nothing was new. `upserted` are rows
-    inserted or updated, `deleted` rows deleted, by the net changes.
+    inserted or updated, `deleted` rows deleted, by the net changes. `foreign_commits` are those by which other writers
+    changed rows of the target since the last batch. `paused` is why the source is not captured, None if it is;
+    `unread_commits` are those of the source that were not captured yet.
     """
 
     target: str
@@ -187,6 +192,9 @@ class AppliedChanges:
     upserted: int = 0
     deleted: int = 0
     is_snapshot: bool = False
+    foreign_commits: int = 0
+    paused: str | None = None
+    unread_commits: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

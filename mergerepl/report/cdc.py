@@ -127,16 +127,32 @@ def changes(
     return [table, "There are more: see them with --limit."] if has_more else [table]
 
 
-def applied(done: AppliedChanges) -> str:
-    """Return what `apply` did."""
+def applied(done: AppliedChanges) -> list[str]:
+    """Return what `apply` did, and what keeps the target from the newest state."""
     if done.to_lsn is None:
-        return f"{done.target}: nothing is new."
-    if done.is_snapshot:
-        return f"{done.target} is filled with {counted(done.upserted, 'row')} as of {lsn_text(done.to_lsn)}."
-    return (
-        f"{done.target}: {counted(done.upserted, 'row')} inserted or updated, {done.deleted:,} deleted, up to "
-        f"{lsn_text(done.to_lsn)}."
-    )
+        lines = [f"{done.target}: nothing is new."]
+    elif done.is_snapshot:
+        lines = [
+            f"{done.target} is filled with {counted(done.upserted, 'row')} as of {lsn_text(done.to_lsn)}."
+        ]
+    else:
+        lines = [
+            f"{done.target}: {counted(done.upserted, 'row')} inserted or updated, {done.deleted:,} deleted, up to "
+            f"{lsn_text(done.to_lsn)}."
+        ]
+    if done.foreign_commits:
+        lines.append(
+            f"Other writers changed rows of it since the last run ({counted(done.foreign_commits, 'commit')}): the rows of "
+            "this run are right, others were not compared."
+        )
+    if done.paused is not None:
+        lines.append(f"Its source is paused, and later changes are not captured: {done.paused}")
+    elif done.unread_commits:
+        lines.append(
+            "Not captured yet: "
+            f"{counted(done.unread_commits, 'commit')} of its source. Run `mergerepl cdc capture` or the agent."
+        )
+    return lines
 
 
 def cleaned(done: CleanupResult) -> list[Table | str]:

@@ -11,6 +11,9 @@ from mergerepl.systables.table import Plane, SystemTable, TypedTable, columns
 FOLDER: Final = "_cdc"
 """The folder below a root that holds these tables and the change tables."""
 
+CONSUMERS_FOLDER: Final = "_cdc_consumers"
+"""The folder in a table that `cdc apply` keeps: the positions of its consumers."""
+
 APP_ID: Final = "mergerepl-cdc"
 """The Delta transaction application of change tables and of the gate; versions are scan cycles."""
 

@@ -8,7 +8,7 @@ from mergerepl.delta.log import head_version, is_delta_table, written_ns
 from mergerepl.errors import StoreError
 from mergerepl.logreader.cut import moment_of_ns
 from mergerepl.logreader.positions import read_state
-from mergerepl.model.cdc import CRITICAL, WARNING, StatusWarning
+from mergerepl.model.cdc import CRITICAL, LATENCY, WARNING, StatusWarning
 from mergerepl.store.folders import is_folder
 from mergerepl.systables.logreader import LogReaderRow
 from mergerepl.systables.transactional import (
@@ -23,9 +23,6 @@ from mergerepl.transactional.catalog import Distributor, Root, Subscriber, requi
 from mergerepl.transactional.monitoring import position_of
 from mergerepl.transactional.position import since_last_batch
 from mergerepl.transactional.refusals import to_run
-
-LATENCY = timedelta(seconds=30)
-"""Commits that are not read, and commands that are not applied, may be this old without a warning."""
 
 EXPIRATION = 0.8
 """The share of the longest retention after which commands that wait are said to expire."""

@@ -9,13 +9,10 @@ from typing import TYPE_CHECKING
 
 from mergerepl.engine.plain import plain_errors
 from mergerepl.errors import LeaseError
-from mergerepl.logreader.consumer import COMPARE
 from mergerepl.logreader.log_reader import LogReader
 from mergerepl.logreader.positions import read_state, save_state
-from mergerepl.logreader.scan import checked_state, scan
-from mergerepl.logreader.sources import look_at
+from mergerepl.logreader.scan import checked_state, look_ahead, scan
 from mergerepl.model.transactional import LogReaderResult
-from mergerepl.store.log_reader_files import file_system_now_ns
 from mergerepl.systables.transactional import CONSUMER
 from mergerepl.transactional.catalog import Distributor, Root, required
 from mergerepl.transactional.refusals import LogReaderBusyError, TransactionalError, TransactionalUsageError
@@ -104,8 +101,7 @@ def resume(root: Root, article: str, *, spark: SparkSession | None = None, lock_
         if source.status == "active":
             return False
         active = replace(source, status="active", error_number=None, reason=None)
-        began_ns = file_system_now_ns(reader.root)
-        look = look_at(reader.root, active, began_ns=began_ns, most=1, on_gap=COMPARE)
+        look = look_ahead(reader, state, active)
         if look.paused is not None:
             raise TransactionalError.paused(reader.root, article, look.paused.reason, is_captured=False)
         save_state(reader.control, state.with_source(active))

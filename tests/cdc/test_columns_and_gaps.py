@@ -146,9 +146,13 @@ def test_types_that_change(spark: SparkSession, replica_dir: Path, monkeypatch: 
     ended = database.instance("dbo_texts")
     assert ended.end_lsn == high
     assert not cdc.scan(replica_dir).cycles
-    # Resumed as it is, it is paused again; begun again, it has the new type.
-    assert cdc.resume(replica_dir, "dbo_texts")
-    assert cdc.scan(replica_dir).paused.keys() == {"texts"}
+    # Resumed as it is, it would be paused again; begun again, it has the new type.
+    with pytest.raises(
+        cdc.CdcError, match=r"is not resumed, for it would be paused again: .* from string to int"
+    ):
+        cdc.resume(replica_dir, "dbo_texts")
+    assert [each.status for each in cdc.status(replica_dir).sources] == ["active", "paused"]
+    assert database.instance("dbo_texts") == ended
     assert cdc.resume(replica_dir, "dbo_texts", restart=True)
     more = pa.Table.from_pylist([{"id": 5, "note": 5, "qty": 5}], narrow)
     write_deltalake(str(texts), more, mode="append")

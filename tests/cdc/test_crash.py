@@ -53,7 +53,7 @@ ELSEWHERE = {
     # A publication that goes: test_shared_log.
     "logreader.after_leave",
     # apply_changes: test_queries.
-    *("cdc.after_target_created", "cdc.after_applied"),
+    *("cdc.after_target_created", "cdc.after_filled", "cdc.after_applied"),
 }
 ALWAYS = ("cdc.after_change_table",)
 """Where every run of the tests dies; `--long` dies everywhere."""

@@ -46,5 +46,7 @@ def test_the_page_does_what_it_says(
     assert rows_of("lake/orders") == [(1, "paid", 11.0), (3, "paid", 31.0), (4, "new", 40.0)]
     assert [row["order_id"] for row in typed["changes"].collect()] == [3]
     assert all('"op"' in row["value"] for row in typed["messages"].collect())
+    # A field that is NULL is not a field that was left out.
+    assert any('"before":null' in row["value"] for row in typed["messages"].collect())
     cdc.apply_changes("shop", "dbo_orders", "lake/orders", "lake")
     assert rows_of("lake/orders") == rows_of("shop/orders")

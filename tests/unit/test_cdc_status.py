@@ -23,13 +23,16 @@ def source(
 def test_what_is_unread_is_warned_of_before_it_may_go() -> None:
     cases = [
         ("nothing_is_unread", source(None), []),
-        ("a_quarter_of_the_time_is_left", source(timedelta(days=6)), []),
+        ("unread_for_a_moment", source(timedelta(seconds=30)), []),
+        ("unread_for_longer", source(timedelta(seconds=31)), ["warning"]),
+        ("unread_and_paused", source(timedelta(hours=1), "paused"), ["critical"]),
+        ("a_quarter_of_the_time_is_left", source(timedelta(days=6)), ["warning"]),
         ("less_than_a_quarter_is_left", source(timedelta(days=6, seconds=1)), ["warning"]),
         ("no_time_is_left", source(timedelta(days=8)), ["critical"]),
         ("the_log_may_be_cut_later_than_files", source(timedelta(days=29)), ["critical", "warning"]),
         ("a_paused_source", source(None, "paused"), ["critical"]),
         ("a_feed_that_is_off", replace(source(None), has_feed=False), ["warning"]),
-        ("files_are_kept_for_long", source(timedelta(days=8), kept=timedelta(days=30)), []),
+        ("files_are_kept_for_long", source(timedelta(days=8), kept=timedelta(days=30)), ["warning"]),
     ]
     for name, each, expected in cases:
         status = DatabaseStatus("/r", "d", 1, None, None, None, (each,), has_plan=False)

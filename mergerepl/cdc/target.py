@@ -1,0 +1,110 @@
+"""A table that `cdc apply` keeps, and how far its consumer is: a position beside the table that no retention removes.
+
+A position is the LSN from which changes are not applied yet, and the commit that the last batch left the table at. It is
+saved after the commit of a batch, whose mark names the scan cycle: a run that died in between finds the commit by its mark.
+"""
+
+import json
+import uuid
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from mergerepl.cdc.refusals import CdcError
+from mergerepl.delta.batch_end import LeftAt, Since, changes_since, left_at
+from mergerepl.delta.log import is_delta_table
+from mergerepl.delta.marks import CommitMark
+from mergerepl.delta.transactions import Transaction
+from mergerepl.logreader.lsn import Lsn
+from mergerepl.store.consumer_files import read_position, write_position
+
+_END_OF_CYCLE = (1 << 16) - 1
+"""A slot above all that a cycle gives out."""
+
+
+@dataclass(frozen=True)
+class Position:
+    """`from_lsn` is None while the table is to be filled from a snapshot."""
+
+    from_lsn: Lsn | None
+    left: LeftAt
+
+
+def after_cycle(scan_cycle: int) -> Lsn:
+    """Return the LSN from which changes are new once a scan cycle is applied."""
+    return Lsn.of(scan_cycle, _END_OF_CYCLE)
+
+
+@dataclass(frozen=True)
+class Target:
+    """A table that changes are applied to, by one consumer; `command` runs it again."""
+
+    path: Path
+    database_id: str
+    consumer: str
+    command: str
+
+    @property
+    def _step(self) -> str:
+        return f"consume:{self.consumer}:"
+
+    @property
+    def _file(self) -> str:
+        return f"{self.database_id}-{self.consumer}"
+
+    def is_own(self, mark: CommitMark) -> bool:
+        """Return whether this consumer wrote a commit."""
+        return mark.session == self.database_id and mark.step.startswith(self._step)
+
+    def transaction(self, scan_cycle: int, *, begins: bool = False) -> Transaction:
+        """Return the commit of a batch. The first has an application of its own: an older table may hold the other's."""
+        app_id = f"mergerepl-consume-{self.database_id}-{self.consumer}"
+        return Transaction(
+            f"{app_id}-{uuid.uuid4().hex[:8]}" if begins else app_id,
+            scan_cycle,
+            CommitMark(self.database_id, f"{self._step}{scan_cycle}"),
+        )
+
+    def position(self) -> Position | None:
+        """Return how far the consumer is, None where it has not begun."""
+        text = read_position(self.path, self._file) if is_delta_table(self.path) else None
+        if text is None:
+            return None
+        stated = json.loads(text)
+        lsn = stated["from_lsn"]
+        return Position(None if lsn is None else Lsn.parse(lsn), LeftAt.of_text(stated["left"]))
+
+    def save(self, position: Position) -> None:
+        """Make a position durable: last of all."""
+        lsn = None if position.from_lsn is None else str(position.from_lsn)
+        stated = {"consumer": self.consumer, "from_lsn": lsn, "left": position.left.text}
+        write_position(self.path, self._file, json.dumps(stated))
+
+    def since(self, left: LeftAt) -> Since:
+        """Return what happened to the table since a batch left it.
+
+        Raises: CdcError 22859 if its rows were replaced.
+        """
+        found = changes_since(self.path, left, self.is_own)
+        if found.reason is not None:
+            raise CdcError.target_replaced(self.path, self.consumer, found.reason, self.command)
+        return found
+
+    def caught_up(self, position: Position) -> tuple[Position, Since]:
+        """Return the position after batches that were committed and not noted, and what others did since.
+
+        Raises: as `since`.
+        """
+        found = self.since(position.left)
+        if found.own:
+            cycle = int(found.own[-1].mark.step.rpartition(":")[2]) if found.own[-1].mark else 0
+            position = replace(position, from_lsn=after_cycle(cycle))
+        return replace(position, left=found.through), found
+
+    def arrived(self, scan_cycle: int, before: Since) -> None:
+        """Note that a cycle was applied in a commit after `before`.
+
+        Raises: as `since`, if another writer replaced the rows meanwhile.
+        """
+        own = self.since(before.through).own
+        left = left_at(self.path, own[-1].version) if own else before.through
+        self.save(Position(after_cycle(scan_cycle), left))
