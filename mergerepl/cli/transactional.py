@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Literal
 
@@ -231,7 +232,9 @@ def history_of(root: str, limit: int, output: Output) -> None:
     from mergerepl.report.transactional import listed
 
     rows = agents.history(_target(root)[0], limit=limit)
-    output.reported(rows, [listed(rows) if rows else "No batches."])
+    # Why an agent stopped may take many lines: `errors` has it whole.
+    shown = [{**row, "comments": textwrap.shorten(row["comments"], 60, placeholder=" …")} for row in rows]
+    output.reported(rows, [listed(shown) if rows else "No batches."])
 
 
 @transactional.command()

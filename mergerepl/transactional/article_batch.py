@@ -119,7 +119,8 @@ class Batch:
         if sent.judged is not None:
             commands = commands.where(F.col("operation").isin([each.value for each in sent.judged]))
         table, shape = self.table(row), shape_of(row)
-        rules = row_rules(open_table(table, version), shape)
+        written = frozenset(Operation) if sent.applied is None else sent.applied
+        rules = row_rules(open_table(table, version), shape, written) if written else None
         columns = list(dict.fromkeys([*row.key_columns, *(rules.held if rules else ())]))
         effect = judge(
             spark,

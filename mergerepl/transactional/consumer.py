@@ -128,8 +128,7 @@ class Commands:
                         SCHEMA_CHANGED,
                         f"Column '{change.column}' of '{source.path}' is part of the key or the filter of article "
                         f"'{article.article}' and was dropped or renamed. Its log is not read on; other tables go on. "
-                        "Take the article and the subscriptions out of the file and run `mergerepl apply FILE`; put them "
-                        "back with another key or filter and apply again.",
+                        "Publish it again with another key or filter.",
                     )
 
     def _of_source(self, object_id: int) -> list[ArticleRow]:

@@ -16,6 +16,7 @@ from mergerepl.systables.transactional import (
     HISTORY,
     INACTIVE,
     LOG_READER_AGENT,
+    STOPS,
     SubscriptionRow,
 )
 from mergerepl.transactional.catalog import Distributor, Root, Subscriber, required, subscriptions_of
@@ -154,6 +155,7 @@ def status(root: Root) -> Mapping[str, Any]:
     """Return what a publisher publishes transactionally, and how far its subscriptions are. Starts no JVM."""
     distributor = required(root)
     found = _pending(distributor)
+    stops = {row.agent_id: row.time for row in distributor.control.rows(STOPS)}
     statuses = {INACTIVE: "inactive", ACTIVE: "active"}
     return {
         "root": str(distributor.root),
@@ -182,6 +184,7 @@ def status(root: Root) -> Mapping[str, Any]:
                         "commands_waiting": waiting.commands,
                         "unread_commits": waiting.unread_commits,
                         "is_known_to_be_equal": each.is_equal and not has_foreign_commits(distributor, each),
+                        "stopped_since": stops.get(each.agent_id),
                     }
                     for each in distributor.subscriptions(row.publication_id)
                     for position, waiting in [found[each.subscription_guid]]

@@ -184,7 +184,8 @@ class TransactionalError(MergeReplError):
         return cls(
             SCHEMA_CHANGED,
             f"The log of article '{article}' is not read: {reason} Everything read before it was distributed; so are other "
-            f"articles. When that is corrected: {resume}.",
+            f"articles. When that is corrected: {resume}. If it cannot be: take the article and the subscriptions out of "
+            "the file and run `mergerepl apply FILE`; put them back and apply again.",
             article=article,
         )
 

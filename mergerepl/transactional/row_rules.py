@@ -4,6 +4,7 @@ Delta refuses a whole commit, and after the commit of another article. So each c
 it is after this command: the values that this command and those before it set, else those that the table has.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -31,24 +32,26 @@ _APPEND_ONLY = "append-only table (delta.appendOnly = true)"
 class RowRules:
     """The rules of a subscriber's table. `columns` are those that the rules speak of, unless Delta computes them.
 
-    `held` are those whose values are read from the table: commands may not have them.
+    `held` are those whose values are read from the table: commands may not have them. `written` are the operations that
+    write to the table: procedures of the user's own may do something else.
     """
 
     table: TableState
     conditions: Mapping[str, Column]
     columns: tuple[str, ...]
     held: tuple[str, ...]
+    written: frozenset[Operation]
 
 
-def row_rules(table: TableState, shape: Shape) -> RowRules | None:
+def row_rules(table: TableState, shape: Shape, written: frozenset[Operation]) -> RowRules | None:
     """Return the rules of a subscriber's table for the rows of an article; None if it takes any row."""
     known = {*table.written_columns, *table.generated_columns}
     # Delta counts identity columns when it writes: a rule about one is left to it.
-    counted = [field["name"].lower() for field in table.fields if field["name"] not in known]
+    counted = [re.escape(field["name"]) for field in table.fields if field["name"] not in known]
     conditions = {
         name: condition
         for name, condition in table_rules(table, known).items()
-        if not any(each in name.lower() for each in counted)
+        if not any(re.search(rf"(?<!\w){each}(?!\w)", name, re.IGNORECASE) for each in counted)
     }
     if not conditions and not table.is_append_only:
         return None
@@ -57,7 +60,7 @@ def row_rules(table: TableState, shape: Shape) -> RowRules | None:
     named = [name for name in table.written_columns if any(name.lower() in text.lower() for text in texts)]
     has_gaps = shape.command(Operation.UPDATE).passes_bitmap
     held = [name for name in named if has_gaps or name not in shape.columns]
-    return RowRules(table, conditions, tuple(named), tuple(held))
+    return RowRules(table, conditions, tuple(named), tuple(held), written)
 
 
 def with_broken_rules(
@@ -114,7 +117,8 @@ def with_broken_rules(
         for name in rules.columns
     ]
     number = F.col(f"{packed}.number")
-    rule = F.when(number.isNull(), F.coalesce(*broken))
+    is_written = operation.isin([each.value for each in rules.written])
+    rule = F.when(number.isNull() & is_written, F.coalesce(*broken))
     judged = rows.select(
         *(F.col(f"{packed}.{name}").alias(name) for name in commands.columns if name not in ("number", HELD)),
         rule.alias(RULE),

@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from mergerepl import failpoints
 from mergerepl import transactional as tr
 from mergerepl.cli.main import main
+from mergerepl.transactional import distribution
 from mergerepl.transactional.refusals import TransactionalUsageError
 from tests.cdc.databases import add, delete, merge, update
 from tests.transactional.publications import (
@@ -128,7 +129,12 @@ RULES = {
         2628,
         "type varchar(2) of column 'note'",
     ),
-    "chars": ("id bigint, note string, qty int, more int", {"qty": "-1"}, 547, "CHECK constraint 'more'"),
+    "chars": (
+        "id bigint, note string, qty int, more int, n bigint generated always as identity",
+        {"qty": "-1"},
+        547,
+        "CHECK constraint 'more'",
+    ),
     "computed": (
         "id bigint, note string, qty int, half int generated always as (qty - 40)",
         {"qty": "90"},
@@ -175,7 +181,7 @@ def test_all_rules_that_delta_enforces(spark: SparkSession, replica_dir: Path, m
 
 @pytest.mark.slow
 def test_rules_are_judged_after_each_command_and_over_changed_keys(
-    spark: SparkSession, replica_dir: Path
+    spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hq, north = replica_dir / "hq", replica_dir / "north"
     items = new_table(hq, "items", ROWS)
@@ -204,6 +210,18 @@ def test_rules_are_judged_after_each_command_and_over_changed_keys(
         row for row in rows(items) if row[0] != 12
     ]
     assert (12, "large", 70) in rows(north / "items")
+    # A rule that comes between judging and MERGE: nothing is written. The next run judges again and can skip.
+    update(items, "id = 3", qty="-3")
+
+    def lifts_none(name: str) -> None:
+        if name == "distribute.after_plan":
+            DeltaTable(str(north / "items")).alter.add_constraint({"whole": "qty > 0"})
+
+    with monkeypatch.context() as patch:
+        patch.setattr(distribution, "failpoint", lifts_none)
+        stopped(file, hq, 547, "CHECK constraint 'whole'", "The rule is newer than the batch")
+    skipped(stopped(file, hq, 547, "CHECK constraint 'whole'", "id = 3"))
+    works(hq, code=1)
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from pyspark.sql import SparkSession
 
 from mergerepl import transactional as tr
@@ -28,6 +29,7 @@ from tests.transactional.publications import (
 pytestmark = pytest.mark.spark
 
 
+@pytest.mark.slow
 def test_a_stop_leaves_a_trace_and_names_commands_that_work(spark: SparkSession, replica_dir: Path) -> None:
     hq, north = replica_dir / "hq", replica_dir / "north with ' quote"
     items = new_table(hq, "items", {1: ("a", 1), 2: ("b", 2)})
@@ -123,8 +125,22 @@ def test_other_stops_leave_a_trace(
     spark.sql(f"alter table delta.`{items}` rename column id to key")
     run("sync", file, code=1)
     assert "was dropped or renamed" in stops(hq, "Column 'id'", 21076)
+    said = run("sync", file, code=1)["error"]["message"]
+    assert "take the article and the subscriptions out of the file and run `mergerepl apply FILE`" in said
+    assert CliRunner().invoke(main, named(said, "resume")).exit_code == 1
+    stated = yaml.safe_load(file.read_text())
+    file.write_text(yaml.safe_dump({**stated, "articles": [], "subscriptions": []}))
+    run("apply", file)
+    shutil.rmtree(replica_dir / "north" / "items")
+    publication_file(replica_dir, [{"name": "items", "key": ["key"]}])
+    run("apply", file)
+    spark.sql(f"update delta.`{items}` set qty = 91 where key = 2")
+    run("sync", file)
+    works(hq)
+    assert rows(replica_dir / "north" / "items") == rows(items)
 
 
+@pytest.mark.slow
 def test_two_syncs_at_once_end_with_one_that_works(
     spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

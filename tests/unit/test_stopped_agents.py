@@ -1,0 +1,96 @@
+"""Each way to stop is recorded once, shown until the agent works again, and raised as it came."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from mergerepl.errors import LeaseError, OutOfReachError
+from mergerepl.systables.transactional import (
+    ACTIVE,
+    ERRORS,
+    HISTORY,
+    PUBLICATIONS,
+    PublicationRow,
+    SubscriptionRow,
+)
+from mergerepl.transactional import checks, monitoring
+from mergerepl.transactional.catalog import Distributor
+from mergerepl.transactional.refusals import StoppedAt, TransactionalError
+from mergerepl.transactional.stops import stop_of, stops_recorded
+
+NOW = datetime(2026, 3, 1, tzinfo=UTC)
+AT = StoppedAt(bytes(9) + b"\7", 70, 1)
+CASES = {
+    # the error -> number, transaction, level (None: it is no stop)
+    "a command": (
+        TransactionalError(547, "547: too small.", command=AT),
+        547,
+        f"0x{AT.xact_seqno.hex()}",
+        "critical",
+    ),
+    "a lost table": (TransactionalError(21074, "It is gone."), 21074, None, "critical"),
+    "what a procedure raises": (ZeroDivisionError("no rate"), None, None, "critical"),
+    "a disk that is not mounted": (OutOfReachError("Not there."), None, None, "warning"),
+    "another agent at work": (LeaseError("In use."), None, None, None),
+    "an interrupt": (KeyboardInterrupt(), None, None, None),
+}
+
+
+@pytest.fixture
+def distributor(tmp_path: Path) -> Distributor:
+    (tmp_path / "north").mkdir()
+    found = Distributor(tmp_path / "hq")
+    found.root.mkdir()
+    found.create()
+    row = PublicationRow(publication_id=1, publication="feed", publisher_root=str(found.root))
+    found.control.replace(PUBLICATIONS, [row])
+    return found
+
+
+@pytest.mark.parametrize("is_log_reader", [False, True], ids=["distribution", "log reader"])
+def test_a_stop_is_recorded_once_until_the_agent_works_again(
+    distributor: Distributor, tmp_path: Path, is_log_reader: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subscription = SubscriptionRow(
+        publication_id=1, agent_id=1, subscriber=str(tmp_path / "north"), status=ACTIVE, subscription_guid="g"
+    )
+    distributor.add_subscription(subscription)
+    row = None if is_log_reader else subscription
+    for module in (checks, monitoring):
+        monkeypatch.setattr(module, "read_state", lambda _: type("Nothing", (), {"sources": {}}))
+    errors = 0
+    for name, (error, number, seqno, level) in CASES.items():
+        for _ in range(2):
+            with pytest.raises(type(error)) as met, stops_recorded(distributor, row):
+                raise error
+            assert met.value is error
+        errors += level is not None
+        assert len(distributor.control.rows(ERRORS)) == errors, name
+        shown = [(each.level, each.text) for each in checks.warnings_of(distributor.root, NOW)]
+        if level is None:
+            assert shown == []
+            continue
+        first = monitoring.errors(distributor.root, limit=1)[0]
+        text = str(error.args[0]) if number or level == "warning" else "ZeroDivisionError: no rate"
+        assert (first["number"], first["xact_seqno"], first["text"], first["skipped"]) == (
+            number,
+            seqno,
+            text,
+            False,
+        )
+        assert first["subscriber"] == ("log reader" if is_log_reader else subscription.subscriber)
+        last = monitoring.history(distributor.root, limit=1)[0]
+        assert (last["status"], last["comments"], last["subscriber"]) == ("failed", text, first["subscriber"])
+        assert [each[0] for each in shown] == [level]
+        assert text in shown[0][1]
+        (at,) = monitoring.status(distributor.root)["publications"][0]["subscriptions"]
+        assert (at["stopped_since"] is None) == is_log_reader
+        with stops_recorded(distributor, row):
+            pass
+        assert stop_of(distributor, row) is None
+        assert checks.warnings_of(distributor.root, NOW) == []
+        count = len(distributor.control.rows(HISTORY))
+        with stops_recorded(distributor, row):
+            pass
+        assert len(distributor.control.rows(HISTORY)) == count, "an agent that works adds nothing"
