@@ -5,6 +5,7 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame
 
+from mergerepl.delta.add_columns import state_features
 from mergerepl.delta.table import open_table
 from mergerepl.delta.transactions import Transaction, write_once
 from mergerepl.delta.types import ddl_of
@@ -36,5 +37,7 @@ def overwrite(
     )
     is_same = present == wanted and list(state.metadata.partition_columns) == list(partition_columns)
     if not is_taken and not is_same:
+        # Delta refuses an overwrite with a column type whose table feature is missing.
+        state_features(lambda: rows.sparkSession, state, wanted.values())
         writer = writer.option("overwriteSchema", "true").partitionBy(*partition_columns)
     return write_once(writer, table, transaction, head=state.version).version
