@@ -314,9 +314,29 @@ def matching_rows(
         values = {name: pc.utf8_lower(rows[name]) if is_guid else rows[name] for name in names}
         places = pc.indices_nonzero(reduce(pc.and_, (pc.is_in(values[name], wanted[name]) for name in names)))
         if len(places):
-            more = _row_group(source, group, schema, others).take(places) if others else rows.select([])
+            more = _taken(source, group, schema, others, places) if others else rows.select([])
             both = {**_columns(rows.take(places)), **_columns(more)}
             found.append(pa.table([both[name] for name in schema.names], schema=schema))
+    return pa.concat_tables(found)
+
+
+def _taken(
+    source: "pq.ParquetFile", group: int, schema: "pa.Schema", names: Sequence[str], places: "pa.Array[Any]"
+) -> "pa.Table":
+    """Return columns of some rows of a row group, in order; what follows the last of them is not read."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    wanted = pa.schema([schema.field(name) for name in names])
+    found, first = [wanted.empty_table()], 0
+    for batch in source.iter_batches(row_groups=[group], columns=list(names)):
+        end = first + batch.num_rows
+        here = places.filter(pc.and_(pc.greater_equal(places, first), pc.less(places, end)))
+        if len(here):
+            found.append(pa.table(batch).cast(wanted).take(pc.subtract(here, first)))
+        if end > places[-1].as_py():
+            break
+        first = end
     return pa.concat_tables(found)
 
 
