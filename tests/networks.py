@@ -171,6 +171,12 @@ def versions(folder: Path) -> dict[str, int]:
     return {str(log.parent.relative_to(folder)): head_version(log.parent) for log in logs}
 
 
+def versions_but_history(folder: Path) -> dict[str, int]:
+    """Return `versions` without the tables that record how a session ended, also a refused one."""
+    recording = {"MSmerge_sessions", "MSmerge_history", "sysmergesubscriptions"}
+    return {path: version for path, version in versions(folder).items() if Path(path).name not in recording}
+
+
 _EDITS = (
     re.compile(r"update \S+ set (?P<set>.+) where (?P<where>.+)"),
     re.compile(r"delete from \S+ where (?P<where>.+)"),

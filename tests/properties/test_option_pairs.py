@@ -69,7 +69,6 @@ def play(
 
 
 @pytest.mark.spark
-@pytest.mark.slow
 def test_pairs_of_options_come_to_what_they_do_without_filters(
     spark: SparkSession, replica_dir: Path
 ) -> None:
