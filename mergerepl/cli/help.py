@@ -10,6 +10,11 @@ from mergerepl.model.later import instead_of
 _PLACES = {"cdc": "cdc", "tracking": "tracking", "transactional": "transactional commands"}
 
 
+def _instead(groups: list[str], word: str) -> str | None:
+    """Return what to do instead of a later option or command of a group (its words after `mergerepl`)."""
+    return instead_of(_PLACES.get(groups[0], "commands") if groups else "commands", word)
+
+
 class Command(click.Command):
     """A command with an example."""
 
@@ -21,9 +26,7 @@ class Command(click.Command):
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            product = ctx.command_path.split(" ")[1:-1]
-            place = _PLACES.get(product[0], "commands") if product else "commands"
-            instead = instead_of(place, error.option_name)
+            instead = _instead(ctx.command_path.split(" ")[1:-1], error.option_name)
             if instead is None:
                 raise
             message = f"{error.option_name} is an option of a later version. {instead}"
@@ -41,12 +44,19 @@ class Group(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command; a place given in its stead is named without its credentials."""
+        """Find the command; of a command of a later version, say what to do instead.
+
+        A place that is given where a command should be is named without its credentials.
+        """
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
             from mergerepl.roots import masked
 
+            if (instead := _instead(ctx.command_path.split(" ")[1:], args[0])) is not None:
+                raise click.UsageError(
+                    f"'{args[0]}' is a command of a later version. {instead}", ctx=ctx
+                ) from error
             if masked(error.message) == error.message:
                 raise
             raise click.UsageError(masked(error.message), ctx=ctx) from None

@@ -36,23 +36,7 @@ def _target(text: str) -> tuple[Path, str | None]:
     return config.transactional_target(text) or (Path(replica_root(text)), None)
 
 
-_LATER = {
-    "tracer": "The latency of each batch is in `history`.",
-}
-
-
-class _Agents(Group):
-    """The commands; those of the original that are not built are refused by name."""
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] in _LATER:
-            raise click.UsageError(f"'{args[0]}' is not built. {_LATER[args[0]]}", ctx=ctx)
-        return super().resolve_command(ctx, args)
-
-
-@click.group(cls=_Agents)
+@click.group(cls=Group)
 def transactional() -> None:
     """Run the agents of transactional replication one by one, and look at what they leave.
 

@@ -42,7 +42,8 @@ class UpdateKeys:
     """The key of the rows that an UPDATE of delta-rs changed, before and after it, if it is proven (`update_keys`).
 
     `values`: the values of key columns. `rows`: the rows with these values in the files that it removed and added, without
-    nested columns, by file and with its kind. `doubt`: why nothing is proven. `is_gone`: a file is gone (VACUUM).
+    nested columns, by file and with its kind; none if they are large. `doubt`: why nothing is proven. `is_gone`: a file is
+    gone (VACUUM).
     """
 
     values: "Wanted" = field(default_factory=dict, compare=False)
@@ -82,7 +83,7 @@ def feed_of_files(
     count = 0
     for version, by_files in versions.items():
         proven = keys.get(version)
-        if proven is not None and set(columns).issubset(proven.rows[0][0].column_names):
+        if proven is not None and proven.rows and set(columns).issubset(proven.rows[0][0].column_names):
             rows = [(each.select([*columns, CHANGE_TYPE]), kind) for each, kind in proven.rows]
         else:
             wanted = None if proven is None else proven.values

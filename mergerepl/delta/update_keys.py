@@ -35,6 +35,12 @@ if TYPE_CHECKING:
 MOST_KEYS = 10_000
 """The most updated rows of a commit: their keys are constants of a query."""
 
+_MOST_CONSTANTS = 5 * MOST_KEYS
+"""The most values of a column in one query, of all its commits."""
+
+_MOST_HELD_BYTES = 16 << 20
+"""The largest rows of a commit that are held for the next reader. The last 64 commits are held."""
+
 REMEDY = "Change few rows by MERGE of delta-rs (`DeltaTable.merge`) or through Spark: then only the changed rows are read."
 
 
@@ -85,7 +91,8 @@ def _proven(table: TableState, key: Sequence[str]) -> UpdateKeys:
         raise OnlySparkReadsError(
             f"it updated {updated:,} rows, and not as many differ by the keys in its change files"
         )
-    return UpdateKeys(values, tuple(rows))
+    is_small = sum(each.nbytes for each, _ in rows) <= _MOST_HELD_BYTES
+    return UpdateKeys(values, tuple(rows) if is_small else ())
 
 
 def _counts(table: TableState) -> tuple[int, int]:
@@ -142,14 +149,18 @@ def _is_usable(table: TableState, name: str) -> bool:
 
 
 def has_key(keys: Sequence[UpdateKeys]) -> str:
-    """Return as SQL of Spark whether a row has a key that one of some commits changed, or one of few others."""
+    """Return as SQL of Spark whether a row has a key that one of some commits changed, or one of few others.
+
+    A column with too many values is left out: more rows are read then.
+    """
     import pyarrow as pa
 
     names = reduce(set[str].intersection, (set(each.values) for each in keys))
     found = (
         (name, pa.concat_arrays([each.values[name] for each in keys]).unique()) for name in sorted(names)
     )
-    return " AND ".join(_is_among(quote(name), values) for name, values in found) or "true"
+    few = (_is_among(quote(name), values) for name, values in found if len(values) <= _MOST_CONSTANTS)
+    return " AND ".join(few) or "true"
 
 
 def _is_among(column: str, values: "pa.Array[Any]") -> str:

@@ -43,8 +43,10 @@ LATER: Final[dict[str, dict[str, str]]] = {
         "pre_creation": "Leave it out; move away a table that is in the way at the subscriber, then apply.",
         "pre_creation_cmd": "Leave it out; move away a table that is in the way at the subscriber, then apply.",
         "sync_type: lsn": "Use `none` where the subscriber's rows are those of the publisher, else `automatic`.",
-        "skip_errors: 547": "Lift the CHECK constraint at the subscriber, or correct the row at the publisher.",
-        "skip_errors: 515": "Lift the NOT NULL at the subscriber, or correct the row at the publisher.",
+        "skip_errors: 547": "Lift the CHECK constraint at the subscriber, or leave out the transaction with "
+        "`mergerepl transactional skip`.",
+        "skip_errors: 515": "Lift the NOT NULL at the subscriber, or leave out the transaction with "
+        "`mergerepl transactional skip`.",
     },
     "commands": {
         "interactive": _BY_HAND,
@@ -55,7 +57,7 @@ LATER: Final[dict[str, dict[str, str]]] = {
         "dismiss": "Use --winner: the conflict is settled, and nothing is written.",
     },
     "transactional commands": {
-        "tracer": "`mergerepl transactional pending` counts what waits, and `status --check` has a threshold.",
+        "tracer": "`mergerepl transactional history` has the latency of each batch, `pending` counts what waits.",
     },
     "cdc": {
         "hold": "See `mergerepl cdc status` for how long VACUUM keeps what is not read.",

@@ -1,11 +1,9 @@
-"""Options of the distribution agents that are refused, and commands of the original that are not built."""
+"""Options of the distribution agents that are refused."""
 
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from mergerepl.cli.main import main
 from mergerepl.transactional.refusals import TransactionalError, TransactionalUsageError, require_streams
 
 
@@ -18,14 +16,6 @@ def test_streams_that_there_cannot_be(streams: int) -> None:
 @pytest.mark.parametrize("streams", [None, 1, 64])
 def test_streams_that_there_can_be(streams: int | None) -> None:
     require_streams(streams)
-
-
-@pytest.mark.parametrize(("command", "instead"), [("tracer", "history")])
-def test_a_command_that_is_not_built(tmp_path: Path, command: str, instead: str) -> None:
-    done = CliRunner().invoke(main, ["transactional", command, str(tmp_path)])
-    assert done.exit_code == 2
-    assert f"'{command}' is not built." in done.output
-    assert instead in done.output
 
 
 def test_a_stop_names_the_command_that_skips() -> None:

@@ -116,6 +116,20 @@ def test_a_later_option_is_answered_with_the_way_out(arguments: tuple[str, ...],
     assert " ".join(f"is an option of a later version. {instead}".split()) in " ".join(shown.output.split())
 
 
+@pytest.mark.parametrize(
+    ("arguments", "instead"),
+    [
+        (("transactional", "tracer", "."), LATER["transactional commands"]["tracer"]),
+        (("cdc", "register-source", "."), LATER["cdc"]["register_source"]),
+        (("reinit", "."), LATER["commands"]["reinit"]),
+    ],
+)
+def test_a_later_command_is_answered_with_the_way_out(arguments: tuple[str, ...], instead: str) -> None:
+    shown = CliRunner().invoke(main, [*arguments])
+    assert shown.exit_code == 2
+    assert " ".join(f"is a command of a later version. {instead}".split()) in " ".join(shown.output.split())
+
+
 def test_no_command_declares_a_later_option() -> None:
     places = {"cdc": "cdc", "tracking": "tracking", "transactional": "transactional commands"}
     for path, command in commands(main):
