@@ -74,7 +74,6 @@ def apply_changes(
         target: The table to keep; made if it is not there. It has the captured columns, and may have more.
         consumer: Name of this consumer: each has a position of its own.
         keys: The columns that identify a row, for an instance without a key; by default the instance's.
-        initial: Fill a target without a cursor from a snapshot. Else its rows are taken as they are, and changes are
         initial: Fill a target without a position from a snapshot. Else its rows are taken as they are, and changes are
             applied from start_lsn on.
         restart: Replace the rows of the target by those of a snapshot, in one commit, and go on from there.

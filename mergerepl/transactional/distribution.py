@@ -325,6 +325,10 @@ class Agent:
         left = {name: left_after(table, each) for name, (_, table, each) in since.items() if not each.reason}
         position = replace(position, time=now, transaction_timestamp=through, batch=number)
         position = with_tables_at(position, left)
+        is_equal = self.subscription.is_equal and not skipped and not found_late and not has_foreign
+        if self.subscription.is_equal and not is_equal:
+            # Before the position: the next batch looks only at what others wrote after it.
+            self.distributor.change_subscription(self.guid, is_equal=False)
         self.subscriber.save(position)
         failpoint("distribute.after_position")
         remove_batch(self.subscriber.root, self.guid)
@@ -352,10 +356,8 @@ class Agent:
             )
             with self.distributor.writing():
                 self.distributor.control.append(HISTORY, [history], once=(app_id(self.guid), number))
-        is_equal = self.subscription.is_equal and not skipped and not found_late and not has_foreign
         self.subscription = replace(self.subscription, last_xact_seqno=through, is_equal=is_equal)
-        known = {"last_xact_seqno": through} if is_equal else {"last_xact_seqno": through, "is_equal": False}
-        self.distributor.change_subscription(self.guid, **known)
+        self.distributor.change_subscription(self.guid, last_xact_seqno=through)
         done = self.result
         self.result = replace(
             done,

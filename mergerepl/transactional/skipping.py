@@ -54,7 +54,7 @@ def skip(
 def _skip(
     distributor: Distributor, publication: str, row: SubscriptionRow, seqno: Lsn, *, dry_run: bool
 ) -> SkippedTransaction:
-    from mergerepl.transactional.batch_plan import unfinished_plan
+    from mergerepl.transactional.batch_plan import begun_plan
 
     subscriber = Subscriber(Path(row.subscriber))
     position = position_of(distributor, row)
@@ -92,7 +92,7 @@ def _skip(
     articles = distributor.articles(row.publication_id)
     app = app_id(row.subscription_guid)
     tables = {each.article_id: subscriber.table(row, each) for each in articles}
-    if unfinished_plan(subscriber, position, tables) is not None:
+    if begun_plan(subscriber, position, tables) is not None:
         finish = to_run("distribute", distributor.root, "--subscriber", row.subscriber)
         raise _refusal(row, seqno, f"is part of a batch that some tables have already. Finish it: {finish}")
     names = {each.article_id: each.article for each in articles}
