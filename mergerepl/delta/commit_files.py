@@ -4,6 +4,7 @@ A commit with change files says its changes there. Of another, and where change 
 files that it added were inserted and those of the files that it removed deleted (PROTOCOL.md, Change Data Files).
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
@@ -35,6 +36,9 @@ MOST_ROWS = 10_000
 
 MOST_KEYS_BYTES = 1 << 30
 """The largest table whose keys are looked up here: they are streamed, and the wanted ones kept."""
+
+MOST_MATCHES = 10 * MOST_ROWS
+"""The most rows of a file that are read by the keys of an UPDATE: a tenant's key, say, may be that of all rows."""
 
 
 @dataclass(frozen=True)
@@ -231,7 +235,9 @@ def read_rows(
     if wanted is None:
         found = source.read([*there, *([CHANGE_TYPE] if kind is None else [])])
     else:
-        found = matching_rows(source, pa.schema([stored.field(name) for name in there]), wanted)
+        found = matching_rows(
+            source, pa.schema([stored.field(name) for name in there]), wanted, most_rows=MOST_MATCHES
+        )
     kinds = (
         found[CHANGE_TYPE].cast(pa.string())
         if kind is None
@@ -296,24 +302,34 @@ def _rows_with(
 
 
 def matching_rows(
-    source: "pq.ParquetFile", schema: "pa.Schema", wanted: "Wanted", *, is_guid: bool = False
+    source: "pq.ParquetFile",
+    schema: "pa.Schema",
+    wanted: "Wanted",
+    *,
+    is_guid: bool = False,
+    most_rows: float = math.inf,
 ) -> "pa.Table":
     """Return columns of a file's rows that have wanted values in each of the wanted columns, which are among them.
 
     Row groups without such a value are not read, by their statistics; of others the wanted columns come first.
+
+    Raises: OnlySparkReadsError if there are more than the most rows.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
 
     names = [name for name in schema.names if name in wanted]
     others = [name for name in schema.names if name not in wanted]
-    found = [schema.empty_table()]
+    found, count = [schema.empty_table()], 0
     for group in range(source.num_row_groups):
         if not all(is_guid or may_have(source.metadata, group, name, wanted[name]) for name in names):
             continue
         rows = _row_group(source, group, schema, names)
         values = {name: pc.utf8_lower(rows[name]) if is_guid else rows[name] for name in names}
         places = pc.indices_nonzero(reduce(pc.and_, (pc.is_in(values[name], wanted[name]) for name in names)))
+        count += len(places)
+        if count > most_rows:
+            raise OnlySparkReadsError("too many rows have the values of its key that are looked up")
         if len(places):
             more = _taken(source, group, schema, others, places) if others else rows.select([])
             both = {**_columns(rows.take(places)), **_columns(more)}

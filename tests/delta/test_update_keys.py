@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from mergerepl.changes import ROW
-from mergerepl.delta.commit_files import COMMIT_VERSION, feed_of_files
+from mergerepl.delta.commit_files import COMMIT_VERSION, MOST_MATCHES, feed_of_files
 from mergerepl.delta.log import actions_of, commits, log_path
 from mergerepl.delta.metadata import CHAR_VARCHAR
 from mergerepl.delta.table import open_table
@@ -213,6 +213,15 @@ def test_a_key_that_spark_pads_is_not_believed(tmp_path: Path) -> None:
 
     forge(path, 0, pad)
     assert TYPE in str(update_keys(path, version, ["text"]).doubt)
+
+
+def test_keys_that_too_many_rows_have_are_not_believed(tmp_path: Path) -> None:
+    count = MOST_MATCHES + 1
+    rows = {"tenant": ["a"] * count, "number": pa.array(range(count), pa.float64())}
+    write_deltalake(str(tmp_path / "t"), pa.table(rows), configuration=FEED)
+    version = update(tmp_path / "t", "number = 2", number="-1.0")
+    found = update_keys(tmp_path / "t", version, ["tenant", "number"])
+    assert "too many rows have the values" in str(found.doubt)
 
 
 def test_a_file_that_is_gone_is_told_from_a_doubt(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ def rewritten(path: Path, before: pa.Table, after: pa.Table) -> pa.Table:
     """Overwrite a table with a commit that has no change files, and return its feed."""
     write_deltalake(path, before)
     write_deltalake(path, after, mode="overwrite")
-    return feed_of_files(open_table(path, 1), COLUMNS, {1: True})
+    return feed_of_files(open_table(path, 1), COLUMNS, {1: True}, {})
 
 
 def rows(count: int) -> pa.Table:
@@ -94,7 +94,7 @@ def test_files_that_spell_names_in_another_case_are_left_to_spark(
     log = DeltaTable(tmp_path)
     log.create_write_transaction([action], mode="append", schema=log.schema())
     with pytest.raises(OnlySparkReadsError, match="in another case"):
-        feed_of_files(open_table(tmp_path, 1), COLUMNS, {1: True})
+        feed_of_files(open_table(tmp_path, 1), COLUMNS, {1: True}, {})
 
 
 def test_more_changes_than_fit_are_left_to_spark(tmp_path: Path) -> None:
@@ -111,8 +111,8 @@ def test_appends_of_many_rows_are_left_to_spark_before_they_are_read(
     for _ in range(3):
         write_deltalake(table, rows(6_000), mode="append")
     read = []
-    real = commit_files._read
-    monkeypatch.setattr(commit_files, "_read", lambda file, *rest: read.append(file) or real(file, *rest))
+    real = commit_files.read_rows
+    monkeypatch.setattr(commit_files, "read_rows", lambda file, *rest: read.append(file) or real(file, *rest))
     with pytest.raises(OnlySparkReadsError, match="too many rows"):
-        feed_of_files(open_table(table, 2), COLUMNS, {1: True, 2: True})
+        feed_of_files(open_table(table, 2), COLUMNS, {1: True, 2: True}, {})
     assert len(read) == 1
