@@ -7,7 +7,7 @@ the row.
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -124,7 +124,9 @@ def _article_hash(manifest: Manifest, article: PublishedArticle) -> int:
 
 
 def _resolved_at_us(manifest: Manifest) -> int:
-    return int(datetime.fromisoformat(manifest.started).timestamp() * 1_000_000)
+    return (datetime.fromisoformat(manifest.started) - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(
+        microseconds=1
+    )
 
 
 def _transaction(changeset: Changeset, what: str) -> Transaction:

@@ -1,12 +1,13 @@
 """LSNs, times and versions, from `lsn_time_mapping`. Nothing here starts Spark."""
 
 import os
+from collections.abc import Callable
 from datetime import datetime
 from typing import Final, NamedTuple
 
 from mergerepl.cdc.database import Database, database_at
 from mergerepl.cdc.refusals import CdcUsageError
-from mergerepl.delta.small_tables import timestamp_literal
+from mergerepl.delta.small_tables import in_utc, timestamp_literal
 from mergerepl.logreader.lsn import ZERO, Lsn
 from mergerepl.logreader.plan import transaction_id
 from mergerepl.logreader.positions import read_state
@@ -41,13 +42,27 @@ def get_max_lsn(database: str | os.PathLike[str]) -> Lsn | None:
 
 
 def increment_lsn(lsn: bytes | str) -> Lsn:
-    """Return the next LSN: the beginning of the window after one that ended with `lsn`."""
-    return lsn_of_text(lsn).incremented()
+    """Return the next LSN: the beginning of the window after one that ended with `lsn`.
+
+    Raises: CdcUsageError 22964 if this is no LSN, or the highest one.
+    """
+    return _neighbour(lsn, Lsn.incremented)
 
 
 def decrement_lsn(lsn: bytes | str) -> Lsn:
-    """Return the LSN before."""
-    return lsn_of_text(lsn).decremented()
+    """Return the LSN before.
+
+    Raises: CdcUsageError 22964 if this is no LSN, or zero.
+    """
+    return _neighbour(lsn, Lsn.decremented)
+
+
+def _neighbour(lsn: bytes | str, step: Callable[[Lsn], Lsn]) -> Lsn:
+    found = lsn_of_text(lsn)
+    try:
+        return step(found)
+    except ValueError as error:
+        raise CdcUsageError.bad_parameter(22964, "the LSN", str(found), str(error)) from error
 
 
 def lsn_of_text(lsn: bytes | str) -> Lsn:
@@ -80,7 +95,7 @@ def map_time_to_lsn(database: str | os.PathLike[str], operator: str, time: datet
             22990, "operator", operator, f"it is one of: {', '.join(_OPERATORS)}"
         )
     compared, order = _OPERATORS[stated]
-    entry = _entry(found, f"tran_end_time {compared} {timestamp_literal(time.astimezone())}", order)
+    entry = _entry(found, f"tran_end_time {compared} {timestamp_literal(in_utc(time))}", order)
     return None if entry is None else Lsn(entry.start_lsn)
 
 

@@ -81,7 +81,11 @@ def unpack(packed: bytes, types: Sequence[str]) -> tuple[KeyValue, ...]:
         wanted = _WIDTHS.get(_base(type_), length)
         if length > len(rest) or length != wanted:
             raise ValueError(f"the packed key has {min(length, len(rest))} bytes for a value of type {type_}")
-        values.append(_value_of(rest[:length], type_))
+        try:
+            values.append(_value_of(rest[:length], type_))
+        except OverflowError as error:
+            # Spark has days and times outside of the years 1 to 9999.
+            raise ValueError(f"the packed key has a {type_} that Python has no value for") from error
         rest = rest[length:]
     if rest:
         raise ValueError(f"the packed key has {len(rest)} bytes after its last value")
@@ -228,11 +232,11 @@ def _column_of(text: Column, type_: str) -> Column:
         case "timestamp":
             return F.timestamp_micros(_number(text, 8))
         case "timestamp_ntz":
-            micros = _number(text, 8)
-            day = F.date_from_unix_date(F.floor(micros / _DAY_MICROS).cast("int"))
-            seconds = (F.pmod(micros, F.lit(_DAY_MICROS)).cast("decimal(20,0)") / 1_000_000).cast(
-                "decimal(18,6)"
-            )
+            micros, length = _number(text, 8), F.lit(_DAY_MICROS)
+            # Not by `/`: a double has fewer digits than the microseconds of the last years before 10000.
+            days = F.call_function("div", micros, length) - (micros % length < 0).cast("int")
+            day = F.date_from_unix_date(days.cast("int"))
+            seconds = (F.pmod(micros, length).cast("decimal(20,0)") / 1_000_000).cast("decimal(18,6)")
             return day.cast("timestamp_ntz") + F.make_dt_interval(secs=seconds)
         case "decimal":
             digits, scale = _scale_of(type_)

@@ -10,7 +10,14 @@ from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
 
-from mergerepl.delta.small_tables import count_rows, read_rows, text_literal, text_literals, timestamp_literal
+from mergerepl.delta.small_tables import (
+    count_rows,
+    read_rows,
+    text_literal,
+    text_literals,
+    time_before,
+    timestamp_literal,
+)
 from mergerepl.model.conflicts import ConflictFilter, PurgeResult
 from mergerepl.monitoring.conflicts import conditions_of, refused_and_gone, settled_ids
 from mergerepl.monitoring.parties import in_reach
@@ -44,7 +51,7 @@ def purge_conflicts(
             conditions = conditions_of(replica, chosen)
             if kept is None or conditions is None:
                 continue
-            conditions += [_older(pubid, now - kept), waits_no_more()]
+            conditions += [_older(pubid, time_before(now, kept)), waits_no_more()]
             path = replica.folder / conflicts_info.NAME
             ids |= {
                 row[CONFLICT_ID] for row in read_rows(path, (CONFLICT_ID,), where=" and ".join(conditions))

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -121,6 +121,22 @@ def timestamp_literal(moment: datetime) -> str:
     """Return a time, in UTC if it has a zone, as delta-rs' SQL wants it."""
     zone = "None" if moment.tzinfo is None else 'Some("UTC")'
     return f"arrow_cast('{moment}', 'Timestamp(Microsecond, {zone})')"
+
+
+def in_utc(moment: datetime) -> datetime:
+    """Return a time in UTC, one without a zone taken as local; what lies outside of the years 1 to 9999 there is cut."""
+    try:
+        return moment.astimezone(UTC)
+    except (OverflowError, ValueError):
+        return (datetime.min if moment.year == 1 else datetime.max).replace(tzinfo=UTC)
+
+
+def time_before(moment: datetime, length: timedelta) -> datetime:
+    """Return the time a length before another, cut to the years 1 to 9999."""
+    try:
+        return moment - length
+    except OverflowError:
+        return (datetime.min if length > timedelta() else datetime.max).replace(tzinfo=moment.tzinfo)
 
 
 def column_names(path: Path) -> list[str]:

@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -211,6 +211,12 @@ def test_times_versions_and_lsns(shop: Shop) -> None:
     later = logged[-1].tran_end_time + timedelta(days=1)
     assert cdc.map_time_to_lsn(root, "smallest greater than", later) is None
     assert cdc.map_time_to_lsn(root, "Largest  Less Than", later.replace(tzinfo=None)) is not None
+    for zone in (None, UTC, timezone(timedelta(hours=14)), timezone(timedelta(hours=-12))):
+        earliest, latest = (end.replace(tzinfo=zone) for end in (datetime.min, datetime.max))
+        assert cdc.map_time_to_lsn(root, "smallest greater than", earliest) == logged[0].start_lsn
+        assert cdc.map_time_to_lsn(root, "largest less than or equal", latest) == logged[-1].start_lsn
+        assert cdc.map_time_to_lsn(root, "largest less than", earliest) is None
+        assert cdc.map_time_to_lsn(root, "smallest greater than or equal", latest) is None
     with pytest.raises(cdc.CdcUsageError):
         cdc.map_time_to_lsn(root, "less than", later)
     assert cdc.map_lsn_to_time(root, cdc.increment_lsn(cdc.get_max_lsn(root))) is None

@@ -1,7 +1,7 @@
 """Packed row keys: the layout byte for byte, what is refused, and one form in Python and in Spark."""
 
 import uuid
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
 import pytest
@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from mergerepl.compact.row_keys import pack, packed_key, unpack, unpacked_keys, unsupported
+from mergerepl.engine.session import copy_of
 
 GUID = "A0EEBC99-9c0b-4ef8-bb6d-6bb9bd380a11"
 TYPES = (
@@ -84,8 +85,8 @@ def test_all_other_types_have_one():
     assert not any(map(unsupported, (each for each in TYPES if each != "guid")))
 
 
-DAYS = st.dates(min_value=date(1, 1, 2), max_value=date(9998, 12, 31))
-MOMENTS = st.datetimes(min_value=datetime(1900, 1, 1), max_value=datetime(2200, 1, 1))
+DAYS = st.dates()
+MOMENTS = st.datetimes()
 VALUES = st.tuples(
     *(st.integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in (8, 16, 32, 64)),
     st.booleans(),
@@ -100,14 +101,55 @@ VALUES = st.tuples(
 )
 
 
+MICRO = timedelta(microseconds=1)
+ENDS = (
+    *(datetime.min, datetime.max, datetime(1970, 1, 1) - MICRO, datetime(1970, 1, 1), datetime(1969, 12, 31)),
+    # A double has no microseconds from 2255 on, and Spark's calendar began in 1582.
+    *(datetime(2400, 1, 1) - MICRO, datetime(9999, 12, 31), datetime(1582, 10, 4, 23, 59, 59, 999999)),
+    *(datetime(1582, 10, 15), datetime(1883, 11, 18, 17, 0, 0, 1), datetime(1900, 2, 28, 23, 59, 59, 999999)),
+)
+
+
+def extremes() -> list[tuple[object, ...]]:
+    """Return keys of all types with the lowest, the highest and other values at an edge."""
+    found: list[tuple[object, ...]] = []
+    for end in ENDS:
+        lowest = end < datetime(1970, 1, 1)
+        integers = (-(2 ** (bits - 1)) if lowest else 2 ** (bits - 1) - 1 for bits in (8, 16, 32, 64))
+        text, some = ("", b"") if lowest else ("\U0010ffff\x01é", bytes([0, 255, 128]))
+        guid = str(uuid.UUID(int=0 if lowest else 2**128 - 1))
+        sign = -1 if lowest else 1
+        short, long = (
+            Decimal(sign * (10**digits - 1)).scaleb(-scale) for digits, scale in ((10, 2), (18, 18))
+        )
+        moments = (end.date(), end.replace(tzinfo=UTC), end)
+        found.append((*integers, lowest, text, guid, short, *moments, some, long))
+    return found
+
+
+@pytest.mark.parametrize("values", extremes())
+def test_the_extremes_of_each_type_come_back(values):
+    assert unpack(pack(values, TYPES), TYPES) == values
+
+
+@pytest.mark.parametrize(("type_", "width"), [("date", 4), ("timestamp", 8), ("timestamp_ntz", 8)])
+def test_a_time_that_python_has_not_is_refused(type_, width):
+    for number in (2 ** (8 * width - 1) - 1, -(2 ** (8 * width - 1))):
+        part = width.to_bytes(4, "little") + number.to_bytes(width, "little", signed=True)
+        with pytest.raises(ValueError, match="packed key"):
+            unpack((1).to_bytes(4, "little") + part, [type_])
+
+
 @given(VALUES)
 def test_what_is_packed_comes_back(values):
     assert unpack(pack(values, TYPES), TYPES) == values
 
 
 @pytest.mark.spark
-def test_spark_writes_and_reads_the_same_bytes(spark: SparkSession) -> None:
-    drawn: list[tuple[object, ...]] = []
+@pytest.mark.parametrize(("ansi", "zone"), [("true", "UTC"), ("false", "America/New_York")])
+def test_spark_writes_and_reads_the_same_bytes(worker_spark: SparkSession, ansi: str, zone: str) -> None:
+    spark = copy_of(worker_spark, {"spark.sql.ansi.enabled": ansi, "spark.sql.session.timeZone": zone})
+    drawn = extremes()
 
     @given(VALUES)
     def draw(values: tuple[object, ...]) -> None:

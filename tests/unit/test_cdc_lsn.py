@@ -1,12 +1,16 @@
 """LSNs and masks: their bytes, their order and their texts, as the specification prints them."""
 
-from datetime import UTC, datetime
+import time
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mergerepl.cdc.lsn_times import decrement_lsn, increment_lsn
 from mergerepl.cdc.mask import full_mask, is_bit_set, mask_bytes
+from mergerepl.cdc.refusals import CdcUsageError
+from mergerepl.delta.small_tables import in_utc, time_before
 from mergerepl.logreader.lsn import ZERO, Lsn, epoch_of, scan_cycle_of
 
 lsns = st.builds(Lsn, st.binary(min_size=10, max_size=10))
@@ -40,6 +44,41 @@ def test_the_ends_have_no_neighbours():
             step()
     with pytest.raises(ValueError, match="has 10 bytes"):
         Lsn(b"12")
+
+
+def test_the_functions_refuse_the_neighbours_of_the_ends():
+    for step, end in ((decrement_lsn, bytes(10)), (increment_lsn, b"\xff" * 10)):
+        with pytest.raises(CdcUsageError, match="there is no LSN"):
+            step(end)
+
+
+@pytest.mark.parametrize("zone", ["America/New_York", "Asia/Tokyo", "UTC"])
+@pytest.mark.parametrize(
+    "stated",
+    [
+        "0001-01-01T00:00:00",
+        "9999-12-31T23:59:59.999999",
+        "0001-01-01T00:00:00+14:00",
+        "9999-12-31T23:59:59-12:00",
+    ],
+)
+def test_the_first_and_the_last_time_are_times_in_every_zone(monkeypatch, zone, stated):
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    try:
+        first, last = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
+        found = in_utc(datetime.fromisoformat(stated))
+        assert found - first < timedelta(days=2) if stated < "5" else last - found < timedelta(days=2)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+def test_no_length_of_time_is_too_long():
+    now = datetime.now(UTC)
+    assert time_before(now, timedelta.max) == datetime.min.replace(tzinfo=UTC)
+    assert time_before(now, timedelta.min) == datetime.max.replace(tzinfo=UTC)
+    assert time_before(now, timedelta(hours=1)) == now - timedelta(hours=1)
 
 
 def test_an_epoch_is_a_number_of_minutes():
