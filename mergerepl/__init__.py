@@ -3,7 +3,6 @@
 Public names are loaded on first use, so that `import mergerepl` and the CLI's `--help` load neither Spark nor Delta.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -82,10 +81,12 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Load a public name from its module."""
+    """Load a public name from its module. No function changes the caller's active session."""
     if name not in __all__:
         raise AttributeError(f"module 'mergerepl' has no attribute '{name}'")
-    return getattr(import_module(_HOMES.get(name, "mergerepl.api")), name)
+    from mergerepl.engine.callers import public
+
+    return public(_HOMES.get(name, "mergerepl.api"), name)
 
 
 def __dir__() -> list[str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mergerepl import roots
+from mergerepl.engine.callers import methods_keep_callers_session
 from mergerepl.errors import ConfigurationError, MergeReplError
 from mergerepl.model.progress import NoProgress, Progress
 from mergerepl.store.agent_socket import is_there
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from mergerepl.model.transactional import TransactionalPublication
 
 
+@methods_keep_callers_session
 @dataclass(frozen=True)
 class Project:
     """A publication as a file (or code) states it."""
@@ -53,6 +55,7 @@ class Project:
         )
 
 
+@methods_keep_callers_session
 @dataclass(frozen=True)
 class TransactionalProject(Project):
     """A transactional publication as a file (or code) states it."""

@@ -3,7 +3,6 @@
 Public names are loaded on first use: calls without Spark start none. No module of the package has a public name.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -139,7 +138,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Load a public name from its module."""
+    """Load a public name from its module. No function changes the caller's active session."""
     if name not in __all__:
         from mergerepl.model.later import instead_of
 
@@ -148,7 +147,9 @@ def __getattr__(name: str) -> Any:
 
             raise CdcUsageError.later(name, instead)
         raise AttributeError(f"module 'mergerepl.cdc' has no attribute '{name}'")
-    return getattr(import_module(_HOMES.get(name, "mergerepl.cdc.instances")), name)
+    from mergerepl.engine.callers import public
+
+    return public(_HOMES.get(name, "mergerepl.cdc.instances"), name)
 
 
 def __dir__() -> list[str]:

@@ -9,6 +9,7 @@ from pyspark.sql.types import DataType, StructType
 
 from mergerepl.cdc.mask import full_mask, mask_length
 from mergerepl.changes import ROW
+from mergerepl.engine.in_memory import frame_of
 from mergerepl.engine.made_once import made_once
 from mergerepl.feed.commit_changes import ROW_HASH, VERSION
 from mergerepl.feed.net_changes import AFTER, BEFORE
@@ -123,10 +124,11 @@ def _with_lsn(spark: SparkSession, rows: DataFrame, lsns: Mapping[int, Lsn]) -> 
         return rows.withColumn(_LSN, F.expr(f"map({pairs})[{VERSION}]"))
     import pyarrow as pa
 
-    known = spark.createDataFrame(
+    known = frame_of(
+        spark,
         pa.table(
             {VERSION: pa.array(lsns, pa.int64()), _LSN: pa.array(map(bytes, lsns.values()), pa.binary())}
-        )
+        ),
     )
     return rows.join(F.broadcast(known), on=VERSION, how="inner")
 

@@ -25,7 +25,7 @@ from mergerepl.delta.plain_files import may_hold, plain_files, read_files
 from mergerepl.delta.table import open_table
 from mergerepl.delta.versions import read_version
 from mergerepl.engine.errors import plain_errors
-from mergerepl.engine.in_memory import keep_in_memory
+from mergerepl.engine.in_memory import frame_of_tuples, keep_in_memory
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.rows.images import all_true
 from mergerepl.rows.sql import quote
@@ -109,7 +109,7 @@ def _opened(spark: SparkSession, table: Path, first: Lsn, last: Lsn) -> DataFram
     elif chosen := [file for file in files if may_hold(file, bounds)]:
         rows = read_files(spark, table, chosen, state.schema)
     else:
-        rows = spark.createDataFrame([], state.schema)
+        rows = frame_of_tuples(spark, [], state.schema)
     cycle = f"{quote(SCAN_CYCLE)} between {first.scan_cycle} and {last.scan_cycle}"
     return rows.where(f"{cycle} and {quote(START_LSN)} between X'{first.hex()}' and X'{last.hex()}'")
 

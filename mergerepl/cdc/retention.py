@@ -14,6 +14,7 @@ from mergerepl.delta.log import head_version, written_ns
 from mergerepl.delta.properties import FILE_RETENTION, interval_of
 from mergerepl.delta.table import open_table
 from mergerepl.engine.errors import plain_errors
+from mergerepl.engine.session import copy_if_possible
 from mergerepl.logreader.cut import moment_of_ns
 from mergerepl.logreader.positions import read_state
 from mergerepl.model.cdc import Vacuumed
@@ -78,7 +79,8 @@ def vacuum(
             since = moment_of_ns(written_ns(path, read + 1)) - _LONGEST_COMMIT
             kept = max(kept, datetime.now(UTC) - since)
         hours = math.ceil(kept.total_seconds() / 3600)
-        session = reading_session(spark)
+        # It commits, which changes a conf of its session.
+        session = copy_if_possible(reading_session(spark), {})
         session.sql(f"VACUUM delta.{quote(str(path))} RETAIN {hours} HOURS")
     return Vacuumed(row.source_path, hours, unread)
 

@@ -4,10 +4,9 @@ import uuid
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
+import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -26,12 +25,22 @@ from mergerepl.compact.session import Session
 from mergerepl.delta.log import Commit, commits
 from mergerepl.delta.plain_files import write_files
 from mergerepl.engine.errors import gone_reason
+from mergerepl.engine.in_memory import frame_of
 from mergerepl.failpoints import failpoint
 from mergerepl.feed.window import FeedWindow
 from mergerepl.model.tracking import TrackedTable
 from mergerepl.rows.images import all_true
 
-_EVENTS_SCHEMA = "version bigint, bsn binary, csn bigint, time timestamp, by string, is_own boolean"
+_COMMITS = pa.schema(
+    {
+        "version": pa.int64(),
+        "bsn": pa.binary(),
+        "csn": pa.int64(),
+        "time": pa.timestamp("ms", "UTC"),
+        "by": pa.string(),
+        "is_own": pa.bool_(),
+    }
+)
 
 
 def adopt_between(session: Session, folder: Path, intent: Intent, write: Write, version: int) -> Intent:
@@ -161,25 +170,20 @@ def _numbered_events(
     own: set[int],
 ) -> DataFrame:
     """Return the effect of each commit of a window on each key, with the numbers of its transaction."""
-    numbered = F.broadcast(spark.createDataFrame(_numbers(planned, found, own), _EVENTS_SCHEMA))
+    numbered = F.broadcast(frame_of(spark, _numbers(planned, found, own)))
     events = events_of(spark, table, window)
     return events.join(numbered, on=adopted.VERSION).select(*key_names(table), *adopted.EVENT)
 
 
-def _numbers(planned: Sequence[Planned], found: Sequence[Commit], own: set[int]) -> list[tuple[Any, ...]]:
-    """Return the facts of each commit: version, BSN, CSN, time, context, whether it is ours."""
+def _numbers(planned: Sequence[Planned], found: Sequence[Commit], own: set[int]) -> pa.Table:
+    """Return the facts of each commit (_COMMITS)."""
     foreign = [
-        (
-            commit.version,
-            packed(each.bsn),
-            each.csn,
-            datetime.fromtimestamp(commit.made_at_ms / 1000, UTC),
-            each.context,
-            False,
-        )
+        (commit.version, packed(each.bsn), each.csn, commit.made_at_ms, each.context, False)
         for each, commit in zip(planned, found, strict=True)
     ]
-    return [*foreign, *((version, None, None, None, None, True) for version in own)]
+    rows = [*foreign, *((version, None, None, None, None, True) for version in own)]
+    columns = [[row[i] for row in rows] for i in range(len(_COMMITS))]
+    return pa.table(columns, schema=_COMMITS)
 
 
 def _refuse_shared_keys(

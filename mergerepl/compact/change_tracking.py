@@ -33,6 +33,7 @@ from mergerepl.compact.session import Session
 from mergerepl.compact.sweep import sweep
 from mergerepl.compact.transactions import Rows, Transaction, Where
 from mergerepl.delta.properties import interval_of
+from mergerepl.engine.callers import methods_keep_callers_session
 from mergerepl.engine.errors import plain_errors
 from mergerepl.model.later import answers_later
 from mergerepl.model.tracking import (
@@ -51,6 +52,7 @@ from mergerepl.rows.sql import literal, quote
 from mergerepl.systables.compact import COMMIT_SEQUENCE
 
 
+@methods_keep_callers_session
 class ChangeTracking:
     """Change tracking of the tables of one folder."""
 

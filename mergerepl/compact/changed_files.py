@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 from mergerepl.delta.plain_files import plain_files, read_files
 from mergerepl.delta.table import file_names, open_table
 from mergerepl.delta.versions import read_version
+from mergerepl.engine.in_memory import frame_of_tuples
 from mergerepl.errors import StoreError
 
 log = logging.getLogger(__name__)
@@ -39,17 +40,17 @@ def changed_rows(
     is_padded = any(each.metadata for each in schema)
     if files is not None and not is_padded:
         chosen = [file for file in files if file["path"] in new]
-        rows = read_files(spark, path, chosen or files[:1], schema) if files else _nothing(spark, schema)
+        rows = (
+            read_files(spark, path, chosen or files[:1], schema)
+            if files
+            else frame_of_tuples(spark, [], schema)
+        )
         return rows if chosen else rows.limit(0)
     whole = read_version(spark, path, through_version_inclusive)
     if not new:
         return whole.limit(0)
     picked = _picked(spark, path, through_version_inclusive, new) if len(new) <= _NAMED_AT_MOST else None
     return whole if picked is None else picked
-
-
-def _nothing(spark: SparkSession, schema: Any) -> DataFrame:
-    return spark.createDataFrame([], schema)
 
 
 def _picked(spark: SparkSession, path: Path, version: int, names: set[str]) -> DataFrame | None:

@@ -25,6 +25,7 @@ from mergerepl.compact.errors import ConsumerBehindError, TrackingError
 from mergerepl.compact.session import Session
 from mergerepl.compact.windows import Window, WindowState, require_fresh
 from mergerepl.delta.log import head_version
+from mergerepl.engine.callers import methods_keep_callers_session
 from mergerepl.failpoints import failpoint
 from mergerepl.model.tracking import Anchors, CommittedTransaction, ConsumerState
 from mergerepl.systables.compact import COMMIT_SEQUENCE, CONSUMERS
@@ -48,6 +49,7 @@ def present_anchors(session: Session, *, lbsn: int, lcsn: int) -> tuple[Anchors,
     return Anchors(lbsn, lcsn, ebsn, last.csn + 1 if last else 1), last
 
 
+@methods_keep_callers_session
 @dataclass
 class Consumer:
     """A named reader of changes, or one that keeps its own token."""

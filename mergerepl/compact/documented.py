@@ -13,7 +13,7 @@ from mergerepl.compact.numbers import packed, packed_column
 from mergerepl.compact.session import Session
 from mergerepl.delta.log import head_version
 from mergerepl.delta.versions import read_version
-from mergerepl.engine.session import new_session
+from mergerepl.engine.session import in_session, new_session
 from mergerepl.model.tracking import Anchors, TrackedTable
 from mergerepl.rows.sql import literal, quote
 from mergerepl.systables.compact import COMMIT_SEQUENCE, INSERT_CSN, TABLE_NAME
@@ -33,7 +33,7 @@ def documented(session: Session, table: TrackedTable, query: str, anchors: Ancho
     text = query.format(table=quote(table.name), name=literal(table.name))
     for name in ("lbsn", "lcsn", "ecsn"):
         text = text.replace(f":{name.upper()}", f"X'{packed(getattr(anchors, name)).hex()}'")
-    return spark.sql(text)
+    return in_session(spark.sql(text), session.spark)
 
 
 def _live(spark: SparkSession, path: Path) -> DataFrame:

@@ -46,7 +46,9 @@ from mergerepl.compact.row_keys import GUID_PATTERN, packed_key
 from mergerepl.compact.table_rules import broken_rules, default_of, fitted, too_long_key
 from mergerepl.delta.plain_files import write_files
 from mergerepl.delta.table import open_table
+from mergerepl.engine.callers import methods_keep_callers_session
 from mergerepl.engine.errors import plain_errors
+from mergerepl.engine.in_memory import frame_of_tuples
 from mergerepl.model.tracking import TrackingKeyType, TransactionResult
 from mergerepl.rows.images import all_true, same_value
 from mergerepl.rows.sql import quote
@@ -72,6 +74,7 @@ class _Given:
     bounds: staged_files.Bounds
 
 
+@methods_keep_callers_session
 class Transaction:
     """One transaction. Use it as a context: leaving it commits, an exception aborts."""
 
@@ -449,7 +452,7 @@ def _frame(spark: SparkSession, rows: Rows, touched: Touched) -> DataFrame:
         unknown = next(name for name in names if name.lower() not in known)
         raise TrackingError.bad_rows(touched.table.name, f"it has no column '{unknown}'", [])
     data = [tuple(row.get(name) for name in names) for row in rows]
-    return spark.createDataFrame(data, StructType(fields))
+    return frame_of_tuples(spark, data, StructType(fields))
 
 
 def _schema(touched: Touched) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from mergerepl.compact.session import Session
 from mergerepl.compact.staged_files import count_rows
 from mergerepl.delta import appended
 from mergerepl.delta.plain_files import write_files
+from mergerepl.engine.callers import methods_keep_callers_session
 from mergerepl.model.tracking import Anchors, CommittedTransaction, TrackedTable
 from mergerepl.systables.compact import (
     CHANGE_BSN,
@@ -73,6 +74,7 @@ class WindowState:
             raise TrackingError.bad_window("?", f"it is no window: {error!r}.") from error
 
 
+@methods_keep_callers_session
 @dataclass(frozen=True)
 class Window:
     """The transactions with LCSN <= CSN < ECSN. DataFrames are computed when they are used, always with the same rows."""

@@ -25,8 +25,12 @@ def add_columns(spark_of: "Callable[[], SparkSession]", path: Path, columns: Seq
         state.log.alter.add_columns([LogField.from_json(json.dumps(column)) for column in columns])
         return
     named = ", ".join(f"{quote(column['name'])} {ddl_of(column['type'])}" for column in columns)
-    state_features(spark_of, state, (ddl_of(column["type"]) for column in columns))
-    spark_of().sql(f"ALTER TABLE delta.{quote(str(path))} ADD COLUMNS ({named})")
+    from mergerepl.engine.session import new_session
+
+    # A commit changes a conf of its session.
+    session = new_session(spark_of())
+    state_features(lambda: session, state, (ddl_of(column["type"]) for column in columns))
+    session.sql(f"ALTER TABLE delta.{quote(str(path))} ADD COLUMNS ({named})")
 
 
 def state_features(spark_of: "Callable[[], SparkSession]", table: TableState, types: Iterable[str]) -> None:

@@ -1,14 +1,14 @@
 """A table's change feed as Delta on Spark gives it."""
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from py4j.java_gateway import JavaClass
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
+
+from mergerepl.engine.callers import active_session
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ def feed_as_stored(
         # writers leaves versions without a checkpoint before them.
         at_start = snapshot if is_one_metadata else nothing
         versions = from_version_inclusive, through_version_inclusive
-        with active_session(jvm, session):
+        with active_session(spark):
             feed = reader.changesToBatchDF(
                 delta_log, *versions, session, nothing, snapshot, by_files, at_start
             )
@@ -60,18 +60,3 @@ def feed_as_stored(
         log.info("%s: the feed is read by Delta's own reader: %s", table, error)
         return None
     return DataFrame(feed, spark)
-
-
-@contextmanager
-def active_session(jvm: Any, session: Any) -> Iterator[None]:
-    """Make a session the active one of this thread: Delta's own readers do, and tables mapped by id want it."""
-    sessions = getattr(jvm, "org.apache.spark.sql.classic.SparkSession")
-    before = sessions.getActiveSession()
-    sessions.setActiveSession(session)
-    try:
-        yield
-    finally:
-        if before.isDefined():
-            sessions.setActiveSession(before.get())
-        else:
-            sessions.clearActiveSession()

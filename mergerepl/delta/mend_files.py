@@ -17,12 +17,12 @@ from py4j.java_gateway import JavaClass
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from mergerepl.delta.change_feed import active_session
 from mergerepl.delta.file_faults import FaultyFiles
 from mergerepl.delta.footers import read_footer
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.plain_files import write_files
 from mergerepl.delta.transactions import USER_METADATA
+from mergerepl.engine.callers import active_session
 from mergerepl.engine.session import new_session
 from mergerepl.errors import StoreError
 
@@ -56,7 +56,7 @@ def mend_files(spark: SparkSession, faults: FaultyFiles, mark: CommitMark) -> in
             table=str(faults.table),
         )
     nothing = getattr(jvm, "scala.Option").empty()
-    with active_session(jvm, session._jsparkSession):
+    with active_session(session):
         transaction = logs.forTable(session._jsparkSession, str(faults.table)).startTransaction(
             nothing, nothing
         )

@@ -10,6 +10,7 @@ from mergerepl.delta.add_columns import state_features
 from mergerepl.delta.table import open_table
 from mergerepl.delta.transactions import Transaction, marked_session, read_back
 from mergerepl.delta.types import ddl_of
+from mergerepl.engine.session import new_session
 from mergerepl.rows.sql import quote
 
 
@@ -22,7 +23,7 @@ def with_types(spark: SparkSession, table: Path, types: Mapping[str, str], trans
     present = {each["name"]: ddl_of(each["type"]) for each in state.fields}
     if all(present.get(name) == type_ for name, type_ in types.items()):
         return
-    state_features(lambda: spark, state, types.values())
+    state_features(lambda: new_session(spark), state, types.values())
     session = marked_session(spark, transaction)
     rows = session.read.format("delta").option("versionAsOf", state.version).load(str(table))
 

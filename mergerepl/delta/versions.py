@@ -1,13 +1,12 @@
 """The rows of a table at one of its versions."""
 
 from pathlib import Path
-from threading import Lock
 
 from pyspark.sql import DataFrame, SparkSession
 
+from mergerepl.engine.session import copy_if_possible, in_session
+
 _ONLY_RETAINED = "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration"
-_loading = Lock()
-"""Held while that conf is off: another thread would take "false" for what to put back."""
 
 
 def read_version(spark: SparkSession, table: Path, version: int) -> DataFrame:
@@ -16,13 +15,6 @@ def read_version(spark: SparkSession, table: Path, version: int) -> DataFrame:
     Delta refuses a version older than `delta.deletedFileRetentionDuration` as soon as a newer one is there, with all its
     files in place. Files that are gone fail when they are read.
     """
-    with _loading:
-        before = spark.conf.get(_ONLY_RETAINED, None)
-        spark.conf.set(_ONLY_RETAINED, "false")
-        try:
-            return spark.read.format("delta").option("versionAsOf", version).load(str(table))
-        finally:
-            if before is None:
-                spark.conf.unset(_ONLY_RETAINED)
-            else:
-                spark.conf.set(_ONLY_RETAINED, before)
+    reading = copy_if_possible(spark, {_ONLY_RETAINED: "false"})
+    rows = reading.read.format("delta").option("versionAsOf", version).load(str(table))
+    return rows if reading is spark else in_session(rows, spark)

@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from mergerepl.demo.flights_data import TABLES
 from mergerepl.demo.sites import HQ, NORTH, SOUTH, Row, Sites, condition
+from mergerepl.engine.session import new_session
 
 FLIGHT_KEY: Final = next(table.key for table in TABLES if table.name == "flights")
 EVENING: Final = 2100
@@ -123,16 +124,16 @@ def _merge(sites: Sites, cast: Cast, spark: SparkSession) -> Edit:
     month, day = cast.last_day
 
     def work() -> None:
-        flights = spark.read.format("delta").load(str(sites.root(HQ) / "flights"))
+        session = new_session(spark)
+        flights = session.read.format("delta").load(str(sites.root(HQ) / "flights"))
         is_evening = f"month = {month} AND day = {day} AND sched_dep_time >= {EVENING}"
         feed = flights.where(is_evening).select(*FLIGHT_KEY)
         feed.createOrReplaceTempView("evening_delays")
         on = " AND ".join(f"t.{name} = s.{name}" for name in FLIGHT_KEY)
-        spark.sql(
+        session.sql(
             f"MERGE INTO {sites.in_sql(HQ, 'flights')} t USING evening_delays s ON {on} "
             "WHEN MATCHED THEN UPDATE SET dep_delay = coalesce(dep_delay, 0) + 30"
         )
-        spark.catalog.dropTempView("evening_delays")
 
     shown = "MERGE INTO flights USING evening_delays … UPDATE SET dep_delay = coalesce(dep_delay, 0) + 30"
     return Edit(HQ, SPARK_SQL, "flights", shown, work)

@@ -5,6 +5,7 @@ and where contents are read through Delta (a deletion vector, say), an append to
 cache was filled from. A local checkpoint keeps the rows as they are.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -53,12 +54,19 @@ def keep_for_joins(frame: DataFrame) -> DataFrame:
 
 
 def frame_of(spark: SparkSession, rows: "pa.Table", schema: StructType | None = None) -> DataFrame:
-    """Return rows of Arrow as a frame.
+    """Return rows of Arrow as a frame of a session, which does not become the active one.
 
     Of rows in several chunks Spark takes none after an empty chunk, without an error.
     """
     whole = rows.combine_chunks()
-    return spark.createDataFrame(whole) if schema is None else spark.createDataFrame(whole, schema)
+    # `SparkSession.createDataFrame` makes its session the active one of all threads, then calls this.
+    create = super(SparkSession, spark).createDataFrame
+    return create(whole) if schema is None else create(whole, schema)
+
+
+def frame_of_tuples(spark: SparkSession, rows: Iterable[tuple[object, ...]], schema: StructType) -> DataFrame:
+    """Return tuples of Python's values as a frame of a session, which does not become the active one."""
+    return spark._create_dataframe(rows, schema, None, True)
 
 
 def frame_of_images(spark: SparkSession, rows: "pa.Table", image: StructType) -> DataFrame:

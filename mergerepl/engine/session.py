@@ -24,6 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.utils import is_remote
 
 from mergerepl.engine import confs, jvm
+from mergerepl.engine.callers import OURS
 from mergerepl.engine.java import find_java
 from mergerepl.errors import EngineError
 from mergerepl.settings import umask
@@ -67,9 +68,9 @@ def session(*, long_running: bool = False) -> SparkSession:
 
 
 def choose_engine(spark: SparkSession, engine: str) -> SparkSession:
-    """Let what is done in a session from now on be written by Spark alone (`spark`), or also by delta-rs (`auto`)."""
-    spark.conf.set(confs.ENGINE, engine)
-    return spark
+    """Return a session in which Spark alone writes (`spark`), or also delta-rs (`auto`); the given one stays as it is."""
+    is_chosen = spark.conf.get(confs.ENGINE, "spark") == engine
+    return spark if is_chosen else copy_if_possible(spark, {confs.ENGINE: engine})
 
 
 def writes_small(spark: SparkSession) -> bool:
@@ -213,6 +214,7 @@ def new_session(spark: SparkSession) -> SparkSession:
     with what the other session was set to since.
     """
     session = spark.newSession()
+    OURS.add(session)
     for name in confs.PASSES_OVER_FILES:
         session.conf.set(name, "false")
     session.conf.set(*confs.TIMESTAMP_TYPE)
@@ -224,8 +226,13 @@ def new_session(spark: SparkSession) -> SparkSession:
 
 def interpreting(spark: SparkSession) -> SparkSession:
     """Return a copy of a session that interprets its queries; the session itself if this Spark has no copies."""
+    return copy_if_possible(spark, confs.INTERPRETED)
+
+
+def copy_if_possible(spark: SparkSession, settings: Mapping[str, str]) -> SparkSession:
+    """Return `copy_of`; the session itself, without the settings, if this Spark has no copies."""
     try:
-        return copy_of(spark, confs.INTERPRETED)
+        return copy_of(spark, settings)
     except Py4JError:
         return spark
 
@@ -237,6 +244,7 @@ def copy_of(spark: SparkSession, settings: Mapping[str, str]) -> SparkSession:
         Py4JError: This Spark has no copies.
     """
     copy = SparkSession(spark._sc, spark._jsparkSession.cloneSession())
+    OURS.add(copy)
     for name, value in settings.items():
         copy.conf.set(name, value)
     return copy
@@ -252,20 +260,24 @@ def in_session(rows: DataFrame, spark: SparkSession) -> DataFrame:
 def with_write_confs(rows: DataFrame) -> DataFrame:
     """Return rows that are written as every engine reads them back, whatever the confs of their session.
 
-    That session, a user's perhaps, stays as it is: the rows go to a copy of it.
+    That session, a user's perhaps, stays as it is: the rows go to a copy of it. Delta notes the version of a commit in a
+    conf of the session that commits.
 
     Raises:
         EngineError: This Spark has no such copies; the message says which confs to set.
     """
     spark = rows.sparkSession
     # A default of "" Spark would refuse as a value of most of them.
-    if all(spark.conf.get(name, None) == value for name, value in confs.WRITES.items()):
+    is_fit = all(spark.conf.get(name, None) == value for name, value in confs.WRITES.items())
+    if is_fit and spark in OURS:
         return rows
     try:
         return in_session(rows, copy_of(spark, confs.WRITES))
     except Py4JJavaError:
         raise
     except Py4JError as error:
+        if is_fit:
+            return rows
         remedy = "; ".join(f'`spark.conf.set("{name}", "{value}")`' for name, value in confs.WRITES.items())
         raise EngineError(
             "The running Spark session writes files that other engines read otherwise (times as INT96, for example), and "

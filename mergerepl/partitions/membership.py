@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from enumeration.partition_actions import is_seen
 from mergerepl.changes import ROW, ROWGUID
 from mergerepl.delta.plain_files import read_columns
-from mergerepl.engine.in_memory import Kept, broadcast_if_few, in_one_task, is_for_one_task
+from mergerepl.engine.in_memory import Kept, broadcast_if_few, frame_of, in_one_task, is_for_one_task
 from mergerepl.filters.clause import Column as ClauseColumn
 from mergerepl.filters.clause import SessionFunction
 from mergerepl.filters.columns import column_of, holds
@@ -58,7 +58,7 @@ def group_rows(spark: SparkSession, groups: Iterable[PartitionGroup]) -> DataFra
     """Return partitions with the values that make them: partition_id, HOST_NAME_FN, SUSER_SNAME_FN."""
     rows = [{name: getattr(each, name) for name in _GROUPS.names} for each in groups]
     # Rows of Python's own would pass through a worker of Python's whenever they are read.
-    return spark.createDataFrame(pa.Table.from_pylist(rows, schema=_GROUPS))
+    return frame_of(spark, pa.Table.from_pylist(rows, schema=_GROUPS))
 
 
 Base = Callable[[str, Column | None], DataFrame]

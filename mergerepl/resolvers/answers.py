@@ -23,6 +23,7 @@ from conflict.resolvers.custom import (
     with_answers,
 )
 from mergerepl.changes import ROWGUID
+from mergerepl.engine.callers import callers_session
 from mergerepl.engine.in_memory import Kept, keep_in_memory
 from mergerepl.model.article import PublishedArticle
 from mergerepl.resolvers.functions import (
@@ -100,7 +101,8 @@ def _answers(
     kept: Kept,
 ) -> DataFrame:
     def answered() -> DataFrame:
-        given: Any = function(asked, context)
+        with callers_session():
+            given: Any = function(asked, context)
         if not isinstance(given, DataFrame):
             raise ResolverError(article.name, name, f"returned {type(given).__name__}, not a DataFrame")
         problem = schema_problem(given.schema, asked.schema)

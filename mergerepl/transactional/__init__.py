@@ -3,7 +3,6 @@
 Public names are loaded on first use: calls without Spark start none. No module of the package has a public name.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -92,10 +91,12 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Load a public name from its module."""
+    """Load a public name from its module. No function changes the caller's active session."""
     if name not in __all__:
         raise AttributeError(f"module 'mergerepl.transactional' has no attribute '{name}'")
-    return getattr(import_module(_HOMES.get(name, "mergerepl.transactional.operations")), name)
+    from mergerepl.engine.callers import public
+
+    return public(_HOMES.get(name, "mergerepl.transactional.operations"), name)
 
 
 def __dir__() -> list[str]:

@@ -1,6 +1,5 @@
 """A batch at the tables of its articles: commands are given to procedures, judged against the rows, and merged once."""
 
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,6 +16,7 @@ from mergerepl.delta.table import open_table
 from mergerepl.delta.transactions import Transaction, marked_session, read_back
 from mergerepl.engine.errors import COMMIT_CONFLICTS
 from mergerepl.engine.in_memory import Kept
+from mergerepl.engine.session import in_session
 from mergerepl.errors import CommitConflictError
 from mergerepl.failpoints import failpoint
 from mergerepl.logreader.lsn import Lsn
@@ -205,14 +205,9 @@ class Batch:
     def _merge(self, row: ArticleRow, table: Path, effect: Effect, transaction: Transaction) -> None:
         """Execute the text of `script --batch` over a view `commands`. A batch without effect is a commit, too."""
         session = marked_session(self.spark(), transaction)
-        name = f"commands_{uuid.uuid4().hex}"
-        effect.rows.createGlobalTempView(name)
-        try:
-            session.sql(f"CREATE OR REPLACE TEMPORARY VIEW commands AS SELECT * FROM global_temp.{name}")
-            done = [each for each in Operation if effect.counts.get(each)]
-            session.sql(batch_text(shape_of(row), str(table), bounds=effect.bounds, operations=done))
-        finally:
-            session.catalog.dropGlobalTempView(name)
+        in_session(effect.rows, session).createOrReplaceTempView("commands")
+        done = [each for each in Operation if effect.counts.get(each)]
+        session.sql(batch_text(shape_of(row), str(table), bounds=effect.bounds, operations=done))
 
 
 def commands_between(

@@ -1,6 +1,5 @@
 """Writes of the user's own procedures: collected, checked before the first write, then done once each."""
 
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +17,7 @@ from mergerepl.delta.transactions import Transaction, marked_session
 from mergerepl.delta.types import field, json_of
 from mergerepl.engine.errors import COMMIT_CONFLICTS
 from mergerepl.engine.in_memory import Kept
+from mergerepl.engine.session import in_session
 from mergerepl.errors import CommitConflictError
 from mergerepl.failpoints import failpoint
 from mergerepl.rows.sql import quote
@@ -137,21 +137,16 @@ def _merge(write: Write, spark: SparkSession, transaction: Transaction) -> None:
             text += f"WHEN MATCHED THEN UPDATE SET {', '.join(f't.{each} = s.{each}' for each in others)}\n"
         values = ", ".join(f"s.{each}" for each in names)
         text += f"WHEN NOT MATCHED THEN INSERT ({', '.join(names)}) VALUES ({values})"
-    view = f"written_{uuid.uuid4().hex}"
-    write.rows.createGlobalTempView(view)
-    try:
-        for attempt in range(1, ATTEMPTS + 1):
-            session = marked_session(spark, transaction)
-            session.sql(f"CREATE OR REPLACE TEMPORARY VIEW written AS SELECT * FROM global_temp.{view}")
-            try:
-                session.sql(text)
-                return
-            except COMMIT_CONFLICTS as error:
-                if attempt == ATTEMPTS:
-                    raise CommitConflictError(
-                        f"'{write.table}' is being changed by other writers: a procedure's {write.kind} lost {ATTEMPTS} "
-                        "commits in a row. Run again: the same batch is finished.",
-                        table=str(write.table),
-                    ) from error
-    finally:
-        spark.catalog.dropGlobalTempView(view)
+    for attempt in range(1, ATTEMPTS + 1):
+        session = marked_session(spark, transaction)
+        in_session(write.rows, session).createOrReplaceTempView("written")
+        try:
+            session.sql(text)
+            return
+        except COMMIT_CONFLICTS as error:
+            if attempt == ATTEMPTS:
+                raise CommitConflictError(
+                    f"'{write.table}' is being changed by other writers: a procedure's {write.kind} lost {ATTEMPTS} "
+                    "commits in a row. Run again: the same batch is finished.",
+                    table=str(write.table),
+                ) from error

@@ -7,6 +7,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructType
 from pyspark.sql.window import Window
 
+from mergerepl.engine.in_memory import frame_of
 from mergerepl.feed.commit_changes import VERSION
 from mergerepl.feed.net_changes import AFTER, BEFORE
 from mergerepl.filters.columns import holds
@@ -128,7 +129,7 @@ def _with_lsn(spark: SparkSession, rows: DataFrame, lsns: Mapping[int, Lsn]) -> 
     known = pa.table(
         {VERSION: pa.array(lsns, pa.int64()), "xact_seqno": pa.array(map(bytes, lsns.values()), pa.binary())}
     )
-    return rows.join(F.broadcast(spark.createDataFrame(known)), on=VERSION, how="inner")
+    return rows.join(F.broadcast(frame_of(spark, known)), on=VERSION, how="inner")
 
 
 def _command_id() -> Column:

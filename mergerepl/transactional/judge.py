@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 from pyspark.sql.window import Window
 
 from mergerepl.delta.plain_files import Bounds
-from mergerepl.engine.in_memory import Kept, broadcast_if_few, broadcast_if_small, in_one_task
+from mergerepl.engine.in_memory import Kept, broadcast_if_few, broadcast_if_small, frame_of, in_one_task
 from mergerepl.rows.images import key_hash, readable
 from mergerepl.rows.key_bounds import FIRST_BOUNDED_DAY
 from mergerepl.rows.sql import literal, quote
@@ -269,7 +269,7 @@ def _with_moves(spark: SparkSession, judged: DataFrame, there: DataFrame, kept: 
     judged = kept.keep(judged)
     moves = judged.where("key_change").select("kh", "new_kh").collect()
     keys = sorted({key for row in moves for key in (row["kh"], row["new_kh"])})
-    named = spark.createDataFrame(pa.table({"kh": pa.array(keys, pa.string())}))
+    named = frame_of(spark, pa.table({"kh": pa.array(keys, pa.string())}))
     of_keys = judged.join(F.broadcast(named), on="kh", how="left_semi")
     walked = of_keys.where((F.col("operation") != _UPDATE) | F.col("key_change"))
     collected = sorted(
@@ -310,14 +310,15 @@ def _with_moves(spark: SparkSession, judged: DataFrame, there: DataFrame, kept: 
             ("thread_born", pa.binary()),
         ]
     )
-    turned = spark.createDataFrame(pa.Table.from_pylist(rows, schema=schema))
-    bad = spark.createDataFrame(
+    turned = frame_of(spark, pa.Table.from_pylist(rows, schema=schema))
+    bad = frame_of(
+        spark,
         pa.table(
             {
                 "bad_ord": pa.array(list(failed), pa.binary()),
                 "bad": pa.array(list(failed.values()), pa.int32()),
             }
-        )
+        ),
     )
     is_insert = F.col("operation") == _INSERT
     after = F.when(is_insert, F.col("ord") >= F.col("from_ord")).otherwise(F.col("ord") > F.col("from_ord"))

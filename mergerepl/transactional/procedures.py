@@ -17,7 +17,8 @@ from typing import Literal
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from mergerepl.engine.in_memory import Kept
+from mergerepl.engine.callers import callers_session
+from mergerepl.engine.in_memory import Kept, frame_of
 from mergerepl.engine.session import new_session
 from mergerepl.rows.images import same_value
 from mergerepl.systables.transactional import ArticleRow
@@ -272,7 +273,7 @@ def called(
             "commit_time": pa.array(commit_times.values(), pa.timestamp("us", "UTC")),
         }
     )
-    timed = kept.keep(commands.join(F.broadcast(spark.createDataFrame(times)), on="xact_seqno", how="left"))
+    timed = kept.keep(commands.join(F.broadcast(frame_of(spark, times)), on="xact_seqno", how="left"))
     calls = []
     for operation in (Operation.DELETE, Operation.UPDATE, Operation.INSERT):
         if operation not in found:
@@ -289,7 +290,8 @@ def called(
             spark,
             shape,
         )
-        found[operation].body(call)
+        with callers_session():
+            found[operation].body(call)
         if spark.conf.get(f"{_TRANSACTION}Version", None) or spark.conf.get(f"{_TRANSACTION}AppId", None):
             raise TransactionalUsageError(
                 f"The procedure '{found[operation].name}' set {_TRANSACTION}Version or {_TRANSACTION}AppId, which "

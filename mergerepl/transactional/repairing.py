@@ -18,6 +18,7 @@ from mergerepl.delta.merge import COMMIT_ATTEMPTS, merge_into
 from mergerepl.delta.transactions import Transaction, marked_session, read_back
 from mergerepl.engine.errors import COMMIT_CONFLICTS, plain_errors
 from mergerepl.engine.in_memory import Kept
+from mergerepl.engine.session import in_session
 from mergerepl.errors import CommitConflictError
 from mergerepl.failpoints import failpoint
 from mergerepl.filters.clause import Clause, ClauseError, functions_of
@@ -302,31 +303,26 @@ def _operations(rows: DataFrame, expected: Expected) -> DataFrame:
 
 
 def _merge(spark: SparkSession, rows: DataFrame, expected: Expected, transaction: Transaction) -> None:
-    article, view = expected.article, f"repaired_{uuid.uuid4().hex}"
-    rows.createGlobalTempView(view)
-    try:
-        session = marked_session(spark, transaction)
-        is_row = [
-            F.col(f"t.{quote(name)}").eqNullSafe(F.col(f"s.{KEY_PREFIX}{i}"))
-            for i, name in enumerate(article.key_columns)
-        ]
-        merge, types = merge_into(
-            session,
-            session.table(f"global_temp.{view}"),
-            expected.table,
-            all_true([*is_row, F.col("s.operation") != "ins"]),
-        )
-        there = {name.lower(): data_type for name, data_type in types.items()}
-        values: dict[str, str | Column] = {
-            quote(name): as_declared(session, F.col(f"s.ours.c{i}"), there[name.lower()])
-            for i, name in enumerate(article.columns)
-        }
-        changed = {
-            quote(name): values[quote(name)] for name in article.columns if name not in article.key_columns
-        }
-        merge = merge.whenMatchedDelete(condition=F.col("s.operation") == "del")
-        if changed:
-            merge = merge.whenMatchedUpdate(condition=F.col("s.operation") == "upd", set=changed)
-        merge.whenNotMatchedInsert(condition=F.col("s.operation") == "ins", values=values).execute()
-    finally:
-        spark.catalog.dropGlobalTempView(view)
+    article, session = expected.article, marked_session(spark, transaction)
+    is_row = [
+        F.col(f"t.{quote(name)}").eqNullSafe(F.col(f"s.{KEY_PREFIX}{i}"))
+        for i, name in enumerate(article.key_columns)
+    ]
+    merge, types = merge_into(
+        session,
+        in_session(rows, session),
+        expected.table,
+        all_true([*is_row, F.col("s.operation") != "ins"]),
+    )
+    there = {name.lower(): data_type for name, data_type in types.items()}
+    values: dict[str, str | Column] = {
+        quote(name): as_declared(session, F.col(f"s.ours.c{i}"), there[name.lower()])
+        for i, name in enumerate(article.columns)
+    }
+    changed = {
+        quote(name): values[quote(name)] for name in article.columns if name not in article.key_columns
+    }
+    merge = merge.whenMatchedDelete(condition=F.col("s.operation") == "del")
+    if changed:
+        merge = merge.whenMatchedUpdate(condition=F.col("s.operation") == "upd", set=changed)
+    merge.whenNotMatchedInsert(condition=F.col("s.operation") == "ins", values=values).execute()

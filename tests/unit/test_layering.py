@@ -70,7 +70,8 @@ FEATURES = {
 }
 
 MAY_IMPORT: dict[str, set[str]] = {
-    "mergerepl": set(),
+    # Public names: their functions leave the caller's session as it is.
+    "mergerepl": {"mergerepl.engine.callers"},
     "mergerepl.__main__": {"mergerepl.cli"},
     "mergerepl.errors": set(),
     # To let a test end the JVM, too.

@@ -1,0 +1,115 @@
+"""The caller's active session, which no call of ours changes.
+
+A notebook finds its session by `SparkSession.getActiveSession()`. If it found one of ours that carries a Delta transaction,
+Delta would skip the user's own writes in silence. Three rules prevent that. Rows become frames in `in_memory` alone, since
+`SparkSession.createDataFrame` makes its session the active one of the process. `active_session` alone makes one active in
+the JVM. Public functions leave through `callers_session`.
+
+This module loads Spark only if the caller has.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import cache, wraps
+from importlib import import_module
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakSet
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+OURS: "WeakSet[SparkSession]" = WeakSet()
+"""The sessions that this package made next to the caller's."""
+
+_PROCESS = os.getpid()
+
+_Class = TypeVar("_Class", bound=type)
+
+
+@contextmanager
+def callers_session() -> Iterator[None]:
+    """Leave the active session as it is found, in Python and in the JVM, also after an error or an interrupt.
+
+    py4j gives up its connection when a call to the JVM is interrupted. The next connection has another thread of the JVM,
+    which has no active session.
+    """
+    put_back = _remember()
+    try:
+        yield
+    finally:
+        try:
+            put_back()
+        except KeyboardInterrupt:
+            put_back()
+            raise
+
+
+@contextmanager
+def active_session(session: "SparkSession") -> Iterator[None]:
+    """Make a session the active one of this thread in the JVM: Delta's own readers do, and tables mapped by id want it."""
+    with callers_session():
+        session._get_j_spark_session_class(session._jvm).setActiveSession(session._jsparkSession)
+        yield
+
+
+@cache
+def keeps_callers_session(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a function leave the caller's active session as it is."""
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with callers_session():
+            return function(*args, **kwargs)
+
+    return call
+
+
+def methods_keep_callers_session(kind: _Class) -> _Class:
+    """Let the public methods of a class leave the caller's active session as it is."""
+    for name, method in list(vars(kind).items()):
+        if isinstance(method, FunctionType) and (name == "__exit__" or not name.startswith("_")):
+            setattr(kind, name, keeps_callers_session(method))
+    return kind
+
+
+def public(module: str, name: str) -> Any:
+    """Return a public name of a module; a function leaves the caller's active session as it is."""
+    found = getattr(import_module(module), name)
+    return keeps_callers_session(found) if isinstance(found, FunctionType) else found
+
+
+def _remember() -> Callable[[], None]:
+    """Return the function that puts back the active session of this thread."""
+    spark = sys.modules.get("pyspark.sql")
+    context = None if spark is None else sys.modules["pyspark"].SparkContext._active_spark_context
+    # The connection of a forked process is its parent's.
+    if spark is None or context is None or context._jsc is None or os.getpid() != _PROCESS:
+        return lambda: None
+    from py4j.protocol import Py4JError
+
+    python: Any = spark.SparkSession
+    named = python._activeSession
+    try:
+        java = python._get_j_spark_session_class(context._jvm)
+        found = java.getActiveSession()
+        active = found.get() if found.isDefined() else None
+    except (Py4JError, OSError):
+        # This JVM ended.
+        return lambda: None
+
+    def put_back() -> None:
+        # Another thread of the caller's may have chosen another session of the caller's since.
+        if python._activeSession in OURS:
+            python._activeSession = named
+        if context is not sys.modules["pyspark"].SparkContext._active_spark_context:
+            return
+        with suppress(Py4JError, OSError):
+            if active is None:
+                java.clearActiveSession()
+            else:
+                java.setActiveSession(active)
+
+    return put_back
