@@ -345,12 +345,15 @@ def _named(conflicts: Mapping[str, ConflictRow], article: PublishedArticle) -> s
 
 
 def _carry_out(spark: SparkSession, replica: Replica, plan: _Plan, wish: Wish, resolution: str) -> _Plan:
-    """Write the staged rows of one article and note its conflicts as settled; return the plan that was carried out."""
+    """Write the staged rows of one article and note its conflicts as settled; return the plan that was carried out.
+
+    Raises: ConflictError if another writer changed one of the rows between the decision and our commit.
+    """
     article, table = plan.article, replica.table(plan.article)
     if head_version(table) != plan.head:
         # Users may have written these rows since.
         plan = _plan(spark, replica, article, plan.rows, wish, resolution)
-    version = None
+    version, overwritten = None, ""
     if plan.work is not None:
         failpoint("resolve.before_merge")
         folder = _staged_at(replica, resolution, article)
@@ -371,9 +374,40 @@ def _carry_out(spark: SparkSession, replica: Replica, plan: _Plan, wish: Wish, r
             generated_columns=open_table(table).generated_columns,
         )
         version = commit.version
+        if version > plan.head + 1 and not wish.force:
+            overwritten = _overwritten(spark, replica, plan, wish, resolution, version - 1)
     failpoint("resolve.before_note")
     _note(replica, plan.settled, resolution, wish, version)
+    if overwritten and version is not None:
+        raise ConflictError(
+            f"{overwritten} was decided while another writer changed its row, and the decision replaced that change. The "
+            f"row as it was then is in version {version - 1} of '{table}' (SELECT … VERSION AS OF {version - 1}): write "
+            "it again if it is the right one.",
+            article=article.name,
+        )
     return plan
+
+
+def _overwritten(
+    spark: SparkSession, replica: Replica, plan: _Plan, wish: Wish, resolution: str, before: int
+) -> str:
+    """Return the conflicts whose rows we wrote, and others had changed by the version before our commit.
+
+    Returns: The beginning of a sentence; empty if there are none.
+    """
+    newest: dict[str, ConflictRow] = {}
+    for row in plan.settled:
+        newest.setdefault(row.rowguid, row)
+    by_id = {row.conflict_id: row for row in newest.values()}
+    kept = Kept()
+    try:
+        written = read_staged(spark, _staged_at(replica, resolution, plan.article)).select("conflict_id")
+        rows = decide_again(spark, replica, plan.article, [*newest.values()], wish, before, kept)
+        changed = rows.where("not is_unchanged").join(written, on="conflict_id", how="left_semi")
+        found = {id_: by_id[id_] for id_, *_ in changed.select("conflict_id").collect()}
+    finally:
+        kept.release()
+    return _named(found, plan.article) if found else ""
 
 
 def _bounds(rows: DataFrame, article: PublishedArticle) -> dict[str, tuple[str, str]]:

@@ -18,6 +18,7 @@ import mergerepl
 from mergerepl import failpoints
 from mergerepl.cli.main import main
 from mergerepl.conflict_tools.purge import purge_when_due
+from mergerepl.delta.log import head_version
 from mergerepl.failpoints import FailpointError
 from mergerepl.model.results import ConflictRecord
 from mergerepl.store.replica import Replica
@@ -233,7 +234,7 @@ def test_conflicts_are_reported_and_decided_again(
 
 @pytest.mark.slow
 def test_nothing_is_decided_again_if_one_table_would_refuse_a_row_by_any_rule(
-    spark: SparkSession, replica_dir: Path
+    spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tables = {
         "orders": "id int, name string, n int",
@@ -272,6 +273,26 @@ def test_nothing_is_decided_again_if_one_table_would_refuse_a_row_by_any_rule(
         if rule == "append-only":
             pair.sql("alter table hq.items set tblproperties ('delta.appendOnly' = 'false')")
             heads = versions(pair.folder / "hq")
-    assert "4 conflicts settled, 4 rows written." in run("resolve", hq, "--all", "--set", "n=7")
+    assert "2 conflicts settled, 2 rows written." in run(
+        "resolve", hq, "--all", "--article", "items", "--set", "n=7"
+    )
     assert pair.rows("hq", "items") == [(1, "a", 7, 14), (2, "b", 7, 14)]
+
+    # A change that is made between the decision and its commit is named.
+    (first,) = [
+        each.conflict_id
+        for each in mergerepl.conflict_records(hq, article="orders")
+        if str(each.key["id"]) == "1"
+    ]
+    head = head_version(pair.folder / "hq" / "orders")
+
+    def write(point: str) -> None:
+        if point == "resolve.before_merge":
+            pair.sql("update hq.orders set n = 77 where id = 1")
+
+    monkeypatch.setattr("mergerepl.conflict_tools.resolve.failpoint", write)
+    orders = ("resolve", hq, "--all", "--article", "orders", "--set", "n=7")
+    shown = " ".join(run(*orders, exit_code=1).split())
+    assert f"conflict {first} (id=1) was decided while another writer changed its row" in shown
+    assert f"is in version {head + 1} of" in shown
     assert pair.rows("hq", "orders") == [(1, "a", 7), (2, "b", 7)]
