@@ -160,7 +160,7 @@ def with_generated(
     rows: DataFrame, article: PublishedArticle, image: StructType, is_composed: Column
 ) -> DataFrame:
     """Return the rows with generated columns as Delta will compute them: a row that is composed of parts has values that
-    nobody sent.
+    neither side sent.
     """
     state, composed = free_name("state", article.columns), free_name("is_composed", rows.columns)
     by_name = (

@@ -51,5 +51,5 @@ def retyped(before: Sequence[CapturedColumn], after: Sequence[CapturedColumn]) -
 
 
 def is_wider(old: str, new: str) -> bool:
-    """Return whether every value of a type is one of another type, so that no row need be read. Not of nested types."""
+    """Return whether every value of a type is one of another type; False for nested types."""
     return "<" not in old + new and fits(json_of(old), json_of(new))

@@ -40,7 +40,7 @@ _CHUNK = 7
 _VALUES, _IMAGE, _BEFORE, _LAST, _DOUBTFUL, _THERE, _KEY = (
     f"{RESERVED_PREFIX}{name}" for name in ("values", "image", "before", "last", "doubtful", "there", "key")
 )
-"""Columns beside captured ones, whose names never begin so."""
+"""Columns next to captured ones, whose names never begin with this prefix."""
 
 _ORDER = (START_LSN, SEQVAL, OPERATION)
 

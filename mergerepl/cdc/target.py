@@ -16,6 +16,7 @@ from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.transactions import Transaction
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.store.consumer_files import read_position, write_position
+from mergerepl.systables.cdc import CONSUMERS_FOLDER
 
 _END_OF_CYCLE = (1 << 16) - 1
 """A slot above all that a cycle gives out."""
@@ -65,13 +66,20 @@ class Target:
         )
 
     def position(self) -> Position | None:
-        """Return how far the consumer is, None where it has not begun."""
+        """Return how far the consumer is, None where it has not begun.
+
+        Raises: CdcError 22859 if the position's file is damaged.
+        """
         text = read_position(self.path, self._file) if is_delta_table(self.path) else None
         if text is None:
             return None
-        stated = json.loads(text)
-        lsn = stated["from_lsn"]
-        return Position(None if lsn is None else Lsn.parse(lsn), LeftAt.of_text(stated["left"]))
+        try:
+            stated = json.loads(text)
+            lsn = stated["from_lsn"]
+            return Position(None if lsn is None else Lsn.parse(lsn), LeftAt.of_text(stated["left"]))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            why = f"'{CONSUMERS_FOLDER}/{self._file}.json', the consumer's position, is damaged"
+            raise CdcError.target_replaced(self.path, self.consumer, why, self.command) from error
 
     def save(self, position: Position) -> None:
         """Make a position durable: last of all."""
@@ -103,7 +111,7 @@ class Target:
     def arrived(self, scan_cycle: int, before: Since) -> None:
         """Note that a cycle was applied in a commit after `before`.
 
-        Raises: as `since`, if another writer replaced the rows meanwhile.
+        Raises: as `since`, if another writer replaced the rows since then.
         """
         own = self.since(before.through).own
         left = left_at(self.path, own[-1].version) if own else before.through

@@ -1,4 +1,4 @@
-"""The new rows of conflicts that are decided again, beside the conflicts' outcomes and the rows as the table has them."""
+"""The new rows of conflicts that are decided again, with the conflicts' outcomes and the rows that the table has."""
 
 from collections.abc import Sequence
 from functools import reduce
@@ -49,7 +49,7 @@ def decide_again(
 ) -> DataFrame:
     """Return the decision for each row: conflict_id, rowguid, is_unchanged, differs, set_to, action (None: none), new_row.
 
-    A row is unchanged if the table has the outcome of its conflict, whatever became of it in between. `differs` are the
+    A row is unchanged if the table has the outcome of its conflict, even if it changed in between. `differs` are the
     columns that were changed since, `set_to` those that an update writes.
     """
     conflicts = F.broadcast(frame_of(spark, _listed(rows)))
@@ -60,7 +60,7 @@ def decide_again(
     known = _known(spark, replica, article, conflicts)
     info = replica.info()
     captured = info.captured.get(article.nickname, head)
-    # A refused change that was not undone is none to be decided again.
+    # A refused change that was not undone cannot be decided again.
     has_undone = any(row.conflict_type in conflicts_info.FAILED_CHANGES for row in rows)
     if has_undone:
         known = _with_unrecorded(known, conflicts, losers)

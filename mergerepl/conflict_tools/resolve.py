@@ -203,7 +203,7 @@ def _check_values(
 
 @dataclass(frozen=True)
 class _Plan:
-    """What becomes of an article's conflicts, whose rows are staged: `actions` are the numbers of rows by action."""
+    """The decisions of an article's conflicts. Their rows are staged; `work.actions` are the numbers of rows by action."""
 
     article: PublishedArticle
     rows: Sequence[ConflictRow]

@@ -49,8 +49,13 @@ class LeftAt:
 
     @staticmethod
     def of_text(text: str) -> "LeftAt":
-        """Read the stored form."""
+        """Read the stored form.
+
+        Raises: ValueError if the text has another form.
+        """
         commit, _, table_id = text.rpartition(":")
+        if not commit.partition(":")[0].isdecimal():
+            raise ValueError(f"'{text}' names no commit of a table")
         return LeftAt(commit, table_id)
 
 

@@ -138,7 +138,7 @@ def _gone(replica: Replica, rows: Sequence[ConflictRow]) -> set[str]:
 def refused_and_gone(sources: Iterable[Replica]) -> str:
     """Return the condition of a refused change that was not undone, and that waits at none of these replicas any more.
 
-    Of a replica that is not among them nobody knows.
+    A change of a replica that is not among them counts as waiting.
     """
     places = []
     for source in sources:

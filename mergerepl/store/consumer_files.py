@@ -1,4 +1,4 @@
-"""What `cdc apply` keeps in its target's folder, beside the Delta table: `_cdc_consumers/<consumer>.json`, its position.
+"""The position of a consumer of `cdc apply`, a file in the folder of its target: `_cdc_consumers/<consumer>.json`.
 
 The file goes where the table goes: it is copied, restored from a copy and removed with it. VACUUM passes over folders whose
 names begin with `_`. This module loads no library.

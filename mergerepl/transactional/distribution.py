@@ -321,7 +321,7 @@ class Agent:
         since = since_last_batch(self.distributor, self.subscription, position)
         has_foreign = any(each.foreign or each.reason for _, _, each in since.values())
         through = chosen[-1].xact_seqno
-        # A table that was replaced meanwhile stays refused.
+        # A table that was replaced while the batch ran stays refused.
         left = {name: left_after(table, each) for name, (_, table, each) in since.items() if not each.reason}
         position = replace(position, time=now, transaction_timestamp=through, batch=number)
         position = with_tables_at(position, left)

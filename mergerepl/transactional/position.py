@@ -1,4 +1,4 @@
-"""How far a subscriber is, what waits for it, and what became of its tables since its last batch. Without Spark."""
+"""The position of a subscriber, the commands that wait for it, and the commits to its tables since. Without Spark."""
 
 from collections.abc import Mapping
 from dataclasses import replace

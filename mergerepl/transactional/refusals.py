@@ -158,7 +158,7 @@ class TransactionalError(MergeReplError):
         """2627: the subscriber's table has several rows of one key, so that a command would mean all of them."""
         return cls(
             DUPLICATE,
-            f"Table '{table}' at the subscriber has {keys} keys of this batch more than once: somebody else wrote to it. "
+            f"Table '{table}' at the subscriber has {keys} keys of this batch more than once: another writer changed it. "
             "Nothing was applied. Remove the rows that are too many, or begin again: "
             f"{to_run('reinit', publisher, '--subscriber', subscriber)}.",
             table=table,
@@ -166,10 +166,10 @@ class TransactionalError(MergeReplError):
 
     @classmethod
     def foreign_commit(cls, publisher: Path, subscriber: Path, text: str) -> Self:
-        """20598: somebody wrote to the subscriber's table while the batch was applied."""
+        """20598: another writer changed the subscriber's table while the batch was applied."""
         return cls(
             NOT_FOUND,
-            f"{text} Somebody else wrote to the tables of '{subscriber}' while a batch was applied. The batch is finished, "
+            f"{text} Another writer changed the tables of '{subscriber}' while a batch was applied. The batch is finished, "
             "and it is not known whether the tables are equal: "
             f"{to_run('validate', publisher, '--subscriber', subscriber)}.",
             subscriber=str(subscriber),

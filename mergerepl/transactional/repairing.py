@@ -251,7 +251,7 @@ def _finished(
     except TransactionalError as error:
         if error.number != NOT_FOUND:
             raise
-        # Finished, and others wrote meanwhile: what that changed is what is repaired.
+        # The batch is finished. Others wrote at the same time, and their changes are repaired now.
         return position_of(distributor, row, has_to_go_on=False)
 
 

@@ -1,0 +1,36 @@
+"""The position that a consumer of `cdc apply` keeps in its target's folder."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from mergerepl.cdc.refusals import CdcError
+from mergerepl.cdc.target import Position, Target, after_cycle
+from mergerepl.delta.batch_end import left_at
+from mergerepl.systables.cdc import CONSUMERS_FOLDER
+
+
+def test_a_position_is_read_as_it_was_saved_and_a_damaged_one_names_the_way_on(tmp_path: Path) -> None:
+    write_deltalake(tmp_path / "lake", pa.table({"id": [1]}))
+    target = Target(tmp_path / "lake", "db", "lake", "mergerepl cdc apply shop orders lake --consumer lake")
+    assert target.position() is None
+    left = left_at(target.path, 0)
+    for position in (Position(None, left), Position(after_cycle(7), left)):
+        target.save(position)
+        assert target.position() == position
+    (file,) = (target.path / CONSUMERS_FOLDER).iterdir()
+    text = file.read_text()
+    for damaged in (
+        "",
+        "{}",
+        "[]",
+        text[:-9],
+        text.replace('"left": "0', '"left": "x'),
+        text.replace("0x", "y"),
+    ):
+        file.write_text(damaged)
+        with pytest.raises(CdcError, match=r"is damaged.*`mergerepl cdc apply .* --restart`") as error:
+            target.position()
+        assert error.value.number == 22859
