@@ -30,7 +30,6 @@ from mergerepl.rows.sql import quote
 
 log = logging.getLogger(__name__)
 
-GAP = UNUSABLE
 TYPE_CHANGED = 22976
 
 _FILE = re.compile(r"reading file (?:file:)?(\S+?)\.?(?:\s|$)")
@@ -98,7 +97,7 @@ def _read(
                 raise
     if reading.is_gap or reading.compared is None:
         if on_gap == STOP or (is_decided and reading.compared is None):
-            raise PauseSource(GAP, _gap_text(source, reading, why, ""))
+            raise PauseSource(UNUSABLE, _gap_text(source, reading, why, ""))
         log.warning(
             "%s: %s; comparing versions %d and %d instead",
             *(path, why, reading.from_version_inclusive - 1, reading.through_version_inclusive),
@@ -111,7 +110,7 @@ def _read(
         gone = _unreadable(error)
         if gone is None:
             raise
-        raise PauseSource(GAP, _gap_text(source, reading, why, gone)) from error
+        raise PauseSource(UNUSABLE, _gap_text(source, reading, why, gone)) from error
 
 
 def _unreadable(error: Exception) -> str | None:
@@ -134,7 +133,7 @@ def _shape(source: SourcePlan, reading: Reading) -> RowShape:
     missing = [name for name in key if name not in reading.columns]
     if missing:
         raise PauseSource(
-            GAP,
+            UNUSABLE,
             f"Table '{source.path}': key column '{missing[0]}' was dropped. Its capture is paused; other tables go on. "
             "Disable its capture instances and enable it again with another key.",
         )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from mergerepl.delta.log import commit_text
 from mergerepl.delta.table import open_table
 from mergerepl.failpoints import failpoint
-from mergerepl.logreader.consumer import PauseSource, Wanted, pausing
+from mergerepl.logreader.consumer import UNUSABLE, PauseSource, Wanted, pausing
 from mergerepl.logreader.cut import end_times, in_order, moment_of_ms, moment_of_ns
 from mergerepl.logreader.guard import (
     refuse_copy,
@@ -36,7 +36,7 @@ from mergerepl.logreader.plan import (
 )
 from mergerepl.logreader.positions import LogState, read_state, save_state
 from mergerepl.logreader.recover import carry_out, recover
-from mergerepl.logreader.sources import GAP, SourceLook, Unit, begun, look_at, readings
+from mergerepl.logreader.sources import SourceLook, Unit, begun, look_at, readings
 from mergerepl.model.cdc import ScanError
 from mergerepl.store.log_reader_files import file_system_now_ns
 from mergerepl.systables.logreader import LogReaderRow
@@ -278,7 +278,7 @@ def _notices(source: SourcePlan) -> list[ScanError]:
         ScanError(
             session_id=0,
             entry_time=datetime.now(UTC),
-            error_number=GAP,
+            error_number=UNUSABLE,
             error_severity=10,
             error_message=(
                 f"Table '{source.path}', versions {reading.from_version_inclusive} to "

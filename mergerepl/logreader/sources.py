@@ -21,13 +21,12 @@ from mergerepl.errors import StoreError
 from mergerepl.feed.removals import unmatched_removals
 from mergerepl.feed.window import untrue_versions
 from mergerepl.logreader.column_changes import REPLACE, TYPE, column_changes, is_additive
-from mergerepl.logreader.consumer import STOP
+from mergerepl.logreader.consumer import STOP, UNUSABLE
 from mergerepl.logreader.cut import LoggedCommit, Placed, cut
 from mergerepl.logreader.errors import RESUME, may_pass
 from mergerepl.logreader.plan import REPLACED, ColumnChange, Paused, Reading, name_at
 from mergerepl.systables.logreader import LogReaderRow
 
-GAP = 22859
 """The number of the error that changes of a source can no longer be determined."""
 
 NO_SOURCE = 22931
@@ -171,7 +170,7 @@ def _damaged(row: LogReaderRow, error: StoreError) -> Paused:
     if may_pass(error):
         raise error
     text = f"{error.message} Its capture is paused; other tables go on. Then run {RESUME}."
-    return Paused(row.source_object_id, GAP, text)
+    return Paused(row.source_object_id, UNUSABLE, text)
 
 
 def _looked_at(nothing: SourceLook, *, began_ns: int, most: int, on_gap: str) -> SourceLook:
@@ -258,7 +257,7 @@ def _truncated(look: SourceLook, error: StoreError, on_gap: str) -> SourceLook:
         commit = replace(commit, metadata=open_table(look.path, look.head).metadata)
         placed = Placed(written_ns(look.path, look.head), look.row.source_object_id, look.head)
     except (StoreError, OSError):
-        return replace(look, paused=Paused(look.row.source_object_id, GAP, error.message))
+        return replace(look, paused=Paused(look.row.source_object_id, UNUSABLE, error.message))
     columns = _column_changes(look.row, [commit])
     unit = Unit(commit, placed, look.row.position + 1, gap=why)
     return replace(
@@ -276,7 +275,7 @@ def _stopped(row: LogReaderRow, why: str) -> Paused:
         "other tables go on. Run `mergerepl cdc resume` with --compare, which takes the difference of the versions around "
         "the gap, or with --restart, after which consumers take a snapshot."
     )
-    return Paused(row.source_object_id, GAP, text)
+    return Paused(row.source_object_id, UNUSABLE, text)
 
 
 def _column_changes(row: LogReaderRow, found: Sequence[Commit]) -> dict[int, list[ColumnChange]]:
