@@ -91,6 +91,10 @@ NOT_A_STEP = {
     "late_partitioned._stage",
     "stage_session.stage_articles",
     "stage_session.refused_alone",
+    # Notes of a session that failed or found nothing to do: the next session makes them again.
+    "session_history.record_failure",
+    "failed_session.record_failure",
+    "failed_session.record_success",
     # A folder for temporary files.
     "merge_session.preview_session",
 }
