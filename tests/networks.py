@@ -177,6 +177,12 @@ def versions_but_history(folder: Path) -> dict[str, int]:
     return {path: version for path, version in versions(folder).items() if Path(path).name not in recording}
 
 
+def subscriptions_but_endings(replica: Replica) -> list[SubscriptionRow]:
+    """Return the subscriptions of a replica without how their last sessions ended."""
+    ended = {"last_sync_date": None, "last_sync_status": 0, "last_sync_summary": ""}
+    return [replace(row, **ended) for row in replica.control.rows(catalog.SUBSCRIPTIONS)]
+
+
 _EDITS = (
     re.compile(r"update \S+ set (?P<set>.+) where (?P<where>.+)"),
     re.compile(r"delete from \S+ where (?P<where>.+)"),

@@ -6,7 +6,6 @@ import re
 import shutil
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from mergerepl.store.replica import Replica
 from mergerepl.systables import catalog, sessions
 from mergerepl.systables.catalog import SubscriptionRow
 from mergerepl.systables.table import FOLDER
-from tests.networks import Network
+from tests.networks import Network, subscriptions_but_endings
 
 Refused = Callable[..., str]
 
@@ -66,9 +65,8 @@ _OF_FAILED_SESSIONS = {sessions.SESSIONS.name, sessions.HISTORY.name, catalog.SU
 
 def _subscriptions(root: Path) -> list[SubscriptionRow] | None:
     """Return the subscriptions of a replica without how their last sessions ended; None if they cannot be read."""
-    ended = {"last_sync_date": None, "last_sync_status": 0, "last_sync_summary": ""}
     try:
-        return [replace(row, **ended) for row in Replica(root).control.rows(catalog.SUBSCRIPTIONS)]
+        return subscriptions_but_endings(Replica(root))
     except MergeReplError:
         return None
 
