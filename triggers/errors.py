@@ -134,7 +134,8 @@ def columns_changed(article: str, root: Path, problem: str, where: str) -> Schem
     """Return the error about a table whose columns are not the published ones any more."""
     return SchemaMismatchError(
         f"Article '{article}' at '{root}': {problem} ({where}). Schema changes do not travel in this version. Nothing was "
-        "changed. Undo it with ALTER TABLE, or with RESTORE TABLE, which takes back all later changes of the table too.",
+        "changed. Undo it: ADD, RENAME and NOT NULL with ALTER TABLE; all else with RESTORE TABLE, which takes back all "
+        "later changes of the table too.",
         replica=str(root),
         article=article,
     )

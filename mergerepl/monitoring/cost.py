@@ -68,15 +68,17 @@ def cost(root: Path, article: str, key: Sequence[str], table: TableState) -> Cos
 
 
 def update_cost(table: TableState, key: Sequence[str]) -> str:
-    """Return as sentences that a late UPDATE by delta-rs costs a reader by `key` as much as its files; empty if none does.
+    """Return as sentences that the last UPDATE by delta-rs costs a reader by `key` as much as its files; else nothing.
+
+    Of others nothing is said: each proof reads the key of all rows of the files that its commit touched.
 
     Raises: StoreError if one of the last commits is damaged.
     """
-    for commit in last_commits(table):
-        keys = update_keys(table.path, commit.version, key) if commit.has_untrue_feed else None
-        if keys is not None and keys.doubt is not None and not keys.is_gone:
-            return f"version {commit.version} is {keys.cost}. {REMEDY}"
-    return ""
+    last = next((commit for commit in last_commits(table) if commit.has_untrue_feed), None)
+    keys = None if last is None else update_keys(table.path, last.version, key)
+    if last is None or keys is None or keys.doubt is None or keys.is_gone:
+        return ""
+    return f"version {last.version} is {keys.cost}. {REMEDY}"
 
 
 def _is_dear(commit: Commit) -> bool:

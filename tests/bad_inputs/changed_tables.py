@@ -62,7 +62,7 @@ def no_null(schema: Schema) -> None:
     schema["fields"][1]["nullable"] = False
 
 
-SCHEMA = ("Schema changes do not travel", "Undo it with ALTER TABLE")
+SCHEMA = ("Schema changes do not travel", "with ALTER TABLE; all else with RESTORE TABLE")
 
 
 def with_lines(network: Network) -> None:

@@ -340,7 +340,7 @@ def test_a_table_without_files_is_fine(tmp_path: Path) -> None:
     assert (found.rows, found.bytes, found.largest_bytes, found.bounded) == (0, 0, 0, 0)
 
 
-def test_an_update_by_delta_rs_that_is_compared_whole_is_named(tmp_path: Path) -> None:
+def test_the_last_update_by_delta_rs_is_named_if_it_is_compared_whole(tmp_path: Path) -> None:
     path = tmp_path / "orders"
     rows = pa.table({"id": [1, 2], "value": [1.5, 0.0]})
     write_deltalake(path, rows, configuration={"delta.enableChangeDataFeed": "true"})
@@ -352,3 +352,5 @@ def test_an_update_by_delta_rs_that_is_compared_whole_is_named(tmp_path: Path) -
         "as many differ by the keys in its change files. Change few rows by MERGE of delta-rs "
         "(`DeltaTable.merge`) or through Spark: then only the changed rows are read."
     )
+    DeltaTable(path).update(updates={"value": "7"}, predicate="id = 1")
+    assert update_cost(open_table(path), ["id"]) == "", "no older one is read"
