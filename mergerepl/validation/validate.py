@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.delta.log import head_version
-from mergerepl.errors import ConfigurationError, MergeReplError, SchemaMismatchError
+from mergerepl.errors import ConfigurationError, MergeReplError, SchemaMismatchError, StoreError
 from mergerepl.feed.window import feed_window
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.results import ArticleValidation
@@ -47,8 +47,9 @@ def validate_subscription(
         publication: Name of the publication; what else the two replicas share is another subscription's.
         level: `rowcount` compares numbers of rows, `checksum` every published value by its bits.
 
-    Raises: ConfigurationError if a folder is no replica or there is no such subscription; StoreError if a
-        table cannot be read or a folder is not there, OutOfReachError if the other end knows it.
+    Raises: ConfigurationError if a folder is no replica or there is no such subscription; StoreError if a folder is not
+        there, OutOfReachError if the other end knows it; SchemaMismatchError and StoreError if the only article cannot be
+        compared. Of several articles such a one has the error.
     """
     at_publisher, at_subscriber = require_ends(publisher, subscriber)
     pairs = _articles(at_publisher, at_subscriber, publication)
@@ -60,7 +61,13 @@ def validate_subscription(
             return _only_at_one_side(at_publisher, at_subscriber, here, there, level)
         # Rows that are equal stay so only for as long as they are synchronized.
         refusal = _refusal(at_publisher, here) or _refusal(at_subscriber, there)
-        return replace(compare_rows(here, there), error=refusal)
+        try:
+            return replace(compare_rows(here, there), error=refusal)
+        except (SchemaMismatchError, StoreError) as error:
+            if len(pairs) == 1:
+                raise
+            # The others are compared all the same.
+            return ArticleValidation(here.name, level, 0, 0, 0, error=refusal or error.details())
 
     def compare_rows(here: PublishedArticle, there: PublishedArticle) -> ArticleValidation:
         if here.rejects == PUBLISHER:

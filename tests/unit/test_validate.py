@@ -52,6 +52,25 @@ def two_publications(tmp_path: Path) -> Path:
     return hq
 
 
+@pytest.mark.parametrize("side", ["hq", "north"])
+def test_an_article_that_cannot_be_compared_has_the_error_beside_those_that_can(
+    tmp_path: Path, side: str
+) -> None:
+    hq, north = tmp_path / "hq", tmp_path / "north"
+    for root, nickname, other, its_nickname in ((hq, 1, north, 2), (north, 2, hq, 1)):
+        replica = make_replica(
+            root, nickname, subscription_row(other, f"replica-{its_nickname}", its_nickname)
+        )
+        (orders,) = replica.control.rows(catalog.ARTICLES)
+        people = replace(orders, name="people", nickname=2, artid="people", source_table="people")
+        replica.control.replace(catalog.ARTICLES, [people, orders])
+        if root.name != side:
+            write_deltalake(str(root / "people"), pa.table({"id": [1]}))
+    orders, people = api.validate(hq, level="rowcount")[str(north)]
+    assert (people.article, people.ok, orders.article, orders.ok) == ("people", False, "orders", True)
+    assert str(tmp_path / side / "people") in str(people.error)
+
+
 def stated(hq: Path, name: str) -> api.Project:
     people = (Article("orders", "orders", ("id",)),)
     return api.Project(Publication(name, str(hq), people, (Subscription(str(hq.parent / "north")),)))
