@@ -14,16 +14,24 @@ from pyspark.sql import functions as F
 from mergerepl import roots
 from mergerepl.cdc.database import Database, database_at
 from mergerepl.cdc.intervals import checked_lsn
+from mergerepl.cdc.lsn_times import entry_of
 from mergerepl.cdc.monitoring import source_status
 from mergerepl.cdc.net_rows import ALL
 from mergerepl.cdc.new_instance import SYSTEM_FOLDERS
-from mergerepl.cdc.queries import net_of, open_window, reading_session, refuse_twice, with_rows_at_end
-from mergerepl.cdc.refusals import CdcUsageError, LsnRangeError
+from mergerepl.cdc.queries import (
+    keys_twice,
+    net_of,
+    open_window,
+    reading_session,
+    refuse_twice,
+    with_rows_at_end,
+)
+from mergerepl.cdc.refusals import CdcError, CdcUsageError, LsnRangeError
 from mergerepl.cdc.source_rows import snapshot
 from mergerepl.cdc.target import Position, Target, after_cycle
 from mergerepl.cdc.target_columns import fit_columns, misfits_of
 from mergerepl.delta.append import append
-from mergerepl.delta.batch_end import Since, left_at
+from mergerepl.delta.batch_end import left_at
 from mergerepl.delta.create import NewTable, create_table
 from mergerepl.delta.log import head_version, is_delta_table
 from mergerepl.delta.marks import CommitMark
@@ -37,6 +45,7 @@ from mergerepl.engine.errors import plain_errors
 from mergerepl.engine.in_memory import keep_in_memory, let_go
 from mergerepl.failpoints import failpoint
 from mergerepl.logreader.lsn import Lsn
+from mergerepl.logreader.plan import BEGIN
 from mergerepl.logreader.positions import read_state
 from mergerepl.model.cdc import AppliedChanges
 from mergerepl.model.later import answers_later
@@ -83,7 +92,7 @@ def apply_changes(
     Returns: What was applied; `paused` and `unread_commits` say what is not captured yet.
 
     Raises: CdcUsageError for a wrong parameter or a target that cannot be used or hold every value; LsnRangeError 313 if
-        cleanup passed the position; CdcError 22838 if a key has two rows, 22859 if the rows of the target were replaced;
+        cleanup passed the position; CdcError 22838 if a key has two rows, 22859 if the target or the database was replaced;
         CommitConflictError if another writer won the commit: run again.
     """
     if not consumer or not consumer.replace("-", "").replace("_", "").isalnum():
@@ -99,9 +108,9 @@ def apply_changes(
     key = _key(found, chosen, keys)
     own = f" --keys {shlex.quote(','.join(keys))}" if keys and not found.key(chosen.object_id) else ""
     command = f"mergerepl cdc apply {shlex.quote(str(found.root))} {chosen.capture_instance} {shlex.quote(str(path))}"
-    aim = Target(
-        path, read_state(found.log).database.database_id, consumer, f"{command} --consumer {consumer}{own}"
-    )
+    database_id = read_state(found.log).database.database_id
+    again = f"{command} --consumer {consumer}{own}"
+    aim = Target(path, database_id, consumer, again, chosen.source_object_id)
     make_folder(path.parent)
     root = replica_root(path)
     with (
@@ -131,7 +140,8 @@ def _applied(
     if known is None and not initial:
         if not is_delta_table(aim.path):
             raise CdcUsageError.bad_parameter(22990, "target", str(aim.path), "it is a Delta table")
-        known = Position(Lsn(instance.start_lsn), left_at(aim.path, head_version(aim.path)))
+        left = left_at(aim.path, head_version(aim.path))
+        known = Position(Lsn(instance.start_lsn), left, is_shared=True)
     if known is None:
         return _filled(database, instance, aim, key, reading_session(spark), restart=restart)
     position, since = aim.caught_up(known)
@@ -139,29 +149,36 @@ def _applied(
         return _filled(database, instance, aim, key, reading_session(spark), restart=False)
     try:
         to_lsn = checked_lsn(database, instance, None)
-        from_lsn = _from_lsn(instance, position.from_lsn)
+        from_lsn = _from_lsn(database, instance, position.from_lsn)
         if from_lsn.scan_cycle > to_lsn.scan_cycle:
-            asked = f"what follows scan cycle {from_lsn.scan_cycle}, which '{aim.path}' has"
-            raise LsnRangeError.outside(
-                instance.capture_instance, "above_high", asked, low=Lsn(instance.start_lsn), high=to_lsn
+            raise CdcError.database_restored(
+                database.root, aim.path, from_lsn.scan_cycle, to_lsn.scan_cycle, aim.command
             )
         if from_lsn > to_lsn:
             if position != known:
                 aim.save(position)
             return AppliedChanges(str(aim.path), None, None, foreign_commits=len(since.foreign))
         session = reading_session(spark)
-        return _merged(database, instance, aim, key, from_lsn, to_lsn, since, session, begins=begins)
+        done = _merged(database, instance, aim, key, from_lsn, to_lsn, position, session, begins=begins)
+        return replace(done, foreign_commits=len(since.foreign))
     except LsnRangeError as error:
         if error.reason == "below_low":
             raise error.passed_target(str(aim.path), aim.command) from error
         raise
 
 
-def _from_lsn(instance: ChangeTable, stored: Lsn) -> Lsn:
-    """Return where a window begins. A low end that cleanup moved to the very next LSN removed nothing in between."""
+def _from_lsn(database: Database, instance: ChangeTable, stored: Lsn) -> Lsn:
+    """Return where a window begins. A low end that cleanup moved to the very next LSN removed nothing in between.
+
+    One at which the source began again did: what was written before was never captured.
+    """
     low = Lsn(instance.start_lsn)
     is_next = low.slot == 1 and low.scan_cycle == stored.scan_cycle + 1
-    return low if stored < low and is_next and stored == after_cycle(stored.scan_cycle) else stored
+    if stored >= low or not is_next or stored != after_cycle(stored.scan_cycle):
+        return stored
+    entry = entry_of(database, low)
+    begun = {each["source_object_id"] for each in entry.commits} if entry and entry.kind == BEGIN else set()
+    return stored if instance.source_object_id in begun else low
 
 
 def _check_place(database: Database, path: Path) -> None:
@@ -251,7 +268,7 @@ def _merged(
     key: tuple[str, ...],
     from_lsn: Lsn,
     to_lsn: Lsn,
-    since: Since,
+    position: Position,
     spark: SparkSession,
     *,
     begins: bool,
@@ -262,11 +279,13 @@ def _merged(
     session = marked_session(spark, transaction)
     window = open_window(database, instance.capture_instance, from_lsn, to_lsn, session)
     rows = keep_in_memory(net_of(database, window, key, ALL))
-    before = since.through.version
+    before = position.left.version
     try:
         counted = rows.groupBy(quote(OPERATION)).count().collect()
         counts: dict[int, int] = {row[0]: row[1] for row in counted}
         if counts:
+            if position.is_shared:
+                _refuse_twice_there(session, rows, aim, key)
             try:
                 _merge(session, rows, aim.path, key, window.captured, is_strict=True)
             except (PySparkException, Py4JJavaError) as error:
@@ -283,12 +302,20 @@ def _merged(
             read_back(aim.path, transaction, from_version_exclusive=before)
     finally:
         let_go(rows)
-    aim.arrived(to_lsn.scan_cycle, since)
+    aim.arrived(to_lsn.scan_cycle, position)
     deleted = counts.pop(DELETE, 0)
-    foreign = len(since.foreign)
-    return AppliedChanges(
-        str(aim.path), from_lsn, to_lsn, sum(counts.values()), deleted, foreign_commits=foreign
-    )
+    return AppliedChanges(str(aim.path), from_lsn, to_lsn, sum(counts.values()), deleted)
+
+
+def _refuse_twice_there(session: SparkSession, rows: DataFrame, aim: Target, key: Sequence[str]) -> None:
+    """Check that a target that others changed has no key of a batch twice: all its rows would get the same values.
+
+    Raises: CdcError 22838 naming keys.
+    """
+    there = read_version(session, aim.path, head_version(aim.path)).alias("t")
+    kept = rows.where(f"{quote(OPERATION)} <> {DELETE}").alias("n")
+    if twice := keys_twice(there.join(kept, _same_key(key, "t", "n"), "left_semi"), key):
+        raise CdcError.target_twice(aim.path, key, twice, aim.command)
 
 
 def _same_key(key: Sequence[str], one: str, other: str) -> Column:

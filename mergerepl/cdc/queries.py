@@ -236,11 +236,15 @@ def refuse_twice(instance: ChangeTable, rows: DataFrame, key: Sequence[str]) -> 
 
     Raises: CdcError 22838 naming keys.
     """
+    if twice := keys_twice(rows, key):
+        raise CdcError.live_twice(instance.capture_instance, key, twice)
+
+
+def keys_twice(rows: DataFrame, key: Sequence[str]) -> list[str]:
+    """Return some keys that several rows have, as texts."""
     columns = [F.col(quote(name)) for name in key]
-    twice = rows.groupBy(*columns).count().where("count > 1").limit(_SHOWN_KEYS).collect()
-    if twice:
-        named = [", ".join(f"{name}={row[name]}" for name in key) for row in twice]
-        raise CdcError.live_twice(instance.capture_instance, key, named)
+    twice = rows.groupBy(*columns).count().where("count > 1").limit(_SHOWN_KEYS)
+    return [", ".join(f"{name}={row[name]}" for name in key) for row in twice.collect()]
 
 
 def _check_option(option: str, allowed: tuple[str, ...]) -> None:

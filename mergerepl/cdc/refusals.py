@@ -109,6 +109,28 @@ class CdcError(MergeReplError):
         )
 
     @classmethod
+    def database_restored(cls, database: Path, target: Path, has: int, newest: int, command: str) -> Self:
+        """22859: a target has later changes than the database."""
+        return cls(
+            22859,
+            f"Target '{target}' has the changes through scan cycle {has}, and the last one of '{database}' is {newest}: "
+            f"the database was restored from an older copy. {_NOTHING} Replace the target's rows by a snapshot: "
+            f"`{command} --restart`.",
+            table=str(target),
+        )
+
+    @classmethod
+    def target_twice(cls, target: Path, key: Sequence[str], keys: Sequence[str], command: str) -> Self:
+        """22838: others brought rows of keys that a target has into it."""
+        return cls(
+            22838,
+            f"Target '{target}' has more than one row of a key ({', '.join(key)}) that changed: {'; '.join(keys)}. Others "
+            f"wrote to it. {_NOTHING} Delete all but one of these rows in the target and run again; or replace its rows by "
+            f"a snapshot: `{command} --restart`.",
+            table=str(target),
+        )
+
+    @classmethod
     def log_is_shared(cls, database: Path | str) -> Self:
         """22911: publications are served from the same log: the log reader reads it for both."""
         return cls(
@@ -252,6 +274,18 @@ class CdcUsageError(CdcError):
         )
 
     @classmethod
+    def position_of_another_source(cls, target: Path, consumer: str, command: str) -> Self:
+        """22990: a consumer's target has the rows of another table."""
+        return cls(
+            22990,
+            f"Target '{target}' has a cursor of consumer '{consumer}' for another source: another table, or this one "
+            f"before its capture was disabled. {_NOTHING} Name the instance of that table, or another target; or replace "
+            f"the target's rows by a snapshot: `{command} --restart`.",
+            table=str(target),
+            consumer=consumer,
+        )
+
+    @classmethod
     def narrow_columns(
         cls, target: Path, instance: str, columns: Sequence[str], statements: Sequence[str], command: str
     ) -> Self:
@@ -318,7 +352,8 @@ class LsnRangeError(CdcError):
         name = str(self.facts["capture_instance"])
         low = _lsn_text(self.low or b"")
         return LsnRangeError(
-            f"Capture instance '{name}': changes that '{target}' lacks were cleaned up: the low end is {low} now. "
+            f"Capture instance '{name}': changes that '{target}' lacks were cleaned up, or were made before the instance "
+            f"began again: the low end is {low} now. "
             f"{_NOTHING} Replace its rows by a snapshot: `{command} --restart`; or name a new or empty table.",
             reason=self.reason,
             capture_instance=name,

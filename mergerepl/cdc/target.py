@@ -9,7 +9,7 @@ import uuid
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mergerepl.cdc.refusals import CdcError
+from mergerepl.cdc.refusals import CdcError, CdcUsageError
 from mergerepl.delta.batch_end import LeftAt, Since, changes_since, left_at
 from mergerepl.delta.log import is_delta_table
 from mergerepl.delta.marks import CommitMark
@@ -24,10 +24,11 @@ _END_OF_CYCLE = (1 << 16) - 1
 
 @dataclass(frozen=True)
 class Position:
-    """`from_lsn` is None while the table is to be filled from a snapshot."""
+    """`from_lsn` is None while the table is to be filled from a snapshot. `is_shared`: others have changed its rows."""
 
     from_lsn: Lsn | None
     left: LeftAt
+    is_shared: bool = False
 
 
 def after_cycle(scan_cycle: int) -> Lsn:
@@ -37,12 +38,13 @@ def after_cycle(scan_cycle: int) -> Lsn:
 
 @dataclass(frozen=True)
 class Target:
-    """A table that changes are applied to, by one consumer; `command` runs it again."""
+    """A table that changes of one source are applied to, by one consumer; `command` runs it again."""
 
     path: Path
     database_id: str
     consumer: str
     command: str
+    source: int
 
     @property
     def _step(self) -> str:
@@ -68,23 +70,33 @@ class Target:
     def position(self) -> Position | None:
         """Return how far the consumer is, None where it has not begun.
 
-        Raises: CdcError 22859 if the position's file is damaged.
+        Raises: CdcError 22859 if the position's file is damaged; CdcUsageError 22990 if it is of another source.
         """
         text = read_position(self.path, self._file) if is_delta_table(self.path) else None
         if text is None:
             return None
         try:
             stated = json.loads(text)
-            lsn = stated["from_lsn"]
-            return Position(None if lsn is None else Lsn.parse(lsn), LeftAt.of_text(stated["left"]))
+            source, lsn = stated["source"], stated["from_lsn"]
+            from_lsn = None if lsn is None else Lsn.parse(lsn)
+            found = Position(from_lsn, LeftAt.of_text(stated["left"]), stated["is_shared"])
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             why = f"'{CONSUMERS_FOLDER}/{self._file}.json', the consumer's position, is damaged"
             raise CdcError.target_replaced(self.path, self.consumer, why, self.command) from error
+        if source != self.source:
+            raise CdcUsageError.position_of_another_source(self.path, self.consumer, self.command)
+        return found
 
     def save(self, position: Position) -> None:
         """Make a position durable: last of all."""
         lsn = None if position.from_lsn is None else str(position.from_lsn)
-        stated = {"consumer": self.consumer, "from_lsn": lsn, "left": position.left.text}
+        stated = {
+            "consumer": self.consumer,
+            "source": self.source,
+            "from_lsn": lsn,
+            "left": position.left.text,
+            "is_shared": position.is_shared,
+        }
         write_position(self.path, self._file, json.dumps(stated))
 
     def since(self, left: LeftAt) -> Since:
@@ -106,13 +118,14 @@ class Target:
         if found.own:
             cycle = int(found.own[-1].mark.step.rpartition(":")[2]) if found.own[-1].mark else 0
             position = replace(position, from_lsn=after_cycle(cycle))
-        return replace(position, left=found.through), found
+        is_shared = position.is_shared or bool(found.foreign)
+        return replace(position, left=found.through, is_shared=is_shared), found
 
-    def arrived(self, scan_cycle: int, before: Since) -> None:
+    def arrived(self, scan_cycle: int, before: Position) -> None:
         """Note that a cycle was applied in a commit after `before`.
 
         Raises: as `since`, if another writer replaced the rows since then.
         """
-        own = self.since(before.through).own
-        left = left_at(self.path, own[-1].version) if own else before.through
-        self.save(Position(after_cycle(scan_cycle), left))
+        found = self.since(before.left)
+        left = left_at(self.path, found.own[-1].version) if found.own else before.left
+        self.save(Position(after_cycle(scan_cycle), left, before.is_shared or bool(found.foreign)))

@@ -78,9 +78,11 @@ class TransactionalError(MergeReplError):
         remedy = f"Correct the row there, or lift the rule; or leave out this transaction, with {skip}."
         if number in SKIPPABLE:
             once = to_run("distribute", publisher, "--subscriber", subscriber, "--skip-errors", number)
+            repair = to_run("repair", publisher, "--subscriber", subscriber)
             remedy = (
-                f"Correct the row; or leave out this transaction, with {skip}; or skip commands with this error once, with "
-                f"{once}; or always, with `skip_errors: [{number}]` of the subscription in the file."
+                f"Correct the row, where others changed it with {repair}; or leave out this transaction, with {skip}; or "
+                f"skip commands with this error once, with {once}; or always, with `skip_errors: [{number}]` of the "
+                "subscription in the file."
             )
         return cls(
             number,
@@ -158,8 +160,9 @@ class TransactionalError(MergeReplError):
         """2627: the subscriber's table has several rows of one key, so that a command would mean all of them."""
         return cls(
             DUPLICATE,
-            f"Table '{table}' at the subscriber has {keys} keys of this batch more than once: another writer changed it. "
-            "Nothing was applied. Remove the rows that are too many, or begin again: "
+            f"Table '{table}' at the subscriber has keys of this batch more than once ({keys}): another writer changed it. "
+            "Nothing was applied. Bring the publisher's rows back: "
+            f"{to_run('repair', publisher, '--subscriber', subscriber)}; or begin again: "
             f"{to_run('reinit', publisher, '--subscriber', subscriber)}.",
             table=table,
         )

@@ -1,5 +1,6 @@
 """Tables that `cdc apply` keeps: changed, restored and narrow targets, keys that came twice, quiet and paused sources."""
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,9 +14,10 @@ from mergerepl import cdc, failpoints
 from mergerepl.cli.main import main
 from mergerepl.failpoints import FailpointError
 from mergerepl.logreader import scan
+from mergerepl.logreader.lsn import Lsn
 from mergerepl.model.cdc import AppliedChanges
 from mergerepl.systables.cdc import CONSUMERS_FOLDER
-from tests.cdc.databases import add, delete, enabled, rows_at, update
+from tests.cdc.databases import add, delete, enabled, new_table, rows_at, update
 
 pytestmark = pytest.mark.spark
 
@@ -78,6 +80,34 @@ def test_a_target_whose_rows_were_replaced_is_refused_and_goes_on_by_the_named_c
         assert load.is_equal()
 
 
+def test_a_source_that_began_again_is_refused_until_a_restart(load: Load) -> None:
+    # At the very next LSN, as after a cleanup of a quiet table: what was written before was never captured.
+    cdc.disable_table(load.root, "orders", capture_instance="all")
+    update(load.orders, "id = 1", qty="9")
+    cdc.enable_table(load.root, "orders", index="id")
+    with pytest.raises(cdc.CdcUsageError, match="for another source: another table, or this one before"):
+        load.apply()
+    assert load.apply(restart=True).is_snapshot
+    assert load.is_equal()
+    load.orders.rename(load.root / "away")
+    new_table(load.root, "orders", {1: ("new", 1)})
+    assert cdc.scan(load.root).paused
+    assert load.apply().paused
+    cdc.resume(load.root, ORDERS, restart=True)
+    with pytest.raises(cdc.LsnRangeError, match="before the instance began again") as refused:
+        load.apply()
+    assert refused.value.reason == "below_low"
+    assert load.apply(restart=True).is_snapshot
+    assert load.is_equal()
+    # As after a restore of the database, which has fewer cycles then.
+    (position,) = (load.target / CONSUMERS_FOLDER).iterdir()
+    stated = json.loads(position.read_text())
+    cycle = Lsn.parse(stated["from_lsn"]).scan_cycle
+    position.write_text(json.dumps({**stated, "from_lsn": str(Lsn.of(cycle + 9, 1))}))
+    with pytest.raises(cdc.CdcError, match="the database was restored from an older copy"):
+        load.apply()
+
+
 @pytest.mark.slow
 def test_commits_without_changes_pass_and_foreign_changes_of_other_rows_stay(
     spark: SparkSession, load: Load
@@ -94,6 +124,15 @@ def test_commits_without_changes_pass_and_foreign_changes_of_other_rows_stay(
     assert (done.upserted, done.foreign_commits) == (2, 2)
     assert rows_at(load.target) == {**rows_at(load.orders), 7: ("theirs", 7)}
     assert load.apply().foreign_commits == 0
+    # A key twice, found also when it changes later on.
+    add(load.target, {2: ("theirs", 2)})
+    assert load.apply().foreign_commits == 1
+    update(load.orders, "id = 2", qty="22")
+    with pytest.raises(cdc.CdcError, match=r"more than one row of a key \(id\) that changed: id=2\. Others"):
+        load.captured()
+    delete(load.target, "note = 'theirs' and id = 2")
+    assert load.apply().upserted == 1
+    assert rows_at(load.target) == {**rows_at(load.orders), 7: ("theirs", 7)}
 
 
 @pytest.mark.slow
