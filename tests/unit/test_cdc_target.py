@@ -1,12 +1,13 @@
 """The position that a consumer of `cdc apply` keeps in its target's folder."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from mergerepl.cdc.refusals import CdcError
+from mergerepl.cdc.refusals import CdcError, CdcUsageError
 from mergerepl.cdc.target import Position, Target, after_cycle
 from mergerepl.delta.batch_end import left_at
 from mergerepl.systables.cdc import CONSUMERS_FOLDER
@@ -14,12 +15,15 @@ from mergerepl.systables.cdc import CONSUMERS_FOLDER
 
 def test_a_position_is_read_as_it_was_saved_and_a_damaged_one_names_the_way_on(tmp_path: Path) -> None:
     write_deltalake(tmp_path / "lake", pa.table({"id": [1]}))
-    target = Target(tmp_path / "lake", "db", "lake", "mergerepl cdc apply shop orders lake --consumer lake")
+    command = "mergerepl cdc apply shop orders lake --consumer lake"
+    target = Target(tmp_path / "lake", "db", "lake", command, source=1)
     assert target.position() is None
     left = left_at(target.path, 0)
-    for position in (Position(None, left), Position(after_cycle(7), left)):
+    for position in (Position(None, left), Position(after_cycle(7), left, is_shared=True)):
         target.save(position)
         assert target.position() == position
+    with pytest.raises(CdcUsageError, match="has a cursor of consumer 'lake' for another source"):
+        replace(target, source=2).position()
     (file,) = (target.path / CONSUMERS_FOLDER).iterdir()
     text = file.read_text()
     for damaged in (
