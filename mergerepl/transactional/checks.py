@@ -124,7 +124,12 @@ def _of_tables(distributor: Distributor, row: SubscriptionRow) -> Iterator[tuple
     at = Subscriber(Path(row.subscriber)).position(row.subscription_guid)
     if at is None:
         return
-    for name, (_, table, since) in since_last_batch(distributor, row, at).items():
+    try:
+        found = since_last_batch(distributor, row, at)
+    except StoreError as error:
+        yield CRITICAL, f"The tables of '{row.subscriber}' cannot be checked: {error.message}"
+        return
+    for name, (_, table, since) in found.items():
         if since.reason is not None:
             repair = to_run("repair", distributor.root, "--subscriber", row.subscriber)
             yield CRITICAL, f"'{table}' is not as the last batch left it: {since.reason}. Run {repair}."

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from mergerepl.delta.log import is_delta_table
+from mergerepl.errors import StoreError
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.logreader.positions import read_state
 from mergerepl.store.folders import is_folder
@@ -86,10 +87,14 @@ def position_of(row: SubscriptionRow) -> bytes:
 
 
 def has_foreign_commits(distributor: Distributor, row: SubscriptionRow) -> bool:
-    """Return whether others changed rows of a subscriber's tables since its last batch, as far as it is there."""
+    """True if others changed rows of a subscriber's tables since its last batch, or a table's log cannot be read."""
     is_there = is_folder(Path(row.subscriber))
     at = Subscriber(Path(row.subscriber)).position(row.subscription_guid) if is_there else None
-    found = since_last_batch(distributor, row, at).values() if at is not None else ()
+    try:
+        found = since_last_batch(distributor, row, at).values() if at is not None else ()
+    except StoreError:
+        # `checks` names the fault.
+        return True
     return any(since.foreign or since.reason for _, _, since in found)
 
 
