@@ -22,7 +22,6 @@ from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.metadata import TableMetadata
 from mergerepl.delta.table import TableState, open_table
 from mergerepl.delta.types import ddl_of
-from mergerepl.delta.update_keys import REMEDY, update_keys
 from mergerepl.errors import StoreError
 from mergerepl.feed.column_identity import PHYSICAL_NAME, replaced_columns, retyped_column
 from mergerepl.feed.position import FeedPosition
@@ -226,7 +225,13 @@ def untrue_versions(
     table: Path, commits: Iterable[Commit], key: Sequence[str]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the versions with untrue change files: those to be compared whole, those whose changed keys are proven."""
-    found = {each.version: update_keys(table, each.version, key) for each in commits if each.has_untrue_feed}
+    updates = [each.version for each in commits if each.has_untrue_feed]
+    if not updates:
+        return (), ()
+    # It loads pyspark.
+    from mergerepl.delta.update_keys import REMEDY, update_keys
+
+    found = {version: update_keys(table, version, key) for version in updates}
     doubtful = {version: each for version, each in found.items() if each.doubt is not None}
     for version, each in doubtful.items():
         log.info("%s: version %d is %s. %s", table, version, each.cost, REMEDY)

@@ -8,7 +8,6 @@ from pathlib import Path
 from mergerepl.delta.layout import CLUSTERING, FILE_BYTES, Layout, last_commits, last_merges, layout
 from mergerepl.delta.log import Commit
 from mergerepl.delta.table import TableState
-from mergerepl.delta.update_keys import REMEDY, update_keys
 
 _MIB = 1024**2
 _ROWS_OF_A_FILE = 500_000
@@ -75,8 +74,13 @@ def update_cost(table: TableState, key: Sequence[str]) -> str:
     Raises: StoreError if one of the last commits is damaged.
     """
     last = next((commit for commit in last_commits(table) if commit.has_untrue_feed), None)
-    keys = None if last is None else update_keys(table.path, last.version, key)
-    if last is None or keys is None or keys.doubt is None or keys.is_gone:
+    if last is None:
+        return ""
+    # It loads pyspark, which nothing else here needs.
+    from mergerepl.delta.update_keys import REMEDY, update_keys
+
+    keys = update_keys(table.path, last.version, key)
+    if keys.doubt is None or keys.is_gone:
         return ""
     return f"version {last.version} is {keys.cost}. {REMEDY}"
 

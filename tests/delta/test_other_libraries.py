@@ -26,7 +26,6 @@ from mergerepl.delta.mend_files import mend_files
 from mergerepl.delta.plain_files import write_files
 from mergerepl.delta.transactions import Transaction
 from mergerepl.engine import confs
-from mergerepl.engine.session import with_write_confs
 from mergerepl.errors import CaptureError
 
 pytestmark = pytest.mark.spark
@@ -230,7 +229,6 @@ def test_a_users_session_keeps_its_confs_and_we_write_with_ours(
     write_deltalake(str(replica_dir / "rows"), ROWS)
     write_deltalake(str(replica_dir / "copy"), ROWS.schema.empty_table())
     rows = spark.read.format("delta").load(str(replica_dir / "rows"))
-    assert with_write_confs(rows) is rows, "the embedded session's are ours already"
     with as_users(spark, **OLD):
         active = active_in_the_jvm(spark)
         write_files(rows, replica_dir / "files")
