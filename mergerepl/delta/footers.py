@@ -77,7 +77,11 @@ def may_have(footer: "FileMetaData", group: int, name: str, values: "pa.Array[An
     each = groups[group] if groups else None
     if each is None or not each.has_min_max:
         return True
-    lowest, highest = (pa.scalar(end, values.type) for end in (each.min, each.max))
+    try:
+        lowest, highest = (pa.scalar(end, values.type) for end in (each.min, each.max))
+    except OverflowError:
+        # A date after the year 9999 or before the year 1, which pyarrow hands over as Python's.
+        return True
     is_inside = pc.and_(pc.greater_equal(values, lowest), pc.less_equal(values, highest))
     return bool(pc.any(is_inside).as_py())
 
