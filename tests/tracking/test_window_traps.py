@@ -17,15 +17,15 @@ from mergerepl.delta.log import head_version, log_path
 from mergerepl.engine import session as engine
 from mergerepl.engine.confs import PASSES_OVER_FILES
 from mergerepl.errors import CaptureError, EngineError, SchemaMismatchError
-from tests.networks import Site, versions
+from tests.networks import Site, versions_but_history
 
 
 def refused(site: Site, error: type[mergerepl.MergeReplError], words: str) -> None:
     """Check that a sync ends with this error and changes nothing."""
-    before = versions(site.folder)
+    before = versions_but_history(site.folder)
     with pytest.raises(error, match=words):
         site.sync()
-    assert versions(site.folder) == before
+    assert versions_but_history(site.folder) == before
 
 
 @pytest.mark.slow
