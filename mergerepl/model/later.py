@@ -26,6 +26,7 @@ LATER: Final[dict[str, dict[str, str]]] = {
         "type: tracking": "Track tables with `mergerepl tracking enable`.",
     },
     "merge": {
+        "distributor": "Leave it out: a merge publication keeps its history at the publisher and at the subscribers.",
         "logical_record": _RECORDS,
         "handler": _REFUSE,
         "handlers": _REFUSE,
@@ -54,6 +55,12 @@ LATER: Final[dict[str, dict[str, str]]] = {
         "accept_deletes": "Leave it out: deletes are captured as they are.",
         "reinit": _SUBSCRIBE_AGAIN,
         "end_now": "Synchronize, then take the subscription out of the file and apply.",
+        "cleanup": "Metadata of merge publications is kept. `mergerepl conflicts purge`, `mergerepl cdc cleanup`, "
+        "`mergerepl transactional cleanup` and `mergerepl tracking purge` remove what is past its retention.",
+        "vacuum": "`mergerepl cdc vacuum` removes files of captured tables that nobody reads any more.",
+        "repair": "For transactional articles there is `mergerepl transactional repair`. In a merge publication write the row "
+        "anew at the side that is right, then synchronize.",
+        "dashboard": "See `mergerepl status`, `mergerepl history` and `mergerepl conflicts report`.",
         "dismiss": "Use --winner: the conflict is settled, and nothing is written.",
     },
     "transactional commands": {

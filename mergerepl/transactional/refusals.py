@@ -215,6 +215,18 @@ class TransactionalError(MergeReplError):
         )
 
     @classmethod
+    def repair_refused(cls, subscriber: Path, article: str, table: Path, rule: str) -> Self:
+        """547: the subscriber's table has a rule that a row of the publisher breaks."""
+        return cls(
+            547,
+            f"547: '{table}' refuses a row of article '{article}' that the publisher has: {rule}. The article was not "
+            "repaired. `mergerepl transactional validate` names the keys that differ. Lift the rule, or choose other rows "
+            "with --article, --key or --where, then run again.",
+            subscriber=str(subscriber),
+            article=article,
+        )
+
+    @classmethod
     def restored(cls, publisher: Path, subscriber: Path, root: Path, what: str) -> Self:
         """21074: positions do not fit together."""
         return cls(

@@ -3,12 +3,16 @@
 Each table gets one commit, marked `repair:`. A repair that died is run again: it writes what still differs.
 """
 
+import re
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -16,7 +20,7 @@ from mergerepl.delta.log import head_version
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.merge import COMMIT_ATTEMPTS, merge_into
 from mergerepl.delta.transactions import Transaction, marked_session, read_back
-from mergerepl.engine.errors import COMMIT_CONFLICTS, plain_errors
+from mergerepl.engine.errors import COMMIT_CONFLICTS, cause_of, plain_errors
 from mergerepl.engine.in_memory import Kept
 from mergerepl.engine.session import in_session
 from mergerepl.errors import CommitConflictError
@@ -60,6 +64,13 @@ LOCK_WAIT_S = 60.0
 
 _OF_ROWS = (NOT_FOUND, DUPLICATE, EXPIRED)
 """Numbers at which an agent stops since rows are not as it left them."""
+
+
+_BROKEN_RULE = re.compile(
+    r"\[DELTA_(?:VIOLATE_CONSTRAINT\w*|NOT_NULL_CONSTRAINT_VIOLATED|EXCEED_CHAR_VARCHAR_LIMIT|CANNOT_MODIFY_APPEND_ONLY)\] "
+    r"(.+?)(?: violated by row|$)"
+)
+"""How Delta names the rule that refuses a row."""
 
 
 @dataclass(frozen=True)
@@ -270,7 +281,8 @@ def _write(
                 step = f"{REPAIR}:{uuid.uuid4()}"
                 # Every repair is a transaction of its own: it decides anew what there is to write.
                 transaction = Transaction(f"mergerepl-{step}", 0, CommitMark(row.subscription_guid, step))
-                _merge(spark, _operations(rows, expected), expected, transaction)
+                with _rules_named(row, expected):
+                    _merge(spark, _operations(rows, expected), expected, transaction)
                 read_back(expected.table, transaction, from_version_exclusive=head)
             return found
         except COMMIT_CONFLICTS as error:
@@ -283,6 +295,22 @@ def _write(
         finally:
             kept.release()
     raise AssertionError
+
+
+@contextmanager
+def _rules_named(row: SubscriptionRow, expected: Expected) -> Iterator[None]:
+    """Turn Delta's refusal of a row by a rule of the table into an error that names the article.
+
+    Raises: TransactionalError 547.
+    """
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        cause = cause_of(error)
+        if (found := _BROKEN_RULE.search(cause)) is None:
+            raise
+        name, rule = expected.article.article, found[1].strip()
+        raise TransactionalError.repair_refused(Path(row.subscriber), name, expected.table, rule) from error
 
 
 def _operations(rows: DataFrame, expected: Expected) -> DataFrame:

@@ -68,6 +68,16 @@ def test_edits_of_others_are_named_and_repaired_and_the_warning_is_gone(
         None,
     )
     assert head_version(north / "items") == before
+    there = DeltaTable(str(north / "items"))
+    there.alter.add_constraint({"others": "id <> 2"})
+    refused = CliRunner().invoke(
+        main, ["transactional", "repair", str(file), "--article", "items", "--key", "id=2"]
+    )
+    assert refused.exit_code == 1
+    assert (
+        "refuses a row of article 'items' that the publisher has: CHECK constraint others" in refused.output
+    )
+    there.alter.drop_constraint("others")
     (one,) = run("transactional", "repair", file, "--article", "items", "--key", "id=2")
     assert (one["inserts"], one["updates"], one["deletes"], one["differing"]) == (1, 0, 0, 3)
     (some,) = run("transactional", "repair", hq, "--article", "items", "--where", "qty > 50 or note = 'x'")
