@@ -58,8 +58,8 @@ LATER: Final[dict[str, dict[str, str]]] = {
         "cleanup": "Metadata of merge publications is kept. `mergerepl conflicts purge`, `mergerepl cdc cleanup`, "
         "`mergerepl transactional cleanup` and `mergerepl tracking purge` remove what is past its retention.",
         "vacuum": "`mergerepl cdc vacuum` removes files of captured tables that nobody reads any more.",
-        "repair": "For transactional articles there is `mergerepl transactional repair`. In a merge publication write the row "
-        "anew at the side that is right, then synchronize.",
+        "repair": "For transactional articles there is `mergerepl transactional repair`. In a merge publication write the "
+        "row again at the side that is right, then synchronize.",
         "dashboard": "See `mergerepl status`, `mergerepl history` and `mergerepl conflicts report`.",
         "dismiss": "Use --winner: the conflict is settled, and nothing is written.",
     },
