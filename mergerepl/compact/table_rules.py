@@ -10,12 +10,11 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from mergerepl.compact.row_keys import LONGEST
-from mergerepl.delta.metadata import CHAR_VARCHAR, DEFAULT_EXPRESSION
+from mergerepl.delta.metadata import CHAR_VARCHAR, CONSTRAINT_PREFIX, DEFAULT_EXPRESSION
 from mergerepl.delta.table import TableState
 from mergerepl.delta.types import Field, ddl_of, has_not_null_parts, invariants
 from mergerepl.rows.sql import quote
 
-_CHECK = "delta.constraints."
 _LENGTH = re.compile(r"(?:var)?char\((\d+)\)\Z")
 
 
@@ -36,11 +35,11 @@ def broken_rules(facts: TableState, key: Sequence[str], is_there: Column) -> dic
                 F.octet_length(value) == 0
             )
     for name, text in facts.properties.items():
-        if name.startswith(_CHECK):
+        if name.startswith(CONSTRAINT_PREFIX):
             # Delta takes a row only if the condition is true. In SQL NULL passes, here it breaks the rule.
-            found[f"rows break the CHECK constraint {name.removeprefix(_CHECK)} ({text})"] = ~F.coalesce(
-                F.expr(text), F.lit(False)
-            )
+            found[
+                f"rows break the CHECK constraint {name.removeprefix(CONSTRAINT_PREFIX)} ({text})"
+            ] = ~F.coalesce(F.expr(text), F.lit(False))
     return {text: is_there & condition for text, condition in found.items()}
 
 

@@ -164,6 +164,14 @@ def _chosen_rows(replica: Replica, chosen: ConflictFilter) -> list[ConflictRow]:
     return rows
 
 
+def _newest_of_each_row(rows: Sequence[ConflictRow]) -> dict[str, ConflictRow]:
+    """Return the newest conflict of each row, by its id; `rows` begin with the newest."""
+    newest: dict[str, ConflictRow] = {}
+    for row in rows:
+        newest.setdefault(row.rowguid, row)
+    return {row.conflict_id: row for row in newest.values()}
+
+
 def _refuse_failed_changes(replica: Replica, rows: Sequence[ConflictRow]) -> None:
     failed = next((row for row in rows if row.is_undecided), None)
     if failed is not None:
@@ -235,12 +243,9 @@ def _plan(
     kept = Kept()
     table = replica.table(article)
     head = head_version(table)
-    newest: dict[str, ConflictRow] = {}
-    for row in rows:
-        newest.setdefault(row.rowguid, row)
-    by_id = {row.conflict_id: row for row in newest.values()}
+    by_id = _newest_of_each_row(rows)
     try:
-        decided = kept.keep(decide_again(spark, replica, article, [*newest.values()], wish, head, kept))
+        decided = kept.keep(decide_again(spark, replica, article, [*by_id.values()], wish, head, kept))
         found = decided.select("conflict_id", "is_unchanged", ACTION, "differs", "set_to").collect()
         left = [each for each in found if not each["is_unchanged"] and not wish.force and each[ACTION]]
         changed_since = [
@@ -395,14 +400,11 @@ def _overwritten(
 
     Returns: The beginning of a sentence; empty if there are none.
     """
-    newest: dict[str, ConflictRow] = {}
-    for row in plan.settled:
-        newest.setdefault(row.rowguid, row)
-    by_id = {row.conflict_id: row for row in newest.values()}
+    by_id = _newest_of_each_row(plan.settled)
     kept = Kept()
     try:
         written = read_staged(spark, _staged_at(replica, resolution, plan.article)).select("conflict_id")
-        rows = decide_again(spark, replica, plan.article, [*newest.values()], wish, before, kept)
+        rows = decide_again(spark, replica, plan.article, [*by_id.values()], wish, before, kept)
         changed = rows.where("not is_unchanged").join(written, on="conflict_id", how="left_semi")
         found = {id_: by_id[id_] for id_, *_ in changed.select("conflict_id").collect()}
     finally:

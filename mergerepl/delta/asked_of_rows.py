@@ -3,10 +3,9 @@
 import hashlib
 import json
 
+from mergerepl.delta.metadata import CONSTRAINT_PREFIX
 from mergerepl.delta.table import TableState
 from mergerepl.model.article import PublishedArticle
-
-_CHECK = "delta.constraints."
 
 
 def asked_of_rows(table: TableState, article: PublishedArticle) -> str:
@@ -14,7 +13,7 @@ def asked_of_rows(table: TableState, article: PublishedArticle) -> str:
 
     With CHECK constraints on columns that are not published, every commit may change the result.
     """
-    has_checks = any(key.startswith(_CHECK) for key in table.properties)
+    has_checks = any(key.startswith(CONSTRAINT_PREFIX) for key in table.properties)
     has_others = any(field["name"] not in article.columns for field in table.fields)
     version = table.version if has_checks and has_others else None
     partitions = list(table.metadata.partition_columns)

@@ -18,7 +18,7 @@ from typing import Any
 
 from mergerepl.delta.log import log_path
 from mergerepl.delta.marks import CommitMark
-from mergerepl.delta.metadata import CDF_PROPERTY, DEFAULT_EXPRESSION
+from mergerepl.delta.metadata import CDF_PROPERTY, CONSTRAINT_PREFIX, DEFAULT_EXPRESSION
 from mergerepl.delta.types import Field, leaf_types
 from mergerepl.errors import StoreError
 
@@ -132,7 +132,7 @@ def features_of(table: NewTable) -> Iterable[str]:
         yield "changeDataFeed"
     if table.properties.get("delta.enableDeletionVectors", "").lower() == "true":
         yield "deletionVectors"
-    if any(name.startswith("delta.constraints.") for name in table.properties):
+    if any(name.startswith(CONSTRAINT_PREFIX) for name in table.properties):
         yield "checkConstraints"
     if "timestamp_ntz" in types:
         yield "timestampNtz"

@@ -11,6 +11,9 @@ STATS_PROPERTY = "delta.dataSkippingStatsColumns"
 
 CDF_PROPERTY = "delta.enableChangeDataFeed"
 
+CONSTRAINT_PREFIX = "delta.constraints."
+"""What the property of a CHECK constraint begins with."""
+
 FEED_COLUMNS = frozenset({"_change_type", "_commit_version", "_commit_timestamp"})
 """Columns of the change data feed: no table that has one can have a feed."""
 

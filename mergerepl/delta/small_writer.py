@@ -19,6 +19,7 @@ from mergerepl.delta.append import commit_transaction
 from mergerepl.delta.footers import footer_problem, read_footer
 from mergerepl.delta.log import Commit, find_own_commit
 from mergerepl.delta.merge import COMMIT_ATTEMPTS, lost_commits
+from mergerepl.delta.metadata import CONSTRAINT_PREFIX
 from mergerepl.delta.plain_files import may_hold, plain_files
 from mergerepl.delta.table import TableState, open_table, reason_of
 from mergerepl.delta.transactions import Transaction, commit_properties, is_done, read_back
@@ -127,7 +128,7 @@ def feature_problem(table: TableState) -> str | None:
     others = table.features - _FEATURES
     if others or (not table.features and table.writer_version > _OLDER_PROTOCOL):
         return f"table features {', '.join(sorted(others)) or table.writer_version}"
-    if any(name.startswith("delta.constraints.") for name in table.properties):
+    if any(name.startswith(CONSTRAINT_PREFIX) for name in table.properties):
         return "CHECK constraints"
     return None
 

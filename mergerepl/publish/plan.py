@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from mergerepl.delta.metadata import CONSTRAINT_PREFIX
 from mergerepl.delta.table import open_table
 from mergerepl.errors import SchemaMismatchError
 from mergerepl.failpoints import failpoint
@@ -40,7 +41,7 @@ from mergerepl.publish.situation import (
 )
 from mergerepl.publish.system_tables import create_replica
 from mergerepl.publish.work import Agent, Step, Work
-from mergerepl.snapshot.replica_table import CONSTRAINT_PREFIX, is_computable, uncomputable
+from mergerepl.snapshot.replica_table import is_computable, uncomputable
 from mergerepl.store.replica import Replica
 from mergerepl.systables import catalog
 from mergerepl.systables.catalog import ArticleRow

@@ -5,22 +5,23 @@ from collections.abc import Collection
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
+from mergerepl.delta.metadata import CONSTRAINT_PREFIX
 from mergerepl.delta.table import TableState
 from mergerepl.rows.declared_rules import declared_rules
 from mergerepl.rows.partition_texts import text_rules
 from mergerepl.rows.sql import quote
 from mergerepl.rows.text_lengths import length_rules
 
-_CHECK = "delta.constraints."
-
 
 def table_rules(table: TableState, columns: Collection[str]) -> dict[str, Column]:
     """Return name -> condition: the rules of a table for rows with these columns, on columns by their own names."""
     rules = {
         # Delta takes a row only if the condition is true. In SQL NULL passes, here it breaks the rule.
-        f"CHECK constraint '{key.removeprefix(_CHECK)}' ({text})": F.coalesce(F.expr(text), F.lit(False))
+        f"CHECK constraint '{key.removeprefix(CONSTRAINT_PREFIX)}' ({text})": F.coalesce(
+            F.expr(text), F.lit(False)
+        )
         for key, text in table.properties.items()
-        if key.startswith(_CHECK)
+        if key.startswith(CONSTRAINT_PREFIX)
     }
     for name in columns:
         field = table.field(name)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mergerepl.delta.create import NewTable
+from mergerepl.delta.metadata import CONSTRAINT_PREFIX
 from mergerepl.delta.table import TableState
 from mergerepl.delta.types import INVARIANTS, Field, invariant_text
 from mergerepl.rows.sql import quote
@@ -11,7 +12,6 @@ from mergerepl.rows.sql import quote
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-CONSTRAINT_PREFIX = "delta.constraints."
 
 _OWN_METADATA = ("delta.columnMapping.", "delta.typeChanges", "delta.identity.", "parquet.")
 _OWN_PROPERTIES = (

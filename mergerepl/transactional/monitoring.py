@@ -18,6 +18,7 @@ from mergerepl.systables.transactional import (
     INACTIVE,
     LOG_READER_AGENT,
     STOPS,
+    PositionRow,
     SubscriptionRow,
 )
 from mergerepl.transactional.catalog import Distributor, Root, Subscriber, required, subscriptions_of
@@ -78,18 +79,18 @@ def _pending(distributor: Distributor) -> dict[str, tuple[bytes, Pending]]:
 
 def position_of(row: SubscriptionRow) -> bytes:
     """Return the position of a subscription: from the subscriber itself, else from the distributor."""
-    found = (
-        Subscriber(Path(row.subscriber)).position(row.subscription_guid)
-        if is_folder(Path(row.subscriber))
-        else None
-    )
+    found = _position_there(row)
     return found.transaction_timestamp if found else row.last_xact_seqno or bytes(10)
+
+
+def _position_there(row: SubscriptionRow) -> PositionRow | None:
+    subscriber = Subscriber(Path(row.subscriber))
+    return subscriber.position(row.subscription_guid) if is_folder(subscriber.root) else None
 
 
 def has_foreign_commits(distributor: Distributor, row: SubscriptionRow) -> bool:
     """True if others changed rows of a subscriber's tables since its last batch, or a table's log cannot be read."""
-    is_there = is_folder(Path(row.subscriber))
-    at = Subscriber(Path(row.subscriber)).position(row.subscription_guid) if is_there else None
+    at = _position_there(row)
     try:
         found = since_last_batch(distributor, row, at).values() if at is not None else ()
     except StoreError:

@@ -218,7 +218,7 @@ class TransactionalError(MergeReplError):
     def repair_refused(cls, subscriber: Path, article: str, table: Path, rule: str) -> Self:
         """547: the subscriber's table has a rule that a row of the publisher breaks."""
         return cls(
-            547,
+            CHECK_BROKEN,
             f"547: '{table}' refuses a row of article '{article}' that the publisher has: {rule}. The article was not "
             "repaired. `mergerepl transactional validate` names the keys that differ. Lift the rule, or choose other rows "
             "with --article, --key or --where, then run again.",
